@@ -310,13 +310,11 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
         place[last] = _parse(text.strip())
     recipe = recipe_from_dict(values)
     base = path.resolve().parent
-    data = {
-        name: str(base / value)
-        for name in ("train", "valid")
-        if (value := getattr(recipe.data, name)) is not None
-    }
+    data = {name: str(base / value) for name in ("train", "valid") if (value := getattr(recipe.data, name)) is not None}
     return dataclasses.replace(
-        recipe, data=dataclasses.replace(recipe.data, **data), output=str(base / recipe.output)  # type: ignore[arg-type]
+        recipe,
+        data=dataclasses.replace(recipe.data, **data),
+        output=str(base / recipe.output),  # type: ignore[arg-type]
     )
 
 

@@ -3,13 +3,26 @@
 Two narrow protocols. A Cross-encoder cannot honestly encode, so it is a Scorer only.
 """
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
 
+from polyrank.artifacts import load_model
+from polyrank.config import BiConfig, TextPolicy, model_to_dict
+from polyrank.devices import Precision, choose_device, choose_dtype
+from polyrank.models import BiEncoder, CrossEncoder, Model, PolyEncoder, new_model
 from polyrank.records import Context
+from polyrank.scores import scores
+from polyrank.text import Texts, pad
 
 Floats = NDArray[np.float32]
 
@@ -48,3 +61,232 @@ class Encoder(Scorer, Protocol):
     def encode_candidates(self, candidates: Sequence[str]) -> Floats:
         """Candidate vectors ``[N, D]``."""
         ...
+
+
+def token_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Positions grouped so that each padded batch holds at most ``max_tokens`` tokens, longest first.
+
+    Texts of like length go together, so little is computed on padding.
+
+    >>> token_batches([2, 9, 3], max_tokens=9)
+    [[1], [2, 0]]
+    """
+    batches: list[list[int]] = []
+    for position in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batches and (len(batches[-1]) + 1) * max(lengths[batches[-1][0]], 1) <= max_tokens:
+            batches[-1].append(position)
+        else:
+            batches.append([position])
+    return batches
+
+
+class EncoderScorer:
+    """A Bi- or Poly-encoder as an Encoder.
+
+    Vectors of candidates are remembered by text, so ranking the same catalogue again costs only the context.
+
+    Args:
+        model: the network.
+        texts: its text policy at work.
+        fingerprint: what an index must match; empty while training.
+        device: where to compute.
+        dtype: of the large products; results are fp32.
+        max_tokens: padded tokens per batch.
+    """
+
+    max_remembered = 100_000
+
+    def __init__(
+        self,
+        model: BiEncoder | PolyEncoder,
+        texts: Texts,
+        *,
+        fingerprint: str = "",
+        device: torch.device | None = None,
+        dtype: torch.dtype = torch.float32,
+        max_tokens: int = 4096,
+    ) -> None:
+        self.device = device or torch.device("cpu")
+        self.model, self.texts, self.fingerprint = model, texts, fingerprint
+        self.dtype, self.max_tokens, self.dimension = dtype, max_tokens, model.dimension
+        self._remembered: dict[str, Floats] = {}
+
+    def encode_contexts(self, contexts: Sequence[Context]) -> tuple[Floats, NDArray[np.bool_]]:
+        """Context vectors ``[B, M, D]`` and a mask ``[B, M]``, true where a vector is real."""
+        rows = [self.texts.context_ids(context) for context in contexts]
+        parts: list[tuple[list[int], Floats, NDArray[np.bool_]]] = []
+        for batch in token_batches([len(row) for row in rows], self.max_tokens):
+            tokens = pad([rows[i] for i in batch], pad_id=self.texts.subwords.pad_id)
+            with inference(self.model, self.device, self.dtype):
+                vectors, mask = self.model.encode_contexts(tokens.to(self.device))
+            parts.append((batch, vectors.float().cpu().numpy(), mask.cpu().numpy()))
+        width = max((vectors.shape[1] for _, vectors, _ in parts), default=1)
+        result = np.zeros((len(rows), width, self.dimension), np.float32)
+        real = np.zeros((len(rows), width), np.bool_)
+        for batch, vectors, mask in parts:
+            result[batch, : vectors.shape[1]], real[batch, : vectors.shape[1]] = vectors, mask
+        return result, real
+
+    def encode_candidates(self, candidates: Sequence[str]) -> Floats:
+        """Candidate vectors ``[N, D]``; equal texts are encoded once."""
+        new = [text for text in dict.fromkeys(candidates) if text not in self._remembered]
+        if len(self._remembered) + len(new) > self.max_remembered:
+            self._remembered.clear()
+            new = list(dict.fromkeys(candidates))
+        found = dict(zip(new, self._encode(new), strict=True))
+        result = np.empty((len(candidates), self.dimension), np.float32)
+        for i, text in enumerate(candidates):
+            result[i] = found[text] if text in found else self._remembered[text]
+        if len(found) <= self.max_remembered:
+            self._remembered.update(found)
+        return result
+
+    def _encode(self, candidates: Sequence[str]) -> Floats:
+        rows = [self.texts.candidate_ids(text) for text in candidates]
+        result = np.empty((len(rows), self.dimension), np.float32)
+        for batch in token_batches([len(row) for row in rows], self.max_tokens):
+            tokens = pad([rows[i] for i in batch], pad_id=self.texts.subwords.pad_id)
+            with inference(self.model, self.device, self.dtype):
+                result[batch] = self.model.encode_candidates(tokens.to(self.device)).float().cpu().numpy()
+        return result
+
+    def forget(self) -> None:
+        """Drop remembered vectors; needed after the weights change."""
+        self._remembered.clear()
+
+    def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+        """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
+        vectors, mask = self.encode_contexts(contexts)
+        encoded = self.encode_candidates([text for texts in candidates for text in texts])
+        results, start = [], 0
+        for row, texts in enumerate(candidates):
+            part = slice(start, start + len(texts))
+            results.append(_scores(vectors[row : row + 1], encoded[None, part], mask[row : row + 1])[0])
+            start += len(texts)
+        return results
+
+    def score_pool(self, contexts: Sequence[Context], pool: Sequence[str]) -> Floats:
+        """One shared pool for every context: ``[B, N]``."""
+        vectors, mask = self.encode_contexts(contexts)
+        encoded = self.encode_candidates(pool)
+        result = np.empty((len(vectors), len(encoded)), np.float32)
+        for start in range(0, len(encoded), 8192):
+            part = slice(start, start + 8192)
+            for row in range(len(vectors)):
+                result[row, part] = _scores(vectors[row : row + 1], encoded[None, part], mask[row : row + 1])[0]
+        return result
+
+
+def _scores(contexts: Floats, candidates: Floats, mask: NDArray[np.bool_]) -> Floats:
+    values = scores(torch.from_numpy(contexts), torch.from_numpy(candidates), torch.from_numpy(mask))
+    return values.numpy()  # type: ignore[no-any-return]  # numpy() is untyped
+
+
+class CrossScorer:
+    """A Cross-encoder as a Scorer. Small batches of pairs stay in the processor's cache.
+
+    Args:
+        model: the network.
+        texts: its text policy at work.
+        fingerprint: names the model; empty while training.
+        device: where to compute.
+        dtype: of the large products; results are fp32.
+        max_tokens: padded tokens per batch.
+    """
+
+    def __init__(
+        self,
+        model: CrossEncoder,
+        texts: Texts,
+        *,
+        fingerprint: str = "",
+        device: torch.device | None = None,
+        dtype: torch.dtype = torch.float32,
+        max_tokens: int = 4096,
+    ) -> None:
+        self.device = device or torch.device("cpu")
+        self.model, self.texts, self.fingerprint = model, texts, fingerprint
+        self.dtype, self.max_tokens = dtype, max_tokens
+
+    def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+        """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
+        pairs = [(c, text) for c, texts in zip(contexts, candidates, strict=True) for text in texts]
+        rows = [self.texts.pair_ids(context, text) for context, text in pairs]
+        flat = np.empty(len(rows), np.float32)
+        for batch in token_batches([len(ids) for ids, _ in rows], self.max_tokens):
+            ids, segments = [rows[i][0] for i in batch], [rows[i][1] for i in batch]
+            tokens = pad(ids, segments, pad_id=self.texts.subwords.pad_id)
+            with inference(self.model, self.device, self.dtype):
+                flat[batch] = self.model(tokens.to(self.device)).float().cpu().numpy()
+        ends = np.cumsum([len(texts) for texts in candidates])
+        return [flat[end - len(texts) : end] for end, texts in zip(ends, candidates, strict=True)]
+
+    def score_pool(self, contexts: Sequence[Context], pool: Sequence[str]) -> Floats:
+        """One shared pool for every context: ``[B, N]``. Costs B x N passes of the network."""
+        return np.stack([self.score([context], [pool])[0] for context in contexts])
+
+    def forget(self) -> None:
+        """Nothing is remembered."""
+
+
+@contextmanager
+def inference(model: nn.Module, device: torch.device, dtype: torch.dtype) -> Iterator[None]:
+    """Evaluation mode without gradients, in ``dtype``; the model's own mode comes back afterwards."""
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+            yield
+    finally:
+        model.train(was_training)
+
+
+def make_scorer(
+    model: Model, texts: Texts, *, fingerprint: str = "", device: str = "auto", precision: Precision = "auto"
+) -> EncoderScorer | CrossScorer:
+    """Bind a model to where and how it computes."""
+    place = choose_device(device)
+    dtype = choose_dtype(precision, place)
+    model.to(place)
+    if isinstance(model, CrossEncoder):
+        return CrossScorer(model, texts, fingerprint=fingerprint, device=place, dtype=dtype)
+    return EncoderScorer(model, texts, fingerprint=fingerprint, device=place, dtype=dtype)
+
+
+def load_scorer(path: Path, *, device: str = "auto", precision: Precision = "auto") -> EncoderScorer | CrossScorer:
+    """A model folder as a Scorer, and as an Encoder unless it is a Cross-encoder.
+
+    Raises:
+        ArtifactError: the folder is damaged, missing or too new.
+    """
+    found = load_model(path)
+    return make_scorer(found.model, found.texts, fingerprint=found.fingerprint, device=device, precision=precision)
+
+
+def untuned_scorer(name: str, policy: TextPolicy | None = None, *, device: str = "auto") -> EncoderScorer:
+    """A backbone as it comes: its own reduction, cosine as the score. The baseline that fine-tuning must beat."""
+    model, texts, config = new_model(
+        BiConfig(backbone=name, shared_towers=True, output_scale=1.0), policy or TextPolicy(), seed=0, sample=()
+    )
+    assert isinstance(model, BiEncoder)
+    place = choose_device(device)
+    document = json.dumps([model_to_dict(config), asdict(texts.policy)], sort_keys=True)
+    fingerprint = hashlib.sha256(f"cosine {document}".encode()).hexdigest()
+    return CosineScorer(model.to(place), texts, fingerprint=fingerprint, device=place)
+
+
+class CosineScorer(EncoderScorer):
+    """An EncoderScorer with vectors of length one, so that scores are cosines."""
+
+    def encode_contexts(self, contexts: Sequence[Context]) -> tuple[Floats, NDArray[np.bool_]]:
+        """Unit context vectors ``[B, M, D]`` and a mask ``[B, M]``."""
+        vectors, mask = super().encode_contexts(contexts)
+        return _unit(vectors), mask
+
+    def _encode(self, candidates: Sequence[str]) -> Floats:
+        return _unit(super()._encode(candidates))
+
+
+def _unit(vectors: Floats) -> Floats:
+    norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return (vectors / np.maximum(norms, 1e-12)).astype(np.float32)

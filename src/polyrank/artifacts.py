@@ -1,0 +1,172 @@
+"""A finished model as a folder: config.json, model.safetensors, tokenizer.json. Written whole, read with checks.
+
+config.json carries the SHA-256 of the other two and a checksum of itself, so a damaged file is refused before it is
+parsed. There is no pickle anywhere. The fingerprint names what the vectors of an index depend on.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from polyrank import __version__
+from polyrank.config import ModelConfig, TextPolicy, from_dict, model_from_dict, model_to_dict
+from polyrank.durable import new_folder, sha256_file
+from polyrank.errors import ArtifactError, ConfigError
+from polyrank.models import Model
+from polyrank.models.build import empty_model
+from polyrank.text import Texts, read_subwords
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A model with everything that it takes to use it.
+
+    Args:
+        model: the network, on the CPU, in evaluation mode when loaded.
+        texts: its text policy at work.
+        config: resolved settings.
+        fingerprint: hex digest of settings, weights and tokenizer.
+        metadata: what training wrote about itself.
+    """
+
+    model: Model
+    texts: Texts
+    config: ModelConfig
+    fingerprint: str
+    metadata: dict[str, Any]
+
+
+def save_model(
+    path: Path,
+    model: Model,
+    texts: Texts,
+    config: ModelConfig,
+    *,
+    metadata: dict[str, Any] | None = None,
+    replace: bool = False,
+) -> str:
+    """Write a model folder, whole or not at all.
+
+    Returns:
+        The model's fingerprint.
+
+    Raises:
+        UsageError: the folder exists and ``replace`` is false.
+        ResourceError: the disk is full.
+    """
+    backbone = model.backbone if hasattr(model, "backbone") else model.context_tower.backbone
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _own_state(model).items()}
+    files = {
+        "model.safetensors": safetensors.torch.save(tensors),
+        "tokenizer.json": texts.subwords.to_bytes(),
+    }
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "written_by": __version__,
+        "model": model_to_dict(config),
+        "text": asdict(texts.policy),
+        "backbone": _plain(backbone.config.to_dict()),
+        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
+        "metadata": metadata or {},
+    }
+    document["fingerprint"] = _fingerprint(document)
+    document["checksum"] = _checksum(document)
+    with new_folder(path, replace=replace) as folder:
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+        (folder / "config.json").write_text(json.dumps(document, indent=2, sort_keys=True), "utf-8")
+    return str(document["fingerprint"])
+
+
+def _own_state(model: Model) -> dict[str, torch.Tensor]:
+    """The state without a shared tower's second name, since safetensors stores each tensor once."""
+    state: dict[str, torch.Tensor] = model.state_dict()
+    shared = not hasattr(model, "backbone") and model.context_tower is model.candidate_tower
+    return {name: tensor for name, tensor in state.items() if not (shared and name.startswith("candidate_tower."))}
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """A backbone's configuration without names of machines or versions, so that equal models have equal fingerprints."""
+    drop = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures")
+    return {key: value for key, value in json.loads(json.dumps(values, default=str)).items() if key not in drop}
+
+
+def _canonical(values: Any) -> bytes:
+    return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _fingerprint(document: dict[str, Any]) -> str:
+    settings = {key: document[key] for key in ("model", "text", "backbone", "files")}
+    return hashlib.sha256(_canonical(settings)).hexdigest()
+
+
+def _checksum(document: dict[str, Any]) -> str:
+    return hashlib.sha256(_canonical({k: v for k, v in document.items() if k != "checksum"})).hexdigest()
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A model folder's config.json, checked.
+
+    Raises:
+        ArtifactError: it is missing, damaged, or newer than this program.
+    """
+    place = path / "config.json"
+    if not path.is_dir() or not place.exists():
+        raise ArtifactError(f"{path} is no model folder: it has no config.json; give a folder that training wrote")
+    try:
+        document = json.loads(place.read_bytes())
+        version = document["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{place} is damaged ({error}); restore the model folder from a copy") from error
+    if isinstance(version, int) and version > FORMAT:
+        raise ArtifactError(
+            f"{place}: written by polyrank {document.get('written_by')} in format {version}, this reads up to {FORMAT};"
+            " upgrade polyrank"
+        )
+    if document.get("checksum") != _checksum(document):
+        raise ArtifactError(f"{place} is damaged: its checksum does not match; restore the model folder from a copy")
+    return dict(document)
+
+
+def load_model(path: Path) -> Artifact:
+    """Read a model folder; every byte is verified before it is parsed.
+
+    Raises:
+        ArtifactError: a file is missing, damaged, or made by a newer version.
+    """
+    document = read_config(path)
+    data: dict[str, bytes] = {}
+    for name, digest in document["files"].items():
+        place = path / name
+        if not place.exists():
+            raise ArtifactError(f"{place} is missing; restore the model folder from a copy")
+        if sha256_file(place) != digest:
+            raise ArtifactError(f"{place} is damaged: its SHA-256 does not match config.json; restore it from a copy")
+        data[name] = place.read_bytes()
+    try:
+        config = model_from_dict(document["model"])
+        policy = from_dict(TextPolicy, document["text"], "text")
+    except ConfigError as error:
+        raise ArtifactError(f"{path / 'config.json'}: {error}") from error
+    model = empty_model(config, document["backbone"])
+    load_state(model, safetensors.torch.load(data["model.safetensors"]))
+    subwords = read_subwords(data["tokenizer.json"], str(path / "tokenizer.json"))
+    backbone = model.backbone if hasattr(model, "backbone") else model.context_tower.backbone
+    texts = Texts(subwords, policy, backbone.max_positions)
+    return Artifact(model.eval(), texts, config, document["fingerprint"], document["metadata"])
+
+
+def load_state(model: Model, tensors: dict[str, torch.Tensor]) -> None:
+    """Put saved tensors into a model of the same shape; names must match exactly."""
+    expected = set(_own_state(model))
+    if expected != set(tensors):
+        odd = sorted(expected ^ set(tensors))[:3]
+        raise ArtifactError(f"the weights do not fit the configuration: {', '.join(odd)} on one side only")
+    model.load_state_dict(tensors, strict=False)  # a shared tower has two names in the module and one in the file

@@ -1,0 +1,69 @@
+"""Which device and precision to compute in, and an allocator setting that CPU training wants.
+
+Plain torch: one process and one device is what a ranker of these sizes needs, and a launcher would hide the loop.
+"""
+
+import ctypes
+import platform
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from polyrank.errors import UsageError
+
+Precision = Literal["auto", "fp32", "bf16"]
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """ "auto" is CUDA where there is one, else the CPU.
+
+    Raises:
+        UsageError: the device asked for is not there.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UsageError(f"device {name!r} is unknown; use auto, cpu or cuda") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device {name!r} is not available on this machine; use cpu")
+    return device
+
+
+def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
+    """The type of the large products: bf16 where it is asked for, or where "auto" finds hardware for it."""
+    if precision == "auto":
+        fast = torch.cuda.is_bf16_supported() if device.type == "cuda" else _cpu_has_bf16()
+        return torch.bfloat16 if fast else torch.float32
+    return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
+@cache
+def _cpu_has_bf16() -> bool:
+    """Without these instructions bf16 on a CPU is slower than fp32."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        return False
+    return "amx_bf16" in flags or "avx512_bf16" in flags
+
+
+@cache
+def keep_freed_memory() -> bool:
+    """Ask glibc to keep freed blocks instead of returning each to the system.
+
+    A training step frees and takes the same large blocks again and again; with glibc's defaults each time is a system
+    call and a page fault per 4 KiB. Measured on two AVX-512 cores: MiniLM training 1.4 to 1.6 times faster.
+
+    Returns:
+        Whether it was done (only glibc has this).
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    library = ctypes.CDLL(None)
+    m_trim_threshold, m_top_pad, m_mmap_max = -1, -2, -4
+    done = [library.mallopt(m_mmap_max, 0), library.mallopt(m_trim_threshold, 2**31 - 1)]
+    return all([*done, library.mallopt(m_top_pad, 256 * 2**20)])

@@ -1,0 +1,19 @@
+"""Networks only: token ids in, vectors or scores out."""
+
+from polyrank.models.backbone import Backbone, Source, find_backbone
+from polyrank.models.bi_encoder import BiEncoder
+from polyrank.models.build import Model, build_model, new_model
+from polyrank.models.cross_encoder import CrossEncoder
+from polyrank.models.poly_encoder import PolyEncoder
+
+__all__ = [
+    "Backbone",
+    "BiEncoder",
+    "CrossEncoder",
+    "Model",
+    "PolyEncoder",
+    "Source",
+    "build_model",
+    "find_backbone",
+    "new_model",
+]

@@ -1,0 +1,74 @@
+"""The Bi-encoder: a vector for the context, a vector for the candidate, their dot product the score.
+
+Shapes: B contexts, N candidates, T tokens, D dimensions.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from polyrank.config import Reduction
+from polyrank.models.backbone import Backbone
+from polyrank.models.reductions import reduce
+from polyrank.text import Tokens
+
+
+class Tower(nn.Module):
+    """One side of an encoder: backbone, output scale, optional projection.
+
+    Args:
+        backbone: the transformer.
+        projection_dim: D of a learnt linear map on reduced vectors, or None.
+        scale: constant that multiplies token outputs (ICLR 2020, section 5.3).
+    """
+
+    scale: Tensor
+
+    def __init__(self, backbone: Backbone, projection_dim: int | None, scale: float) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.register_buffer("scale", torch.tensor(scale))
+        self.projection: nn.Module = (
+            nn.Identity() if projection_dim is None else nn.Linear(backbone.dimension, projection_dim, bias=False)
+        )
+        self.dimension = projection_dim or backbone.dimension
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Scaled token outputs ``[B, T, H]``, before any projection."""
+        return self.backbone(tokens) * self.scale  # type: ignore[no-any-return]  # nn.Module calls are untyped
+
+
+class BiEncoder(nn.Module):
+    """A Bi-encoder.
+
+    Args:
+        context_tower, candidate_tower: the two sides; the same object when they share weights.
+        reduction: how outputs become one vector.
+        reduction_tokens: for "mean_of_first".
+
+    Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.2.
+    """
+
+    def __init__(
+        self, context_tower: Tower, candidate_tower: Tower, *, reduction: Reduction, reduction_tokens: int
+    ) -> None:
+        super().__init__()
+        self.context_tower, self.candidate_tower = context_tower, candidate_tower
+        self.reduction, self.reduction_tokens = reduction, reduction_tokens
+        self.dimension = candidate_tower.dimension
+
+    def encode_contexts(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Context vectors ``[B, 1, D]`` and their mask ``[B, 1]``."""
+        vector = self._reduced(self.context_tower, tokens)[:, None, :]
+        return vector, torch.ones(vector.shape[:2], dtype=torch.bool, device=vector.device)
+
+    def encode_candidates(self, tokens: Tokens) -> Tensor:
+        """Candidate vectors ``[N, D]``."""
+        return self._reduced(self.candidate_tower, tokens)
+
+    def _reduced(self, tower: Tower, tokens: Tokens) -> Tensor:
+        reduced = reduce(tower(tokens), tokens.mask, self.reduction, self.reduction_tokens)
+        return tower.projection(reduced)  # type: ignore[no-any-return]  # nn.Module calls are untyped
+
+    def new_parameters(self) -> list[nn.Parameter]:
+        """Parameters that did not come with the backbone."""
+        return [*self.context_tower.projection.parameters(), *self.candidate_tower.projection.parameters()]

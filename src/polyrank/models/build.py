@@ -1,0 +1,152 @@
+"""From settings to networks: the one place that resolves defaults which depend on the backbone."""
+
+import copy
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from polyrank.config import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
+from polyrank.errors import ConfigError
+from polyrank.models.backbone import Backbone, Source, empty_backbone, find_backbone, load_backbone
+from polyrank.models.bi_encoder import BiEncoder, Tower
+from polyrank.models.cross_encoder import CrossEncoder
+from polyrank.models.poly_encoder import PolyEncoder
+from polyrank.models.reductions import reduce
+from polyrank.text import Subwords, Texts, load_subwords
+
+Model = BiEncoder | PolyEncoder | CrossEncoder
+
+
+def resolve(config: ModelConfig, source: Source) -> ModelConfig:
+    """Fill the Nones. A backbone trained for similarity of mean-pooled outputs keeps what it knows: mean reduction,
+    codes near zero (each context vector starts as the mean) and scores in the range of cosine x 20. Others get the
+    papers' settings.
+    """
+    if isinstance(config, CrossConfig):
+        return config
+    changes: dict[str, Any] = {}
+    if config.reduction is None:
+        changes["reduction"] = "mean" if source.mean_pooled else "first"
+    fits = (config.output_scale, config.match_output_std, config.match_self_score)
+    if sum(value is not None for value in fits) > 1:
+        raise ConfigError("set only one of model.output_scale, match_output_std and match_self_score")
+    if source.mean_pooled and all(value is None for value in fits):
+        changes["match_self_score"] = 20.0
+    if isinstance(config, PolyConfig):
+        if not 1 <= config.n_codes <= 512:
+            raise ConfigError(f"model.n_codes = {config.n_codes} is outside 1 to 512; choose a value between")
+        if config.code_init is None:
+            changes["code_init"] = "normal" if source.mean_pooled else "uniform"
+    return dataclasses.replace(config, **changes)
+
+
+def build_model(config: ModelConfig, backbone: Backbone) -> Model:
+    """The network that a resolved configuration describes, around ``backbone``.
+
+    Two towers start as copies and may drift apart.
+    """
+    if isinstance(config, CrossConfig):
+        return CrossEncoder(backbone, head=config.head)
+    assert config.reduction is not None, "resolve() comes first"
+    scale = 1.0 if config.output_scale is None else config.output_scale
+    contexts = Tower(backbone, config.projection_dim, scale)
+    candidates = contexts if config.shared_towers else copy.deepcopy(contexts)
+    if isinstance(config, PolyConfig):
+        assert config.code_init is not None, "resolve() comes first"
+        return PolyEncoder(
+            contexts,
+            candidates,
+            reduction=config.reduction,
+            reduction_tokens=config.reduction_tokens,
+            codes=config.codes,
+            n_codes=config.n_codes,
+            code_init=config.code_init,
+            code_std=config.code_std,
+        )
+    return BiEncoder(contexts, candidates, reduction=config.reduction, reduction_tokens=config.reduction_tokens)
+
+
+def empty_model(config: ModelConfig, backbone_config: dict[str, Any]) -> Model:
+    """A network with random weights from saved settings, for weights to be loaded into."""
+    return build_model(config, empty_backbone(backbone_config))
+
+
+def new_model(
+    config: ModelConfig, policy: TextPolicy, *, seed: int, sample: Sequence[str], dropout: float | None = None
+) -> tuple[Model, Texts, ModelConfig]:
+    """A fresh model on a trained backbone.
+
+    Args:
+        config: what to build; Nones are resolved by the backbone.
+        policy: how text becomes ids.
+        seed: for codes and heads.
+        sample: some candidate texts of the data, to fit the output scale on.
+        dropout: of the backbone; None: its own.
+
+    Returns:
+        The model, its text policy at work, and the resolved configuration to save.
+    """
+    source = find_backbone(config.backbone)
+    backbone = load_backbone(source.folder, dropout)
+    subwords = load_subwords(source.folder)
+    if subwords.add(policy.new_tokens):
+        _grow_embeddings(backbone, subwords)
+    texts = Texts(subwords, policy, backbone.max_positions)
+    config = resolve(config, source)
+    if not isinstance(config, CrossConfig) and config.output_scale is None:
+        config = dataclasses.replace(config, output_scale=fit_output_scale(backbone, texts, config, sample))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build_model(config, backbone), texts, config
+
+
+def _grow_embeddings(backbone: Backbone, subwords: Subwords) -> None:
+    """New tokens start as the mean of the old embeddings: an unremarkable word rather than noise."""
+    network: Any = backbone.network
+    with torch.no_grad():
+        old = network.get_input_embeddings().weight
+        n_old, mean = old.shape[0], old.mean(0)
+        if len(subwords) > n_old:
+            network.resize_token_embeddings(len(subwords), mean_resizing=False)
+            network.get_input_embeddings().weight[n_old:] = mean
+
+
+def fit_output_scale(backbone: Backbone, texts: Texts, config: BiConfig, sample: Sequence[str]) -> float:
+    """The constant by which token outputs are multiplied so that they, or scores, have the size asked for.
+
+    ``match_output_std``: std of all real outputs (Humeau et al., ICLR 2020, section 5.3). ``match_self_score``: mean
+    of ``|reduced candidate|^2``.
+
+    Args:
+        backbone: the network.
+        texts: the text policy at work.
+        config: says which of the two, if any.
+        sample: texts to measure on; at most 256 are used.
+    """
+    if config.match_output_std is None and config.match_self_score is None:
+        return 1.0
+    chosen = [text for text in sample if text][:256]
+    if not chosen:
+        raise ConfigError("no text to fit the output scale on; set model.output_scale to a number, such as 1.0")
+    was_training = backbone.training
+    backbone.eval()
+    total, count = 0.0, 0
+    with torch.inference_mode():
+        for start in range(0, len(chosen), 32):
+            tokens = texts.candidates(chosen[start : start + 32])
+            outputs = backbone(tokens)
+            if config.match_output_std is not None:
+                real = outputs[tokens.mask]
+                total, count = total + float(real.square().sum()), count + real.numel()
+            else:
+                assert config.reduction is not None, "resolve() comes first"
+                reduced = reduce(outputs, tokens.mask, config.reduction, config.reduction_tokens)
+                total, count = total + float(reduced.square().sum()), count + len(reduced)
+    backbone.train(was_training)
+    if config.match_output_std is not None:
+        return config.match_output_std / math.sqrt(total / count)
+    assert config.match_self_score is not None
+    return math.sqrt(config.match_self_score / (total / count))

@@ -1,0 +1,43 @@
+"""The Cross-encoder: context and candidate read together by one network, one score out.
+
+Shapes: P pairs, T tokens.
+"""
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from polyrank.models.backbone import Backbone
+from polyrank.text import Tokens
+
+
+class CrossEncoder(nn.Module):
+    """A Cross-encoder: a head on the first output of the pair.
+
+    Args:
+        backbone: the transformer.
+        head: "linear", h_1 W as in Humeau et al.; "mlp", a tanh layer first as in Tao et al. (the layout of a BERT
+            sequence classifier: pooler, then classifier).
+
+    Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.3; Tao et al., Efficient and Effective Retrieval-based
+        Dialogue via Mutual Learning, section 3.
+    """
+
+    def __init__(self, backbone: Backbone, *, head: Literal["linear", "mlp"]) -> None:
+        super().__init__()
+        self.backbone = backbone
+        size = backbone.dimension
+        hidden = [nn.Linear(size, size), nn.Tanh()] if head == "mlp" else []
+        self.head = nn.Sequential(*hidden, nn.Linear(size, 1))
+        for module in self.head:
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.02)  # as BERT's own layers start
+                nn.init.zeros_(module.bias)
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Scores ``[P]`` of pairs, raw fp32."""
+        return self.head(self.backbone(tokens)[:, 0])[:, 0].float()  # type: ignore[no-any-return]  # untyped call
+
+    def new_parameters(self) -> list[nn.Parameter]:
+        """Parameters that did not come with the backbone."""
+        return list(self.head.parameters())

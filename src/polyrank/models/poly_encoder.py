@@ -1,0 +1,98 @@
+"""The Poly-encoder: m vectors for the context, one for the candidate, attention between them at the very end.
+
+Shapes: B contexts, N candidates, T tokens, M vectors per context, D dimensions.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from polyrank.config import Reduction
+from polyrank.models.bi_encoder import Tower
+from polyrank.models.reductions import first_outputs, last_outputs, reduce
+from polyrank.text import Tokens
+
+Codes = Literal["learnt", "first", "last", "last_h1"]
+
+
+class PolyEncoder(nn.Module):
+    """A Poly-encoder.
+
+    With learnt codes c_i, ``y_i = sum_j softmax(c_i . h)_j h_j``: plain dot products, no scaling, no projections.
+    The other kinds take outputs as they are; a context with fewer tokens than m has fewer vectors.
+
+    Args:
+        context_tower, candidate_tower: the two sides; the same object when they share weights.
+        reduction: how the candidate's outputs become one vector.
+        reduction_tokens: for "mean_of_first".
+        codes: where the context vectors come from.
+        n_codes: m.
+        code_init: "uniform" on [0, 1), or "normal".
+        code_std: standard deviation for "normal".
+
+    Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.4 and appendix C.
+    """
+
+    def __init__(
+        self,
+        context_tower: Tower,
+        candidate_tower: Tower,
+        *,
+        reduction: Reduction,
+        reduction_tokens: int,
+        codes: Codes,
+        n_codes: int,
+        code_init: Literal["uniform", "normal"],
+        code_std: float,
+    ) -> None:
+        super().__init__()
+        self.context_tower, self.candidate_tower = context_tower, candidate_tower
+        self.reduction, self.reduction_tokens = reduction, reduction_tokens
+        self.kind, self.n_codes = codes, n_codes
+        self.dimension = candidate_tower.dimension
+        self.codes: nn.Parameter | None = None
+        if codes == "learnt":
+            start = torch.empty(n_codes, context_tower.backbone.dimension)
+            self.codes = nn.Parameter(start.uniform_() if code_init == "uniform" else start.normal_(std=code_std))
+
+    def encode_contexts(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Context vectors ``[B, M, D]`` and their mask ``[B, M]``."""
+        outputs = self.context_tower(tokens)
+        if self.codes is not None:
+            vectors = attend(self.codes, outputs, tokens.mask)
+            mask = torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
+        elif self.kind == "first":
+            vectors, mask = first_outputs(outputs, tokens.mask, self.n_codes)
+        else:
+            vectors, mask = last_outputs(outputs, tokens.mask, self.n_codes, self.kind == "last_h1")
+        return self.context_tower.projection(vectors), mask
+
+    def encode_candidates(self, tokens: Tokens) -> Tensor:
+        """Candidate vectors ``[N, D]``."""
+        reduced = reduce(self.candidate_tower(tokens), tokens.mask, self.reduction, self.reduction_tokens)
+        return self.candidate_tower.projection(reduced)  # type: ignore[no-any-return]  # nn.Module calls are untyped
+
+    def new_parameters(self) -> list[nn.Parameter]:
+        """Parameters that did not come with the backbone."""
+        own = [] if self.codes is None else [self.codes]
+        return [*own, *self.context_tower.projection.parameters(), *self.candidate_tower.projection.parameters()]
+
+
+def attend(codes: Tensor, outputs: Tensor, mask: Tensor) -> Tensor:
+    """Each code's weighted mean of the token outputs: ``softmax(codes . outputs) . outputs``, softmax in fp32.
+
+    Args:
+        codes: ``[M, D]``.
+        outputs: ``[B, T, D]``.
+        mask: ``[B, T]``, true on real tokens.
+
+    Returns:
+        ``[B, M, D]``.
+
+    >>> attend(torch.zeros(1, 1), torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]]))
+    tensor([[[2.]]])
+    """
+    dots = (codes @ outputs.transpose(1, 2)).float()  # [B, M, T]
+    weights = torch.softmax(dots.masked_fill(~mask[:, None, :], -torch.inf), dim=-1)
+    return weights.to(outputs.dtype) @ outputs

@@ -1,0 +1,68 @@
+"""How a sequence of token outputs becomes one vector. Padding never counts; boundary tokens do."""
+
+import torch
+from torch import Tensor
+
+from polyrank.config import Reduction
+
+
+def reduce(outputs: Tensor, mask: Tensor, reduction: Reduction, n_tokens: int) -> Tensor:
+    """Reduce token outputs to one vector per row.
+
+    "first": the first output. "mean": the mean of all. "mean_of_first": the mean of the first ``n_tokens``.
+    "sqrt_n": the sum of all divided by the square root of their number.
+
+    Args:
+        outputs: ``[B, T, D]``.
+        mask: ``[B, T]``, true on real tokens.
+        reduction: one of the four.
+        n_tokens: for "mean_of_first".
+
+    Returns:
+        ``[B, D]``.
+
+    Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.2 and Table 7.
+
+    >>> h = torch.tensor([[[1.0], [3.0], [99.0]]]); real = torch.tensor([[True, True, False]])
+    >>> [reduce(h, real, r, 1).item() for r in ("first", "mean", "mean_of_first")]
+    [1.0, 2.0, 1.0]
+    """
+    if reduction == "first":
+        return outputs[:, 0]
+    if reduction == "mean_of_first":
+        outputs, mask = outputs[:, :n_tokens], mask[:, :n_tokens]
+    weights = mask.to(outputs.dtype)[:, :, None]
+    count = weights.sum(1)
+    total = (outputs * weights).sum(1)
+    return total / (count.sqrt() if reduction == "sqrt_n" else count)
+
+
+def first_outputs(outputs: Tensor, mask: Tensor, m: int) -> tuple[Tensor, Tensor]:
+    """The first m outputs; shorter rows have fewer, said by the mask. ``[B, min(m, T), D]`` and ``[B, min(m, T)]``."""
+    return outputs[:, :m], mask[:, :m]
+
+
+def last_outputs(outputs: Tensor, mask: Tensor, m: int, with_first: bool) -> tuple[Tensor, Tensor]:
+    """The last m real outputs of each row, in order, optionally with the first output before them.
+
+    A row with no more than m tokens has its first output among the last m already; it is not repeated.
+
+    Returns:
+        ``[B, M, D]`` and its mask ``[B, M]`` with M = min(m, T), plus 1 with the first output.
+
+    >>> h = torch.arange(4.0).reshape(1, 4, 1); real = torch.tensor([[True, True, True, False]])
+    >>> last_outputs(h, real, 2, False)[0].flatten().tolist()
+    [1.0, 2.0]
+    >>> last_outputs(h, real, 2, True)[0].flatten().tolist()
+    [0.0, 1.0, 2.0]
+    """
+    width = min(m, outputs.shape[1])
+    lengths = mask.sum(1, keepdim=True)  # [B, 1]
+    starts = (lengths - width).clamp(min=0)
+    places = starts + torch.arange(width, device=outputs.device)  # [B, width]
+    real = places < lengths
+    places = places.clamp(max=outputs.shape[1] - 1)
+    chosen = outputs.gather(1, places[:, :, None].expand(-1, -1, outputs.shape[2]))
+    if not with_first:
+        return chosen, real
+    return torch.cat([outputs[:, :1], chosen], 1), torch.cat([starts > 0, real], 1)

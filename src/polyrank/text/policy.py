@@ -1,0 +1,105 @@
+"""The text policy at work: turns are joined, contexts keep their end, candidates their start.
+
+A dialogue's newest turn is what a reply answers, so a context that is too long loses its oldest tokens. A candidate
+loses its last ones. This module decides ids only; it knows nothing of networks.
+"""
+
+from collections.abc import Sequence
+
+from polyrank.config import TextPolicy
+from polyrank.errors import ConfigError
+from polyrank.records import Context
+from polyrank.text.subwords import Subwords
+from polyrank.text.tokens import Tokens, pad
+
+
+class Texts:
+    """Subwords bound to a TextPolicy.
+
+    Args:
+        subwords: the vocabulary.
+        policy: budgets, separators and sides.
+        max_positions: the longest sequence that the network takes, in tokens.
+
+    Raises:
+        ConfigError: a budget is below 4 tokens or above ``max_positions``.
+    """
+
+    def __init__(self, subwords: Subwords, policy: TextPolicy, max_positions: int) -> None:
+        for name in ("max_context_tokens", "max_candidate_tokens"):
+            if not 4 <= getattr(policy, name) <= max_positions:
+                raise ConfigError(
+                    f"text.{name} = {getattr(policy, name)} is outside 4 to {max_positions}, the network's longest input;"
+                    " choose a value between"
+                )
+        self.subwords, self.policy, self.max_positions = subwords, policy, max_positions
+        separator = subwords.tokenizer.token_to_id(policy.turn_separator)
+        self._separator = subwords.encode(policy.turn_separator) if separator is None else (int(separator),)
+
+    def _turn(self, text: str, age: int) -> tuple[int, ...]:
+        """Ids of a turn; ``age`` counts back from the last turn (0)."""
+        prefixes = self.policy.speaker_prefixes
+        return self.subwords.encode(prefixes[age % len(prefixes)] + text if prefixes else text)
+
+    def _joined(self, turns: Sequence[str], budget: int) -> list[int]:
+        """The last ``budget`` ids of the joined turns; walks backwards, so old turns beyond the budget cost nothing."""
+        ids: list[int] = []
+        for age, turn in enumerate(reversed(turns)):
+            ids = [*self._turn(turn, age), *(self._separator if age else ()), *ids]
+            if len(ids) >= budget:
+                break
+        return ids[len(ids) - min(len(ids), max(budget, 0)) :]
+
+    def _background(self, facts: Sequence[str]) -> list[int]:
+        if self.policy.background == "drop":
+            return []
+        ids: list[int] = []
+        for fact in facts:
+            ids += [*(self._separator if ids else ()), *self.subwords.encode(fact)]
+        return ids[: min(self.policy.max_background_tokens, self.policy.max_context_tokens // 2)]
+
+    def _context(self, context: Context, budget: int) -> list[int]:
+        facts = self._background(context.background)[: max(budget - 1, 0)]
+        if not facts:
+            return self._joined(context.turns, budget)
+        turns = self._joined(context.turns, budget - len(facts) - len(self._separator))
+        first, last = (facts, turns) if self.policy.background == "before" else (turns, facts)
+        return [*first, *self._separator, *last] if turns else facts
+
+    def context_ids(self, context: Context) -> list[int]:
+        """``[S] background turns [S]`` within ``max_context_tokens``."""
+        return [
+            self.subwords.start_id,
+            *self._context(context, self.policy.max_context_tokens - 2),
+            self.subwords.end_id,
+        ]
+
+    def candidate_ids(self, text: str) -> list[int]:
+        """``[S] candidate [S]`` within ``max_candidate_tokens``."""
+        budget = self.policy.max_candidate_tokens - 2
+        return [self.subwords.start_id, *self.subwords.encode(text)[:budget], self.subwords.end_id]
+
+    def pair_ids(self, context: Context, candidate: str) -> tuple[list[int], list[int]]:
+        """``[S] context [S] candidate [S]`` and its segments 0 and 1.
+
+        The two share the budget ``max_context_tokens + max_candidate_tokens`` or the network's longest input, whichever
+        is less: a short candidate leaves its room to the context.
+        """
+        budget = min(self.policy.max_context_tokens + self.policy.max_candidate_tokens, self.max_positions) - 3
+        right = self.subwords.encode(candidate)[: self.policy.max_candidate_tokens - 2]
+        left = self._context(context, budget - len(right))
+        ids = [self.subwords.start_id, *left, self.subwords.end_id, *right, self.subwords.end_id]
+        return ids, [0] * (len(left) + 2) + [1] * (len(right) + 1)
+
+    def contexts(self, contexts: Sequence[Context]) -> Tokens:
+        """Contexts as padded tokens."""
+        return pad([self.context_ids(context) for context in contexts], pad_id=self.subwords.pad_id)
+
+    def candidates(self, texts: Sequence[str]) -> Tokens:
+        """Candidates as padded tokens."""
+        return pad([self.candidate_ids(text) for text in texts], pad_id=self.subwords.pad_id)
+
+    def pairs(self, pairs: Sequence[tuple[Context, str]]) -> Tokens:
+        """Pairs of context and candidate as padded tokens with segments."""
+        rows = [self.pair_ids(context, candidate) for context, candidate in pairs]
+        return pad([ids for ids, _ in rows], [segments for _, segments in rows], pad_id=self.subwords.pad_id)

@@ -1,0 +1,86 @@
+"""Subword vocabularies of Hugging Face models: a tokenizer.json and the names of three special tokens."""
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from tokenizers import AddedToken, Tokenizer
+
+from polyrank.errors import ArtifactError, ConfigError
+
+
+class Subwords:
+    """Text to ids without boundary tokens; those are the text policy's business.
+
+    Args:
+        tokenizer: of the ``tokenizers`` library; its own truncation and padding are switched off.
+        start, end, padding: names of the tokens around a text and behind it, such as "[CLS]", "[SEP]", "[PAD]".
+    """
+
+    def __init__(self, tokenizer: Tokenizer, start: str, end: str, padding: str) -> None:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        self.tokenizer = tokenizer
+        self.names = {"start": start, "end": end, "padding": padding}
+        self.start_id, self.end_id, self.pad_id = (self._known(name) for name in (start, end, padding))
+        # the turns of a dialogue come back in every later context, so remembering them is most of the work saved
+        self._encode = lru_cache(maxsize=200_000)(self._encode_now)
+
+    def _known(self, name: str) -> int:
+        token_id = self.tokenizer.token_to_id(name)
+        if token_id is None:
+            raise ConfigError(f"the vocabulary has no token {name!r}; name one that it has")
+        return int(token_id)
+
+    def _encode_now(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The ids of one text, without boundary tokens."""
+        return self._encode(text) if len(text) < 2_000 else self._encode_now(text)
+
+    def add(self, tokens: Sequence[str]) -> int:
+        """Add special tokens that are missing; returns how many were new."""
+        added = self.tokenizer.add_special_tokens([AddedToken(token, normalized=False) for token in tokens])
+        self._encode.cache_clear()
+        return int(added)
+
+    def __len__(self) -> int:
+        return int(self.tokenizer.get_vocab_size(with_added_tokens=True))
+
+    def to_bytes(self) -> bytes:
+        """tokenizer.json with the boundary tokens' names, for a model folder."""
+        document = {"boundaries": self.names, "tokenizer": json.loads(self.tokenizer.to_str())}
+        return json.dumps(document, ensure_ascii=False, sort_keys=True).encode()
+
+
+def load_subwords(folder: Path) -> Subwords:
+    """The tokenizer of a Hugging Face model folder.
+
+    Raises:
+        ConfigError: the folder has no fast tokenizer, or one without boundary tokens.
+    """
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ConfigError(f"{folder} has no tokenizer.json; save its fast tokenizer there first")
+    start = tokenizer.cls_token or tokenizer.bos_token
+    end = tokenizer.sep_token or tokenizer.eos_token
+    padding = tokenizer.pad_token
+    if not (start and end and padding):
+        raise ConfigError(f"the tokenizer in {folder} names no start, end or padding token; set them in its config")
+    return Subwords(Tokenizer.from_str(backend.to_str()), start, end, padding)
+
+
+def read_subwords(data: bytes, where: str) -> Subwords:
+    """The inverse of ``Subwords.to_bytes``; ``where`` names the file in errors."""
+    try:
+        document = json.loads(data)
+        names = document["boundaries"]
+        tokenizer = Tokenizer.from_str(json.dumps(document["tokenizer"]))
+    except Exception as error:  # the tokenizers library raises bare Exception on a bad file
+        raise ArtifactError(f"{where} is not a tokenizer of polyrank ({error}); restore the model folder") from error
+    return Subwords(tokenizer, names["start"], names["end"], names["padding"])
