@@ -1,0 +1,97 @@
+"""Which parameters train, with what optimiser, and how the learning rate moves."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from polyrank.config import TrainConfig
+from polyrank.errors import ConfigError
+from polyrank.models import Backbone, Model
+
+
+def freeze(model: Model, train_layers: str) -> None:
+    """Let only some layers of the backbone train; codes, projections and heads always do.
+
+    Args:
+        model: any model here.
+        train_layers: "all", "all_but_embeddings" (the word embeddings), or "top-n" (the last n layers).
+
+    Source: Humeau et al., Poly-encoders (ICLR 2020), Table 3.
+    """
+    for backbone in (module for module in model.modules() if isinstance(module, Backbone)):
+        if train_layers == "all":
+            continue
+        if train_layers == "all_but_embeddings":
+            backbone.embeddings().requires_grad_(False)
+            continue
+        name, _, count = train_layers.partition("-")
+        layers = backbone.layers()
+        if name != "top" or not count.isdigit() or not 1 <= int(count) <= len(layers):
+            raise ConfigError(
+                f"train.train_layers = {train_layers!r} is not all, all_but_embeddings or top-1 to top-{len(layers)}"
+            )
+        backbone.requires_grad_(False)
+        for layer in layers[-int(count) :]:
+            layer.requires_grad_(True)
+
+
+def make_optimizer(model: Model, settings: TrainConfig) -> torch.optim.Optimizer:
+    """AdamW or Adamax; no decay on biases, norms and new parameters such as codes; new ones have their own rate."""
+    new = {id(parameter) for parameter in model.new_parameters()}
+    new_lr = settings.lr if settings.new_lr is None else settings.new_lr
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            plain = parameter.ndim < 2 or id(parameter) in new
+            key = (new_lr if id(parameter) in new else settings.lr, 0.0 if plain else settings.weight_decay)
+            groups.setdefault(key, []).append(parameter)
+    if not groups:
+        raise ConfigError(f"nothing to train with train.train_layers = {settings.train_layers!r}; use all")
+    parameters = [{"params": p, "lr": lr, "weight_decay": decay} for (lr, decay), p in groups.items()]
+    kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adamax
+    return kind(parameters, lr=settings.lr)
+
+
+@dataclass(slots=True)
+class Schedule:
+    """The factor on every learning rate, as a function of the step and of validation losses seen so far.
+
+    Args:
+        settings: warm-up, kind and plateau.
+        n_steps: length of the whole training, for "linear".
+        best_loss: lowest validation loss so far.
+        stalls: validations since.
+        decay: product of plateau factors so far.
+    """
+
+    settings: TrainConfig
+    n_steps: int
+    best_loss: float = math.inf
+    stalls: int = 0
+    decay: float = 1.0
+
+    def factor(self, step: int) -> float:
+        """The factor for 0-based ``step``.
+
+        >>> s = Schedule(TrainConfig(schedule="linear", warmup_steps=2), n_steps=6)
+        >>> [s.factor(i) for i in range(6)]
+        [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
+        """
+        warmup = min(self.settings.warmup_steps, max(self.n_steps // 2, 1))
+        if step < warmup:
+            return (step + 1) / warmup
+        if self.settings.schedule == "linear":
+            return max(0.0, (self.n_steps - step) / max(1, self.n_steps - warmup))
+        return self.decay
+
+    def observe(self, valid_loss: float) -> None:
+        """Take a validation loss; after ``plateau_patience`` stalls the factor shrinks."""
+        if valid_loss < self.best_loss:
+            self.best_loss, self.stalls = valid_loss, 0
+            return
+        self.stalls += 1
+        if self.settings.schedule == "plateau" and self.stalls > self.settings.plateau_patience:
+            self.decay *= self.settings.plateau_factor
+            self.stalls = 0

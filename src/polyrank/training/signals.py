@@ -1,0 +1,52 @@
+"""Ctrl-C and SIGTERM during training: finish the step, save, leave. A second one leaves at once."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+from polyrank.errors import PolyrankError
+
+
+class InterruptedTraining(PolyrankError):  # noqa: N818  # it reports no error
+    """Training stopped because it was asked to; the checkpoint is saved.
+
+    Args:
+        signal_number: what asked: SIGINT or SIGTERM.
+        where: the run folder.
+    """
+
+    def __init__(self, signal_number: int, where: str) -> None:
+        self.exit_code = 128 + signal_number
+        super().__init__(f"stopped by {signal.Signals(signal_number).name}; saved in {where}, go on with --resume")
+
+
+@dataclass(slots=True)
+class StopRequest:
+    """The signal that asked for a stop, or None."""
+
+    signal_number: int | None = None
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[StopRequest]:
+    """Note SIGINT and SIGTERM instead of dying; outside the main thread, where Python allows no handlers, do nothing."""
+    request = StopRequest()
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if request.signal_number is not None:
+            os._exit(128 + number)
+        request.signal_number = number
+
+    try:
+        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:
+        yield request
+        return
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
