@@ -144,7 +144,9 @@ def _hub_folder(name: str) -> Path:
 def load_backbone(folder: Path, dropout: float | None = None) -> Backbone:
     """A backbone with its trained weights, in fp32."""
     from transformers import AutoModel
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # a bar of its own for 100 tensors would cut through ours
     changes = {} if dropout is None else {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     network = AutoModel.from_pretrained(
         str(folder),

@@ -150,6 +150,7 @@ def fit(
                     "step": state["step"],
                     "loss": loss if math.isfinite(loss) else None,
                     "lr": settings.lr * factor,
+                    "n_steps": n_steps,
                     "n_examples": state["n_examples"],
                     "seconds": round(time.monotonic() - started, 3),
                 }

@@ -1,0 +1,77 @@
+"""The command line: one thin command per verb over a library function. Data to stdout, talk to stderr.
+
+Nothing heavy is imported before a command runs, so ``polyrank --help`` answers at once.
+"""
+
+import sys
+import traceback
+from typing import Annotated
+
+import typer
+
+from polyrank import __version__
+from polyrank.cli import answering, data, evaluation, training
+from polyrank.cli.console import talk
+from polyrank.errors import PolyrankError
+
+app = typer.Typer(
+    name="polyrank",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Ranks replies: train, evaluate, index and answer with Bi-, Poly- and Cross-encoders.",
+)
+_settings = {"debug": False}
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        print(f"polyrank {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Options before the command."""
+    _settings["debug"] = debug
+
+
+app.command("quickstart")(training.quickstart)
+app.command("import")(data.import_)
+app.command("train")(training.train)
+app.command("evaluate")(evaluation.evaluate)
+app.command("compare")(evaluation.compare)
+app.command("respond")(answering.respond)
+app.command("rank")(answering.rank)
+app.add_typer(answering.index_app, name="index")
+
+
+def main() -> None:
+    """Run the command line; every error is one line on stderr and an exit code of ``polyrank.errors``."""
+    try:
+        app()
+    except PolyrankError as error:
+        _fail(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except BrokenPipeError:
+        # the reader of our output left, as `head` does; nothing is wrong
+        sys.stderr.close()
+        raise SystemExit(0) from None
+    except MemoryError:
+        _fail("out of memory; use smaller batches or text budgets", 5)
+    except Exception as error:
+        where = "" if _settings["debug"] else "; run it again as: polyrank --debug ..."
+        _fail(f"internal error, please report it: {type(error).__name__}: {error}{where}", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    if _settings["debug"]:
+        traceback.print_exc()
+    talk(f"[bold red]error:[/] {message}" if code not in (130, 143) else message, escape_after="error:[/] ")
+    raise SystemExit(code) from None

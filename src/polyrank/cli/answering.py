@@ -1,0 +1,149 @@
+"""``polyrank index``, ``polyrank respond`` and ``polyrank rank``."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyrank.cli.console import console, talk
+from polyrank.errors import ArtifactError, DataError, UsageError
+
+index_app = typer.Typer(no_args_is_help=True, help="Build and inspect indexes of candidates.")
+
+
+@index_app.command("build")
+def index_build(
+    model: Annotated[Path, typer.Argument(help="A Bi- or Poly-encoder's folder.")],
+    candidates: Annotated[Path, typer.Argument(help="Replies: JSON lines of id and text, CSV, or one per line.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The index folder to make.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier index.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Encode candidates once and write them as an index."""
+    from polyrank.data import read_pool
+    from polyrank.retrieval import build_index
+    from polyrank.scorers import load_encoder
+
+    encoder = load_encoder(model, device=device)
+    found = read_pool(candidates)
+    with console.status(f"encoding {len(found):,} candidates"):
+        build_index(output, encoder, found, model=str(model.resolve()), replace=overwrite)
+    talk(f"{output}: {len(found):,} candidates of dimension {encoder.dimension}")
+
+
+@index_app.command("info")
+def index_info(index: Annotated[Path, typer.Argument(help="An index folder.")]) -> None:
+    """What an index holds, as JSON."""
+    from polyrank.index import open_index
+
+    print(json.dumps(open_index(index).info()))
+
+
+@index_app.command("verify")
+def index_verify(index: Annotated[Path, typer.Argument(help="An index folder.")]) -> None:
+    """Check every byte of an index; lists all that is wrong."""
+    from polyrank.index import verify_index
+
+    problems = verify_index(index)
+    for problem in problems:
+        talk(problem)
+    if problems:
+        raise ArtifactError(f"{index} has {len(problems)} problem(s); build it again")
+    talk(f"{index}: sound")
+
+
+def respond(
+    index: Annotated[Path, typer.Argument(help="An index folder.")],
+    context: Annotated[list[str] | None, typer.Argument(help="The turns, oldest first.")] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many replies.")] = 5,
+    model: Annotated[Path | None, typer.Option(help="The model, where it has moved since the index was built.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """The best replies: a chat in a terminal; in a pipe, JSON for each line of stdin (a JSON list of turns, or text)."""
+    from polyrank.index import open_index
+    from polyrank.records import Context
+    from polyrank.retrieval import Retriever
+    from polyrank.scorers import load_encoder
+
+    found = open_index(index)
+    place = model or Path(str(found.info()["model"]))
+    if not place.exists():
+        raise UsageError(f"the index was built with {place}, which is not there; give the model's folder with --model")
+    retriever = Retriever(load_encoder(place, device=device), found)
+
+    def answer(turns: tuple[str, ...]) -> None:
+        ranked = retriever.respond([Context(turns)], k)[0]
+        rows = [{"id": r.id, "text": r.text, "score": r.score, "metadata": r.metadata} for r in ranked]
+        print(json.dumps({"context": turns, "results": rows}, ensure_ascii=False), flush=True)
+
+    if context:
+        answer(tuple(context))
+    elif sys.stdin.isatty():
+        _chat(retriever, k)
+    else:
+        for number, line in enumerate(sys.stdin, 1):
+            if line.strip():
+                answer(_turns(line, number))
+
+
+def _turns(line: str, number: int) -> tuple[str, ...]:
+    """A line of stdin as turns: a JSON list of strings, {"context": [...]}, or plain text as one turn."""
+    text = line.strip()
+    if not text.startswith(("[", "{")):
+        return (text,)
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"stdin:{number}: broken JSON ({error}); write a list of turns or plain text") from error
+    turns = value.get("context") if isinstance(value, dict) else value
+    if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
+        raise DataError(f"stdin:{number}: not a list of turns; write for example [\"hello\", \"hi, my wifi is down\"]")
+    return tuple(turns)
+
+
+def _chat(retriever: object, k: int) -> None:
+    """Type a turn, see the best replies; the first one is taken as said. An empty line starts anew."""
+    from polyrank.records import Context
+    from polyrank.retrieval import Retriever
+
+    assert isinstance(retriever, Retriever)
+    talk("Type what the customer says. An empty line starts a new conversation, Ctrl-D leaves.")
+    turns: list[str] = []
+    while True:
+        try:
+            text = console.input("[bold]> [/]").strip()
+        except EOFError:
+            return
+        if not text:
+            turns = []
+            talk("(new conversation)")
+            continue
+        turns.append(text)
+        ranked = retriever.respond([Context(tuple(turns))], k)[0]
+        for place, reply in enumerate(ranked):
+            print(f"  {reply.score:7.2f}  {'→ ' if place == 0 else '  '}{reply.text}")
+        if ranked:
+            turns.append(ranked[0].text)
+
+
+def rank(
+    model: Annotated[str, typer.Argument(help="A model folder, bm25, tfidf, or untuned:BACKBONE.")],
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Score candidates: lines of {"context": [...], "candidates": [...]} on stdin, lines of {"scores": [...]} out."""
+    from polyrank.records import Context
+    from polyrank.scorers import open_scorer
+
+    scorer = open_scorer(model, [], None, device=device)
+    for number, line in enumerate(sys.stdin, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            context, candidates = row["context"], row["candidates"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f'stdin:{number}: needs "context" and "candidates" ({error})') from error
+        turns = (context,) if isinstance(context, str) else tuple(map(str, context))
+        print(json.dumps({"scores": scorer.score([Context(turns)], [list(map(str, candidates))])[0].tolist()}), flush=True)

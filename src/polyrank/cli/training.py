@@ -1,0 +1,125 @@
+"""``polyrank train`` and ``polyrank quickstart``."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from polyrank.cli.console import console, talk
+from polyrank.errors import UsageError
+
+
+def train(
+    recipe: Annotated[Path, typer.Argument(help="A recipe in TOML; runs/ has examples.")],
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a key: train.lr=5e-5. Repeatable.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again over an earlier run.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all by default.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Train a model by a recipe: the best model goes to OUTPUT/model, figures to OUTPUT/metrics.jsonl."""
+    import dataclasses
+    import json
+
+    import torch
+
+    from polyrank.config import load_recipe
+    from polyrank.training import train as run
+
+    if resume and overwrite:
+        raise UsageError("--resume and --overwrite exclude each other; give one")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    plan = load_recipe(recipe, tuple(set_ or ()))
+    with TrainingDisplay() as display:
+        results = run(plan, resume=resume, overwrite=overwrite, device=device, report=display.report, say=talk)
+    rows = [{"seed": r.seed, "model": str(r.model), **dataclasses.asdict(r.fit)} for r in results]
+    if json_:
+        print(json.dumps(rows))
+        return
+    for row in rows:
+        best = row["best"]
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in best.items())
+        talk(f"{row['model']}: {row['n_steps']} steps, {row['seconds']:.0f} s; best at step {row['best_step']}: {figures}")
+    if len(rows) > 1 and rows[0]["best"]:
+        import statistics
+
+        for name in rows[0]["best"]:
+            values = [row["best"][name] for row in rows]
+            talk(f"{name} over {len(rows)} seeds: {statistics.mean(values):.4f} ± {statistics.stdev(values):.4f}")
+
+
+class TrainingDisplay:
+    """A live line per run: step, loss, rate, last validation. Plain lines where stderr is no terminal."""
+
+    def __init__(self) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self.progress = Progress(
+            TextColumn("seed {task.fields[seed]}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.tasks: dict[int, Any] = {}
+        self.valid = ""
+
+    def __enter__(self) -> "TrainingDisplay":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def report(self, seed: int, record: dict[str, Any]) -> None:
+        """Show one record of metrics.jsonl."""
+        if "valid" in record:
+            figures = record["valid"]
+            self.valid = f"valid loss {figures['loss']:.3f} R@1 {figures['R@1']:.3f}"
+            if not console.is_terminal:
+                talk(f"seed {seed} step {record['step']}: {self.valid}")
+            return
+        if seed not in self.tasks:
+            self.tasks[seed] = self.progress.add_task("", total=record["n_steps"], seed=seed, text="")
+        loss = "not finite" if record["loss"] is None else f"{record['loss']:.3f}"
+        speed = record["n_examples"] / max(record["seconds"], 1e-9)
+        self.progress.update(
+            self.tasks[seed], completed=record["step"], text=f"loss {loss} {self.valid} {speed:.0f} examples/s"
+        )
+        if not console.is_terminal and record["step"] % 50 == 0:
+            talk(f"seed {seed} step {record['step']}/{record['n_steps']}: loss {loss}, {speed:.0f} examples/s")
+
+
+def quickstart(
+    output: Annotated[Path, typer.Option(help="Folder for the model and the index.")] = Path("polyrank-quickstart"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier quickstart.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the figures and answers as JSON.")] = False,
+) -> None:
+    """Train, evaluate, index and answer on the shipped sample, end to end. No network, no GPU, a few minutes."""
+    from polyrank.quickstart import quickstart as run
+
+    with TrainingDisplay() as display:
+        result = run(output, overwrite=overwrite, report=display.report, say=talk)
+    if json_:
+        import json
+
+        print(json.dumps(result.to_dict(), ensure_ascii=False))
+        return
+    from rich.console import Console
+
+    from polyrank.evaluation import table
+
+    out = Console()
+    out.print(table(result.summaries))
+    for answer in result.answers:
+        out.print()
+        for turn in answer.context:
+            out.print(f"  {turn}", style="dim", markup=False)
+        for ranked in answer.ranked:
+            out.print(f"  {ranked.score:7.2f}  {ranked.text}", markup=False)
+    out.print()
+    out.print(result.next_steps, markup=False, soft_wrap=True)

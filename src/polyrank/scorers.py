@@ -1,0 +1,50 @@
+"""From a name on the command line to a Scorer: a model folder, "bm25", "tfidf" or "untuned:BACKBONE"."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from polyrank.config import TextPolicy
+from polyrank.errors import UsageError
+from polyrank.index import BM25, TfIdf
+from polyrank.inference import Encoder, Scorer, load_scorer, untuned_scorer
+from polyrank.records import Candidate, Example
+
+
+def open_scorer(
+    name: str,
+    examples: Sequence[Example] = (),
+    pool: Sequence[Candidate] | None = None,
+    *,
+    device: str = "auto",
+    policy: TextPolicy | None = None,
+) -> Scorer:
+    """The Scorer that ``name`` means.
+
+    Args:
+        name: "bm25", "tfidf", "untuned:embedded", "untuned:FOLDER", or a model folder.
+        examples, pool: lexical scorers learn word statistics from their distinct candidates; nobody is told which of
+            them are right.
+        device: for networks.
+        policy: for untuned backbones; a model folder has its own.
+    """
+    if name in ("bm25", "tfidf"):
+        texts = [c.text for c in pool] if pool is not None else [text for e in examples for text in e.candidates]
+        lexical = BM25() if name == "bm25" else TfIdf()
+        return lexical.fit(list(dict.fromkeys(texts))) if texts else lexical
+    if name.startswith("untuned:"):
+        return untuned_scorer(name.removeprefix("untuned:"), policy, device=device)
+    if not Path(name).is_dir():
+        raise UsageError(f"{name} is no model folder; give one, or bm25, tfidf or untuned:embedded")
+    return load_scorer(Path(name), device=device)
+
+
+def load_encoder(path: Path, *, device: str = "auto") -> Encoder:
+    """A model folder as an Encoder.
+
+    Raises:
+        UsageError: it is a Cross-encoder, which has no vectors to index.
+    """
+    scorer = load_scorer(path, device=device)
+    if not isinstance(scorer, Encoder):
+        raise UsageError(f"{path} is a Cross-encoder, which has no vectors to index; give a Bi- or Poly-encoder")
+    return scorer

@@ -1,0 +1,65 @@
+"""Shared fixtures: a tiny random backbone saved as a real Hugging Face folder, and small files of examples."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+WORDS = "my wifi is down hello hi thanks the router light red green please restart it did that bill too high".split()
+
+
+@pytest.fixture(scope="session")
+def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A two-layer BERT of 32 dimensions with random weights and a word-piece vocabulary."""
+    folder = tmp_path_factory.mktemp("tiny")
+    letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{c}" for c in letters), *WORDS]
+    backend = Tokenizer(WordPiece({word: i for i, word in enumerate(dict.fromkeys(vocabulary))}, unk_token="[UNK]"))
+    backend.normalizer = BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = BertPreTokenizer()
+    names = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
+    tokens = {f"{kind}_token": name for kind, name in names.items()}
+    PreTrainedTokenizerFast(tokenizer_object=backend, **tokens).save_pretrained(folder)
+    torch.manual_seed(3)
+    config = BertConfig(
+        vocab_size=backend.get_vocab_size(),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=128,
+        initializer_range=0.2,
+    )
+    BertModel(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def write_rows(tmp_path: Path) -> Callable[[str, list[dict[str, Any]]], Path]:
+    """Write rows as JSON lines into the test's own folder."""
+
+    def write(name: str, rows: list[dict[str, Any]]) -> Path:
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def task(write_rows: Callable[[str, list[dict[str, Any]]], Path]) -> dict[str, Path]:
+    """A learnable toy task: the reply repeats the last word of the context."""
+    pairs = [{"context": [f"hello {a}", f"my {b}"], "response": f"{b} thanks"} for a in WORDS[:6] for b in WORDS[4:16]]
+    replies = [f"{b} thanks" for b in WORDS[4:16]]
+    lists = [
+        {"context": ["hi", f"my {b}"], "candidates": replies, "relevant": [i]} for i, b in enumerate(WORDS[4:16])
+    ]
+    return {"train": write_rows("train.jsonl", pairs), "valid": write_rows("valid.jsonl", lists)}
