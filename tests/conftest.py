@@ -13,7 +13,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-WORDS = "my wifi is down hello hi thanks the router light red green please restart it did that bill too high".split()
+WORDS = ["my", "wifi", "is", "down", "hello", "hi", "thanks", "the", "router", "light", "red", "green", "please", "restart", "it", "did", "that", "bill", "too", "high"]
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +59,5 @@ def task(write_rows: Callable[[str, list[dict[str, Any]]], Path]) -> dict[str, P
     """A learnable toy task: the reply repeats the last word of the context."""
     pairs = [{"context": [f"hello {a}", f"my {b}"], "response": f"{b} thanks"} for a in WORDS[:6] for b in WORDS[4:16]]
     replies = [f"{b} thanks" for b in WORDS[4:16]]
-    lists = [
-        {"context": ["hi", f"my {b}"], "candidates": replies, "relevant": [i]} for i, b in enumerate(WORDS[4:16])
-    ]
+    lists = [{"context": ["hi", f"my {b}"], "candidates": replies, "relevant": [i]} for i, b in enumerate(WORDS[4:16])]
     return {"train": write_rows("train.jsonl", pairs), "valid": write_rows("valid.jsonl", lists)}

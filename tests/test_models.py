@@ -84,7 +84,9 @@ def test_poly_encoder_equals_its_formula(tiny_backbone: Path, variant: dict[str,
 
 @pytest.mark.parametrize("codes", ["learnt", "first"])
 def test_poly_with_one_vector_is_the_bi_encoder(tiny_backbone: Path, codes: Any) -> None:
-    bi, texts = make(tiny_backbone, BiConfig(backbone=str(tiny_backbone), reduction="first" if codes == "first" else "mean"))
+    bi, texts = make(
+        tiny_backbone, BiConfig(backbone=str(tiny_backbone), reduction="first" if codes == "first" else "mean")
+    )
     one, _ = poly(tiny_backbone, 1, codes=codes, reduction=bi.reduction)
     if one.codes is not None:
         torch.nn.init.zeros_(one.codes)  # a zero code attends evenly: the mean
@@ -100,7 +102,9 @@ def test_reductions_ignore_padding(tiny_backbone: Path, reduction: Any) -> None:
     model, texts = make(tiny_backbone, BiConfig(backbone=str(tiny_backbone), reduction=reduction, reduction_tokens=3))
     together = model.encode_candidates(texts.candidates(REPLIES))
     for i, reply in enumerate(REPLIES):
-        torch.testing.assert_close(together[i], model.encode_candidates(texts.candidates([reply]))[0], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            together[i], model.encode_candidates(texts.candidates([reply]))[0], atol=1e-5, rtol=1e-4
+        )
 
 
 @pytest.mark.parametrize(
@@ -137,7 +141,9 @@ def test_towers_start_equal_and_are_two_unless_shared(tiny_backbone: Path) -> No
 
 
 def test_code_initialisations(tiny_backbone: Path) -> None:
-    uniform, _ = make(tiny_backbone, PolyConfig(backbone=str(tiny_backbone), n_codes=64))  # no mean pooling: the papers'
+    uniform, _ = make(
+        tiny_backbone, PolyConfig(backbone=str(tiny_backbone), n_codes=64)
+    )  # no mean pooling: the papers'
     assert isinstance(uniform, PolyEncoder)
     assert uniform.codes is not None
     assert 0 <= uniform.codes.min() < 0.1 and 0.9 < uniform.codes.max() < 1

@@ -85,9 +85,7 @@ def quickstart(
             data=DataConfig(
                 train=str(sample / "train.jsonl"), valid=str(sample / "valid.jsonl"), speaker="agent", kind="dialogues"
             ),
-            train=TrainConfig(
-                epochs=epochs, batch_size=32, lr=2e-4, new_lr=2e-3, warmup_steps=10, schedule="linear"
-            ),
+            train=TrainConfig(epochs=epochs, batch_size=32, lr=2e-4, new_lr=2e-3, warmup_steps=10, schedule="linear"),
             output=str(output / "run"),
         )
         model = train(recipe, overwrite=overwrite, report=report, say=say)[0].model
@@ -99,9 +97,7 @@ def quickstart(
         "untuned backbone": open_scorer("untuned:embedded", policy=POLICY),
         "tuned Poly-encoder": load_scorer(model),
     }
-    summaries = [
-        {"name": name, **summarise(evaluate(scorer, test, pool=replies))} for name, scorer in scorers.items()
-    ]
+    summaries = [{"name": name, **summarise(evaluate(scorer, test, pool=replies))} for name, scorer in scorers.items()]
     index = output / "index"
     encoder = load_encoder(model)
     build_index(index, encoder, replies, model=str(model.resolve()), replace=overwrite)

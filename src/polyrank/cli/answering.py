@@ -99,7 +99,7 @@ def _turns(line: str, number: int) -> tuple[str, ...]:
         raise DataError(f"stdin:{number}: broken JSON ({error}); write a list of turns or plain text") from error
     turns = value.get("context") if isinstance(value, dict) else value
     if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
-        raise DataError(f"stdin:{number}: not a list of turns; write for example [\"hello\", \"hi, my wifi is down\"]")
+        raise DataError(f'stdin:{number}: not a list of turns; write for example ["hello", "hi, my wifi is down"]')
     return tuple(turns)
 
 
@@ -146,4 +146,6 @@ def rank(
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f'stdin:{number}: needs "context" and "candidates" ({error})') from error
         turns = (context,) if isinstance(context, str) else tuple(map(str, context))
-        print(json.dumps({"scores": scorer.score([Context(turns)], [list(map(str, candidates))])[0].tolist()}), flush=True)
+        print(
+            json.dumps({"scores": scorer.score([Context(turns)], [list(map(str, candidates))])[0].tolist()}), flush=True
+        )

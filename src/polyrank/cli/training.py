@@ -41,7 +41,9 @@ def train(
     for row in rows:
         best = row["best"]
         figures = ", ".join(f"{name} {value:.4f}" for name, value in best.items())
-        talk(f"{row['model']}: {row['n_steps']} steps, {row['seconds']:.0f} s; best at step {row['best_step']}: {figures}")
+        talk(
+            f"{row['model']}: {row['n_steps']} steps, {row['seconds']:.0f} s; best at step {row['best_step']}: {figures}"
+        )
     if len(rows) > 1 and rows[0]["best"]:
         import statistics
 

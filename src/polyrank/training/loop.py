@@ -133,9 +133,7 @@ def fit(
         while state["step"] < n_steps:
             epoch, position = divmod(state["step"], steps_per_epoch)
             if epoch != epoch_of_order:
-                order = batch_order(
-                    lengths, settings.batch_size, seed=seed, epoch=epoch, window=settings.length_window
-                )
+                order = batch_order(lengths, settings.batch_size, seed=seed, epoch=epoch, window=settings.length_window)
                 epoch_of_order = epoch
             batch = [(int(i), examples[int(i)]) for i in order[position]]
             factor = schedule.factor(state["step"])
@@ -172,9 +170,7 @@ def fit(
             if request.signal_number is not None:
                 save()
                 raise InterruptedTraining(request.signal_number, str(folder))
-    return FitResult(
-        state["step"], state["n_examples"], state["best"], state["best_step"], time.monotonic() - started
-    )
+    return FitResult(state["step"], state["n_examples"], state["best"], state["best_step"], time.monotonic() - started)
 
 
 def check_steps(n_steps: int, steps_per_epoch: int, per_epoch: int) -> set[int]:

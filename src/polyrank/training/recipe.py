@@ -5,6 +5,7 @@ A run folder holds recipe.json (as resolved), metrics.jsonl, checkpoint.safetens
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from polyrank.devices import choose_device, choose_dtype, keep_freed_memory
 from polyrank.durable import write_file
 from polyrank.errors import ConfigError, DataError, UsageError
 from polyrank.inference import CrossScorer, EncoderScorer
+from polyrank.metrics import metric_values, place, with_duplicates
 from polyrank.models import CrossEncoder, Model, new_model
 from polyrank.records import Example
 from polyrank.text import Texts
@@ -119,7 +121,9 @@ def _train_one(
     resolved = json.dumps(recipe_to_dict(recipe), indent=2, sort_keys=True).encode()
     if folder.exists() and any(folder.iterdir()):
         if not (resume or overwrite):
-            raise UsageError(f"{folder} holds an earlier run; pass --resume to go on with it or --overwrite to start again")
+            raise UsageError(
+                f"{folder} holds an earlier run; pass --resume to go on with it or --overwrite to start again"
+            )
         if resume and (folder / "recipe.json").exists() and (folder / "recipe.json").read_bytes() != resolved:
             raise ConfigError(f"the recipe differs from the one that {folder} was started with; use another output")
         if resume and done.exists():
@@ -203,16 +207,19 @@ def warm_start(model: Model, folder: Path) -> None:
 
 def validation_figures(scorer: CrossScorer | EncoderScorer, examples: Sequence[Example]) -> dict[str, float]:
     """Mean cross-entropy ("loss"), R@1 and MRR over candidate lists."""
-    from polyrank.metrics import describe  # placeholder
-
-    losses, hits = [], []
+    losses, placements = [], []
     for start in range(0, len(examples), 32):
         part = examples[start : start + 32]
-        for example, values in zip(
-            part, scorer.score([e.query for e in part], [e.candidates for e in part]), strict=True
-        ):
-            right = values[example.relevant[0]]
+        lists = scorer.score([e.query for e in part], [e.candidates for e in part])
+        for example, values in zip(part, lists, strict=True):
+            if not np.isfinite(values).all():
+                return {"loss": math.inf, "R@1": 0.0, "MRR": 0.0}
             top = values.max()
-            losses.append(float(top + np.log(np.exp(values - top).sum()) - right))
-            hits.append(describe(values, example.relevant))
-    return {"loss": float(np.mean(losses)), "R@1": float(np.mean(hits))}
+            losses.append(float(top + np.log(np.exp(values - top).sum()) - values[example.relevant[0]]))
+            placements.append(place(values, with_duplicates(example.candidates, example.relevant)))
+    values_of = metric_values(placements, (1,))
+    return {
+        "loss": float(np.mean(losses)),
+        "R@1": float(values_of["R@1"].mean()),
+        "MRR": float(values_of["MRR"].mean()),
+    }

@@ -58,7 +58,10 @@ class InBatchStep:
         examples = [example for _, example in batch]
         responses = [_response(example) for example in examples]
         given = [
-            text for e in examples for i, text in enumerate(e.candidates) if i not in e.relevant and text != _response(e)
+            text
+            for e in examples
+            for i, text in enumerate(e.candidates)
+            if i not in e.relevant and text != _response(e)
         ]
         columns = [*responses, *dict.fromkeys(given)]
         number = {text: i for i, text in enumerate(dict.fromkeys(columns))}
@@ -110,7 +113,12 @@ class ListwiseStep:
             taken = right | set(wrong)
             # a few more than needed, since some of them may be among the taken
             drawn = sample_negatives(
-                len(self.pool), (), min(missing + len(taken), len(self.pool)), seed=self.seed, epoch=epoch, index=position
+                len(self.pool),
+                (),
+                min(missing + len(taken), len(self.pool)),
+                seed=self.seed,
+                epoch=epoch,
+                index=position,
             )
             wrong += [text for i in drawn if (text := self.pool[int(i)]) not in taken][:missing]
         return [_response(example), *wrong]

@@ -1,0 +1,5 @@
+"""``python -m polyrank``."""
+
+from polyrank.cli import main
+
+main()

@@ -1,0 +1,206 @@
+"""Files of examples: four kinds of rows read, one written.
+
+    pairs       {"context": [turns] or text, "response": text}           may have "negatives": [texts]
+    dialogues   {"turns": [{"speaker", "text"} or text]}                 each turn answers all turns before it
+    candidates  {"context", "candidates": [texts], "relevant": [positions] or position}
+    pool        {"context", "relevant_ids": [ids]}                       against a file of {"id", "text"}
+
+Every kind may have "id" and "background". CSV and Parquet files hold the same rows as columns.
+"""
+
+import gzip
+import json
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Literal, get_args
+
+from polyrank.data import fields
+from polyrank.data.report import Loaded, collect, parsed
+from polyrank.data.rows import MAX_LINE_BYTES, Row, named, place, rows, stem
+from polyrank.durable import write_file
+from polyrank.errors import DataError, UsageError
+from polyrank.records import Candidate, Example
+
+Kind = Literal["pairs", "dialogues", "candidates", "pool"]
+
+# the field that tells each kind; the first that a row has decides, for a row of candidates may also name the response
+TELLING: dict[str, Kind] = {
+    "turns": "dialogues",
+    "candidates": "candidates",
+    "response": "pairs",
+    "relevant_ids": "pool",
+}
+
+
+def read_examples(
+    path: Path | str,
+    *,
+    kind: Kind | None = None,
+    speaker: str | None = None,
+    pool: Collection[Candidate] | None = None,
+    skip_bad: bool = False,
+    max_line_bytes: int = MAX_LINE_BYTES,
+) -> Loaded:
+    """Examples of a ``.jsonl``, ``.csv`` (both also ``.gz``) or ``.parquet`` file.
+
+    An example without an id gets one: ``<file>:<line>``, and in dialogues ``<id>#<turn>``, turns counted from 0.
+
+    Args:
+        path: the file.
+        kind: of its rows; None: seen from the first good row.
+        speaker: of dialogues, take only this speaker's turns as responses; None: everybody's.
+        pool: of pool rows, the candidates that ``relevant_ids`` must be among; None: they are not checked.
+        skip_bad: count bad rows in the report and go on, instead of stopping at the first.
+        max_line_bytes: a longer line is a bad row.
+
+    Raises:
+        DataError: ``file:line: what is wrong; what to do``.
+        MissingExtraError: the file is Parquet and pyarrow is not installed.
+        UsageError: an argument does not go with the kind of rows.
+    """
+    path = Path(path)
+    if kind is not None and kind not in get_args(Kind):
+        raise UsageError(f"kind {kind!r} is unknown; use {', '.join(get_args(Kind))} or none")
+    reader = _Reader(path, kind, speaker, None if pool is None else frozenset(candidate.id for candidate in pool))
+    source = parsed(path, rows(path, max_line_bytes=max_line_bytes), reader.examples)
+    try:
+        return collect(source, path, skip_bad=skip_bad)
+    except DataError as error:
+        if speaker is not None and reader.speakers and speaker not in reader.speakers:
+            known = ", ".join(sorted(reader.speakers)[:10])
+            raise DataError(f"{path}: no turn is by speaker {speaker!r}; its speakers are {known}") from error
+        raise
+
+
+class _Reader:
+    """Rows of one file to examples; remembers the kind, which the first good row decides, and who spoke."""
+
+    def __init__(self, path: Path, kind: Kind | None, speaker: str | None, pool_ids: frozenset[str] | None) -> None:
+        self.stem, self.kind, self.speaker, self.pool_ids = stem(path), kind, speaker, pool_ids
+        self.speakers: set[str] = set()
+
+    def examples(self, line: int, row: Row) -> Iterable[Example]:
+        """The examples of a row; ValueError says what is wrong with it."""
+        kind = self.kind or kind_of(row)
+        if self.speaker is not None and kind != "dialogues":
+            raise UsageError(f"speaker {self.speaker!r} goes with dialogues only, and these are {kind}; leave it out")
+        if self.pool_ids is not None and kind != "pool":
+            raise UsageError(f"a pool goes with pool rows only, and these are {kind}; leave it out")
+        name = fields.optional_id(row, f"{self.stem}:{line}")
+        background = fields.optional_texts(row, "background")
+        found = tuple(getattr(self, f"_{kind}")(row, name, background))
+        self.kind = kind
+        return found
+
+    def _pairs(self, row: Row, name: str, background: tuple[str, ...]) -> Iterator[Example]:
+        candidates = (fields.text(row, "response"), *fields.optional_texts(row, "negatives"))
+        yield Example(fields.context(row), candidates, (0,), name, background)
+
+    def _candidates(self, row: Row, name: str, background: tuple[str, ...]) -> Iterator[Example]:
+        relevant_ids = fields.identifiers(row, "relevant_ids") if row.get("relevant_ids") is not None else ()
+        candidates, relevant = fields.texts(row, "candidates"), fields.indices(row, "relevant")
+        yield Example(fields.context(row), candidates, relevant, name, background, relevant_ids)
+
+    def _pool(self, row: Row, name: str, background: tuple[str, ...]) -> Iterator[Example]:
+        relevant_ids = fields.identifiers(row, "relevant_ids")
+        unknown = [] if self.pool_ids is None else [id_ for id_ in relevant_ids if id_ not in self.pool_ids]
+        if unknown:
+            raise ValueError(f"relevant id {unknown[0]!r} is not in the pool; add it there or remove the row")
+        yield Example(fields.context(row), id=name, background=background, relevant_ids=relevant_ids)
+
+    def _dialogues(self, row: Row, name: str, background: tuple[str, ...]) -> Iterator[Example]:
+        turns = fields.field(row, "turns")
+        if not isinstance(turns, list) or not turns:
+            raise ValueError('field "turns" is no list of turns; write [{"speaker": "...", "text": "..."}, ...]')
+        said = [self._turn(turn, position) for position, turn in enumerate(turns)]
+        words = tuple(text for _, text in said)
+        for position, (speaker, text) in enumerate(said):
+            if position and (self.speaker is None or speaker == self.speaker):
+                yield Example(words[:position], (text,), (0,), f"{name}#{position}", background)
+
+    def _turn(self, turn: object, position: int) -> tuple[str | None, str]:
+        if isinstance(turn, dict):
+            speaker = turn.get("speaker")
+            text = turn.get("text")
+        else:
+            speaker, text = None, turn
+        if not isinstance(text, str):
+            raise ValueError(f'turn {position} has {named(text)} for a text; write {{"speaker": "...", "text": "..."}}')
+        if speaker is not None and not isinstance(speaker, str):
+            raise ValueError(f"turn {position} has {named(speaker)} for a speaker; write a text")
+        if speaker is None and self.speaker is not None:
+            raise ValueError(f"turn {position} has no speaker, so {self.speaker!r} cannot be told; name each turn's speaker")
+        if speaker is not None:
+            self.speakers.add(speaker)
+        return speaker, text
+
+
+def kind_of(row: Row) -> Kind:
+    """The kind of a row, by its fields.
+
+    >>> kind_of({"context": "hi", "response": "hello"})
+    'pairs'
+
+    Raises:
+        ValueError: it has none of the telling fields.
+    """
+    for name, kind in TELLING.items():
+        if name in row:
+            return kind
+    telling = ", ".join(f'"{name}"' for name in TELLING)
+    raise ValueError(f"cannot tell the kind of row; it needs one of {telling} and has {', '.join(row) or 'no fields'}")
+
+
+def write_examples(path: Path | str, examples: Iterable[Example]) -> None:
+    """Write examples as JSON lines, gzipped if ``path`` ends in ``.gz``; ``read_examples`` gives them back.
+
+    The file appears whole or not at all, and the same examples make the same bytes. Examples that all hold just their
+    response are written as pairs, those that all hold no candidates as pool rows, any others as candidates.
+
+    Args:
+        path: the file to make or replace.
+        examples: what to write.
+
+    Raises:
+        DataError: an example has no turns or holds a lone surrogate, so it could not be read back.
+    """
+    path, examples = Path(path), list(examples)
+    kind: Kind = "candidates"
+    if all(len(example.candidates) == 1 and example.relevant == (0,) and not example.relevant_ids for example in examples):
+        kind = "pairs"
+    elif not any(example.candidates for example in examples):
+        kind = "pool"
+    for line, example in enumerate(examples, 1):
+        if not example.context:
+            raise place(path, line, f"example {example.id!r} has no turns; give it at least one")
+    write_rows(path, (_row(example, kind) for example in examples))
+
+
+def _row(example: Example, kind: Kind) -> Row:
+    row: Row = {"id": example.id} if example.id else {}
+    if example.background:
+        row["background"] = example.background
+    row["context"] = example.context
+    if kind == "pairs":
+        row["response"] = example.candidates[0]
+    elif kind == "candidates":
+        row |= {"candidates": example.candidates, "relevant": example.relevant}
+    if kind == "pool" or example.relevant_ids:
+        row["relevant_ids"] = example.relevant_ids
+    return row
+
+
+def write_rows(path: Path, objects: Iterable[Row]) -> None:
+    """Write JSON lines: atomically, gzipped if named ``.gz``, the same bytes for the same objects.
+
+    Raises:
+        DataError: an object holds a lone surrogate.
+    """
+    lines = []
+    for number, row in enumerate(objects, 1):
+        try:
+            lines.append(json.dumps(row, ensure_ascii=False).encode("utf-8") + b"\n")
+        except UnicodeEncodeError as error:
+            raise place(path, number, "holds a lone surrogate, which no file can; write whole characters") from error
+    data = b"".join(lines)
+    write_file(path, gzip.compress(data, mtime=0) if path.name.endswith(".gz") else data)

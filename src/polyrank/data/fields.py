@@ -1,0 +1,113 @@
+"""Fields of a row, checked as they are taken.
+
+Each function returns what the field holds or raises a ValueError that says what is wrong and what to write instead; the
+caller knows the file and the line. This module knows types; it refuses to know kinds of rows.
+"""
+
+from typing import Any
+
+from polyrank.data.rows import Row, named
+
+
+def field(row: Row, name: str) -> Any:
+    """The value of a field that must be there.
+
+    >>> field({"text": "hi"}, "id")
+    Traceback (most recent call last):
+    ValueError: missing field "id"; the row has text
+    """
+    if name not in row:
+        raise ValueError(f'missing field "{name}"; the row has {", ".join(map(str, row)) or "none"}')
+    return row[name]
+
+
+def text(row: Row, name: str) -> str:
+    """One text; it may be empty.
+
+    >>> text({"id": 3, "text": "hi"}, "text")
+    'hi'
+    """
+    value = field(row, name)
+    if not isinstance(value, str):
+        raise ValueError(f'field "{name}" holds {named(value)}; write a text')
+    return value
+
+
+def texts(row: Row, name: str) -> tuple[str, ...]:
+    """A list of texts; one text counts as a list of one.
+
+    >>> texts({"context": "hi"}, "context"), texts({"context": ["a", "b"]}, "context")
+    (('hi',), ('a', 'b'))
+    """
+    value = field(row, name)
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list):
+        raise ValueError(f'field "{name}" holds {named(value)}; write a text or a list of texts')
+    for position, item in enumerate(value):
+        if not isinstance(item, str):
+            raise ValueError(f'field "{name}" holds {named(item)} at position {position}; write texts only')
+    return tuple(value)
+
+
+def context(row: Row) -> tuple[str, ...]:
+    """The turns of ``context``, oldest first: at least one, which may be empty."""
+    found = texts(row, "context")
+    if not found:
+        raise ValueError('field "context" is an empty list; give at least one turn, "" if it is empty')
+    return found
+
+
+def optional_texts(row: Row, name: str) -> tuple[str, ...]:
+    """As ``texts``; absent and null are none.
+
+    >>> optional_texts({}, "background")
+    ()
+    """
+    return () if row.get(name) is None else texts(row, name)
+
+
+def identifier(value: object, name: str) -> str:
+    """An id: a text or a whole number.
+
+    >>> identifier(7, "id")
+    '7'
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError(f'field "{name}" holds {named(value)}; write a text or a whole number')
+    return str(value)
+
+
+def optional_id(row: Row, default: str) -> str:
+    """The ``id`` of a row, or ``default`` where it has none."""
+    value = row.get("id")
+    return default if value is None or value == "" else identifier(value, "id")
+
+
+def identifiers(row: Row, name: str) -> tuple[str, ...]:
+    """A list of ids; one id counts as a list of one.
+
+    >>> identifiers({"relevant_ids": ["u1", 2]}, "relevant_ids")
+    ('u1', '2')
+    """
+    value = field(row, name)
+    found = tuple(identifier(item, name) for item in (value if isinstance(value, list) else [value]))
+    if len(set(found)) < len(found):
+        raise ValueError(f'field "{name}" names the same id twice; name each once')
+    return found
+
+
+def indices(row: Row, name: str) -> tuple[int, ...]:
+    """A list of positions; one position counts as a list of one.
+
+    >>> indices({"relevant": 2}, "relevant"), indices({"relevant": []}, "relevant")
+    ((2,), ())
+    """
+    value = field(row, name)
+    found = value if isinstance(value, list) else [value]
+    for item in found:
+        if isinstance(item, bool) or not isinstance(item, int):
+            raise ValueError(f'field "{name}" holds {named(item)}; write positions as whole numbers, counted from 0')
+    if len(set(found)) < len(found):
+        raise ValueError(f'field "{name}" names the same position twice; name each once')
+    return tuple(found)

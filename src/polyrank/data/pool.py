@@ -1,0 +1,114 @@
+"""Files of candidates: a reply catalogue, or the pool that pool examples point into."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from polyrank.data import fields
+from polyrank.data.examples import write_rows
+from polyrank.data.rows import MAX_LINE_BYTES, Row, named, numbered_lines, place, rows, suffix
+from polyrank.errors import DataError
+from polyrank.records import Candidate
+
+
+def read_pool(path: Path | str, *, max_line_bytes: int = MAX_LINE_BYTES) -> list[Candidate]:
+    """Candidates of a file, in its order.
+
+    JSON lines, CSV and Parquet rows have ``text``, an ``id`` (or else their line number is the id) and JSON lines may
+    have ``metadata``. A ``.txt`` file has one reply per line, the line number as its id, and blank lines are passed
+    over. Any may be gzipped and named ``.gz``.
+
+    Args:
+        path: the file.
+        max_line_bytes: a longer line is an error.
+
+    Raises:
+        DataError: ``file:line: what is wrong; what to do``; also for an id that was used before, and an empty file.
+    """
+    path = Path(path)
+    if suffix(path) == ".txt":
+        return _unique(path, _lines(path, max_line_bytes))
+    return _unique(path, _rows(path, max_line_bytes))
+
+
+def import_pool(source: Path | str, output: Path | str) -> int:
+    """Turn a candidate file of DSTC7 subtask 2 (one ``id<TAB>text`` per line, no header) into JSON lines.
+
+    A text may be empty, and may hold further tabs.
+
+    Args:
+        source: the published file, under any name; gzip if named ``.gz``.
+        output: JSON lines to write; gzipped if named ``.gz``.
+
+    Returns:
+        How many candidates were written.
+
+    Raises:
+        DataError: a line has no tab, an id comes twice, or the file cannot be read.
+    """
+    source = Path(source)
+    pool = _unique(source, _tabbed(source))
+    write_pool(output, pool)
+    return len(pool)
+
+
+def write_pool(path: Path | str, pool: Iterable[Candidate]) -> None:
+    """Write candidates as JSON lines, atomically, gzipped if named ``.gz``; ``read_pool`` gives them back.
+
+    Raises:
+        DataError: a candidate holds a lone surrogate.
+    """
+    write_rows(Path(path), (_row(candidate) for candidate in pool))
+
+
+def _row(candidate: Candidate) -> Row:
+    row: Row = {"id": candidate.id, "text": candidate.text}
+    return row | {"metadata": candidate.metadata} if candidate.metadata else row
+
+
+def _unique(path: Path, found: Iterator[tuple[int, Candidate]]) -> list[Candidate]:
+    first: dict[str, int] = {}
+    pool = []
+    for line, candidate in found:
+        if candidate.id in first:
+            problem = f"id {candidate.id!r} was used at line {first[candidate.id]} already; give each candidate its own"
+            raise place(path, line, problem)
+        first[candidate.id] = line
+        pool.append(candidate)
+    if not pool:
+        raise DataError(f"{path}: holds no candidates; give a file with at least one")
+    return pool
+
+
+def _lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, Candidate]]:
+    for number, line in numbered_lines(path, max_line_bytes=max_line_bytes):
+        if isinstance(line, DataError):
+            raise line
+        if not line.isspace():
+            yield number, Candidate(str(number), line.rstrip("\r\n"))
+
+
+def _tabbed(path: Path) -> Iterator[tuple[int, Candidate]]:
+    for number, line in numbered_lines(path):
+        if isinstance(line, DataError):
+            raise line
+        id_, tab, text = line.rstrip("\r\n").partition("\t")
+        if not tab:
+            raise place(path, number, "no tab; write the id, a tab and the text")
+        yield number, Candidate(id_, text)
+
+
+def _rows(path: Path, max_line_bytes: int) -> Iterator[tuple[int, Candidate]]:
+    for number, row in rows(path, max_line_bytes=max_line_bytes):
+        if isinstance(row, DataError):
+            raise row
+        try:
+            yield number, _candidate(number, row)
+        except ValueError as error:
+            raise place(path, number, error) from error
+
+
+def _candidate(number: int, row: Row) -> Candidate:
+    metadata = row.get("metadata")
+    if metadata is not None and not isinstance(metadata, dict):
+        raise ValueError(f'field "metadata" holds {named(metadata)}; write an object')
+    return Candidate(fields.optional_id(row, str(number)), fields.text(row, "text"), metadata or {})

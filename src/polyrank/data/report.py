@@ -1,0 +1,159 @@
+"""What reading a file gave: the examples, and an honest count of everything else.
+
+A *source* yields one item per row: the examples that the row gives, or the DataError that says what is wrong with it.
+Every reader and importer is such a source; ``collect`` turns one into a Loaded. Nothing is ever dropped in silence.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from polyrank.data.rows import place
+from polyrank.errors import DataError
+from polyrank.records import Example
+
+Source = Iterator[tuple[Example, ...] | DataError]
+
+KEPT_MESSAGES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadReport:
+    """Counts of what was read.
+
+    Args:
+        n_rows: rows of the file (lines, records, exchanges), bad ones included.
+        n_examples: examples that they gave.
+        n_skipped: good rows that give no example: a dialogue of one turn, a label of 0.
+        n_bad: bad rows that were left out.
+        messages: what was wrong with the first three of them.
+        min_candidates: fewest candidates of an example.
+        max_candidates: most candidates of an example.
+        n_unanswered: examples without a right answer.
+        n_empty_strings: turns and candidates that are empty or blank.
+        n_duplicate_candidates: candidates that repeat an earlier one of the same example.
+        n_duplicate_pairs: answered examples that repeat an earlier one's context, background and right answers.
+    """
+
+    n_rows: int
+    n_examples: int
+    n_skipped: int = 0
+    n_bad: int = 0
+    messages: tuple[str, ...] = ()
+    min_candidates: int = 0
+    max_candidates: int = 0
+    n_unanswered: int = 0
+    n_empty_strings: int = 0
+    n_duplicate_candidates: int = 0
+    n_duplicate_pairs: int = 0
+
+    def __str__(self) -> str:
+        """One line; what is zero goes unsaid.
+
+        >>> print(ReadReport(n_rows=3, n_examples=2, n_bad=1, messages=("a.jsonl:2: not JSON",)))
+        3 rows, 2 examples; 1 bad row left out (a.jsonl:2: not JSON)
+        >>> print(ReadReport(n_rows=2, n_examples=2, min_candidates=20, max_candidates=20, n_empty_strings=4))
+        2 rows, 2 examples of 20 candidates; 4 empty texts
+        """
+        low, high = self.min_candidates, self.max_candidates
+        width = f" of {_count(high, 'candidate') if low == high else f'{low} to {high} candidates'}" if high else ""
+        parts = [f"{_count(self.n_rows, 'row')}, {_count(self.n_examples, 'example')}{width}"]
+        notes = [
+            (self.n_skipped, "row", " without an example"),
+            (self.n_unanswered, "example", " without a right answer"),
+            (self.n_empty_strings, "empty text", ""),
+            (self.n_duplicate_candidates, "repeated candidate", ""),
+            (self.n_duplicate_pairs, "repeated pair", ""),
+            (self.n_bad, "bad row", f" left out ({' | '.join(self.messages)})"),
+        ]
+        return "; ".join(parts + [_count(n, noun) + rest for n, noun, rest in notes if n])
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Examples, and the report of how they were read."""
+
+    examples: list[Example]
+    report: ReadReport
+
+
+def parsed(path: Path, rows: Iterable[tuple[int, Any]], parse: Callable[[int, Any], Iterable[Example]]) -> Source:
+    """Rows made into examples; a ValueError of ``parse`` says what is wrong with a row, and gets its place here.
+
+    Args:
+        path: the file, for messages.
+        rows: line numbers with rows, or with the DataError of a row that could not be read.
+        parse: takes the line number and the row.
+    """
+    for line, row in rows:
+        if isinstance(row, DataError):
+            yield row
+            continue
+        try:
+            yield tuple(parse(line, row))
+        except ValueError as error:
+            yield place(path, line, error)
+
+
+def collect(source: Source, path: Path, *, skip_bad: bool = False) -> Loaded:
+    """Run a source to its end.
+
+    Args:
+        source: from a reader or an importer.
+        path: its file, for messages.
+        skip_bad: count bad rows and go on, instead of stopping at the first.
+
+    Raises:
+        DataError: a row is bad and ``skip_bad`` is false; or the file gives no example at all.
+    """
+    examples: list[Example] = []
+    n_rows = n_skipped = n_bad = 0
+    messages: list[str] = []
+    for item in source:
+        n_rows += 1
+        if isinstance(item, DataError):
+            if not skip_bad:
+                raise item
+            n_bad += 1
+            if len(messages) < KEPT_MESSAGES:
+                messages.append(str(item))
+        else:
+            n_skipped += not item
+            examples += item
+    if not n_rows:
+        raise DataError(f"{path}: holds no rows; give a file with at least one")
+    if not examples:
+        why = f"; the first bad one: {messages[0]}" if messages else "; check its kind and format"
+        raise DataError(f"{path}: none of its {_count(n_rows, 'row')} gives an example{why}")
+    return Loaded(examples, _report(examples, n_rows, n_skipped, n_bad, tuple(messages)))
+
+
+def _report(examples: list[Example], n_rows: int, n_skipped: int, n_bad: int, messages: tuple[str, ...]) -> ReadReport:
+    answered: set[int] = set()
+    n_answered = n_empty = n_repeated = 0
+    for example in examples:
+        n_empty += sum(not text or text.isspace() for text in (*example.context, *example.candidates))
+        n_repeated += len(example.candidates) - len(set(example.candidates))
+        if example.relevant or example.relevant_ids:
+            n_answered += 1
+            right = tuple(example.candidates[i] for i in example.relevant)
+            # hashes, not texts: millions of pairs fit
+            answered.add(hash((example.context, example.background, right, example.relevant_ids)))
+    return ReadReport(
+        n_rows=n_rows,
+        n_examples=len(examples),
+        n_skipped=n_skipped,
+        n_bad=n_bad,
+        messages=messages,
+        min_candidates=min(len(example.candidates) for example in examples),
+        max_candidates=max(len(example.candidates) for example in examples),
+        n_unanswered=len(examples) - n_answered,
+        n_empty_strings=n_empty,
+        n_duplicate_candidates=n_repeated,
+        n_duplicate_pairs=n_answered - len(answered),
+    )

@@ -1,0 +1,369 @@
+"""Files to numbered rows: JSON lines, CSV and Parquet, plain or gzipped, read one row at a time.
+
+Two kinds of trouble are kept apart. What is wrong with one row is *yielded* in its place, as a DataError, so that the
+reader may go on with the next row. What is wrong with the file as a whole (absent, damaged gzip) is *raised*.
+This module knows bytes, rows and places; it refuses to know what the fields mean.
+"""
+
+import codecs
+import csv
+import gzip
+import io
+import json
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from polyrank.errors import DataError, MissingExtraError
+
+MAX_LINE_BYTES = 8 * 2**20
+"""The longest line that is read, in bytes: a longer one is a broken file, not a conversation."""
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+TYPE_NAMES = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+
+Row = dict[str, Any]
+
+
+def place(path: Path, line: int, problem: object) -> DataError:
+    """What is wrong, with where it is.
+
+    >>> str(place(Path("train.jsonl"), 3, "not JSON"))
+    'train.jsonl:3: not JSON'
+    """
+    return DataError(f"{path}:{line}: {problem}")
+
+
+def stem(path: Path) -> str:
+    """The file's name without ``.gz`` and without its format, for making ids.
+
+    >>> stem(Path("data/train.jsonl.gz")), stem(Path("test.pool.jsonl"))
+    ('train', 'test.pool')
+    """
+    return Path(path.name.removesuffix(".gz")).stem
+
+
+def suffix(path: Path) -> str:
+    """The format by name, in lower case, ``.gz`` aside.
+
+    >>> suffix(Path("train.JSONL.gz"))
+    '.jsonl'
+    """
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+def named(value: object) -> str:
+    """What a JSON value is, in words.
+
+    >>> named([1]), named(None), named(3)
+    ('a list', 'null', 'a number')
+    """
+    return TYPE_NAMES.get(type(value), "a number")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """The file's bytes, unzipped if it is named ``.gz``.
+
+    Raises:
+        DataError: there is no such file, it cannot be read, or its name and its first bytes disagree about gzip.
+    """
+    try:
+        with path.open("rb") as plain:
+            magic = plain.peek(2)[:2]
+            zipped = path.name.endswith(".gz")
+            if zipped and magic and magic != GZIP_MAGIC:
+                raise DataError(f"{path}: named .gz but is not gzip; rename it or compress it")
+            if not zipped and magic == GZIP_MAGIC:
+                raise DataError(f"{path}: is gzip but not named .gz; rename it or decompress it")
+            if zipped and magic:
+                with gzip.open(plain) as stream:
+                    yield cast(BinaryIO, stream)
+            else:
+                yield plain
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file; check the path") from error
+    except gzip.BadGzipFile:
+        raise  # the reader knows the line, and says it
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read: {error.strerror or error}; check the path and its permissions"
+        ) from error
+
+
+@contextmanager
+def _gzip_checked(path: Path, line: Callable[[], int]) -> Iterator[None]:
+    """Damaged gzip becomes a DataError that names the line being read."""
+    try:
+        yield
+    except EOFError as error:
+        raise place(path, line(), "the gzip stream ends too early; the file is cut off, get it again") from error
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise place(path, line(), f"damaged gzip ({error}); get the file again") from error
+
+
+def numbered_lines(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, str | DataError]]:
+    """Each line with its number, counted from 1; its line ending stays, a byte order mark goes.
+
+    Args:
+        path: a text file in UTF-8; gzip if named ``.gz``.
+        max_line_bytes: a longer line is an error, and is never held in memory whole.
+
+    Raises:
+        DataError: the file cannot be read at all, or its gzip is damaged. A bad line is yielded instead.
+    """
+    at = 0
+    with _gzip_checked(path, lambda: at + 1), opened(path) as stream:
+        while raw := stream.readline(max_line_bytes + 1):
+            at += 1
+            if len(raw) > max_line_bytes:
+                while not raw.endswith(b"\n") and (raw := stream.readline(max_line_bytes)):
+                    pass
+                yield at, place(path, at, f"the line is longer than {max_line_bytes:,} bytes; split or remove it")
+                continue
+            if at == 1:
+                raw = raw.removeprefix(codecs.BOM_UTF8)
+            try:
+                yield at, raw.decode("utf-8")
+            except UnicodeDecodeError as error:
+                problem = f"byte {error.start + 1} of the line is not UTF-8; save the file as UTF-8"
+                yield at, place(path, at, problem)
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON; write null or leave the field out")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"{digits} is too large a number; write a smaller one")
+    return value
+
+
+_decoder = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+
+
+def parse_object(text: str) -> Row:
+    """One JSON object, strictly: no NaN, no infinities, no lone surrogates.
+
+    Raises:
+        ValueError: it is not that; the message says what is wrong.
+
+    >>> parse_object('{"id": "a"}')
+    {'id': 'a'}
+    """
+    try:
+        return _checked(_decoder.decode(text.strip()), escaped="\\ud" in text or "\\uD" in text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"not JSON at character {error.pos + 1}: {error.msg}; write one JSON object per line"
+        ) from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply; write flat objects") from error
+
+
+def _checked(value: object, *, escaped: bool) -> Row:
+    """An object without lone surrogates, which only an escape (``escaped``: there are some) can bring into JSON."""
+    if not isinstance(value, dict):
+        raise ValueError(f"holds {named(value)}, not an object; write one JSON object per row")
+    try:
+        if escaped:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        problem = f"lone surrogate \\u{ord(error.object[error.start]):04x}; write whole characters"
+        raise ValueError(problem) from error
+    return value
+
+
+def json_rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Row | DataError]]:
+    """Each object of a JSON-lines file with its line; blank lines are no rows."""
+    for number, line in numbered_lines(path, max_line_bytes=max_line_bytes):
+        if isinstance(line, DataError):
+            yield number, line
+        elif not line.isspace():
+            try:
+                yield number, parse_object(line)
+            except ValueError as error:
+                yield number, place(path, number, error)
+
+
+def csv_rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Row | DataError]]:
+    """Each record of a CSV file, by the names in its first line, with the line that it starts on.
+
+    Raises:
+        DataError: also when the header line cannot be read, for then nothing can.
+    """
+    at = 0
+
+    def text(item: tuple[int, str | DataError]) -> str:
+        nonlocal at
+        at, line = item
+        if isinstance(line, DataError):
+            raise line
+        return line
+
+    # the csv module's own limit is 131,072 characters, for the whole process; a long turn has more
+    csv.field_size_limit(max(csv.field_size_limit(), max_line_bytes))
+    # `map` survives an exception of its function, so the reader can go on behind a bad line; a generator would not
+    reader = csv.reader(map(text, numbered_lines(path, max_line_bytes=max_line_bytes)), strict=True)
+    header: list[str] | None = None
+    while True:
+        start = at + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except (DataError, csv.Error) as error:
+            bad = error if isinstance(error, DataError) else place(path, start, f"not CSV: {error}; check its quotes")
+            if header is None:
+                raise bad from None
+            yield start, bad
+            continue
+        if not cells:
+            continue
+        if header is None:
+            header = cells
+            if len(set(header)) < len(header):
+                raise place(path, start, "two columns have the same name; rename one")
+        elif len(cells) != len(header):
+            problem = f"{len(cells)} cells, but the header names {len(header)}; check its commas and quotes"
+            yield start, place(path, start, problem)
+        else:
+            yield start, dict(zip(header, cells, strict=True))
+
+
+def parquet_rows(path: Path) -> Iterator[tuple[int, Row | DataError]]:
+    """Each row of a Parquet file with its number, counted from 1.
+
+    Raises:
+        MissingExtraError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingExtraError("pyarrow", "parquet") from error
+    with opened(path) as stream:
+        try:
+            number = 0
+            # read through our own stream, so that absent files and folders get the same words as everywhere
+            for batch in parquet.ParquetFile(stream).iter_batches(batch_size=1024):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+        except (pyarrow.ArrowException, OSError) as error:
+            raise DataError(f"{path}: not a sound Parquet file ({str(error).splitlines()[0]}); get it again") from error
+
+
+def rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Row | DataError]]:
+    """Rows of a ``.csv``, ``.parquet`` or, under any other name, JSON-lines file, with their line numbers."""
+    if suffix(path) == ".parquet":
+        return parquet_rows(path)
+    read = csv_rows if suffix(path) == ".csv" else json_rows
+    return read(path, max_line_bytes=max_line_bytes)
+
+
+def listed_rows(
+    path: Path, *, max_item_bytes: int = MAX_LINE_BYTES, chunk_bytes: int = 2**20
+) -> Iterator[tuple[int, Row | DataError]]:
+    """Each object of a file that is one JSON list, with the line that it starts on; the list is never held whole.
+
+    Args:
+        path: the file; gzip if named ``.gz``.
+        max_item_bytes: the longest object, in characters.
+        chunk_bytes: how much is read at a time.
+
+    Raises:
+        DataError: it is not a JSON list. One cannot go on behind broken JSON here, so that is raised, not yielded.
+    """
+    text = _Window(path, chunk_bytes)
+    with _gzip_checked(path, lambda: text.line), opened(path) as stream:
+        text.stream = stream
+        mark = text.peek()
+        if not mark:
+            return
+        if mark != "[":
+            raise place(path, text.line, "not a JSON list of examples; is this the right format?")
+        text.skip(1)
+        while (mark := text.peek()) != "]":
+            if mark != "{":
+                raise place(path, text.line, "the list is cut off or holds something that is no object; get it again")
+            yield text.line, text.take(max_item_bytes)
+            mark = text.peek()
+            if mark == ",":
+                text.skip(1)
+            elif mark != "]":
+                raise place(
+                    path, text.line, "a comma or the end of the list is missing; the file is cut off, get it again"
+                )
+
+
+_blanks = re.compile(r"[ \t\r\n]*")
+
+
+class _Window:
+    """The unread part of a JSON text, of which a little is in memory."""
+
+    def __init__(self, path: Path, chunk_bytes: int) -> None:
+        self.path, self.chunk_bytes = path, chunk_bytes
+        self.stream: BinaryIO = io.BytesIO()
+        self.buffer, self.position, self.line = "", 0, 1
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")().decode
+        self._ended = False
+
+    def more(self) -> bool:
+        """Read a chunk; False at the end of the file."""
+        if self._ended:
+            return False
+        chunk = self.stream.read(self.chunk_bytes)
+        self._ended = not chunk
+        try:
+            text = self._decode(chunk, self._ended)
+        except UnicodeDecodeError as error:
+            breaks = self.buffer.count("\n", self.position) + bytes(error.object[: error.start]).count(b"\n")
+            raise place(self.path, self.line + breaks, "not UTF-8; save the file as UTF-8") from error
+        if not self._ended:
+            self.buffer, self.position = self.buffer[self.position :] + text, 0
+        return not self._ended
+
+    def skip(self, n: int) -> None:
+        """Pass over ``n`` characters."""
+        self.line += self.buffer.count("\n", self.position, self.position + n)
+        self.position += n
+
+    def peek(self) -> str:
+        """The next character that is no blank; empty at the end of the file."""
+        while True:
+            blanks = _blanks.match(self.buffer, self.position)
+            self.skip(blanks.end() - self.position if blanks else 0)
+            if self.position < len(self.buffer):
+                return self.buffer[self.position]
+            if not self.more():
+                return ""
+
+    def take(self, limit: int) -> Row | DataError:
+        """The object that starts here."""
+        while True:
+            line = self.line
+            try:
+                value, end = _decoder.raw_decode(self.buffer, self.position)
+            except (ValueError, RecursionError) as error:
+                # an object that ends beyond the window looks just like a broken one: read on before judging
+                cut_off = isinstance(error, json.JSONDecodeError) and len(self.buffer) - self.position <= limit
+                if cut_off and self.more():
+                    continue
+                where, what = (error.pos, error.msg) if isinstance(error, json.JSONDecodeError) else (0, str(error))
+                breaks = self.buffer.count("\n", self.position, max(where, self.position))
+                raise place(self.path, line + breaks, f"not JSON: {what}; get the file again") from error
+            escaped = any(self.buffer.find(mark, self.position, end) >= 0 for mark in ("\\ud", "\\uD"))
+            self.skip(end - self.position)
+            try:
+                return _checked(value, escaped=escaped)
+            except ValueError as error:
+                return place(self.path, line, error)

@@ -1,0 +1,50 @@
+"""Plots for what people would rather look at than read. matplotlib is an extra."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from polyrank.errors import MissingExtraError
+from polyrank.evaluation.protocols import Evaluation
+from polyrank.evaluation.tables import breakdown
+
+
+def _figure() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("matplotlib", "plots") from error
+    return Figure(figsize=(7, 4), layout="constrained")
+
+
+def plot_breakdown(evaluations: Mapping[str, Evaluation], path: Path) -> None:
+    """R@1 by the number of turns in the context, one line per scorer, with 95% intervals."""
+    figure = _figure()
+    axes = figure.subplots()
+    for name, evaluation in evaluations.items():
+        rows = breakdown(evaluation)
+        labels = [str(r["from"]) if r["from"] == r["to"] else f"{r['from']}-{r['to'] or ''}" for r in rows]
+        middle = [100 * r["metrics"]["R@1"] for r in rows]
+        spread = [[m - 100 * r["intervals"]["R@1"][0] for m, r in zip(middle, rows, strict=True)],
+                  [100 * r["intervals"]["R@1"][1] - m for m, r in zip(middle, rows, strict=True)]]  # fmt: skip
+        axes.errorbar(labels, middle, yerr=spread, marker="o", capsize=3, label=name)
+    axes.set(xlabel="turns in the context", ylabel="R@1 (%)")
+    axes.legend()
+    figure.savefig(path)
+
+
+def plot_training(metrics: Mapping[str, Path], path: Path) -> None:
+    """Training loss and validation R@1 by step, one line per ``metrics.jsonl``."""
+    figure = _figure()
+    left, right = figure.subplots(1, 2)
+    for name, file in metrics.items():
+        records = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+        steps = [r for r in records if r.get("loss") is not None]
+        checks = [r for r in records if "valid" in r]
+        left.plot([r["step"] for r in steps], [r["loss"] for r in steps], label=name, linewidth=0.8)
+        right.plot([r["step"] for r in checks], [100 * r["valid"]["R@1"] for r in checks], marker="o", label=name)
+    left.set(xlabel="step", ylabel="training loss")
+    right.set(xlabel="step", ylabel="validation R@1 (%)")
+    left.legend()
+    figure.savefig(path)

@@ -1,0 +1,132 @@
+"""Protocols: what is scored against what. Candidate lists, or contexts against one pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.errors import DataError
+from polyrank.metrics import Placement, place, with_duplicates
+from polyrank.records import Candidate, Example
+
+if TYPE_CHECKING:  # tables are made again from files where there is no torch
+    from polyrank.inference import Scorer
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One example's outcome.
+
+    Args:
+        id: of the example.
+        n_turns, n_words: size of its context.
+        relevant: right indices, equal texts included.
+        scores: ``[C]`` for candidate lists; None for pools, of which only the placement is kept.
+        placement: where the right ones came.
+    """
+
+    id: str
+    n_turns: int
+    n_words: int
+    relevant: tuple[int, ...]
+    scores: NDArray[np.float32] | None
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """All outcomes of one scorer on one set of examples.
+
+    Args:
+        records: one per example, in order.
+        protocol: "lists" or "pool".
+    """
+
+    records: tuple[Record, ...]
+    protocol: str
+
+    @property
+    def answerable(self) -> tuple[Record, ...]:
+        """Records of examples with a right answer; the others cannot be ranked rightly or wrongly."""
+        return tuple(record for record in self.records if record.placement.groups)
+
+
+def evaluate(
+    scorer: Scorer,
+    examples: Sequence[Example],
+    *,
+    pool: Sequence[Candidate] | None = None,
+    batch_size: int = 32,
+    progress: Callable[[list[range]], Iterable[range]] = lambda batches: batches,
+) -> Evaluation:
+    """Score every example.
+
+    Args:
+        scorer: anything that scores.
+        examples: with candidate lists, or with ``relevant_ids`` where a pool is given.
+        pool: shared candidates.
+        batch_size: contexts per call.
+        progress: wraps the list of batches, as ``rich.progress.track`` does.
+
+    Raises:
+        DataError: an example has no candidates, or names a candidate that the pool does not hold.
+    """
+    if not examples:
+        raise DataError("there are no examples to evaluate; give a file with at least one")
+    batches = [range(i, min(i + batch_size, len(examples))) for i in range(0, len(examples), batch_size)]
+    score = _score_lists if pool is None else _PoolScoring(pool).score
+    records = [record for batch in progress(batches) for record in score(scorer, [examples[i] for i in batch], batch)]
+    return Evaluation(tuple(records), "lists" if pool is None else "pool")
+
+
+def _record(example: Example, relevant: tuple[int, ...], scores: NDArray[np.float32], keep: bool) -> Record:
+    n_words = sum(len(turn.split()) for turn in example.context)
+    try:
+        placement = place(scores, relevant)
+    except ValueError as error:
+        raise DataError(f"example {example.id!r}: {error}") from error
+    return Record(example.id, len(example.context), n_words, relevant, scores if keep else None, placement)
+
+
+def _score_lists(scorer: Scorer, examples: Sequence[Example], numbers: range) -> list[Record]:
+    orders = []
+    for number, example in zip(numbers, examples, strict=True):
+        if not example.candidates:
+            raise DataError(f"example {example.id!r} has no candidates; give it some, or pass a pool")
+        # some corpora put the right answer at a fixed place, and a scorer that looks at places must gain nothing
+        orders.append(np.random.Generator(np.random.PCG64([7, number])).permutation(len(example.candidates)))
+    shuffled = [[e.candidates[i] for i in order] for e, order in zip(examples, orders, strict=True)]
+    records = []
+    for example, order, values in zip(
+        examples, orders, scorer.score([e.query for e in examples], shuffled), strict=True
+    ):
+        scores = np.empty(len(order), np.float32)
+        scores[order] = values
+        records.append(_record(example, with_duplicates(example.candidates, example.relevant), scores, keep=True))
+    return records
+
+
+class _PoolScoring:
+    """Ranks against a pool, in which a copy of the right text is as right."""
+
+    def __init__(self, pool: Sequence[Candidate]) -> None:
+        self.texts = [candidate.text for candidate in pool]
+        self.number = {candidate.id: i for i, candidate in enumerate(pool)}
+        self.copies: dict[str, list[int]] = {}
+        for i, text in enumerate(self.texts):
+            self.copies.setdefault(text, []).append(i)
+
+    def score(self, scorer: Scorer, examples: Sequence[Example], numbers: range) -> list[Record]:
+        values = scorer.score_pool([example.query for example in examples], self.texts)
+        return [_record(e, self._relevant(e), row, keep=False) for e, row in zip(examples, values, strict=True)]
+
+    def _relevant(self, example: Example) -> tuple[int, ...]:
+        unknown = [name for name in example.relevant_ids if name not in self.number]
+        if unknown:
+            raise DataError(f"example {example.id!r} names candidate {unknown[0]!r}, which the pool does not hold")
+        right = {self.texts[self.number[name]] for name in example.relevant_ids}
+        return tuple(sorted(i for text in right for i in self.copies[text]))

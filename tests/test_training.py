@@ -1,0 +1,313 @@
+"""Training: it learns, it repeats itself bit for bit, it survives being killed, and it says what is wrong."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from polyrank.config import BiConfig, CrossConfig, DataConfig, PolyConfig, Recipe, TextPolicy, TrainConfig, load_recipe
+from polyrank.data import read_examples
+from polyrank.errors import ArtifactError, ConfigError, DataError, DivergedError, UsageError
+from polyrank.inference import load_scorer
+from polyrank.losses import cross_entropy, distinct
+from polyrank.models import new_model
+from polyrank.records import Example
+from polyrank.training import InBatchStep, ListwiseStep, train
+from polyrank.training.loop import check_steps
+
+POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
+CPU = torch.device("cpu")
+
+
+def recipe(task: dict[str, Path], backbone: Path, output: Path, model: Any = None, **changes: Any) -> Recipe:
+    settings: dict[str, Any] = {
+        "batch_size": 8, "epochs": 2, "lr": 1e-3, "warmup_steps": 2, "schedule": "linear", "train_layers": "all",
+        "precision": "fp32", **changes,
+    }  # fmt: skip
+    model = model or PolyConfig(n_codes=3, code_init="normal")
+    return Recipe(
+        model=dataclasses.replace(model, backbone=str(backbone)),
+        text=POLICY,
+        data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
+        train=TrainConfig(**settings),
+        output=str(output),
+    )
+
+
+def losses(folder: Path) -> list[Any]:
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    return [(r["step"], r.get("loss"), r.get("valid")) for r in records]
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "model" / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("model", "changes"),
+    [
+        (BiConfig(reduction="mean"), {}),
+        (BiConfig(reduction="mean", shared_towers=True, projection_dim=16), {"optimizer": "adamax"}),
+        (PolyConfig(n_codes=4, code_init="normal", reduction="mean"), {}),
+        (PolyConfig(n_codes=4, codes="last_h1", reduction="mean"), {}),
+        (CrossConfig(), {"method": "listwise", "n_negatives": 3}),
+        (BiConfig(reduction="mean"), {"method": "listwise", "n_negatives": 3}),
+    ],
+)
+def test_every_model_learns_the_toy_task(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, model: Any, changes: dict[str, Any]
+) -> None:
+    epochs = 12 if isinstance(model, CrossConfig) else 8
+    plan = recipe(task, tiny_backbone, tmp_path / "run", model, epochs=epochs, lr=2e-3, dropout=0.0, **changes)
+    result = train(plan)[0]
+    assert result.fit.best["R@1"] > 2 / 12  # chance is 1/12
+    first, last = losses(tmp_path / "run")[0][1], [loss for _, loss, _ in losses(tmp_path / "run") if loss][-1]
+    assert last < first
+    loaded = load_scorer(result.model, device="cpu", precision="fp32")
+    valid = read_examples(task["valid"]).examples
+    hits = [
+        int(np.argmax(values)) == example.relevant[0]
+        for example, values in zip(
+            valid, loaded.score([e.query for e in valid], [e.candidates for e in valid]), strict=True
+        )
+    ]
+    assert np.mean(hits) == pytest.approx(result.fit.best["R@1"])
+
+
+def test_two_runs_are_bit_equal_and_seeds_differ(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        train(recipe(task, tiny_backbone, tmp_path / name))
+    assert losses(tmp_path / "a") == losses(tmp_path / "b")
+    assert weights(tmp_path / "a") == weights(tmp_path / "b")
+    results = train(recipe(task, tiny_backbone, tmp_path / "seeds", seeds=(1, 2)))
+    assert [r.seed for r in results] == [1, 2]
+    assert weights(tmp_path / "seeds" / "seed-1") == weights(tmp_path / "a")
+    assert weights(tmp_path / "seeds" / "seed-2") != weights(tmp_path / "a")
+
+
+CHILD = """
+import json, sys, torch
+torch.set_num_threads(1)
+from polyrank.config import recipe_from_dict
+from polyrank.training import train
+train(recipe_from_dict(json.loads(sys.argv[1])), resume=True, report=lambda seed, r: print(r["step"], flush=True))
+"""
+
+
+def start(plan: Recipe) -> "subprocess.Popen[str]":
+    from polyrank.config import recipe_to_dict
+
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(CHILD), json.dumps(recipe_to_dict(plan))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_killed_and_resumed_equals_uninterrupted(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    def plan(name: str) -> Recipe:
+        return recipe(
+            task, tiny_backbone, tmp_path / name, checkpoint_steps=2, schedule="plateau", dropout=0.1, epochs=3
+        )
+
+    whole = start(plan("whole"))
+    _, complaints = whole.communicate(timeout=120)
+    assert whole.returncode == 0, complaints
+    for kill_at in (1, 9, 20):
+        child = start(plan("killed"))
+        assert child.stdout is not None
+        for line in child.stdout:
+            if int(line) >= kill_at:
+                child.kill()
+                break
+        child.communicate(timeout=60)
+        assert child.returncode == -signal.SIGKILL
+        assert not (tmp_path / "killed" / "result.json").exists()
+    last = start(plan("killed"))
+    _, complaints = last.communicate(timeout=120)
+    assert last.returncode == 0, complaints
+    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+    assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_polite_signal_saves_and_names_the_way_on(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, number: int, code: int
+) -> None:
+    write_recipe(task, tiny_backbone, tmp_path, epochs=500, extra="checkpoint_steps = 1")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "polyrank", "train", str(tmp_path / "recipe.toml")], stderr=subprocess.PIPE, text=True
+    )
+    checkpoint = tmp_path / "run" / "checkpoint.safetensors"
+    deadline = time.monotonic() + 60
+    while not checkpoint.exists():
+        assert child.poll() is None and time.monotonic() < deadline
+        os.sched_yield()
+    child.send_signal(number)
+    _, talk = child.communicate(timeout=60)
+    assert child.returncode == code
+    assert "--resume" in talk and "Traceback" not in talk
+    assert checkpoint.exists()
+
+
+def write_recipe(task: dict[str, Path], backbone: Path, folder: Path, epochs: int = 1, extra: str = "") -> Path:
+    path = folder / "recipe.toml"
+    path.write_text(
+        f'output = "run"\n[model]\nkind = "bi"\nbackbone = "{backbone}"\n[text]\nmax_context_tokens = 24\n'
+        f'max_candidate_tokens = 8\n[data]\ntrain = "{task["train"]}"\nvalid = "{task["valid"]}"\n'
+        f"[train]\nepochs = {epochs}\nbatch_size = 8\n{extra}\n",
+        "utf-8",
+    )
+    return path
+
+
+def test_damaged_checkpoints_are_refused(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    plan = recipe(task, tiny_backbone, tmp_path / "run", epochs=1)
+    train(plan)
+    (tmp_path / "run" / "result.json").unlink()
+    (tmp_path / "run" / "checkpoint.safetensors").write_bytes(b"\x00" * 100)
+    with pytest.raises(ArtifactError, match=r"checkpoint\.safetensors is damaged"):
+        train(plan, resume=True)
+
+
+def test_an_earlier_run_is_not_overwritten_unasked(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    plan = recipe(task, tiny_backbone, tmp_path / "run", epochs=1)
+    train(plan)
+    with pytest.raises(UsageError, match="--resume"):
+        train(plan)
+    changed = dataclasses.replace(plan, train=dataclasses.replace(plan.train, lr=1.0))
+    with pytest.raises(ConfigError, match="differs"):
+        train(changed, resume=True)
+    assert train(plan, resume=True)[0].fit.n_steps > 0  # finished: nothing to do
+    train(plan, overwrite=True)
+
+
+def test_endless_bad_losses_end_with_a_word(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    model = BiConfig(reduction="mean", output_scale=float("inf"))
+    plan = recipe(task, tiny_backbone, tmp_path / "run", model, max_bad_steps=2)
+    with pytest.raises(DivergedError, match=r"3 steps in a row \(train.max_bad_steps = 2\)"):
+        train(plan)
+
+
+@pytest.mark.parametrize("layers", ["top-1", "all_but_embeddings", "all"])
+def test_only_the_asked_layers_move(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, layers: str) -> None:
+    from polyrank.artifacts import load_model
+
+    plan = recipe(task, tiny_backbone, tmp_path / "run", BiConfig(reduction="mean"), epochs=1, train_layers=layers)
+    fresh, _, _ = new_model(plan.model, POLICY, seed=1, sample=["thanks"])
+    before = dict(fresh.named_parameters())
+    moved = {
+        name
+        for name, p in load_model(train(plan)[0].model).model.named_parameters()
+        if not torch.equal(p.detach(), before[name].detach())
+    }
+    words = {name for name in moved if "word_embeddings" in name}
+    lower = {name for name in moved if "layer.0." in name}
+    assert {name for name in moved if "layer.1." in name}
+    assert bool(words) == (layers == "all")
+    assert bool(lower) == (layers != "top-1")
+
+
+def test_in_batch_loss_equals_its_formula_with_duplicates_masked(tiny_backbone: Path) -> None:
+    from polyrank.scores import scores
+
+    model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone), reduction="mean"), POLICY, seed=1, sample=["hi"])
+    model.eval()
+    examples = [
+        Example(("my wifi",), ("thanks",), (0,)),
+        Example(("hello",), ("thanks",), (0,)),
+        Example(("the bill",), ("too high",), (0,)),
+        Example(("red light",), ("restart it", "did that"), (0,)),  # one given negative
+    ]
+    loss = InBatchStep(model, texts, CPU)(list(enumerate(examples)), 0)  # type: ignore[arg-type]
+    columns = ["thanks", "thanks", "too high", "restart it", "did that"]
+    vectors, mask = model.encode_contexts(texts.contexts([e.query for e in examples]))  # type: ignore[operator]
+    values = scores(vectors, model.encode_candidates(texts.candidates(columns))[None], mask)  # type: ignore[operator]
+    expected = []
+    for i in range(4):
+        others = [j for j, text in enumerate(columns) if text != columns[i]]
+        expected.append(torch.logsumexp(values[i, [i, *others]], 0) - values[i, i])
+    torch.testing.assert_close(loss, torch.stack(expected).mean(), atol=1e-5, rtol=1e-5)
+
+
+def test_distinct_and_cross_entropy_by_hand() -> None:
+    values = torch.tensor([[2.0, 2.0, 1.0], [0.0, 3.0, 1.0]])
+    allowed = distinct(torch.tensor([5, 5, 6]), 2)
+    loss = cross_entropy(values, torch.tensor([0, 1]), allowed)
+    by_hand = (np.log(1 + np.exp(-1.0)) + np.log(1 + np.exp(-2.0))) / 2
+    assert float(loss) == pytest.approx(by_hand, rel=1e-5)
+
+
+def test_negatives_are_drawn_anew_each_epoch_and_never_right(tiny_backbone: Path) -> None:
+    model, texts, _ = new_model(CrossConfig(backbone=str(tiny_backbone)), POLICY, seed=1, sample=[])
+    pool = [f"reply {i}" for i in range(50)]
+    step = ListwiseStep(model, texts, CPU, pool, 9, seed=7)
+    example = Example(("hi",), ("reply 3", "given wrong"), (0,))
+    lists = [step.candidates_of(4, example, epoch) for epoch in (0, 1)]
+    assert lists[0] != lists[1]
+    assert lists[0] == step.candidates_of(4, example, 0)
+    for found in lists:
+        assert found[:2] == ["reply 3", "given wrong"]
+        assert len(set(found)) == 10
+
+
+def test_checks_fall_where_they_should() -> None:
+    assert sorted(check_steps(5, 10, 2)) == [5]
+    assert sorted(check_steps(20, 10, 2)) == [5, 10, 15, 20]
+    assert sorted(check_steps(7, 3, 1)) == [3, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("train.learning_rate=1", 'unknown key "train.learning_rate"'),
+        ("train.max_stepz=1", 'did you mean "train.max_steps"'),
+        ("train.batch_size=big", "it must be int"),
+        ("model.kind=poli", "is not one of bi, poly, cross"),
+        ("train.optimizer=sgd", "is not one of 'adamw', 'adamax'"),
+        ("trian.lr=1", 'did you mean "train"'),
+        ("train.lr", "is not KEY=VALUE"),
+    ],
+)
+def test_recipe_mistakes_are_named(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, change: str, message: str
+) -> None:
+    path = write_recipe(task, tiny_backbone, tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(path, (change,))
+    assert message in str(caught.value)
+
+
+def test_cross_encoders_need_listwise_and_data_needs_answers(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, write_rows: Any
+) -> None:
+    with pytest.raises(ConfigError, match="listwise"):
+        train(recipe(task, tiny_backbone, tmp_path / "run", CrossConfig()))
+    empty = write_rows("none.jsonl", [{"context": ["hi"], "candidates": ["a", "b"], "relevant": []}])
+    with pytest.raises(DataError, match="nothing to learn from"):
+        train(recipe({**task, "train": empty}, tiny_backbone, tmp_path / "run"))
+
+
+def test_a_poly_encoder_starts_from_a_bi_encoder(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    bi = train(recipe(task, tiny_backbone, tmp_path / "bi", BiConfig(reduction="mean", output_scale=2.0), epochs=1))[0]
+    start_from = recipe(
+        task, tiny_backbone, tmp_path / "poly", PolyConfig(n_codes=3, code_init="normal", code_std=0.0, reduction="mean"),
+        init_from=str(bi.model), max_steps=1, lr=0.0, weight_decay=0.0,
+    )  # fmt: skip
+    poly = train(start_from)[0]
+    valid = read_examples(task["valid"]).examples
+    contexts, lists = [e.query for e in valid], [e.candidates for e in valid]
+    a = load_scorer(bi.model, precision="fp32", device="cpu").score(contexts, lists)
+    b = load_scorer(poly.model, precision="fp32", device="cpu").score(contexts, lists)
+    np.testing.assert_allclose(np.stack(a), np.stack(b), atol=1e-3)  # codes of zero: the mean
