@@ -1,6 +1,27 @@
-"""Files of the world become Examples, and Examples become batches in a seeded order."""
+"""Files of the world to Examples, and Examples to batches. No torch here.
+
+``read_examples`` and ``read_pool`` read our own formats, ``IMPORTERS`` the published ones; every row is an example, a
+counted exception, or an error with file and line.
+"""
 
 from polyrank.data.batches import batch_order, sample_negatives
-from polyrank.data.reading import Loaded, ReadReport, read_examples, read_pool, write_examples
+from polyrank.data.examples import Kind, read_examples, write_examples
+from polyrank.data.importers import IMPORTERS, Importer, import_examples
+from polyrank.data.pool import import_pool, read_pool, write_pool
+from polyrank.data.report import Loaded, ReadReport
 
-__all__ = ["Loaded", "ReadReport", "batch_order", "read_examples", "read_pool", "sample_negatives", "write_examples"]
+__all__ = [
+    "IMPORTERS",
+    "Importer",
+    "Kind",
+    "Loaded",
+    "ReadReport",
+    "batch_order",
+    "import_examples",
+    "import_pool",
+    "read_examples",
+    "read_pool",
+    "sample_negatives",
+    "write_examples",
+    "write_pool",
+]

@@ -8,17 +8,15 @@
 Every kind may have "id" and "background". CSV and Parquet files hold the same rows as columns.
 """
 
-import gzip
-import json
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Literal, get_args
 
 from polyrank.data import fields
-from polyrank.data.report import Loaded, collect, parsed
-from polyrank.data.rows import MAX_LINE_BYTES, Row, named, place, rows, stem
-from polyrank.durable import write_file
-from polyrank.errors import DataError, UsageError
+from polyrank.data.pool import read_pool
+from polyrank.data.report import Loaded, NoExamplesError, collect, parsed
+from polyrank.data.rows import MAX_LINE_BYTES, Row, named, place, rows, stem, write_rows
+from polyrank.errors import UsageError
 from polyrank.records import Candidate, Example
 
 Kind = Literal["pairs", "dialogues", "candidates", "pool"]
@@ -37,7 +35,7 @@ def read_examples(
     *,
     kind: Kind | None = None,
     speaker: str | None = None,
-    pool: Collection[Candidate] | None = None,
+    pool: Path | str | Collection[Candidate] | None = None,
     skip_bad: bool = False,
     max_line_bytes: int = MAX_LINE_BYTES,
 ) -> Loaded:
@@ -49,7 +47,7 @@ def read_examples(
         path: the file.
         kind: of its rows; None: seen from the first good row.
         speaker: of dialogues, take only this speaker's turns as responses; None: everybody's.
-        pool: of pool rows, the candidates that ``relevant_ids`` must be among; None: they are not checked.
+        pool: of pool rows, the candidates (or their file) that ``relevant_ids`` must be among; None: not checked.
         skip_bad: count bad rows in the report and go on, instead of stopping at the first.
         max_line_bytes: a longer line is a bad row.
 
@@ -61,15 +59,17 @@ def read_examples(
     path = Path(path)
     if kind is not None and kind not in get_args(Kind):
         raise UsageError(f"kind {kind!r} is unknown; use {', '.join(get_args(Kind))} or none")
-    reader = _Reader(path, kind, speaker, None if pool is None else frozenset(candidate.id for candidate in pool))
+    candidates = read_pool(pool) if isinstance(pool, Path | str) else pool
+    pool_ids = None if candidates is None else frozenset(candidate.id for candidate in candidates)
+    reader = _Reader(path, kind, speaker, pool_ids)
     source = parsed(path, rows(path, max_line_bytes=max_line_bytes), reader.examples)
     try:
         return collect(source, path, skip_bad=skip_bad)
-    except DataError as error:
-        if speaker is not None and reader.speakers and speaker not in reader.speakers:
-            known = ", ".join(sorted(reader.speakers)[:10])
-            raise DataError(f"{path}: no turn is by speaker {speaker!r}; its speakers are {known}") from error
-        raise
+    except NoExamplesError as error:
+        if speaker is None or not reader.speakers or speaker in reader.speakers:
+            raise
+        known = ", ".join(sorted(reader.speakers)[:10])
+        raise NoExamplesError(f"{path}: no turn is by speaker {speaker!r}; its speakers are {known}") from error
 
 
 class _Reader:
@@ -86,9 +86,14 @@ class _Reader:
             raise UsageError(f"speaker {self.speaker!r} goes with dialogues only, and these are {kind}; leave it out")
         if self.pool_ids is not None and kind != "pool":
             raise UsageError(f"a pool goes with pool rows only, and these are {kind}; leave it out")
+        read = {
+            "pairs": self._pairs,
+            "dialogues": self._dialogues,
+            "candidates": self._candidates,
+            "pool": self._pool,
+        }[kind]
         name = fields.optional_id(row, f"{self.stem}:{line}")
-        background = fields.optional_texts(row, "background")
-        found = tuple(getattr(self, f"_{kind}")(row, name, background))
+        found = tuple(read(row, name, fields.optional_texts(row, "background")))
         self.kind = kind
         return found
 
@@ -129,7 +134,9 @@ class _Reader:
         if speaker is not None and not isinstance(speaker, str):
             raise ValueError(f"turn {position} has {named(speaker)} for a speaker; write a text")
         if speaker is None and self.speaker is not None:
-            raise ValueError(f"turn {position} has no speaker, so {self.speaker!r} cannot be told; name each turn's speaker")
+            raise ValueError(
+                f"turn {position} has no speaker, so {self.speaker!r} cannot be told; name each turn's speaker"
+            )
         if speaker is not None:
             self.speakers.add(speaker)
         return speaker, text
@@ -166,7 +173,9 @@ def write_examples(path: Path | str, examples: Iterable[Example]) -> None:
     """
     path, examples = Path(path), list(examples)
     kind: Kind = "candidates"
-    if all(len(example.candidates) == 1 and example.relevant == (0,) and not example.relevant_ids for example in examples):
+    if all(
+        len(example.candidates) == 1 and example.relevant == (0,) and not example.relevant_ids for example in examples
+    ):
         kind = "pairs"
     elif not any(example.candidates for example in examples):
         kind = "pool"
@@ -188,19 +197,3 @@ def _row(example: Example, kind: Kind) -> Row:
     if kind == "pool" or example.relevant_ids:
         row["relevant_ids"] = example.relevant_ids
     return row
-
-
-def write_rows(path: Path, objects: Iterable[Row]) -> None:
-    """Write JSON lines: atomically, gzipped if named ``.gz``, the same bytes for the same objects.
-
-    Raises:
-        DataError: an object holds a lone surrogate.
-    """
-    lines = []
-    for number, row in enumerate(objects, 1):
-        try:
-            lines.append(json.dumps(row, ensure_ascii=False).encode("utf-8") + b"\n")
-        except UnicodeEncodeError as error:
-            raise place(path, number, "holds a lone surrogate, which no file can; write whole characters") from error
-    data = b"".join(lines)
-    write_file(path, gzip.compress(data, mtime=0) if path.name.endswith(".gz") else data)

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from polyrank.data import fields
-from polyrank.data.examples import write_rows
-from polyrank.data.rows import MAX_LINE_BYTES, Row, named, numbered_lines, place, rows, suffix
+from polyrank.data.rows import MAX_LINE_BYTES, Row, named, numbered_lines, place, rows, suffix, write_rows
 from polyrank.errors import DataError
 from polyrank.records import Candidate
 

@@ -18,6 +18,10 @@ Source = Iterator[tuple[Example, ...] | DataError]
 KEPT_MESSAGES = 3
 
 
+class NoExamplesError(DataError):
+    """Rows there are, but none gives an example."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadReport:
     """Counts of what was read.
@@ -129,7 +133,7 @@ def collect(source: Source, path: Path, *, skip_bad: bool = False) -> Loaded:
         raise DataError(f"{path}: holds no rows; give a file with at least one")
     if not examples:
         why = f"; the first bad one: {messages[0]}" if messages else "; check its kind and format"
-        raise DataError(f"{path}: none of its {_count(n_rows, 'row')} gives an example{why}")
+        raise NoExamplesError(f"{path}: none of its {_count(n_rows, 'row')} gives an example{why}")
     return Loaded(examples, _report(examples, n_rows, n_skipped, n_bad, tuple(messages)))
 
 

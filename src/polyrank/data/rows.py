@@ -1,4 +1,4 @@
-"""Files to numbered rows: JSON lines, CSV and Parquet, plain or gzipped, read one row at a time.
+"""Files to numbered rows and back: JSON lines, CSV and Parquet, plain or gzipped, read one row at a time.
 
 Two kinds of trouble are kept apart. What is wrong with one row is *yielded* in its place, as a DataError, so that the
 reader may go on with the next row. What is wrong with the file as a whole (absent, damaged gzip) is *raised*.
@@ -8,16 +8,15 @@ This module knows bytes, rows and places; it refuses to know what the fields mea
 import codecs
 import csv
 import gzip
-import io
 import json
 import math
-import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from polyrank.durable import write_file
 from polyrank.errors import DataError, MissingExtraError
 
 MAX_LINE_BYTES = 8 * 2**20
@@ -97,7 +96,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _gzip_checked(path: Path, line: Callable[[], int]) -> Iterator[None]:
+def gzip_checked(path: Path, line: Callable[[], int]) -> Iterator[None]:
     """Damaged gzip becomes a DataError that names the line being read."""
     try:
         yield
@@ -118,7 +117,7 @@ def numbered_lines(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Itera
         DataError: the file cannot be read at all, or its gzip is damaged. A bad line is yielded instead.
     """
     at = 0
-    with _gzip_checked(path, lambda: at + 1), opened(path) as stream:
+    with gzip_checked(path, lambda: at + 1), opened(path) as stream:
         while raw := stream.readline(max_line_bytes + 1):
             at += 1
             if len(raw) > max_line_bytes:
@@ -146,7 +145,7 @@ def _finite(digits: str) -> float:
     return value
 
 
-_decoder = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+strict_json = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
 
 
 def parse_object(text: str) -> Row:
@@ -159,7 +158,7 @@ def parse_object(text: str) -> Row:
     {'id': 'a'}
     """
     try:
-        return _checked(_decoder.decode(text.strip()), escaped="\\ud" in text or "\\uD" in text)
+        return checked(strict_json.decode(text.strip()), escaped="\\ud" in text or "\\uD" in text)
     except json.JSONDecodeError as error:
         raise ValueError(
             f"not JSON at character {error.pos + 1}: {error.msg}; write one JSON object per line"
@@ -168,7 +167,7 @@ def parse_object(text: str) -> Row:
         raise ValueError("nested too deeply; write flat objects") from error
 
 
-def _checked(value: object, *, escaped: bool) -> Row:
+def checked(value: object, *, escaped: bool) -> Row:
     """An object without lone surrogates, which only an escape (``escaped``: there are some) can bring into JSON."""
     if not isinstance(value, dict):
         raise ValueError(f"holds {named(value)}, not an object; write one JSON object per row")
@@ -269,101 +268,17 @@ def rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[
     return read(path, max_line_bytes=max_line_bytes)
 
 
-def listed_rows(
-    path: Path, *, max_item_bytes: int = MAX_LINE_BYTES, chunk_bytes: int = 2**20
-) -> Iterator[tuple[int, Row | DataError]]:
-    """Each object of a file that is one JSON list, with the line that it starts on; the list is never held whole.
-
-    Args:
-        path: the file; gzip if named ``.gz``.
-        max_item_bytes: the longest object, in characters.
-        chunk_bytes: how much is read at a time.
+def write_rows(path: Path, objects: Iterable[Row]) -> None:
+    """Write JSON lines: atomically, gzipped if named ``.gz``, the same bytes for the same objects.
 
     Raises:
-        DataError: it is not a JSON list. One cannot go on behind broken JSON here, so that is raised, not yielded.
+        DataError: an object holds a lone surrogate.
     """
-    text = _Window(path, chunk_bytes)
-    with _gzip_checked(path, lambda: text.line), opened(path) as stream:
-        text.stream = stream
-        mark = text.peek()
-        if not mark:
-            return
-        if mark != "[":
-            raise place(path, text.line, "not a JSON list of examples; is this the right format?")
-        text.skip(1)
-        while (mark := text.peek()) != "]":
-            if mark != "{":
-                raise place(path, text.line, "the list is cut off or holds something that is no object; get it again")
-            yield text.line, text.take(max_item_bytes)
-            mark = text.peek()
-            if mark == ",":
-                text.skip(1)
-            elif mark != "]":
-                raise place(
-                    path, text.line, "a comma or the end of the list is missing; the file is cut off, get it again"
-                )
-
-
-_blanks = re.compile(r"[ \t\r\n]*")
-
-
-class _Window:
-    """The unread part of a JSON text, of which a little is in memory."""
-
-    def __init__(self, path: Path, chunk_bytes: int) -> None:
-        self.path, self.chunk_bytes = path, chunk_bytes
-        self.stream: BinaryIO = io.BytesIO()
-        self.buffer, self.position, self.line = "", 0, 1
-        self._decode = codecs.getincrementaldecoder("utf-8-sig")().decode
-        self._ended = False
-
-    def more(self) -> bool:
-        """Read a chunk; False at the end of the file."""
-        if self._ended:
-            return False
-        chunk = self.stream.read(self.chunk_bytes)
-        self._ended = not chunk
+    lines = []
+    for number, row in enumerate(objects, 1):
         try:
-            text = self._decode(chunk, self._ended)
-        except UnicodeDecodeError as error:
-            breaks = self.buffer.count("\n", self.position) + bytes(error.object[: error.start]).count(b"\n")
-            raise place(self.path, self.line + breaks, "not UTF-8; save the file as UTF-8") from error
-        if not self._ended:
-            self.buffer, self.position = self.buffer[self.position :] + text, 0
-        return not self._ended
-
-    def skip(self, n: int) -> None:
-        """Pass over ``n`` characters."""
-        self.line += self.buffer.count("\n", self.position, self.position + n)
-        self.position += n
-
-    def peek(self) -> str:
-        """The next character that is no blank; empty at the end of the file."""
-        while True:
-            blanks = _blanks.match(self.buffer, self.position)
-            self.skip(blanks.end() - self.position if blanks else 0)
-            if self.position < len(self.buffer):
-                return self.buffer[self.position]
-            if not self.more():
-                return ""
-
-    def take(self, limit: int) -> Row | DataError:
-        """The object that starts here."""
-        while True:
-            line = self.line
-            try:
-                value, end = _decoder.raw_decode(self.buffer, self.position)
-            except (ValueError, RecursionError) as error:
-                # an object that ends beyond the window looks just like a broken one: read on before judging
-                cut_off = isinstance(error, json.JSONDecodeError) and len(self.buffer) - self.position <= limit
-                if cut_off and self.more():
-                    continue
-                where, what = (error.pos, error.msg) if isinstance(error, json.JSONDecodeError) else (0, str(error))
-                breaks = self.buffer.count("\n", self.position, max(where, self.position))
-                raise place(self.path, line + breaks, f"not JSON: {what}; get the file again") from error
-            escaped = any(self.buffer.find(mark, self.position, end) >= 0 for mark in ("\\ud", "\\uD"))
-            self.skip(end - self.position)
-            try:
-                return _checked(value, escaped=escaped)
-            except ValueError as error:
-                return place(self.path, line, error)
+            lines.append(json.dumps(row, ensure_ascii=False).encode("utf-8") + b"\n")
+        except UnicodeEncodeError as error:
+            raise place(path, number, "holds a lone surrogate, which no file can; write whole characters") from error
+    data = b"".join(lines)
+    write_file(path, gzip.compress(data, mtime=0) if path.name.endswith(".gz") else data)

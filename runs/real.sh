@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Real data: every model from the embedded MiniLM on the same examples, each evaluated on the same test lists.
+#   DATA=folder BUDGET=pairs LIMIT=test-examples SETS="star ubuntu-irc" MODELS="bi poly-64" bash runs/real.sh
+# Writes runs/work/SET/MODEL (not kept) and runs/results/SET/MODEL.json with .metrics.jsonl (kept).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+DATA=$(realpath "${DATA:-../shared/data}")
+BUDGET=${BUDGET:-1920}
+LIMIT=${LIMIT:-1000}
+SETS=${SETS:-star ubuntu-irc sgd convai2-valid}
+MODELS=${MODELS:-bm25 untuned bi poly-16 poly-64 poly-360 poly-64-first cross}
+
+for set in $SETS; do
+  test=$DATA/$set/test.jsonl.gz
+  case $set in
+    star | sgd) data=(--set "data.train=$DATA/$set/train.dialogues.jsonl.gz" --set data.speaker=agent) ;;
+    *) data=(--set "data.train=$DATA/$set/train.jsonl.gz") ;;
+  esac
+  mkdir -p "runs/work/$set" "runs/results/$set"
+  for model in $MODELS; do
+    work=$PWD/runs/work/$set/$model
+    result=runs/results/$set/$model
+    case $model in
+      bm25) scorer=bm25 ;;
+      untuned) scorer=untuned:embedded ;;
+      *)
+        polyrank train "runs/recipes/$model.toml" "${data[@]}" --set "output=$work" --set "data.max_train=$BUDGET" --overwrite
+        cp "$work/metrics.jsonl" "$result.metrics.jsonl"
+        scorer=$work/model
+        ;;
+    esac
+    against=()
+    [[ $model != bi && -e runs/work/$set/bi.scores.jsonl ]] && against=(--against "runs/work/$set/bi.scores.jsonl")
+    polyrank evaluate "$scorer" "$test" --limit "$LIMIT" --scores "runs/work/$set/$model.scores.jsonl" "${against[@]}" --json >"$result.json"
+    echo "$set $model $(cat "$result.json")"
+  done
+done

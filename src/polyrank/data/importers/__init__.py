@@ -1,0 +1,58 @@
+"""Public corpora to Examples: one importer per published format, all in one mapping.
+
+An importer takes a file and returns a source (see ``polyrank.data.report``): per row its examples, or what is
+wrong with it, with file and line.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from polyrank.data.importers.dialogue import convai2, pairs
+from polyrank.data.importers.texts import triplets, wikipedia
+from polyrank.data.importers.ubuntu import dstc7, dstc7_pool, ubuntu_v2
+from polyrank.data.report import Loaded, Source, collect
+from polyrank.errors import UsageError
+
+Importer = Callable[..., Source]
+"""Takes the source file, and keywords of its own."""
+
+IMPORTERS: Mapping[str, Importer] = MappingProxyType(
+    {
+        "convai2": convai2,
+        "dstc7": dstc7,
+        "dstc7-pool": dstc7_pool,
+        "pairs": pairs,
+        "triplets": triplets,
+        "ubuntu-v2": ubuntu_v2,
+        "wikipedia": wikipedia,
+    }
+)
+
+
+def import_examples(format_: str, source: Path | str, *, skip_bad: bool = False, **options: Any) -> Loaded:
+    """Read a published corpus.
+
+    Args:
+        format_: one of ``IMPORTERS``.
+        source: the published file.
+        skip_bad: count bad rows in the report and go on, instead of stopping at the first.
+        options: keywords of the importer: ``seed`` and ``max_words`` of wikipedia, ``answers`` of dstc7 and dstc7-pool.
+
+    Raises:
+        UsageError: there is no such format.
+        DataError: ``file:line: what is wrong; what to do``.
+
+    >>> import_examples("conll", "x.txt")
+    Traceback (most recent call last):
+    polyrank.errors.UsageError: format 'conll' is unknown; use convai2, dstc7, dstc7-pool, pairs, ... or wikipedia
+    """
+    if format_ not in IMPORTERS:
+        *most, last = IMPORTERS
+        raise UsageError(f"format {format_!r} is unknown; use {', '.join(most)} or {last}")
+    path = Path(source)
+    return collect(IMPORTERS[format_](path, **options), path, skip_bad=skip_bad)
+
+
+__all__ = ["IMPORTERS", "Importer", "import_examples"]

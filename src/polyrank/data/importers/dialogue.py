@@ -1,0 +1,108 @@
+"""Importers for conversations between two people: ConvAI2 (Persona-Chat) and the conversational-datasets pairs."""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from polyrank.data import fields
+from polyrank.data.report import Source, parsed
+from polyrank.data.rows import Row, numbered_lines, rows, stem
+from polyrank.errors import DataError
+from polyrank.records import Example
+
+OWN, PARTNER = "your persona: ", "partner's persona: "
+SILENCE = "__SILENCE__"
+
+
+def convai2(source: Path) -> Source:
+    r"""ConvAI2 in ParlAI's older text format, with or without candidates, one persona or two.
+
+    Lines are ``number text<TAB>label<TAB>reward<TAB>candidate|candidate|...``; the reward is usually empty, and the
+    candidates may be absent. Number 1 begins a dialogue. ``|`` also separates labels, and a written ``\n`` is a line
+    break. An exchange is an example: its context is all earlier texts and labels and its own text.
+
+    ``your persona:`` lines become background without their prefix; ``partner's persona:`` lines keep theirs, so that
+    the two are told apart. The right answers are all candidates that equal a label, wherever they stand; without
+    candidates, the labels themselves. A ``__SILENCE__`` is nobody's turn: it enters no context, and an exchange that
+    would have an empty context, or answers with it, gives no example. A line without a tab is an unanswered turn.
+
+    Args:
+        source: the published file.
+    """
+    return parsed(source, _exchanges(source), _Dialogues(source).examples)
+
+
+def _exchanges(source: Path) -> Iterator[tuple[int, str | DataError]]:
+    for number, line in numbered_lines(source):
+        if isinstance(line, DataError) or not line.isspace():
+            yield number, line
+
+
+class _Dialogues:
+    """The dialogue so far, line by line."""
+
+    def __init__(self, source: Path) -> None:
+        self.stem = stem(source)
+        self.number = 0
+        self.background: tuple[str, ...] = ()
+        self.turns: tuple[str, ...] = ()
+
+    def examples(self, line: int, raw: str) -> Iterable[Example]:
+        """The example of a line, if it holds one; ValueError says what is wrong with it."""
+        digits, _, rest = raw.rstrip("\r\n").partition(" ")
+        if not (digits.isascii() and digits.isdigit()):
+            raise ValueError("begins with no line number; write ParlAI text, as in: 1 hello<TAB>hi there")
+        number = int(digits)
+        if number == 1:
+            self.background, self.turns = (), ()
+        elif number <= self.number:
+            raise ValueError(f"is numbered {number} after {self.number}; a new dialogue begins with 1")
+        self.number = number
+        text, *others = rest.replace("\\n", "\n").split("\t")
+        if text.startswith(OWN):
+            self.background += (text.removeprefix(OWN),)
+        elif text.startswith(PARTNER):
+            self.background += (text,)
+        else:
+            return self._exchange(line, text, others)
+        return ()
+
+    def _exchange(self, line: int, text: str, others: list[str]) -> Iterable[Example]:
+        labels = tuple(others[0].split("|")) if others else ()
+        # a reward may stand between label and candidates, and both may be empty
+        candidates = tuple(others[2].split("|")) if len(others) > 2 and others[2] else labels
+        relevant = tuple(i for i, candidate in enumerate(candidates) if candidate in labels)
+        context = self.turns if text == SILENCE else (*self.turns, text)
+        # kept before judging: the turns were said, whatever is wrong with the candidates
+        self.turns = context if not labels or labels[0] == SILENCE else (*context, labels[0])
+        if not labels or SILENCE in labels or not context:
+            return ()
+        if not relevant:
+            raise ValueError(f"label {labels[0][:40]!r} is not among the {len(candidates)} candidates; add it to them")
+        return (Example(context, candidates, relevant, f"{self.stem}:{line}", self.background),)
+
+
+def pairs(source: Path) -> Source:
+    """Reddit, OpenSubtitles and Amazon QA as the conversational-datasets scripts write them, in JSON lines.
+
+    A row has ``response``, ``context`` (the turn just before it) and extra contexts ``context/0``, ``context/1``, ...
+    that go back in time: ``context/0`` came just before ``context``. Turns are thus the extra contexts from the highest
+    number down, then ``context``. An empty extra context is padding and left out. Other fields are ignored.
+
+    Args:
+        source: JSON lines (also ``.gz``), CSV or Parquet.
+    """
+
+    def example(line: int, row: Row) -> Iterable[Example]:
+        ages = [int(found[1]) for name in row if (found := re.fullmatch(r"context/(\d+)", name))]
+        extra = [
+            fields.text(row, f"context/{age}")
+            for age in sorted(ages, reverse=True)
+            if row[f"context/{age}"] is not None
+        ]
+        turns = (*filter(None, extra), fields.text(row, "context"))
+        return (
+            Example(turns, (fields.text(row, "response"),), (0,), fields.optional_id(row, f"{stem(source)}:{line}")),
+        )
+
+    return parsed(source, rows(source), example)

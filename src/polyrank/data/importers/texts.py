@@ -1,0 +1,56 @@
+"""Importers for texts that are no conversations: article search on Wikipedia, and triplets."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from polyrank.data import fields
+from polyrank.data.report import Source, parsed
+from polyrank.data.rows import Row, numbered_lines, rows, stem
+from polyrank.records import Example
+
+
+def wikipedia(source: Path, *, seed: int = 0, max_words: int | None = None) -> Source:
+    """Article search as StarSpace defines it: find the article that a sentence was taken from.
+
+    One article per line, its sentences separated by tabs. A random sentence is the context, the article without it the
+    right answer. An article of fewer than two sentences gives no example and is counted.
+
+    Args:
+        source: the text file; gzip if named ``.gz``.
+        seed: the sentence is a function of (seed, line), whatever else the file holds.
+        max_words: keep so many words of the right answer, from its start; None: all.
+    """
+
+    def example(line: int, text: str) -> Iterable[Example]:
+        sentences = [found for sentence in text.split("\t") if (found := sentence.strip())]
+        if len(sentences) < 2:
+            return ()
+        query = sentences.pop(int(np.random.Generator(np.random.PCG64([seed, line])).integers(len(sentences))))
+        words = " ".join(sentences).split()[:max_words]
+        return (Example((query,), (" ".join(words),), (0,), f"{stem(source)}:{line}"),)
+
+    return parsed(source, numbered_lines(source), example)
+
+
+def triplets(source: Path) -> Source:
+    """Triplets as sentence-transformers takes them: ``anchor``, ``positive`` and any number of negatives.
+
+    The anchor may be called ``query``. Negatives are ``negative`` and ``negative_1``, ``negative_2``, ...; without any
+    the row is a pair. A null negative is none, an empty one is an empty text. The positive comes first and is relevant.
+
+    Args:
+        source: CSV, JSON lines (both also ``.gz``) or Parquet.
+    """
+
+    def example(line: int, row: Row) -> Iterable[Example]:
+        anchor = fields.text(row, "query" if "query" in row and "anchor" not in row else "anchor")
+        numbers = sorted(int(found[1]) for name in row if (found := re.fullmatch(r"negative_(\d+)", name)))
+        names = ("negative", *(f"negative_{number}" for number in numbers))
+        negatives = (fields.text(row, name) for name in names if row.get(name) is not None)
+        candidates = (fields.text(row, "positive"), *negatives)
+        return (Example((anchor,), candidates, (0,), fields.optional_id(row, f"{stem(source)}:{line}")),)
+
+    return parsed(source, rows(source), example)

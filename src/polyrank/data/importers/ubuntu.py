@@ -1,0 +1,153 @@
+"""Importers for Ubuntu technical support: DSTC7 track 1 (subtasks 1 and 2), and the Ubuntu Dialogue Corpus 2."""
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from polyrank.data import fields
+from polyrank.data.listed import listed_rows
+from polyrank.data.report import Source, parsed
+from polyrank.data.rows import Row, named, numbered_lines, place, rows, stem
+from polyrank.errors import DataError
+from polyrank.records import Example
+
+
+def dstc7(source: Path, *, answers: Path | None = None) -> Source:
+    """DSTC7 track 1, subtask 1 (and 3 and 4, which share its format): one JSON list, lists of 100 candidates.
+
+    An item has ``example-id``, ``messages-so-far`` (each with ``utterance``; each is a turn, also where one speaker
+    has several in a row), ``options-for-next`` and ``options-for-correct-answers`` (each with ``candidate-id`` and
+    ``utterance``). The right answers are the options whose id is a correct one; none need be there, and then
+    ``relevant`` is empty. Empty candidates stay, so that the lists keep their length.
+
+    Args:
+        source: the JSON file; the whole is never held in memory.
+        answers: the published answers of the test set, ``example-id<TAB>candidate-id<TAB>utterance`` per line; the
+            candidate id NONE says that no candidate is right.
+    """
+
+    def example(row: Row, name: str, turns: tuple[str, ...], correct: tuple[str, ...]) -> Example:
+        options = _objects(row, "options-for-next")
+        texts = tuple(fields.text(option, "utterance") for option in options)
+        relevant = tuple(i for i, option in enumerate(options) if _id(option) in correct)
+        return Example(turns, texts, relevant, name)
+
+    return _dstc7(source, answers, example)
+
+
+def dstc7_pool(source: Path, *, answers: Path | None = None) -> Source:
+    """DSTC7 track 1, subtask 2: as subtask 1, but the candidates are in one file for all, for ``import_pool``.
+
+    The ids of the right answers become ``relevant_ids``.
+
+    Args:
+        source: the JSON file.
+        answers: as for subtask 1.
+    """
+
+    def example(row: Row, name: str, turns: tuple[str, ...], correct: tuple[str, ...]) -> Example:
+        return Example(turns, id=name, relevant_ids=correct)
+
+    return _dstc7(source, answers, example)
+
+
+def _dstc7(
+    source: Path, answers: Path | None, make: Callable[[Row, str, tuple[str, ...], tuple[str, ...]], Example]
+) -> Source:
+    known = None if answers is None else _answers(answers)
+
+    def example(line: int, row: Row) -> Iterable[Example]:
+        name = fields.identifier(fields.field(row, "example-id"), "example-id")
+        turns = tuple(fields.text(message, "utterance") for message in _objects(row, "messages-so-far"))
+        if not turns:
+            raise ValueError('field "messages-so-far" is empty; give at least one message')
+        if known is not None:
+            correct = known.get(name, ())
+        elif row.get("options-for-correct-answers") is None:
+            correct = ()
+        else:
+            correct = tuple(dict.fromkeys(_id(option) for option in _objects(row, "options-for-correct-answers")))
+        return (make(row, name, turns, correct),)
+
+    return parsed(source, listed_rows(source), example)
+
+
+def _answers(path: Path) -> dict[str, tuple[str, ...]]:
+    """The ids of the right answers of each example id."""
+    found: dict[str, tuple[str, ...]] = {}
+    for number, line in numbered_lines(path):
+        if isinstance(line, DataError):
+            raise line
+        if line.isspace():
+            continue
+        cells = line.rstrip("\r\n").split("\t")
+        if len(cells) < 2:
+            raise place(path, number, "no tab; write the example's id, a tab and the right candidate's id")
+        found[cells[0]] = found.get(cells[0], ()) + ((cells[1],) if cells[1] != "NONE" else ())
+    return found
+
+
+def _objects(row: Row, name: str) -> list[Any]:
+    value = fields.field(row, name)
+    if not isinstance(value, list):
+        raise ValueError(f'field "{name}" holds {named(value)}; write a list of objects')
+    for position, item in enumerate(value):
+        if not isinstance(item, dict):
+            raise ValueError(f'field "{name}" holds {named(item)} at position {position}; write objects only')
+    return value
+
+
+def _id(option: Row) -> str:
+    return fields.identifier(fields.field(option, "candidate-id"), "candidate-id")
+
+
+def ubuntu_v2(source: Path) -> Source:
+    """The Ubuntu Dialogue Corpus, version 2, as its ranking-dataset creator writes it: one CSV per split.
+
+    Training has ``Context``, ``Utterance`` and ``Label``: rows of label 1 are pairs, rows of label 0 (a random
+    utterance) give no example and are counted. Validation and test have ``Context``, ``Ground Truth Utterance`` and
+    ``Distractor_0`` to ``Distractor_8``: candidate lists with the right one first, as published; metrics here give
+    nothing for its place.
+
+    ``__eot__`` ends a turn, ``__eou__`` an utterance within one: turns are split at the former, the latter becomes a
+    blank. A piece without text is no turn.
+
+    Args:
+        source: the CSV file; gzip if named ``.gz``.
+    """
+
+    def example(line: int, row: Row) -> Iterable[Example]:
+        name = f"{stem(source)}:{line}"
+        turns = _turns(fields.text(row, "Context"))
+        if "Label" not in row:
+            distractors = sorted(
+                (column for column in row if re.fullmatch(r"Distractor_\d+", column)),
+                key=lambda column: int(column[11:]),
+            )
+            columns = ("Ground Truth Utterance", *distractors)
+            return (Example(turns, tuple(_plain(fields.text(row, column)) for column in columns), (0,), name),)
+        label = str(row["Label"]).strip()
+        if label not in ("0", "0.0", "1", "1.0"):
+            raise ValueError(f"label {label[:40]!r} is neither 0 nor 1; write one of them")
+        return (Example(turns, (_plain(fields.text(row, "Utterance")),), (0,), name),) if label[0] == "1" else ()
+
+    return parsed(source, rows(source), example)
+
+
+def _turns(text: str) -> tuple[str, ...]:
+    """Turns of a context; one empty turn where there is no text at all.
+
+    >>> _turns("hi __eou__ anyone ? __eou__ __eot__ yes __eou__ __eot__ ")
+    ('hi anyone ?', 'yes')
+    """
+    return tuple(filter(None, map(_plain, text.split("__eot__")))) or ("",)
+
+
+def _plain(text: str) -> str:
+    """An utterance without markers, blanks evened out.
+
+    >>> _plain("try sudo __eou__ it helps __eou__ __eot__")
+    'try sudo it helps'
+    """
+    return " ".join(text.replace("__eou__", " ").replace("__eot__", " ").split())

@@ -1,0 +1,115 @@
+"""A file that is one long JSON list of objects, read one object at a time.
+
+Knows JSON lists only; refuses to know what the objects mean.
+"""
+
+import codecs
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from polyrank.data.rows import MAX_LINE_BYTES, Row, checked, gzip_checked, opened, place, strict_json
+from polyrank.errors import DataError
+
+
+def listed_rows(
+    path: Path, *, max_item_bytes: int = MAX_LINE_BYTES, chunk_bytes: int = 2**20
+) -> Iterator[tuple[int, Row | DataError]]:
+    """Each object of a file that is one JSON list, with the line that it starts on; the list is never held whole.
+
+    Args:
+        path: the file; gzip if named ``.gz``.
+        max_item_bytes: the longest object, in characters.
+        chunk_bytes: how much is read at a time.
+
+    Raises:
+        DataError: it is not a JSON list. One cannot go on behind broken JSON here, so that is raised, not yielded.
+    """
+    text = _Window(path, chunk_bytes)
+    with gzip_checked(path, lambda: text.line), opened(path) as stream:
+        text.stream = stream
+        mark = text.peek()
+        if not mark:
+            return
+        if mark != "[":
+            raise place(path, text.line, "not a JSON list of examples; is this the right format?")
+        text.skip(1)
+        while (mark := text.peek()) != "]":
+            if mark != "{":
+                raise place(path, text.line, "the list is cut off or holds something that is no object; get it again")
+            yield text.line, text.take(max_item_bytes)
+            mark = text.peek()
+            if mark == ",":
+                text.skip(1)
+            elif mark != "]":
+                raise place(
+                    path, text.line, "a comma or the end of the list is missing; the file is cut off, get it again"
+                )
+
+
+_blanks = re.compile(r"[ \t\r\n]*")
+
+
+class _Window:
+    """The unread part of a JSON text, of which a little is in memory."""
+
+    def __init__(self, path: Path, chunk_bytes: int) -> None:
+        self.path, self.chunk_bytes = path, chunk_bytes
+        self.stream: BinaryIO = io.BytesIO()
+        self.buffer, self.position, self.line = "", 0, 1
+        self._decode = codecs.getincrementaldecoder("utf-8-sig")().decode
+        self._ended = False
+
+    def more(self) -> bool:
+        """Read a chunk; False at the end of the file."""
+        if self._ended:
+            return False
+        chunk = self.stream.read(self.chunk_bytes)
+        self._ended = not chunk
+        try:
+            text = self._decode(chunk, self._ended)
+        except UnicodeDecodeError as error:
+            breaks = self.buffer.count("\n", self.position) + bytes(error.object[: error.start]).count(b"\n")
+            raise place(self.path, self.line + breaks, "not UTF-8; save the file as UTF-8") from error
+        if not self._ended:
+            self.buffer, self.position = self.buffer[self.position :] + text, 0
+        return not self._ended
+
+    def skip(self, n: int) -> None:
+        """Pass over ``n`` characters."""
+        self.line += self.buffer.count("\n", self.position, self.position + n)
+        self.position += n
+
+    def peek(self) -> str:
+        """The next character that is no blank; empty at the end of the file."""
+        while True:
+            blanks = _blanks.match(self.buffer, self.position)
+            self.skip(blanks.end() - self.position if blanks else 0)
+            if self.position < len(self.buffer):
+                return self.buffer[self.position]
+            if not self.more():
+                return ""
+
+    def take(self, limit: int) -> Row | DataError:
+        """The object that starts here."""
+        while True:
+            line = self.line
+            try:
+                value, end = strict_json.raw_decode(self.buffer, self.position)
+            except (ValueError, RecursionError) as error:
+                # an object that ends beyond the window looks just like a broken one: read on before judging
+                cut_off = isinstance(error, json.JSONDecodeError) and len(self.buffer) - self.position <= limit
+                if cut_off and self.more():
+                    continue
+                where, what = (error.pos, error.msg) if isinstance(error, json.JSONDecodeError) else (0, str(error))
+                breaks = self.buffer.count("\n", self.position, max(where, self.position))
+                raise place(self.path, line + breaks, f"not JSON: {what}; get the file again") from error
+            escaped = any(self.buffer.find(mark, self.position, end) >= 0 for mark in ("\\ud", "\\uD"))
+            self.skip(end - self.position)
+            try:
+                return checked(value, escaped=escaped)
+            except ValueError as error:
+                return place(self.path, line, error)
