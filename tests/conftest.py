@@ -13,7 +13,28 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-WORDS = ["my", "wifi", "is", "down", "hello", "hi", "thanks", "the", "router", "light", "red", "green", "please", "restart", "it", "did", "that", "bill", "too", "high"]
+WORDS = [
+    "my",
+    "wifi",
+    "is",
+    "down",
+    "hello",
+    "hi",
+    "thanks",
+    "the",
+    "router",
+    "light",
+    "red",
+    "green",
+    "please",
+    "restart",
+    "it",
+    "did",
+    "that",
+    "bill",
+    "too",
+    "high",
+]
 
 
 @pytest.fixture(scope="session")

@@ -21,9 +21,14 @@ def batch_order(
         window: batches that are sorted together; 1 for no sorting.
         drop_last: whether to leave a short batch out.
 
+    Raises:
+        ValueError: ``batch_size`` is below 1.
+
     >>> sorted(int(i) for batch in batch_order([3, 1, 2], 2, seed=1, epoch=0) for i in batch)
     [0, 1, 2]
     """
+    if batch_size < 1:
+        raise ValueError(f"batch_size {batch_size} is below 1; use at least 1")
     generator = np.random.Generator(np.random.PCG64([seed, epoch]))
     sizes = np.asarray(lengths, dtype=np.int64)
     shuffled = generator.permutation(len(sizes))

@@ -14,10 +14,12 @@ def field(row: Row, name: str) -> Any:
 
     >>> field({"text": "hi"}, "id")
     Traceback (most recent call last):
-    ValueError: missing field "id"; the row has text
+    ValueError: missing field "id"; add it to the row, which has text
     """
     if name not in row:
-        raise ValueError(f'missing field "{name}"; the row has {", ".join(map(str, row)) or "none"}')
+        raise ValueError(
+            f'missing field "{name}"; add it to the row, which has {", ".join(map(str, row)) or "no fields"}'
+        )
     return row[name]
 
 

@@ -29,7 +29,7 @@ class ReadReport:
     Args:
         n_rows: rows of the file (lines, records, exchanges), bad ones included.
         n_examples: examples that they gave.
-        n_skipped: good rows that give no example: a dialogue of one turn, a label of 0.
+        n_skipped: good rows that give no example: a dialogue of one turn, a label of 0, a persona line.
         n_bad: bad rows that were left out.
         messages: what was wrong with the first three of them.
         min_candidates: fewest candidates of an example.

@@ -272,13 +272,15 @@ def write_rows(path: Path, objects: Iterable[Row]) -> None:
     """Write JSON lines: atomically, gzipped if named ``.gz``, the same bytes for the same objects.
 
     Raises:
-        DataError: an object holds a lone surrogate.
+        DataError: an object holds a lone surrogate or a number that is not finite; nothing is written.
     """
     lines = []
     for number, row in enumerate(objects, 1):
         try:
-            lines.append(json.dumps(row, ensure_ascii=False).encode("utf-8") + b"\n")
+            lines.append(json.dumps(row, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n")
         except UnicodeEncodeError as error:
             raise place(path, number, "holds a lone surrogate, which no file can; write whole characters") from error
+        except ValueError as error:
+            raise place(path, number, "holds a number that is not finite; write null instead") from error
     data = b"".join(lines)
     write_file(path, gzip.compress(data, mtime=0) if path.name.endswith(".gz") else data)

@@ -1,0 +1,466 @@
+"""Reading and writing examples and pools, and the order of batches; every file here is a real one."""
+
+import gzip
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import polyrank.data as data
+from polyrank.data import batch_order, read_examples, read_pool, sample_negatives, write_examples, write_pool
+from polyrank.errors import DataError, MissingExtraError, UsageError
+from polyrank.records import Candidate, Example
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared corpora are not here")
+
+PAIR = {"context": ["hi", "hello?"], "response": "yes"}
+
+
+def written(path: Path, *rows: Any) -> Path:
+    """A file of rows: bytes and texts as they are, anything else as JSON."""
+    lines = [
+        row if isinstance(row, bytes) else (row if isinstance(row, str) else json.dumps(row)).encode() for row in rows
+    ]
+    content = b"".join(line + b"\n" for line in lines)
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def test_exact_names() -> None:
+    assert set(data.__all__) == {
+        *("IMPORTERS", "Importer", "Kind", "Loaded", "ReadReport", "batch_order", "import_examples", "import_pool"),
+        *("read_examples", "read_pool", "sample_negatives", "write_examples", "write_pool"),
+    }
+    assert all(hasattr(data, name) for name in data.__all__)
+
+
+# reading
+
+
+def test_pairs_with_background_negatives_and_ids(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "train.jsonl",
+        {"context": "hi", "response": "hello"},
+        "",
+        {"id": "x", "context": ["a", ""], "response": "b", "negatives": ["c", "d"], "background": ["i am old"]},
+    )
+    loaded = read_examples(path)
+    assert loaded.examples == [
+        Example(("hi",), ("hello",), (0,), "train:1"),
+        Example(("a", ""), ("b", "c", "d"), (0,), "x", ("i am old",)),
+    ]
+    assert (loaded.report.n_rows, loaded.report.n_examples, loaded.report.n_empty_strings) == (2, 2, 1)
+    assert str(loaded.report) == "2 rows, 2 examples of 1 to 3 candidates; 1 empty text"
+
+
+def test_each_turn_answers_all_turns_before_it(tmp_path: Path) -> None:
+    turns = [{"speaker": s, "text": t} for s, t in [("user", "a"), ("agent", "b"), ("user", "c"), ("agent", "d")]]
+    path = written(tmp_path / "d.jsonl", {"id": "one", "turns": turns}, {"turns": ["only"]}, {"turns": ["x", "y"]})
+    loaded = read_examples(path)
+    assert loaded.examples == [
+        Example(("a",), ("b",), (0,), "one#1"),
+        Example(("a", "b"), ("c",), (0,), "one#2"),
+        Example(("a", "b", "c"), ("d",), (0,), "one#3"),
+        Example(("x",), ("y",), (0,), "d:3#1"),
+    ]
+    assert loaded.report.n_skipped == 1
+    assert "1 row without an example" in str(loaded.report)
+
+
+def test_dialogues_of_one_speaker(tmp_path: Path) -> None:
+    turns = [{"speaker": s, "text": t} for s, t in [("user", "a"), ("agent", "b"), ("user", "c"), ("agent", "d")]]
+    path = written(tmp_path / "d.jsonl", {"id": "one", "turns": turns})
+    assert [example.id for example in read_examples(path, speaker="agent").examples] == ["one#1", "one#3"]
+    with pytest.raises(DataError, match=r"no turn is by speaker 'Agent'; its speakers are agent, user"):
+        read_examples(path, speaker="Agent")
+    with pytest.raises(DataError, match=r"d\.jsonl:1: turn 0 has no speaker"):
+        read_examples(written(path, {"turns": ["a", "b"]}), speaker="agent")
+
+
+def test_candidates_and_pool_rows(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "test.jsonl.gz",
+        {"context": ["q"], "candidates": ["a", "b", "a"], "relevant": 1, "response": "b"},
+        {"context": ["q"], "candidates": ["a", "b"], "relevant": []},
+    )
+    loaded = read_examples(path)
+    assert loaded.examples[0] == Example(("q",), ("a", "b", "a"), (1,), "test:1")
+    assert (loaded.report.n_duplicate_candidates, loaded.report.n_unanswered) == (1, 1)
+    path = written(tmp_path / "q.jsonl", {"context": "q", "relevant_ids": ["r1", 2]})
+    assert read_examples(path).examples == [Example(("q",), id="q:1", relevant_ids=("r1", "2"))]
+
+
+def test_relevant_ids_are_checked_against_a_pool(tmp_path: Path) -> None:
+    pool = written(tmp_path / "pool.jsonl", {"id": "r1", "text": "a"})
+    path = written(
+        tmp_path / "q.jsonl", {"context": "q", "relevant_ids": "r1"}, {"context": "q", "relevant_ids": ["r9"]}
+    )
+    for given_pool in (pool, [Candidate("r1", "a")]):
+        with pytest.raises(DataError, match=r"q\.jsonl:2: relevant id 'r9' is not in the pool; "):
+            read_examples(path, pool=given_pool)
+    assert read_examples(path, pool=pool, skip_bad=True).report.n_bad == 1
+
+
+def test_the_first_good_row_decides_the_kind(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.jsonl", "{", PAIR, {"turns": ["a", "b"]})
+    loaded = read_examples(path, skip_bad=True)
+    assert (loaded.report.n_rows, loaded.report.n_examples, loaded.report.n_bad) == (3, 1, 2)
+    assert loaded.report.messages[1].startswith(f'{path}:3: missing field "response"; ')
+
+
+def test_arguments_that_do_not_go_with_the_kind(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.jsonl", PAIR)
+    with pytest.raises(UsageError, match="goes with dialogues only"):
+        read_examples(path, speaker="agent")
+    with pytest.raises(UsageError, match="goes with pool rows only"):
+        read_examples(path, pool=[])
+    with pytest.raises(UsageError, match="kind 'pears' is unknown"):
+        read_examples(path, kind="pears")  # type: ignore[arg-type]
+
+
+def test_duplicate_pairs_are_counted(tmp_path: Path) -> None:
+    assert read_examples(written(tmp_path / "x.jsonl", PAIR, PAIR, PAIR)).report.n_duplicate_pairs == 2
+
+
+def test_odd_but_good_texts(tmp_path: Path) -> None:
+    texts = ["", "😀", "שלום", "漢字", "a\0b", "long " * 100_000, "line\nbreak", "\u2028"]
+    path = written(tmp_path / "x.jsonl", {"context": [""], "candidates": texts, "relevant": [0]})
+    assert read_examples(path).examples[0].candidates == tuple(texts)
+    # an escaped pair of surrogates is one character
+    assert read_examples(written(path, r'{"context": "a", "response": "\ud83d\ude00"}')).examples[0].response == "😀"
+
+
+def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.jsonl", b"\xef\xbb\xbf" + json.dumps(PAIR).encode() + b"\r")
+    assert read_examples(path).examples[0].response == "yes"
+
+
+# bad input: each with its place
+
+BAD_LINES = {
+    "broken UTF-8": (b'{"context": "\xff"}', "byte 14 of the line is not UTF-8"),
+    "bad JSON": ('{"context": "a",}', "not JSON at character 17"),
+    "cut off": ('{"context": "a"', "not JSON at character 16"),
+    "NaN": ('{"context": "a", "response": "b", "weight": NaN}', "NaN is not JSON"),
+    "infinite": ('{"context": "a", "response": "b", "weight": 1e999}', "1e999 is too large a number"),
+    "nested": ("[" * 100_000, "nested too deeply"),
+    "list": ("[1]", "holds a list, not an object"),
+    "missing": ({"context": "a"}, 'missing field "response"; add it to the row, which has context'),
+    "type of context": ({"context": 3, "response": "b"}, 'field "context" holds a number'),
+    "type of a turn": ({"context": ["a", None], "response": "b"}, 'field "context" holds null at position 1'),
+    "no turns": ({"context": [], "response": "b"}, 'field "context" is an empty list'),
+    "type of response": ({"context": "a", "response": ["b"]}, 'field "response" holds a list'),
+    "type of id": ({"id": True, "context": "a", "response": "b"}, 'field "id" holds true or false'),
+    "surrogate": (r'{"context": "a", "response": "\ud800"}', r"lone surrogate \\ud800"),
+    "surrogate in a name": (r'{"context": "a", "response": "b", "\uDFFF": 1}', r"lone surrogate \\udfff"),
+    "too long": ({"context": "a" * 5000, "response": "b"}, "longer than 4,000 bytes"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_LINES)
+@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
+def test_bad_line_is_named_and_can_be_skipped(tmp_path: Path, case: str, name: str) -> None:
+    row, message = BAD_LINES[case]
+    path = written(tmp_path / name, PAIR, row, PAIR)
+    limit = 4_000 if case == "too long" else 2**23
+    with pytest.raises(DataError, match=rf"^{path}:2: .*{message}"):
+        read_examples(path, max_line_bytes=limit)
+    loaded = read_examples(path, skip_bad=True, max_line_bytes=limit)
+    assert (loaded.report.n_rows, loaded.report.n_bad, len(loaded.examples)) == (3, 1, 2)
+    assert loaded.report.messages[0].startswith(f"{path}:2: ")
+    assert loaded.report.messages[0] in str(loaded.report)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"context": "a", "candidates": ["b"], "relevant": [1]}, "relevant index 1 is outside the 1 candidates"),
+        ({"context": "a", "candidates": ["b"], "relevant": -1}, "relevant index -1 is outside"),
+        ({"context": "a", "candidates": ["b"], "relevant": [True]}, 'field "relevant" holds true or false'),
+        ({"context": "a", "candidates": ["b"], "relevant": [0, 0]}, 'field "relevant" names the same position twice'),
+        ({"context": "a", "candidates": ["b"]}, 'missing field "relevant"'),
+        ({"context": "a", "relevant_ids": ["b", "b"]}, 'field "relevant_ids" names the same id twice'),
+        ({"context": "a", "relevant_ids": [1.5]}, 'field "relevant_ids" holds a number'),
+        ({"turns": "a"}, 'field "turns" is no list'),
+        ({"turns": ["a", 1]}, "turn 1 has a number for a text"),
+        ({"turns": ["a", {"speaker": "b"}]}, "turn 1 has null for a text"),
+        ({"turns": [{"speaker": 1, "text": "b"}]}, "turn 0 has a number for a speaker"),
+        ({"text": "a"}, 'cannot tell the kind of row; it needs one of "turns"'),
+    ],
+)
+def test_bad_first_row(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    path = written(tmp_path / "x.jsonl", row)
+    with pytest.raises(DataError, match=rf"^{path}:1: {message}"):
+        read_examples(path)
+
+
+def test_only_three_messages_are_kept(tmp_path: Path) -> None:
+    report = read_examples(written(tmp_path / "x.jsonl", *["{"] * 5, PAIR), skip_bad=True).report
+    assert (report.n_bad, len(report.messages)) == (5, 3)
+
+
+def test_no_rows_and_no_good_rows(tmp_path: Path) -> None:
+    for name in ("x.jsonl", "x.jsonl.gz", "x.csv"):
+        (tmp_path / name).write_bytes(b"")
+        with pytest.raises(DataError, match=r"holds no rows"):
+            read_examples(tmp_path / name)
+    with pytest.raises(DataError, match=r"none of its 1 row gives an example; the first bad one: .*:1: not JSON"):
+        read_examples(written(tmp_path / "x.jsonl", "{"), skip_bad=True)
+
+
+def test_default_limit_of_a_line(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.jsonl", PAIR, {"context": "a" * 10_000_000, "response": "b"}, PAIR)
+    with pytest.raises(DataError, match=r"x\.jsonl:2: the line is longer than 8,388,608 bytes"):
+        read_examples(path)
+    assert len(read_examples(path, skip_bad=True).examples) == 2
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"absent\.jsonl: no such file"):
+        read_examples(tmp_path / "absent.jsonl")
+    with pytest.raises(DataError, match=r"cannot be read: Is a directory"):
+        read_examples(tmp_path)
+    (tmp_path / "a.jsonl.gz").write_text("{}")
+    with pytest.raises(DataError, match=r"named \.gz but is not gzip"):
+        read_examples(tmp_path / "a.jsonl.gz")
+    (tmp_path / "a.jsonl").write_bytes(gzip.compress(b"{}"))
+    with pytest.raises(DataError, match=r"is gzip but not named \.gz"):
+        read_examples(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize("skip_bad", [False, True])
+def test_damaged_gzip_is_never_taken_for_the_end(tmp_path: Path, skip_bad: bool) -> None:
+    generator = np.random.Generator(np.random.PCG64(1))
+    rows = [{"context": generator.bytes(3000).hex(), "response": "b"} for _ in range(100)]
+    path = written(tmp_path / "x.jsonl.gz", *rows)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"x\.jsonl\.gz:\d+: the gzip stream ends too early"):
+        read_examples(path, skip_bad=skip_bad)
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 255
+    path.write_bytes(flipped)
+    with pytest.raises(DataError, match=r"x\.jsonl\.gz:\d+: "):
+        read_examples(path)
+
+
+# CSV and Parquet
+
+
+def test_csv_pairs(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", "id,context,response", 'a,"hi, you\nthere",hello', ',"say ""x""",', "c,d,e")
+    loaded = read_examples(path)
+    assert loaded.examples == [
+        Example(("hi, you\nthere",), ("hello",), (0,), "a"),
+        Example(('say "x"',), ("",), (0,), "x:4"),
+        Example(("d",), ("e",), (0,), "c"),
+    ]
+
+
+def test_bad_csv_records_keep_their_lines(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", "context,response", '"a\nb",c', "d", b"\xff,e", '"f"g,h', "i,j", '"k')
+    loaded = read_examples(path, skip_bad=True)
+    assert [example.context for example in loaded.examples] == [("a\nb",), ("i",)]
+    assert loaded.report.n_bad == 4
+    assert loaded.report.messages[0] == f"{path}:4: 1 cells, but the header names 2; check its commas and quotes"
+    assert loaded.report.messages[1].startswith(f"{path}:5: byte 1 of the line is not UTF-8")
+    assert loaded.report.messages[2].startswith(f"{path}:6: not CSV: ")
+    with pytest.raises(DataError, match=r"x\.csv:2: cannot tell the kind of row; .* and has question, answer"):
+        read_examples(written(path, "question,answer", "a,b"))
+    with pytest.raises(DataError, match=r"x\.csv:1: two columns have the same name"):
+        read_examples(written(path, "a,a", "1,2"))
+    with pytest.raises(DataError, match=r"x\.csv:1: byte 1 of the line is not UTF-8"):
+        read_examples(written(path, b"\xff,a", "1,2"), skip_bad=True)
+
+
+def test_long_csv_cells(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", "context,response", f"{'a' * 200_000},b")
+    assert len(read_examples(path).examples[0].context[0]) == 200_000
+
+
+def test_parquet_pairs(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = tmp_path / "x.parquet"
+    parquet.write_table(pyarrow.table({"context": [["a", "b"], ["c"]], "response": ["d", None]}), path)
+    assert read_examples(path, skip_bad=True).examples == [Example(("a", "b"), ("d",), (0,), "x:1")]
+    with pytest.raises(DataError, match=r'x\.parquet:2: field "response" holds null'):
+        read_examples(path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DataError, match=r"x\.parquet: not a sound Parquet file"):
+        read_examples(path)
+
+
+def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match=r"polyrank\[parquet\]"):
+        read_examples(tmp_path / "x.parquet")
+
+
+# pools
+
+
+def test_pools_of_every_format(tmp_path: Path) -> None:
+    path = written(tmp_path / "p.jsonl", {"id": 7, "text": "a", "metadata": {"k": 1}}, {"text": ""})
+    assert read_pool(path) == [Candidate("7", "a", {"k": 1}), Candidate("2", "")]
+    assert read_pool(written(tmp_path / "p.csv", "id,text", "x,y")) == [Candidate("x", "y")]
+    assert read_pool(written(tmp_path / "p.txt", "hello", "", "bye \r")) == [
+        Candidate("1", "hello"),
+        Candidate("3", "bye "),
+    ]
+    assert read_pool(written(tmp_path / "p.txt.gz", "hello")) == [Candidate("1", "hello")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}], r":2: id 'a' was used at line 1 already"),
+        ([{"id": "a"}], r':1: missing field "text"'),
+        ([{"text": "a", "metadata": 1}], r':1: field "metadata" holds a number'),
+        (["{"], r":1: not JSON"),
+        ([], r": holds no candidates"),
+    ],
+)
+def test_bad_pools(tmp_path: Path, rows: list[Any], message: str) -> None:
+    path = written(tmp_path / "p.jsonl", *rows)
+    with pytest.raises(DataError, match=f"^{path}{message}"):
+        read_pool(path)
+
+
+def test_bad_line_of_a_text_pool(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"p\.txt:2: byte 1"):
+        read_pool(written(tmp_path / "p.txt", "a", b"\xff"))
+
+
+# writing
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
+TEXTS = st.lists(TEXT, max_size=3).map(tuple)
+
+
+@st.composite
+def examples(draw: st.DrawFn) -> Example:
+    candidates = draw(TEXTS)
+    relevant = draw(st.sets(st.sampled_from(range(len(candidates))))) if candidates else set()
+    return Example(
+        context=(draw(TEXT), *draw(TEXTS)),
+        candidates=candidates,
+        relevant=tuple(relevant),
+        id=draw(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)),
+        background=draw(TEXTS),
+        relevant_ids=tuple(draw(st.sets(TEXT, max_size=2))),
+    )
+
+
+@given(st.lists(examples(), min_size=1, max_size=4), st.sampled_from(["x.jsonl", "x.jsonl.gz"]))
+def test_what_is_written_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, found: list[Example], name: str
+) -> None:
+    path = tmp_path_factory.mktemp("round") / name
+    write_examples(path, found)
+    assert read_examples(path).examples == found
+    first = path.read_bytes()
+    write_examples(path, found)
+    assert path.read_bytes() == first
+
+
+@given(st.dictionaries(TEXT.filter(bool), TEXT, min_size=1, max_size=4))
+def test_pool_round_trip(tmp_path_factory: pytest.TempPathFactory, texts: dict[str, str]) -> None:
+    path = tmp_path_factory.mktemp("round") / "p.jsonl"
+    pool = [Candidate(id_, text, {"n": 1} if text else {}) for id_, text in texts.items()]
+    write_pool(path, pool)
+    assert read_pool(path) == pool
+
+
+def test_what_cannot_be_read_back_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    with pytest.raises(DataError, match=r"x\.jsonl:1: example 'e' has no turns"):
+        write_examples(path, [Example((), ("a",), id="e")])
+    with pytest.raises(DataError, match=r"x\.jsonl:1: holds a lone surrogate"):
+        write_examples(path, [Example(("\ud800",))])
+    with pytest.raises(DataError, match=r"x\.jsonl:1: holds a number that is not finite"):
+        write_pool(path, [Candidate("a", "b", {"x": float("nan")})])
+    assert not path.exists()
+
+
+# batches
+
+
+@given(
+    st.lists(st.integers(0, 50), max_size=60),
+    st.integers(1, 7),
+    st.integers(0, 2**32),
+    st.integers(0, 9),
+    st.integers(1, 4),
+)
+def test_every_index_once_per_epoch(lengths: list[int], batch_size: int, seed: int, epoch: int, window: int) -> None:
+    order = batch_order(lengths, batch_size, seed=seed, epoch=epoch, window=window)
+    assert sorted(int(i) for batch in order for i in batch) == list(range(len(lengths)))
+    assert sum(len(batch) < batch_size for batch in order) <= 1
+    again = batch_order(lengths, batch_size, seed=seed, epoch=epoch, window=window)
+    assert all(np.array_equal(a, b) for a, b in zip(order, again, strict=True))
+    full = batch_order(lengths, batch_size, seed=seed, epoch=epoch, window=window, drop_last=True)
+    assert len(full) == len(lengths) // batch_size
+    assert all(len(batch) == batch_size for batch in full)
+
+
+def test_batches_hold_like_lengths_and_epochs_differ() -> None:
+    lengths = np.random.Generator(np.random.PCG64(0)).integers(1, 200, 1000).tolist()
+    widths = {
+        window: sum(max(lengths[int(i)] for i in b) for b in batch_order(lengths, 10, seed=1, epoch=0, window=window))
+        for window in (1, 50)
+    }
+    assert widths[50] < 0.7 * widths[1]
+    first, second = (np.concatenate(batch_order(lengths, 10, seed=1, epoch=epoch)) for epoch in (0, 1))
+    assert not np.array_equal(first, second)
+    with pytest.raises(ValueError, match="batch_size 0 is below 1"):
+        batch_order([1], 0, seed=0, epoch=0)
+
+
+@given(st.integers(0, 30), st.sets(st.integers(0, 29), max_size=4), st.integers(0, 12), st.integers(0, 99))
+def test_negatives_are_distinct_allowed_and_repeatable(n_pool: int, exclude: set[int], count: int, index: int) -> None:
+    found = sample_negatives(n_pool, exclude, count, seed=3, epoch=1, index=index).tolist()
+    allowed = set(range(n_pool)) - exclude
+    assert len(found) == len(set(found)) == min(count, len(allowed))
+    assert set(found) <= allowed
+    assert found == sample_negatives(n_pool, exclude, count, seed=3, epoch=1, index=index).tolist()
+
+
+def test_negatives_are_drawn_evenly() -> None:
+    drawn = [int(i) for index in range(3000) for i in sample_negatives(6, {2}, 2, seed=0, epoch=0, index=index)]
+    counts = np.bincount(drawn, minlength=6)
+    assert counts[2] == 0
+    assert np.all(np.abs(np.delete(counts, 2) - 1200) < 150)
+
+
+# real corpora
+
+
+@needs_shared
+def test_star_dialogues() -> None:
+    loaded = read_examples(SHARED / "star" / "train.dialogues.jsonl.gz", speaker="agent")
+    assert loaded.report.n_rows == 4822
+    assert loaded.report.n_bad == 0
+    assert all(len(example.context) == int(example.id.rpartition("#")[2]) for example in loaded.examples)
+
+
+@needs_shared
+def test_ubuntu_pool() -> None:
+    pool = read_pool(SHARED / "ubuntu-irc" / "pool.jsonl.gz")
+    assert len(pool) == 51113
+    loaded = read_examples(SHARED / "ubuntu-irc" / "test.pool.jsonl.gz", pool=pool)
+    assert len(loaded.examples) == 4022
+    assert loaded.report.max_candidates == loaded.report.n_unanswered == 0
+
+
+@needs_shared
+def test_candidate_lists() -> None:
+    report = read_examples(SHARED / "mutual" / "dev.jsonl.gz").report
+    assert (report.n_examples, report.min_candidates, report.max_candidates) == (886, 4, 4)

@@ -1,0 +1,323 @@
+"""Importers of published formats, on small files written to those formats."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyrank.data import IMPORTERS, import_examples, import_pool, read_examples, read_pool, write_examples
+from polyrank.data.listed import listed_rows
+from polyrank.errors import DataError, UsageError
+from polyrank.records import Candidate, Example
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+
+
+def written(path: Path, *lines: str | bytes) -> Path:
+    content = b"".join((line if isinstance(line, bytes) else line.encode()) + b"\n" for line in lines)
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    return path
+
+
+def test_every_format_is_named() -> None:
+    assert list(IMPORTERS) == ["convai2", "dstc7", "dstc7-pool", "pairs", "triplets", "ubuntu-v2", "wikipedia"]
+    with pytest.raises(UsageError, match=r"format 'list' is unknown; use convai2, .* or wikipedia"):
+        import_examples("list", ".")
+
+
+@pytest.mark.parametrize("name", IMPORTERS)
+def test_absent_and_empty_files(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match="absent: no such file"):
+        import_examples(name, tmp_path / "absent")
+    with pytest.raises(DataError, match="holds no rows"):
+        import_examples(name, written(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize("name", IMPORTERS)
+def test_broken_utf8_is_named(tmp_path: Path, name: str) -> None:
+    first = {"dstc7": "[", "dstc7-pool": "[", "convai2": "1 a\tb", "wikipedia": "a\tb"}.get(name, "")
+    with pytest.raises(DataError, match=r"/x:2: .*not UTF-8"):
+        import_examples(name, written(tmp_path / "x", first, b'{"a": "\xff"}'))
+
+
+# ConvAI2
+
+
+def test_convai2_with_candidates(tmp_path: Path) -> None:
+    source = written(
+        tmp_path / "valid.txt",
+        "1 your persona: i like cats.",
+        "2 partner's persona: i like dogs.",
+        "3 __SILENCE__\thello\t\tbye|hello",
+        "4 hi\thow are you|how do you do\t\thow do you do|no|how are you|no",
+        r"5 fine\nand you\tgood\t\t|good|",
+        "1 your persona: i am new.",
+        "2 hey\tyo\t\tyo|no",
+    )
+    source.write_text(source.read_text().replace("\\t", "\t"))
+    loaded = import_examples("convai2", source)
+    first = ("i like cats.", "partner's persona: i like dogs.")
+    assert loaded.examples == [
+        # without a turn before it, "hello" answers nothing, but it was said
+        Example(("hello", "hi"), ("how do you do", "no", "how are you", "no"), (0, 2), "valid:4", first),
+        Example(("hello", "hi", "how are you", "fine\nand you"), ("", "good", ""), (1,), "valid:5", first),
+        Example(("hey",), ("yo", "no"), (0,), "valid:7", ("i am new.",)),
+    ]
+    assert loaded.report.n_skipped == 4
+    assert loaded.report.n_duplicate_candidates == 2
+
+
+def test_convai2_without_candidates(tmp_path: Path) -> None:
+    source = written(
+        tmp_path / "x.txt.gz", "1 hi\thello", "2 nobody answers this", "3 well?\t__SILENCE__", "4 so\tso what\t"
+    )
+    assert import_examples("convai2", source).examples == [
+        Example(("hi",), ("hello",), (0,), "x:1"),
+        Example(("hi", "hello", "nobody answers this", "well?", "so"), ("so what",), (0,), "x:4"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("2 a\tb\t\tc|d", "label 'b' is not among the 2 candidates"),
+        ("hello\tthere", "begins with no line number"),
+        ("0 a\tb", "is numbered 0 after 1; a new dialogue begins with 1"),
+    ],
+)
+def test_bad_convai2_line(tmp_path: Path, line: str, message: str) -> None:
+    source = written(tmp_path / "x.txt", "1 a\tb", line)
+    with pytest.raises(DataError, match=rf"x\.txt:2: {message}"):
+        import_examples("convai2", source)
+    assert import_examples("convai2", source, skip_bad=True).report.n_bad == 1
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the shared corpora are not here")
+def test_real_convai2_file(tmp_path: Path) -> None:
+    loaded = import_examples("convai2", SHARED / "convai2-valid" / "valid_self_original_no_cands.txt")
+    assert len(loaded.examples) == 7801
+    assert all(example.background for example in loaded.examples)
+    prepared = read_examples(SHARED / "convai2-valid" / "all.jsonl.gz").examples
+    assert [(e.context, e.response) for e in loaded.examples] == [(e.context, e.response) for e in prepared]
+    write_examples(tmp_path / "x.jsonl.gz", loaded.examples)
+    assert read_examples(tmp_path / "x.jsonl.gz").examples == loaded.examples
+
+
+# DSTC7
+
+
+def option(id_: str, text: str) -> dict[str, str]:
+    return {"candidate-id": id_, "utterance": text}
+
+
+def item(number: int, options: list[dict[str, str]], correct: list[dict[str, str]] | None) -> dict[str, Any]:
+    messages = [{"speaker": "participant_1", "utterance": "help"}, {"speaker": "participant_1", "utterance": "please"}]
+    found: dict[str, Any] = {"data-split": "train", "example-id": number, "messages-so-far": messages}
+    if correct is not None:
+        found["options-for-correct-answers"] = correct
+    return found | {"options-for-next": options}
+
+
+OPTIONS = [option("A", "no"), option("B", ""), option("C", "yes")]
+
+
+@pytest.mark.parametrize("indent", [None, 4])
+def test_dstc7(tmp_path: Path, indent: int | None) -> None:
+    items = [item(1, OPTIONS, [option("C", "yes")]), item(2, OPTIONS, []), item(3, OPTIONS, None)]
+    source = written(tmp_path / "x.json", json.dumps(items, indent=indent))
+    loaded = import_examples("dstc7", source)
+    turns, texts = ("help", "please"), ("no", "", "yes")
+    assert loaded.examples == [
+        Example(turns, texts, (2,), "1"),
+        Example(turns, texts, (), "2"),
+        Example(turns, texts, (), "3"),
+    ]
+    assert (loaded.report.n_unanswered, loaded.report.n_empty_strings) == (2, 3)
+
+
+def test_dstc7_with_published_answers(tmp_path: Path) -> None:
+    source = written(tmp_path / "x.json", json.dumps([item(1, OPTIONS, None), item(2, OPTIONS, None)]))
+    answers = written(tmp_path / "answers.tsv", "1\tB\t", "2\tNONE\t", "")
+    assert [e.relevant for e in import_examples("dstc7", source, answers=answers).examples] == [(1,), ()]
+    assert [e.relevant_ids for e in import_examples("dstc7-pool", source, answers=answers).examples] == [("B",), ()]
+    with pytest.raises(DataError, match=r"answers\.tsv:1: no tab"):
+        import_examples("dstc7", source, answers=written(answers, "1 B"))
+
+
+def test_dstc7_pool(tmp_path: Path) -> None:
+    row = item(1, [], [option("B", "b"), option("B", "b")])
+    del row["options-for-next"]
+    source = written(tmp_path / "x.json", json.dumps([row]))
+    assert import_examples("dstc7-pool", source).examples == [Example(("help", "please"), id="1", relevant_ids=("B",))]
+    published = written(tmp_path / "pool.tsv", "A\ta\twith tab", "B\t")
+    assert import_pool(published, tmp_path / "pool.jsonl.gz") == 2
+    assert read_pool(tmp_path / "pool.jsonl.gz") == [Candidate("A", "a\twith tab"), Candidate("B", "")]
+    for lines, message in ((["A\ta", "A\tb"], ":2: id 'A' was used at line 1"), (["A"], ":1: no tab")):
+        with pytest.raises(DataError, match=rf"pool\.tsv{message}"):
+            import_pool(written(published, *lines), tmp_path / "out.jsonl")
+
+
+def test_bad_dstc7_item_is_named_by_its_line(tmp_path: Path) -> None:
+    good = json.dumps(item(1, OPTIONS, []))
+    for bad, message in (
+        ('{"example-id": 2}', 'missing field "messages-so-far"'),
+        ('{"example-id": 2, "messages-so-far": []}', 'field "messages-so-far" is empty'),
+        ('{"example-id": 2, "messages-so-far": "a"}', 'field "messages-so-far" holds a text'),
+        ('{"example-id": 2, "messages-so-far": ["a"]}', 'field "messages-so-far" holds a text at position 0'),
+        (r'{"example-id": "\ud800"}', r"lone surrogate \\ud800"),
+    ):
+        source = written(tmp_path / "x.json", "[", good + ",", "", bad + ",", good, "]")
+        with pytest.raises(DataError, match=rf"x\.json:4: {message}"):
+            import_examples("dstc7", source)
+        report = import_examples("dstc7", source, skip_bad=True).report
+        assert (report.n_rows, report.n_bad) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["{}"], r":1: not a JSON list"),
+        (["", "3"], r":2: not a JSON list"),
+        (["[", "{}", "{}]"], r":3: a comma or the end of the list is missing"),
+        (["[", "{},", "3]"], r":3: the list is cut off or holds something that is no object"),
+        (["[", "{},"], r":3: the list is cut off"),
+        (["[", '{"a": 1,', '"b": }]'], r":3: not JSON: Expecting value"),
+        (["[", '{"a": NaN}]'], r":2: not JSON: NaN is not JSON"),
+    ],
+)
+@pytest.mark.parametrize("chunk_bytes", [3, 2**20])
+def test_broken_list(tmp_path: Path, lines: list[str], message: str, chunk_bytes: int) -> None:
+    source = written(tmp_path / "x.json", *lines)
+    with pytest.raises(DataError, match=rf"x\.json{message}"):
+        list(listed_rows(source, chunk_bytes=chunk_bytes))
+
+
+def test_long_and_deep_items_and_cut_gzip(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"x\.json:2: not JSON: "):
+        list(listed_rows(written(tmp_path / "x.json", "[", '{"a": ' + "[" * 100_000)))
+    source = written(tmp_path / "x.json", json.dumps([{"a": "b" * 5000}]))
+    assert len(list(listed_rows(source, chunk_bytes=100))) == 1
+    with pytest.raises(DataError, match=r"x\.json:1: not JSON: Unterminated string"):
+        list(listed_rows(source, chunk_bytes=100, max_item_bytes=1000))
+    source = written(tmp_path / "x.json.gz", "[", json.dumps({"a": "b" * 5000}) + ",", "{}]")
+    source.write_bytes(source.read_bytes()[:-12])
+    with pytest.raises(DataError, match=r"x\.json\.gz:\d: the gzip stream ends too early"):
+        list(listed_rows(source))
+
+
+@given(
+    st.lists(
+        st.dictionaries(
+            st.text(st.characters(codec="utf-8"), max_size=3), st.integers() | st.text("é😀\n}", max_size=5)
+        )
+    ),
+    st.integers(1, 40),
+    st.sampled_from([None, 2]),
+    st.booleans(),
+)
+def test_lists_are_read_whole_whatever_the_chunk(
+    tmp_path_factory: pytest.TempPathFactory,
+    items: list[dict[str, Any]],
+    chunk_bytes: int,
+    indent: int | None,
+    ascii_: bool,
+) -> None:
+    path = tmp_path_factory.mktemp("list") / "x.json"
+    path.write_text(json.dumps(items, indent=indent, ensure_ascii=ascii_), encoding="utf-8")
+    assert [row for _, row in listed_rows(path, chunk_bytes=chunk_bytes)] == items
+
+
+# Ubuntu version 2
+
+
+def test_ubuntu_v2_training(tmp_path: Path) -> None:
+    source = written(
+        tmp_path / "train.csv",
+        "Context,Utterance,Label",
+        "hi __eou__ there __eou__ __eot__ yes ? __eou__ __eot__ ,try __eou__ this __eou__,1.0",
+        "a __eou__ __eot__,b __eou__,0",
+        "__eou__ __eot__,b __eou__,1",
+    )
+    loaded = import_examples("ubuntu-v2", source)
+    assert loaded.examples == [
+        Example(("hi there", "yes ?"), ("try this",), (0,), "train:2"),
+        Example(("",), ("b",), (0,), "train:4"),
+    ]
+    assert loaded.report.n_skipped == 1
+    with pytest.raises(DataError, match=r"train\.csv:2: label '2' is neither 0 nor 1"):
+        import_examples("ubuntu-v2", written(source, "Context,Utterance,Label", "a,b,2"))
+
+
+def test_ubuntu_v2_lists(tmp_path: Path) -> None:
+    names = [f"Distractor_{i}" for i in (0, 10, 9, *range(1, 9))]
+    source = written(
+        tmp_path / "valid.csv",
+        ",".join(["Context", "Ground Truth Utterance", *names]),
+        ",".join(["a __eot__", "right __eou__", *(name[11:] for name in names)]),
+    )
+    assert import_examples("ubuntu-v2", source).examples == [
+        Example(("a",), ("right", *(str(i) for i in range(11))), (0,), "valid:2")
+    ]
+    with pytest.raises(DataError, match=r'valid\.csv:2: missing field "Ground Truth Utterance"'):
+        import_examples("ubuntu-v2", written(source, "Context,Utterance", "a,b"))
+
+
+# texts
+
+
+def test_wikipedia(tmp_path: Path) -> None:
+    source = written(tmp_path / "w.txt", "one a.\ttwo b.\tthree c.", "alone", " x \t\ty y y")
+    loaded = import_examples("wikipedia", source, seed=5)
+    assert [example.id for example in loaded.examples] == ["w:1", "w:3"]
+    assert loaded.report.n_skipped == 1
+    for example, sentences in zip(loaded.examples, (["one a.", "two b.", "three c."], ["x", "y y y"]), strict=True):
+        assert example.candidates == (" ".join(s for s in sentences if s != example.context[0]),)
+        assert example.context[0] in sentences
+    # the sentence depends on the seed and the line only
+    assert (
+        import_examples("wikipedia", written(source, "one a.\ttwo b.\tthree c."), seed=5).examples
+        == loaded.examples[:1]
+    )
+    chosen = {import_examples("wikipedia", source, seed=seed).examples[0].context[0] for seed in range(20)}
+    assert chosen == {"one a.", "two b.", "three c."}
+    short = import_examples("wikipedia", source, seed=5, max_words=2).examples[0]
+    assert short.candidates[0] == " ".join(loaded.examples[0].candidates[0].split()[:2])
+
+
+def test_conversational_pairs_go_back_in_time(tmp_path: Path) -> None:
+    row = {
+        "context/1": "Hello, how are you?",
+        "context/0": "I am fine. And you?",
+        "context": "Great.",
+        "response": "Yes.",
+    }
+    many = {f"context/{i}": str(i) for i in range(12)} | {"context": "now", "response": "r", "context/12": ""}
+    source = written(tmp_path / "x.json", json.dumps(row), json.dumps(many))
+    assert import_examples("pairs", source).examples == [
+        Example(("Hello, how are you?", "I am fine. And you?", "Great."), ("Yes.",), (0,), "x:1"),
+        Example((*map(str, reversed(range(12))), "now"), ("r",), (0,), "x:2"),
+    ]
+    with pytest.raises(DataError, match=r'x\.json:1: field "context/0" holds a number'):
+        import_examples("pairs", written(source, '{"context": "a", "context/0": 1, "response": "b"}'))
+
+
+def test_triplets(tmp_path: Path) -> None:
+    source = written(tmp_path / "x.csv", "anchor,positive,negative_10,negative_2", "a,p,ten,two", "b,q,,")
+    assert import_examples("triplets", source).examples == [
+        Example(("a",), ("p", "two", "ten"), (0,), "x:2"),
+        Example(("b",), ("q", "", ""), (0,), "x:3"),
+    ]
+    lines = (
+        '{"query": "a", "positive": "p", "negative": "n"}',
+        '{"id": 4, "anchor": "a", "positive": "p", "negative": null}',
+    )
+    assert import_examples("triplets", written(tmp_path / "x.jsonl", *lines)).examples == [
+        Example(("a",), ("p", "n"), (0,), "x:1"),
+        Example(("a",), ("p",), (0,), "4"),
+    ]
+    with pytest.raises(DataError, match=r'x\.csv:2: missing field "anchor"'):
+        import_examples("triplets", written(source, "a,b", "c,d"))
