@@ -157,7 +157,8 @@ from polyrank.index import write_index
 from polyrank.records import Candidate
 for round in range(10_000):
     pool = [Candidate(str(i), f"text {round} {i}") for i in range(200)]
-    write_index(Path(sys.argv[1]), pool, np.full((200, 16), round + 1, np.float32), fingerprint="f", model="m", replace=True)
+    vectors = np.full((200, 16), round + 1, np.float32)
+    write_index(Path(sys.argv[1]), pool, vectors, fingerprint="f", model="m", replace=True)
     print(round, flush=True)
 """
 

@@ -1,6 +1,6 @@
 """Metrics equal the average over all ways to break ties, and constant or knowing scorers get what they must."""
 
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def brute_force(scores: list[int], relevant: set[int], k: int) -> tuple[float, f
     """Means over every order of the candidates that sorts by score."""
     rows = []
     for order in permutations(range(len(scores))):
-        if any(scores[a] < scores[b] for a, b in zip(order, order[1:], strict=False)):
+        if any(scores[a] < scores[b] for a, b in pairwise(order)):
             continue
         ranks = sorted(order.index(i) + 1 for i in relevant)
         rows.append(

@@ -146,7 +146,8 @@ def test_code_initialisations(tiny_backbone: Path) -> None:
     )  # no mean pooling: the papers'
     assert isinstance(uniform, PolyEncoder)
     assert uniform.codes is not None
-    assert 0 <= uniform.codes.min() < 0.1 and 0.9 < uniform.codes.max() < 1
+    assert 0 <= uniform.codes.min() < 0.1
+    assert 0.9 < uniform.codes.max() < 1
     normal, _ = make(
         tiny_backbone, PolyConfig(backbone=str(tiny_backbone), n_codes=64, code_init="normal", code_std=0.02)
     )

@@ -1,4 +1,4 @@
-"""The text policy: contexts keep their end, candidates their start, pairs share a budget, nothing is too odd to read."""
+"""The text policy: contexts keep their end, candidates their start, pairs share a budget; odd text is read."""
 
 from pathlib import Path
 from typing import Any

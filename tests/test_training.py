@@ -152,12 +152,14 @@ def test_a_polite_signal_saves_and_names_the_way_on(
     checkpoint = tmp_path / "run" / "checkpoint.safetensors"
     deadline = time.monotonic() + 60
     while not checkpoint.exists():
-        assert child.poll() is None and time.monotonic() < deadline
+        assert child.poll() is None
+        assert time.monotonic() < deadline
         os.sched_yield()
     child.send_signal(number)
     _, talk = child.communicate(timeout=60)
     assert child.returncode == code
-    assert "--resume" in talk and "Traceback" not in talk
+    assert "--resume" in talk
+    assert "Traceback" not in talk
     assert checkpoint.exists()
 
 
@@ -302,7 +304,8 @@ def test_cross_encoders_need_listwise_and_data_needs_answers(
 def test_a_poly_encoder_starts_from_a_bi_encoder(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     bi = train(recipe(task, tiny_backbone, tmp_path / "bi", BiConfig(reduction="mean", output_scale=2.0), epochs=1))[0]
     start_from = recipe(
-        task, tiny_backbone, tmp_path / "poly", PolyConfig(n_codes=3, code_init="normal", code_std=0.0, reduction="mean"),
+        task, tiny_backbone, tmp_path / "poly",
+        PolyConfig(n_codes=3, code_init="normal", code_std=0.0, reduction="mean"),
         init_from=str(bi.model), max_steps=1, lr=0.0, weight_decay=0.0,
     )  # fmt: skip
     poly = train(start_from)[0]

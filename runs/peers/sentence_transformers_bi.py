@@ -3,8 +3,9 @@
     python runs/peers/sentence_transformers_bi.py default|matched SET --data FOLDER --budget 1920 --limit 1000
 
 "default": cosine x 20, right-hand truncation, learning rate 5e-5 with linear decay, as its trainer does by default.
-"matched": left truncation, and the learning rate and warm-up of our recipe. The loop is plain torch around the library's model
-and loss, so that no further dependency is needed; shared tower, mean reduction, 128 tokens on both sides.
+"matched": left truncation, and the learning rate and warm-up of our recipe.
+The loop is plain torch around the library's model and loss, so that no further dependency is needed; shared tower, mean
+reduction, 128 tokens on both sides.
 """
 
 import argparse

@@ -17,7 +17,7 @@ from polyrank import __version__
 from polyrank.config import ModelConfig, TextPolicy, from_dict, model_from_dict, model_to_dict
 from polyrank.durable import new_folder, sha256_file
 from polyrank.errors import ArtifactError, ConfigError
-from polyrank.models import Model
+from polyrank.models import CrossEncoder, Model
 from polyrank.models.build import empty_model
 from polyrank.text import Texts, read_subwords
 
@@ -61,7 +61,6 @@ def save_model(
         UsageError: the folder exists and ``replace`` is false.
         ResourceError: the disk is full.
     """
-    backbone = model.backbone if hasattr(model, "backbone") else model.context_tower.backbone
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _own_state(model).items()}
     files = {
         "model.safetensors": safetensors.torch.save(tensors),
@@ -72,7 +71,7 @@ def save_model(
         "written_by": __version__,
         "model": model_to_dict(config),
         "text": asdict(texts.policy),
-        "backbone": _plain(backbone.config.to_dict()),
+        "backbone": _plain(model.backbone.config.to_dict()),
         "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
         "metadata": metadata or {},
     }
@@ -88,12 +87,12 @@ def save_model(
 def _own_state(model: Model) -> dict[str, torch.Tensor]:
     """The state without a shared tower's second name, since safetensors stores each tensor once."""
     state: dict[str, torch.Tensor] = model.state_dict()
-    shared = not hasattr(model, "backbone") and model.context_tower is model.candidate_tower
+    shared = not isinstance(model, CrossEncoder) and model.context_tower is model.candidate_tower
     return {name: tensor for name, tensor in state.items() if not (shared and name.startswith("candidate_tower."))}
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """A backbone's configuration without names of machines or versions, so that equal models have equal fingerprints."""
+    """A backbone's configuration without paths and versions, so that equal models have equal fingerprints."""
     drop = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures")
     return {key: value for key, value in json.loads(json.dumps(values, default=str)).items() if key not in drop}
 
@@ -158,8 +157,7 @@ def load_model(path: Path) -> Artifact:
     model = empty_model(config, document["backbone"])
     load_state(model, safetensors.torch.load(data["model.safetensors"]))
     subwords = read_subwords(data["tokenizer.json"], str(path / "tokenizer.json"))
-    backbone = model.backbone if hasattr(model, "backbone") else model.context_tower.backbone
-    texts = Texts(subwords, policy, backbone.max_positions)
+    texts = Texts(subwords, policy, model.backbone.max_positions)
     return Artifact(model.eval(), texts, config, document["fingerprint"], document["metadata"])
 
 

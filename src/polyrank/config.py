@@ -52,7 +52,7 @@ class BiConfig:
         shared_towers: one network for both sides. Two, with the same initial weights, by default.
         projection_dim: D of a learnt linear map on each side; None for no map.
         output_scale: token outputs are multiplied by this; None: fitted (see the next two) or 1.
-        match_output_std: fit ``output_scale`` so that token outputs have this standard deviation (BERT's is about 0.5).
+        match_output_std: fit ``output_scale`` so that token outputs have this standard deviation (BERT: 0.5).
         match_self_score: fit it so that a candidate vector's product with itself is this on average.
     """
 
@@ -140,7 +140,8 @@ class TrainConfig:
         weight_decay: decoupled for AdamW; not applied to biases, norms and codes.
         train_layers: "all", "all_but_embeddings", or the top n layers as "top-n".
         warmup_steps: linear warm-up.
-        schedule: after warm-up "linear" to zero, "plateau" (x ``plateau_factor`` when validation loss stalls), "constant".
+        schedule: after warm-up "linear" to zero, "constant", or "plateau": times ``plateau_factor`` when validation
+            loss stalls.
         plateau_factor: see ``schedule``.
         plateau_patience: checks without gain that are forgiven.
         clip_norm: largest gradient norm; None for no limit.
@@ -270,7 +271,7 @@ def recipe_from_dict(values: dict[str, Any]) -> Recipe:
     for key, value in values.items():
         if key in tables and not isinstance(value, dict):
             raise ConfigError(f"{key} = {value!r} is no table; write [{key}]")
-    built = {
+    built: dict[str, Any] = {
         key: model_from_dict(value) if key == "model" else from_dict(kinds[key], value, key) if key in kinds else value
         for key, value in values.items()
     }
@@ -310,12 +311,9 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
         place[last] = _parse(text.strip())
     recipe = recipe_from_dict(values)
     base = path.resolve().parent
-    data = {name: str(base / value) for name in ("train", "valid") if (value := getattr(recipe.data, name)) is not None}
-    return dataclasses.replace(
-        recipe,
-        data=dataclasses.replace(recipe.data, **data),
-        output=str(base / recipe.output),  # type: ignore[arg-type]
-    )
+    valid = None if recipe.data.valid is None else str(base / recipe.data.valid)
+    data = dataclasses.replace(recipe.data, train=str(base / recipe.data.train), valid=valid)
+    return dataclasses.replace(recipe, data=data, output=str(base / recipe.output))
 
 
 def _parse(text: str) -> Any:

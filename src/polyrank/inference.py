@@ -120,11 +120,11 @@ class EncoderScorer:
             with inference(self.model, self.device, self.dtype):
                 vectors, mask = self.model.encode_contexts(tokens.to(self.device))
             parts.append((batch, vectors.float().cpu().numpy(), mask.cpu().numpy()))
-        width = max((vectors.shape[1] for _, vectors, _ in parts), default=1)
+        width = max((part.shape[1] for _, part, _ in parts), default=1)
         result = np.zeros((len(rows), width, self.dimension), np.float32)
         real = np.zeros((len(rows), width), np.bool_)
-        for batch, vectors, mask in parts:
-            result[batch, : vectors.shape[1]], real[batch, : vectors.shape[1]] = vectors, mask
+        for batch, part, part_mask in parts:
+            result[batch, : part.shape[1]], real[batch, : part.shape[1]] = part, part_mask
         return result, real
 
     def encode_candidates(self, candidates: Sequence[str]) -> Floats:
@@ -179,7 +179,7 @@ class EncoderScorer:
 
 def _scores(contexts: Floats, candidates: Floats, mask: NDArray[np.bool_]) -> Floats:
     values = scores(torch.from_numpy(contexts), torch.from_numpy(candidates), torch.from_numpy(mask))
-    return values.numpy()  # type: ignore[no-any-return]  # numpy() is untyped
+    return values.numpy()
 
 
 class CrossScorer:
@@ -289,4 +289,5 @@ class CosineScorer(EncoderScorer):
 
 def _unit(vectors: Floats) -> Floats:
     norms = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
+    unit: Floats = (vectors / np.maximum(norms, 1e-12)).astype(np.float32)
+    return unit

@@ -1,7 +1,7 @@
 """Ranking metrics that say what ties are worth: the expectation under uniformly random tie-breaking.
 
-A constant scorer gets exactly k/C for R@k, a scorer that knows the answer gets 1, and the order in which candidates come
-changes nothing. Everything is computed from counts (how many score higher, how many tie), so it is exact.
+A constant scorer gets exactly k/C for R@k, a scorer that knows the answer gets 1, and the order in which candidates
+come changes nothing. Everything is computed from counts (how many score higher, how many tie), so it is exact.
 """
 
 from collections.abc import Collection, Sequence
@@ -29,7 +29,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the right candidates of one example came: their groups from the best score down. Enough for every metric."""
+    """Where the right candidates of one example came: their groups from the best score down."""
 
     n_candidates: int
     groups: tuple[Group, ...]
@@ -116,8 +116,8 @@ def reciprocal_rank(placement: Placement) -> float:
 def average_precision(placement: Placement) -> float:
     """Expected average precision: the mean over right candidates of the precision at their rank.
 
-    Source: McSherry and Najork, Computing Information Retrieval Performance Measures Efficiently in the Presence of Tied
-        Scores (ECIR 2008), section 3.
+    Source: McSherry and Najork, Computing Information Retrieval Performance Measures Efficiently in the Presence of
+        Tied Scores (ECIR 2008), section 3.
 
     >>> average_precision(place([3.0, 2.0, 1.0], [0, 2]))
     0.8333333333333333

@@ -22,7 +22,7 @@ from polyrank.training import train
 
 POLICY = TextPolicy(max_context_tokens=96, max_candidate_tokens=48)
 QUESTIONS = (
-    ("hi, internet keeps dropping every evening since the weekend", "Sorry to hear that. Is it wifi only, or wired too?", "both i think"),
+    ("hi, internet keeps dropping every evening", "Sorry to hear that. Is it wifi only, or wired too?", "both i think"),
     ("my bill is way higher than last month??",),
     ("im moving house in june, can i keep my plan",),
 )  # fmt: skip
@@ -75,8 +75,8 @@ def quickstart(
     if output.exists() and any(output.iterdir()) and not overwrite:
         raise UsageError(f"{output} already exists; pass --overwrite or choose another --output")
     say(
-        "The sample: a support desk of a fictional internet provider, written for this package. It is small; its figures"
-        " show that things work, not how good a model is on your data."
+        "The sample: a support desk of a fictional internet provider, written for this package. It is small; its"
+        " figures show that things work, not how good a model is on your data."
     )
     with as_file(files("polyrank") / "sample") as sample:
         recipe = Recipe(

@@ -10,8 +10,8 @@ from torch import Tensor
 def scores(contexts: Tensor, candidates: Tensor, mask: Tensor) -> Tensor:
     """Score candidates: the softmax-weighted mean of their dot products with the context's vectors.
 
-    With s_i = y_i . c, the candidate attends over the context vectors with weights softmax(s), and the attended vector's
-    product with the candidate is the same weighted sum of the products already there:
+    With s_i = y_i . c, the candidate attends over the context vectors with weights softmax(s), and the attended
+    vector's product with the candidate is the same weighted sum of the products already there:
     ``score = sum_i softmax(s)_i s_i``. The attended vectors ``[B, K, D]`` are never formed. One vector (M = 1) is the
     Bi-encoder. Always ``max(s) - log M <= score <= max(s)``.
 

@@ -61,7 +61,7 @@ def respond(
     model: Annotated[Path | None, typer.Option(help="The model, where it has moved since the index was built.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
-    """The best replies: a chat in a terminal; in a pipe, JSON for each line of stdin (a JSON list of turns, or text)."""
+    """The best replies: a chat in a terminal; in a pipe, JSON for each line of stdin (a list of turns, or text)."""
     from polyrank.index import open_index
     from polyrank.records import Context
     from polyrank.retrieval import Retriever

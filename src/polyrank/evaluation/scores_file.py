@@ -49,13 +49,13 @@ def read_scores(path: Path) -> Evaluation:
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {path}: {error}; write it again with evaluate --scores") from error
-    number, records = 1, []
+    number, records = 1, []  # number: the line that an error names
     try:
         header, *lines = text.splitlines()
         about = json.loads(header)
         if about["format"] > FORMAT:
             raise DataError(f"{path}: written in format {about['format']}, this reads up to {FORMAT}; upgrade polyrank")
-        for number, line in enumerate(lines, 2):
+        for number, line in enumerate(lines, 2):  # noqa: B007  # the except clause names it
             row = json.loads(line)
             relevant = tuple(row["relevant"])
             scores = np.array(row["scores"], np.float32) if "scores" in row else None

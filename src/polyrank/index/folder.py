@@ -100,9 +100,10 @@ def write_index(
 def _problems(candidates: Sequence[Candidate], vectors: NDArray[np.float32]) -> list[str]:
     if vectors.ndim != 2 or len(vectors) != len(candidates):
         return [f"{len(candidates)} candidates came with vectors of shape {vectors.shape}"]
-    found, seen = [], {}
-    finite = np.isfinite(vectors).all(1)
-    zero = ~vectors.any(1)
+    found: list[str] = []
+    seen: dict[str, int] = {}
+    finite: NDArray[np.bool_] = np.asarray(np.isfinite(vectors).all(1))
+    zero: NDArray[np.bool_] = np.asarray(~vectors.any(1))
     for place, candidate in enumerate(candidates):
         what = None
         if candidate.id in seen:

@@ -1,7 +1,7 @@
 """BM25 and TF-IDF as Scorers: the baselines that a learnt model has to beat, and a fast first stage.
 
-Text becomes lower-case words; nothing is stemmed or dropped. Word statistics come from a corpus given to ``fit``, or else
-from the distinct candidates of the call.
+Text becomes lower-case words; nothing is stemmed or dropped. Word statistics come from a corpus given to ``fit``, or
+else from the distinct candidates of the call.
 """
 
 import re

@@ -30,10 +30,11 @@ class Backbone(nn.Module):
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
+        untyped: Any = network
         if getattr(network, "pooler", None) is not None:
-            network.pooler = None  # unused weights would be trained by nothing and saved for nothing
+            untyped.pooler = None  # unused weights would be trained by nothing and saved for nothing
         self.network = network
-        self.config: Any = network.config
+        self.config: Any = untyped.config
         self.dimension = int(self.config.hidden_size)
         self._takes_segments = int(getattr(self.config, "type_vocab_size", 0) or 0) > 1
 

@@ -69,6 +69,11 @@ class BiEncoder(nn.Module):
         reduced = reduce(tower(tokens), tokens.mask, self.reduction, self.reduction_tokens)
         return tower.projection(reduced)  # type: ignore[no-any-return]  # nn.Module calls are untyped
 
+    @property
+    def backbone(self) -> Backbone:
+        """The context side's transformer."""
+        return self.context_tower.backbone
+
     def new_parameters(self) -> list[nn.Parameter]:
         """Parameters that did not come with the backbone."""
         return [*self.context_tower.projection.parameters(), *self.candidate_tower.projection.parameters()]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from polyrank.config import Reduction
+from polyrank.models.backbone import Backbone
 from polyrank.models.bi_encoder import Tower
 from polyrank.models.reductions import first_outputs, last_outputs, reduce
 from polyrank.text import Tokens
@@ -72,6 +73,11 @@ class PolyEncoder(nn.Module):
         """Candidate vectors ``[N, D]``."""
         reduced = reduce(self.candidate_tower(tokens), tokens.mask, self.reduction, self.reduction_tokens)
         return self.candidate_tower.projection(reduced)  # type: ignore[no-any-return]  # nn.Module calls are untyped
+
+    @property
+    def backbone(self) -> Backbone:
+        """The context side's transformer."""
+        return self.context_tower.backbone
 
     def new_parameters(self) -> list[nn.Parameter]:
         """Parameters that did not come with the backbone."""

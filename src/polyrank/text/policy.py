@@ -29,8 +29,8 @@ class Texts:
         for name in ("max_context_tokens", "max_candidate_tokens"):
             if not 4 <= getattr(policy, name) <= max_positions:
                 raise ConfigError(
-                    f"text.{name} = {getattr(policy, name)} is outside 4 to {max_positions}, the network's longest input;"
-                    " choose a value between"
+                    f"text.{name} = {getattr(policy, name)} is outside 4 to {max_positions}, the network's longest"
+                    " input; choose a value between"
                 )
         self.subwords, self.policy, self.max_positions = subwords, policy, max_positions
         separator = subwords.tokenizer.token_to_id(policy.turn_separator)

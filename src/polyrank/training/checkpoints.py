@@ -17,7 +17,7 @@ from polyrank.models import Model
 
 
 def save_checkpoint(path: Path, model: Model, optimizer: torch.optim.Optimizer, progress: dict[str, Any]) -> None:
-    """Write the trainable weights, the optimiser's tensors and ``progress`` (JSON), replacing any earlier checkpoint."""
+    """Write the trainable weights, the optimiser's tensors and ``progress``, replacing any earlier checkpoint."""
     tensors = {f"model.{n}": p.detach().cpu() for n, p in model.named_parameters() if p.requires_grad}
     plain: dict[str, dict[str, float]] = {}
     for index, state in optimizer.state_dict()["state"].items():

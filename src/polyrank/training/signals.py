@@ -32,7 +32,7 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Note SIGINT and SIGTERM instead of dying; outside the main thread, where Python allows no handlers, do nothing."""
+    """Note SIGINT and SIGTERM instead of dying; do nothing outside the main thread, where Python allows no handlers."""
     request = StopRequest()
 
     def note(number: int, frame: FrameType | None) -> None:
