@@ -73,7 +73,7 @@ class PolyConfig(BiConfig):
     Args:
         codes: "learnt" codes attend over the outputs; "first", "last" or "last_h1" take outputs as they are.
         n_codes: m. With "last_h1" there are m + 1 vectors.
-        code_init: "uniform" on [0, 1) as in the released code, or "normal" with std ``code_std``; None: by the backbone.
+        code_init: "uniform" on [0, 1) as in the released code, or "normal" with std ``code_std``; None: by backbone.
         code_std: standard deviation for "normal". Near zero every context vector starts as the mean of the outputs.
     """
 

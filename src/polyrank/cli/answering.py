@@ -28,7 +28,7 @@ def index_build(
 
     encoder = load_encoder(model, device=device)
     found = read_pool(candidates)
-    with console.status(f"encoding {len(found):,} candidates"):
+    with console().status(f"encoding {len(found):,} candidates"):
         build_index(output, encoder, found, model=str(model.resolve()), replace=overwrite)
     talk(f"{output}: {len(found):,} candidates of dimension {encoder.dimension}")
 
@@ -113,7 +113,7 @@ def _chat(retriever: object, k: int) -> None:
     turns: list[str] = []
     while True:
         try:
-            text = console.input("[bold]> [/]").strip()
+            text = console().input("[bold]> [/]").strip()
         except EOFError:
             return
         if not text:

@@ -1,15 +1,20 @@
-"""Where the command line talks: stderr, through rich."""
+"""Where the command line talks: stderr, through rich. rich is loaded when there is something to say."""
 
-from rich.console import Console
-from rich.markup import escape
+from functools import cache
+from typing import TYPE_CHECKING
 
-console = Console(stderr=True, highlight=False)
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
-def talk(message: str, escape_after: str | None = None) -> None:
-    """A line on stderr, unwrapped. What follows ``escape_after`` is taken literally, as users' file names must be."""
-    if escape_after is None:
-        console.print(escape(message), soft_wrap=True)
-        return
-    head, mark, rest = message.partition(escape_after)
-    console.print(head + mark + escape(rest) if mark else escape(message), soft_wrap=True)
+@cache
+def console() -> "Console":
+    """The console on stderr."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def talk(message: str) -> None:
+    """A line on stderr, unwrapped and taken literally, as users' file names must be."""
+    console().print(message, soft_wrap=True, markup=False)

@@ -37,7 +37,7 @@ def evaluate(
         examples,
         pool=candidates,
         progress=lambda batches: track(
-            batches, "scoring", console=console, disable=not console.is_terminal, transient=True
+            batches, "scoring", console=console(), disable=not console().is_terminal, transient=True
         ),
     )
     summary = ev.summarise(result)

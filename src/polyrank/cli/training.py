@@ -41,9 +41,7 @@ def train(
     for row in rows:
         best = row["best"]
         figures = ", ".join(f"{name} {value:.4f}" for name, value in best.items())
-        talk(
-            f"{row['model']}: {row['n_steps']} steps, {row['seconds']:.0f} s; best at step {row['best_step']}: {figures}"
-        )
+        talk(f"{row['model']}: {row['n_steps']} steps, {row['seconds']:.0f} s; best: step {row['best_step']} {figures}")
     if len(rows) > 1 and rows[0]["best"]:
         import statistics
 
@@ -64,8 +62,8 @@ class TrainingDisplay:
             MofNCompleteColumn(),
             TextColumn("{task.fields[text]}"),
             TimeElapsedColumn(),
-            console=console,
-            disable=not console.is_terminal,
+            console=console(),
+            disable=not console().is_terminal,
         )
         self.tasks: dict[int, Any] = {}
         self.valid = ""
@@ -82,7 +80,7 @@ class TrainingDisplay:
         if "valid" in record:
             figures = record["valid"]
             self.valid = f"valid loss {figures['loss']:.3f} R@1 {figures['R@1']:.3f}"
-            if not console.is_terminal:
+            if not console().is_terminal:
                 talk(f"seed {seed} step {record['step']}: {self.valid}")
             return
         if seed not in self.tasks:
@@ -92,7 +90,7 @@ class TrainingDisplay:
         self.progress.update(
             self.tasks[seed], completed=record["step"], text=f"loss {loss} {self.valid} {speed:.0f} examples/s"
         )
-        if not console.is_terminal and record["step"] % 50 == 0:
+        if not console().is_terminal and record["step"] % 50 == 0:
             talk(f"seed {seed} step {record['step']}/{record['n_steps']}: loss {loss}, {speed:.0f} examples/s")
 
 

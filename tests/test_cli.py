@@ -1,0 +1,165 @@
+"""The command line as a user meets it: real processes, exit codes, data on stdout, one clear line on stderr."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polyrank
+from polyrank.config import BiConfig, CrossConfig, DataConfig, Recipe, TextPolicy, TrainConfig
+from polyrank.training import train
+
+
+def run(*arguments: str | Path, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "polyrank", *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A Bi- and a Cross-encoder of one step, an index, and files to ask about."""
+    folder = tmp_path_factory.mktemp("cli")
+    replies = ["restart the router", "the bill is too high", "thanks", "did that"]
+    rows = [{"context": ["hi", f"my {word}"], "response": replies[i % 4]} for i, word in enumerate("abcdefgh")]
+    (folder / "train.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows), "utf-8")
+    (folder / "replies.txt").write_text("".join(r + "\n" for r in replies), "utf-8")
+    lists = [{"context": ["my wifi is down"], "candidates": replies, "relevant": [0]}] * 3
+    (folder / "test.jsonl").write_text(
+        "".join(json.dumps({"id": str(i), **r}) + "\n" for i, r in enumerate(lists)), "utf-8"
+    )
+    configs: dict[str, Any] = {
+        "bi": BiConfig(backbone=str(tiny_backbone)),
+        "cross": CrossConfig(backbone=str(tiny_backbone)),
+    }
+    for name, model in configs.items():
+        settings = TrainConfig(
+            max_steps=1, batch_size=4, n_negatives=2, method="listwise" if name == "cross" else "in_batch"
+        )
+        policy = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
+        data = DataConfig(train=str(folder / "train.jsonl"))
+        train(Recipe(model=model, text=policy, data=data, train=settings, output=str(folder / name)))
+    built = run("index", "build", folder / "bi" / "model", folder / "replies.txt", "-o", folder / "index")
+    assert built.returncode == 0, built.stderr
+    return {"folder": folder, **{name: folder / name / "model" for name in configs}, "index": folder / "index"}
+
+
+def test_nothing_imports_torch_before_it_must() -> None:
+    code = (
+        "import sys, polyrank, polyrank.cli, polyrank.index, polyrank.metrics, polyrank.records, polyrank.config\n"
+        "print([m for m in ('torch', 'transformers', 'rich.console') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_every_public_name_is_there() -> None:
+    for name in polyrank.__all__:
+        assert getattr(polyrank, name) is not None
+    assert set(polyrank.__all__) <= set(dir(polyrank))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        polyrank.nothing  # noqa: B018  # the access is the test
+
+
+def test_evaluate_prints_one_json_object(trained: dict[str, Path], tmp_path: Path) -> None:
+    for model in (str(trained["bi"]), str(trained["cross"]), "bm25", "tfidf"):
+        scores = tmp_path / "scores.jsonl"
+        found = run("evaluate", model, trained["folder"] / "test.jsonl", "--json", "--scores", scores)
+        assert found.returncode == 0, found.stderr
+        summary = json.loads(found.stdout)
+        assert summary["n_examples"] == 3
+        assert summary["n_candidates"] == 4
+        assert set(summary["metrics"]) == set(summary["intervals"]) >= {"R@1", "MRR"}
+        again = run("compare", scores, scores, "--json")
+        rows = json.loads(again.stdout)
+        assert rows[0]["metrics"] == summary["metrics"]
+        assert rows[1]["against"]["p"] == 1
+    table = run("evaluate", "bm25", trained["folder"] / "test.jsonl", "--against", tmp_path / "scores.jsonl")
+    assert "R@1" in table.stdout
+    assert "p = " in table.stdout
+
+
+def test_respond_in_a_pipe_speaks_json(trained: dict[str, Path]) -> None:
+    lines = 'my wifi is down\n["hi", "bill"]\n{"context": ["x"]}\n'
+    found = run("respond", trained["index"], "-k", "2", stdin=lines)
+    assert found.returncode == 0, found.stderr
+    answers = [json.loads(line) for line in found.stdout.splitlines()]
+    assert [answer["context"] for answer in answers] == [["my wifi is down"], ["hi", "bill"], ["x"]]
+    assert all(len(answer["results"]) == 2 for answer in answers)
+    once = run("respond", trained["index"], "hi", "my wifi")
+    assert json.loads(once.stdout)["context"] == ["hi", "my wifi"]
+
+
+def test_rank_scores_candidates(trained: dict[str, Path]) -> None:
+    row = json.dumps({"context": ["hi", "my wifi"], "candidates": ["thanks", "did that", "restart the router"]})
+    found = run("rank", trained["cross"], stdin=row + "\n")
+    assert found.returncode == 0, found.stderr
+    assert len(json.loads(found.stdout)["scores"]) == 3
+
+
+def test_index_info_and_verify(trained: dict[str, Path]) -> None:
+    assert json.loads(run("index", "info", trained["index"]).stdout)["n"] == 4
+    assert run("index", "verify", trained["index"]).returncode == 0
+
+
+def test_import_writes_what_train_reads(tmp_path: Path) -> None:
+    source = tmp_path / "convai2.txt"
+    source.write_text("1 your persona: i like tea.\n2 hello\thi there\n3 how are you\tfine\n", "utf-8")
+    found = run("import", "convai2", source, "-o", tmp_path / "out.jsonl.gz")
+    assert found.returncode == 0, found.stderr
+    examples = polyrank.read_examples(tmp_path / "out.jsonl.gz").examples
+    assert [(e.context, e.response, e.background) for e in examples] == [
+        (("hello",), "hi there", ("i like tea.",)),
+        (("hello", "hi there", "how are you"), "fine", ("i like tea.",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        (["evaluate", "nothing", "{test}"], 2, "no model folder"),
+        (["evaluate", "bm25", "{folder}/none.jsonl"], 3, "none.jsonl"),
+        (["evaluate", "bm25", "{folder}/replies.txt"], 3, "replies.txt:1"),
+        (["evaluate", "{folder}", "{test}"], 4, "config.json"),
+        (["train", "{folder}/none.toml"], 2, "no recipe"),
+        (["index", "build", "{cross}", "{folder}/replies.txt", "-o", "{folder}/x"], 2, "Cross-encoder"),
+        (["index", "build", "{bi}", "{folder}/replies.txt", "-o", "{index}"], 2, "already exists"),
+        (["index", "info", "{folder}"], 4, "index.json"),
+        (["respond", "{index}", "hi", "--model", "{cross}"], 2, "Cross-encoder"),
+        (["import", "no-such-format", "{test}", "-o", "{folder}/y"], 2, "no-such-format"),
+        (["evaluate"], 2, "Missing argument"),
+        (["nonsense"], 2, "nonsense"),
+    ],
+)
+def test_mistakes_get_one_line_and_their_code(
+    trained: dict[str, Path], arguments: list[str], code: int, word: str
+) -> None:
+    names = {**trained, "test": trained["folder"] / "test.jsonl"}
+    found = run(*(argument.format(**names) for argument in arguments))
+    assert found.returncode == code, found.stderr
+    assert word in found.stderr
+    assert "Traceback" not in found.stderr
+    assert found.stdout == ""
+
+
+def test_an_index_of_another_model_is_refused(trained: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
+    data = DataConfig(train=str(trained["folder"] / "train.jsonl"))
+    policy = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
+    settings = TrainConfig(max_steps=1, batch_size=4, lr=1e-2, seeds=(9,))
+    model = BiConfig(backbone=str(tiny_backbone), shared_towers=True)
+    train(Recipe(model=model, text=policy, data=data, train=settings, output=str(tmp_path / "run")))
+    found = run("respond", trained["index"], "hi", "--model", tmp_path / "run" / "model")
+    assert found.returncode == 4
+    assert "was made by encoder" in found.stderr
+
+
+def test_broken_stdin_is_placed(trained: dict[str, Path]) -> None:
+    found = run("respond", trained["index"], stdin='hello\n["broken"\n')
+    assert found.returncode == 3
+    assert "stdin:2" in found.stderr

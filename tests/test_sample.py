@@ -1,0 +1,41 @@
+"""The shipped sample is what the quickstart says it is, and a short quickstart runs end to end."""
+
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from polyrank.data import read_examples, read_pool
+from polyrank.errors import MissingExtraError
+from polyrank.models import find_backbone
+
+SAMPLE = Path(str(files("polyrank"))) / "sample"
+
+
+def test_the_sample_is_large_enough_and_clean() -> None:
+    train = read_examples(SAMPLE / "train.jsonl", speaker="agent")
+    test = read_examples(SAMPLE / "test.jsonl").examples
+    replies = read_pool(SAMPLE / "replies.jsonl")
+    dialogues = {example.id.split("#")[0] for example in (*train.examples, *test)}
+    assert len(dialogues) >= 150
+    assert len({reply.text for reply in replies}) == len(replies) >= 300
+    assert train.report.n_empty_strings == 0
+    known = {reply.id for reply in replies}
+    assert all(set(example.relevant_ids) <= known for example in test)
+    held_out = {example.id.split("#")[0] for example in test}
+    assert not held_out & {example.id.split("#")[0] for example in train.examples}
+
+
+@pytest.mark.slow
+def test_quickstart_beats_what_it_starts_from(tmp_path: Path) -> None:
+    from polyrank.quickstart import quickstart
+
+    try:
+        find_backbone("embedded")
+    except MissingExtraError:
+        pytest.skip("the embedded extra is not installed")
+    result = quickstart(tmp_path / "q", epochs=1)
+    by_name = {summary["name"]: summary["metrics"]["MRR"] for summary in result.summaries}
+    assert by_name["tuned Poly-encoder"] > by_name["untuned backbone"]
+    assert by_name["tuned Poly-encoder"] > by_name["BM25"]
+    assert all(len(answer.ranked) == 3 for answer in result.answers)
