@@ -142,16 +142,16 @@ def paired_test(
     }
 
 
-def table(summaries: Sequence[dict[str, Any]]) -> Table:
-    """Summaries (each with a ``name``) side by side, in percent with intervals."""
-    names = list(dict.fromkeys(name for summary in summaries for name in summary["metrics"]))
-    result = Table()
-    for heading in ("scorer", "examples", "C"):
-        result.add_column(heading, justify="left" if heading == "scorer" else "right")
-    for name in names:
-        result.add_column(name, justify="right")
+SHOWN = ("R@1", "R@5", "R@10", "MRR")
+
+
+def table(summaries: Sequence[dict[str, Any]], metrics: Sequence[str] = SHOWN) -> Table:
+    """Summaries (each with a ``name``) side by side, in percent, the 95% interval below each figure."""
+    result = Table(show_lines=True)
+    for heading in ("scorer", "examples", "C", *metrics):
+        result.add_column(heading, justify="left" if heading == "scorer" else "right", overflow="fold")
     for summary in summaries:
-        cells = [_cell(summary, name) for name in names]
+        cells = [_cell(summary, name).replace(" (", "\n(") for name in metrics]
         result.add_row(str(summary.get("name", "")), f"{summary['n_examples']:,}", _size(summary), *cells)
     return result
 
