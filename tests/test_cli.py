@@ -108,6 +108,13 @@ def test_index_info_and_verify(trained: dict[str, Path]) -> None:
     assert run("index", "verify", trained["index"]).returncode == 0
 
 
+def test_the_formats_named_in_the_help_are_all() -> None:
+    from polyrank.cli.data import FORMATS
+    from polyrank.data import IMPORTERS
+
+    assert sorted(FORMATS) == sorted(IMPORTERS)
+
+
 def test_import_writes_what_train_reads(tmp_path: Path) -> None:
     source = tmp_path / "convai2.txt"
     source.write_text("1 your persona: i like tea.\n2 hello\thi there\n3 how are you\tfine\n", "utf-8")

@@ -282,7 +282,10 @@ def recipe_from_dict(values: dict[str, Any]) -> Recipe:
     if unknown:
         key = sorted(unknown)[0]
         near = difflib.get_close_matches(key, ("model", "data", "output", "text", "train"), n=1)
-        raise ConfigError(f'unknown key "{key}"; ' + (f'did you mean "{near[0]}"?' if near else "see docs/recipes.md"))
+        raise ConfigError(
+            f'unknown key "{key}"; '
+            + (f'did you mean "{near[0]}"?' if near else "known keys: model, data, output, text, train")
+        )
     return Recipe(**built)
 
 

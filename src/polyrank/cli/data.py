@@ -7,9 +7,12 @@ import typer
 
 from polyrank.cli.console import talk
 
+# named here too, since reading them from polyrank.data would slow every --help down; a test compares the two
+FORMATS = ("convai2", "dstc7", "dstc7-pool", "pairs", "triplets", "ubuntu-v2", "wikipedia")
+
 
 def import_(
-    format_: Annotated[str, typer.Argument(metavar="FORMAT", help="polyrank import list . names them all.")],
+    format_: Annotated[str, typer.Argument(metavar="FORMAT", help=", ".join(FORMATS))],
     source: Annotated[Path, typer.Argument(help="The file to read.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="JSON lines to write; .gz compresses.")],
 ) -> None:
