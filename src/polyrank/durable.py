@@ -3,6 +3,7 @@
 Knows bytes and folders; refuses to know what they mean.
 """
 
+import ctypes
 import errno
 import hashlib
 import os
@@ -76,19 +77,26 @@ def new_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
             sync_folder(entry) if entry.is_dir() else sync_file(entry)
         sync_folder(temporary)
         temporary.chmod(0o755)
-        if path.exists():
+        if not path.exists():
+            temporary.rename(path)
+        elif not _exchange(temporary, path):
+            # without an atomic exchange there is an instant at which neither is in place, and both lie beside it
             retired = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
             path.rename(retired / "was")
             temporary.rename(path)
-            sync_folder(path.parent)
             shutil.rmtree(retired)
-        else:
-            temporary.rename(path)
         sync_folder(path.parent)
     except OSError as error:
         raise disk_error(path, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    """Swap two folders' names in one step, where the system can (Linux); the second name is never without a folder."""
+    swap = getattr(ctypes.CDLL(None), "renameat2", None)
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return swap is not None and swap(here, os.fsencode(a), here, os.fsencode(b), exchange) == 0
 
 
 def disk_error(path: Path, error: OSError) -> Exception:
