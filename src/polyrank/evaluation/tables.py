@@ -148,10 +148,10 @@ SHOWN = ("R@1", "R@5", "R@10", "MRR")
 def table(summaries: Sequence[dict[str, Any]], metrics: Sequence[str] = SHOWN) -> Table:
     """Summaries (each with a ``name``) side by side, in percent, the 95% interval below each figure."""
     result = Table(show_lines=True)
-    for heading in ("scorer", "examples", "C", *metrics):
+    for heading in ("scorer", "n", "C", *metrics):
         result.add_column(heading, justify="left" if heading == "scorer" else "right", overflow="fold")
     for summary in summaries:
-        cells = [_cell(summary, name).replace(" (", "\n(") for name in metrics]
+        cells = [_cell(summary, name).replace(" (", "\n").rstrip(")") for name in metrics]
         result.add_row(str(summary.get("name", "")), f"{summary['n_examples']:,}", _size(summary), *cells)
     return result
 
