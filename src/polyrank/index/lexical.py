@@ -1,19 +1,22 @@
 """BM25 and TF-IDF as Scorers: the baselines that a learnt model has to beat, and a fast first stage.
 
-Text becomes lower-case words; nothing is stemmed or dropped. Word statistics come from a corpus given to ``fit``, or
-else from the distinct candidates of the call.
+Text becomes lower-case words; nothing is stemmed or dropped, and a language written without spaces comes out as long
+words. Word statistics come from a corpus given to ``fit``, or else from the distinct candidates of the call.
 """
 
+import logging
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log, sqrt
 from typing import Protocol, Self
 
-import bm25s
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+Weights = dict[str, float]
 
 
 class Contextual(Protocol):
@@ -40,11 +43,42 @@ def query_words(context: Contextual) -> Counter[str]:
     return Counter(word for text in (*context.background, *context.turns) for word in words(text))
 
 
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Of a corpus.
+
+    Args:
+        n: texts.
+        holding: how many texts hold a word.
+        mean_words: words in a text, on average.
+    """
+
+    n: int
+    holding: Counter[str]
+    mean_words: float
+
+    @classmethod
+    def of(cls, corpus: Sequence[str]) -> Self:
+        """Count.
+
+        >>> Statistics.of(["a b", "a a a c"])
+        Statistics(n=2, holding=Counter({'a': 2, 'b': 1, 'c': 1}), mean_words=3.0)
+        """
+        holding: Counter[str] = Counter()
+        n_words = 0
+        for text in corpus:
+            found = words(text)
+            n_words += max(len(found), 1)  # bm25s takes no empty document, so an empty text is one blank word there
+            holding.update(set(found))
+        return cls(len(corpus), holding, n_words / len(corpus) if corpus else 1.0)
+
+
 class BM25:
     """Okapi BM25 with Lucene's idf.
 
     ``sum over query words of idf(w) tf / (tf + k1 (1 - b + b n_words / mean_words))``, with
-    ``idf(w) = ln(1 + (N - df + 0.5) / (df + 0.5))``. Words that the corpus does not hold score nothing.
+    ``idf(w) = ln(1 + (N - df + 0.5) / (df + 0.5))``. A word said twice counts twice. Words that the corpus does not
+    hold score nothing.
 
     Args:
         k1: how soon repetition stops helping.
@@ -52,119 +86,167 @@ class BM25:
 
     Source: Robertson and Zaragoza, The Probabilistic Relevance Framework: BM25 and Beyond (2009); Lu, BM25S
         (https://arxiv.org/abs/2407.03618).
+
+    >>> from polyrank.records import Context
+    >>> BM25(b=0.0).fit(["wifi", "bill"]).score([Context(("my wifi",))], [["wifi", "bill"]])[0].round(4)  # ln 2 / 2.5
+    array([0.2773, 0.    ], dtype=float32)
     """
 
     def __init__(self, *, k1: float = 1.5, b: float = 0.75) -> None:
         self.k1, self.b = k1, b
-        self._idf: dict[str, float] | None = None
-        self._mean_words = 1.0
-        self._pool: tuple[tuple[str, ...], bm25s.BM25] | None = None
+        self._fitted: Statistics | None = None
+        self._pool: tuple[tuple[str, ...], _Postings] | None = None
 
     def fit(self, corpus: Sequence[str]) -> Self:
         """Learn word statistics."""
-        self._idf, self._mean_words = _statistics(corpus, lambda n, df: float(np.log(1 + (n - df + 0.5) / (df + 0.5))))
-        self._pool = None
+        self._fitted, self._pool = Statistics.of(corpus), None
         return self
 
     def score(self, contexts: Sequence[Contextual], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        known = self if self._idf is not None else BM25(k1=self.k1, b=self.b).fit(_distinct(candidates))
-        return [known._list(query_words(c), texts) for c, texts in zip(contexts, candidates, strict=True)]
+        fitted = self._fitted or Statistics.of(_distinct(candidates))
+        return _score_lists(map(query_words, contexts), candidates, lambda text: self._weigh(text, fitted))
 
-    def _list(self, query: Counter[str], texts: Sequence[str]) -> Floats:
-        assert self._idf is not None, "score() fits first"
-        result = np.zeros(len(texts), np.float32)
-        for place, text in enumerate(texts):
-            found = words(text)
-            norm = self.k1 * (1 - self.b + self.b * len(found) / self._mean_words)
-            total = 0.0
-            for word, tf in Counter(found).items():
-                if word in query and word in self._idf:
-                    total += query[word] * self._idf[word] * tf / (tf + norm)
-            result[place] = total
-        return result
+    def _weigh(self, text: str, fitted: Statistics) -> Weights:
+        """What each word of a text adds to its score when it is asked for once."""
+        found = words(text)
+        norm = self.k1 * (1 - self.b + self.b * len(found) / fitted.mean_words)
+        return {
+            word: _lucene_idf(fitted, word) * tf / (tf + norm)
+            for word, tf in Counter(found).items()
+            if word in fitted.holding
+        }
 
     def score_pool(self, contexts: Sequence[Contextual], pool: Sequence[str]) -> Floats:
-        """One shared pool for every context: ``[B, N]``. The pool is indexed once and remembered.
-
-        Unless fitted before, the pool itself is the corpus.
-        """
-        if self._idf is not None and not self._fitted_on(pool):
-            return np.stack(self.score(contexts, [pool] * len(contexts)))
-        index = self._indexed(tuple(pool))
-        result = np.zeros((len(contexts), len(pool)), np.float32)
+        """One shared pool for every context: ``[B, N]``. The pool is indexed once and remembered."""
+        if not pool:
+            return np.zeros((len(contexts), 0), np.float32)
+        key = tuple(pool)
+        if self._pool is None or self._pool[0] != key:
+            self._pool = key, self._index(key)
+        postings = self._pool[1]
+        result = np.empty((len(contexts), len(pool)), np.float32)
         for row, context in enumerate(contexts):
-            for word, count in query_words(context).items():
-                if word in index.vocab_dict:
-                    result[row] += count * index.get_scores([word])
+            result[row] = postings.score(query_words(context))
         return result
 
-    def _fitted_on(self, pool: Sequence[str]) -> bool:
-        """Whether word statistics are those of the pool, so that its index gives the same scores."""
-        same = BM25(k1=self.k1, b=self.b).fit(pool) if self._pool is None or self._pool[0] != tuple(pool) else self
-        return same is self or (same._idf == self._idf and same._mean_words == self._mean_words)
+    def _index(self, pool: tuple[str, ...]) -> "_Postings":
+        # imported here because it brings scipy, a third of a second that only pools need
+        import bm25s
 
-    def _indexed(self, pool: tuple[str, ...]) -> "bm25s.BM25":
-        if self._pool is None or self._pool[0] != pool:
-            index = bm25s.BM25(k1=self.k1, b=self.b, method="lucene")
-            index.index([words(text) or [""] for text in pool], show_progress=False)
-            self._pool = (pool, index)
-        return self._pool[1]
+        logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when it is imported
+        places = {text: place for place, text in enumerate(dict.fromkeys(pool))}
+        own = Statistics.of(list(places))
+        fitted = self._fitted or own
+        # bm25s takes mean length and idf from what it indexes. The length norm of the fitted corpus is that of the
+        # pool with other constants: k1' (1 - b') = k1 (1 - b) and k1' b' / own mean = k1 b / fitted mean.
+        flat, slope = self.k1 * (1 - self.b), self.k1 * self.b * own.mean_words / fitted.mean_words
+        index = bm25s.BM25(k1=flat + slope, b=slope / ((flat + slope) or 1.0), method="lucene")
+        index.index([words(text) or [""] for text in places], show_progress=False)
+        weights, rows, starts = (index.scores[name] for name in ("data", "indices", "indptr"))
+        # and idf is a factor of each word's weights
+        columns = {word: column for word, column in index.vocab_dict.items() if word}
+        factors = np.zeros(len(starts) - 1)
+        for word, column in columns.items():
+            if word in fitted.holding:
+                factors[column] = _lucene_idf(fitted, word) / _lucene_idf(own, word)
+        weights = weights * np.repeat(factors, np.diff(starts))
+        return _Postings(columns, starts, rows, weights, np.array([places[text] for text in pool]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Postings:
+    """Which distinct texts hold a word, and what it adds to their scores.
+
+    Args:
+        columns: of words.
+        starts: a column's rows and weights are those from ``starts[column]`` to ``starts[column + 1]``.
+        rows: distinct texts.
+        weights: one for each of ``rows``.
+        places: the distinct text at each place of the pool, ``[N]``.
+    """
+
+    columns: dict[str, int]
+    starts: NDArray[np.int64]
+    rows: NDArray[np.int32]
+    weights: NDArray[np.float64]
+    places: NDArray[np.int64]
+
+    def score(self, query: Counter[str]) -> NDArray[np.float64]:
+        """The whole pool for one query, ``[N]``."""
+        totals = np.zeros(int(self.places.max()) + 1)
+        for word, count in query.items():
+            column = self.columns.get(word)
+            if column is not None:
+                part = slice(self.starts[column], self.starts[column + 1])
+                totals[self.rows[part]] += count * self.weights[part]  # a text stands once in a column
+        return totals[self.places]
+
+
+def _lucene_idf(corpus: Statistics, word: str) -> float:
+    df = corpus.holding[word]
+    return log(1 + (corpus.n - df + 0.5) / (df + 0.5))
 
 
 class TfIdf:
-    """Cosine of tf-idf vectors: ``tf (1 + ln((1 + N) / (1 + df)))``. Words unknown to the corpus count with df = 0."""
+    """Cosine of tf-idf vectors, whose entries are ``tf (1 + ln((1 + N) / (1 + df)))``.
+
+    ``tf`` is the plain count, in the context as in candidates. A word that the corpus does not hold has df = 0.
+
+    >>> from polyrank.records import Context
+    >>> TfIdf().fit(["wifi", "bill"]).score([Context(("wifi bill",))], [["wifi", "thanks"]])[0].round(4)  # 1 / sqrt 2
+    array([0.7071, 0.    ], dtype=float32)
+    """
 
     def __init__(self) -> None:
-        self._idf: dict[str, float] | None = None
-        self._unknown = 1.0
+        self._fitted: Statistics | None = None
+        self._pool: tuple[tuple[str, ...], Statistics, dict[str, Weights]] | None = None
 
     def fit(self, corpus: Sequence[str]) -> Self:
         """Learn word statistics."""
-        self._idf, _ = _statistics(corpus, lambda n, df: 1 + float(np.log((1 + n) / (1 + df))))
-        self._unknown = 1 + float(np.log(1 + len(corpus)))
+        self._fitted, self._pool = Statistics.of(corpus), None
         return self
 
     def score(self, contexts: Sequence[Contextual], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        known = self if self._idf is not None else TfIdf().fit(_distinct(candidates))
-        vectors: dict[str, dict[str, float]] = {}
-        results = []
-        for context, texts in zip(contexts, candidates, strict=True):
-            query = known._unit(query_words(context))
-            row = np.zeros(len(texts), np.float32)
-            for place, text in enumerate(texts):
-                if text not in vectors:
-                    vectors[text] = known._unit(Counter(words(text)))
-                row[place] = sum(weight * query.get(word, 0.0) for word, weight in vectors[text].items())
-            results.append(row)
-        return results
+        fitted = self._fitted or Statistics.of(_distinct(candidates))
+        queries = (_unit(query_words(context), fitted) for context in contexts)
+        return _score_lists(queries, candidates, lambda text: _unit(Counter(words(text)), fitted))
 
     def score_pool(self, contexts: Sequence[Contextual], pool: Sequence[str]) -> Floats:
-        """One shared pool for every context: ``[B, N]``."""
-        return np.stack(self.score(contexts, [pool] * len(contexts)))
+        """One shared pool for every context: ``[B, N]``. The pool's vectors are computed once and remembered."""
+        key = tuple(pool)
+        if self._pool is None or self._pool[0] != key:
+            fitted = self._fitted or Statistics.of(_distinct([key]))
+            self._pool = key, fitted, {text: _unit(Counter(words(text)), fitted) for text in _distinct([key])}
+        _, fitted, vectors = self._pool
+        result = np.zeros((len(contexts), len(key)), np.float32)
+        for row, context in enumerate(contexts):
+            query = _unit(query_words(context), fitted)
+            result[row] = [_dot(query, vectors[text]) for text in key]
+        return result
 
-    def _unit(self, counts: Counter[str]) -> dict[str, float]:
-        assert self._idf is not None, "score() fits first"
-        weights = {word: tf * self._idf.get(word, self._unknown) for word, tf in counts.items()}
-        norm = float(np.sqrt(sum(weight**2 for weight in weights.values()))) or 1.0
-        return {word: weight / norm for word, weight in weights.items()}
+
+def _unit(counts: Counter[str], fitted: Statistics) -> Weights:
+    weights = {word: tf * (1 + log((1 + fitted.n) / (1 + fitted.holding[word]))) for word, tf in counts.items()}
+    norm = sqrt(sum(weight**2 for weight in weights.values())) or 1.0
+    return {word: weight / norm for word, weight in weights.items()}
 
 
-def _distinct(candidates: Sequence[Sequence[str]]) -> list[str]:
+def _score_lists(
+    queries: Iterable[Mapping[str, float]], candidates: Sequence[Sequence[str]], weigh: Callable[[str], Weights]
+) -> list[Floats]:
+    """Products of queries and texts. A text that stands in many lists is weighed once."""
+    known = {text: weigh(text) for text in _distinct(candidates)}
+    return [
+        np.array([_dot(query, known[text]) for text in texts], np.float32)
+        for query, texts in zip(queries, candidates, strict=True)
+    ]
+
+
+def _dot(query: Mapping[str, float], text: Weights) -> float:
+    return sum(weight * query[word] for word, weight in text.items() if word in query)
+
+
+def _distinct(candidates: Iterable[Sequence[str]]) -> list[str]:
     return list(dict.fromkeys(text for texts in candidates for text in texts))
-
-
-class _Idf(Protocol):
-    def __call__(self, n: int, df: int, /) -> float: ...
-
-
-def _statistics(corpus: Sequence[str], idf: _Idf) -> tuple[dict[str, float], float]:
-    """Inverse document frequencies, and the mean number of words."""
-    frequencies: Counter[str] = Counter()
-    n_words = 0
-    for text in corpus:
-        found = words(text)
-        n_words += max(len(found), 1)  # bm25s takes no empty document, so an empty text is one blank word there
-        frequencies.update(set(found))
-    return {word: idf(len(corpus), df) for word, df in frequencies.items()}, max(n_words / max(len(corpus), 1), 1e-9)
