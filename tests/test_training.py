@@ -314,3 +314,49 @@ def test_a_poly_encoder_starts_from_a_bi_encoder(tiny_backbone: Path, task: dict
     a = load_scorer(bi.model, precision="fp32", device="cpu").score(contexts, lists)
     b = load_scorer(poly.model, precision="fp32", device="cpu").score(contexts, lists)
     np.testing.assert_allclose(np.stack(a), np.stack(b), atol=1e-3)  # codes of zero: the mean
+
+
+def test_tensorboard_draws_the_curves(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    train(recipe(task, tiny_backbone, tmp_path / "run"))
+    events = accumulator.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    drawn = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    written = [(step, loss) for step, loss, _ in losses(tmp_path / "run") if loss is not None]
+    assert [step for step, _ in drawn] == [step for step, _ in written]
+    assert [value for _, value in drawn] == pytest.approx([loss for _, loss in written], rel=1e-6)
+    assert {"train/lr", "valid/loss", "valid/R@1", "valid/MRR"} <= set(events.Tags()["scalars"])
+
+
+def test_a_batch_that_does_not_fit_into_memory_says_which_would(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    """In a process whose address space is limited once everything is loaded."""
+    child = """
+import resource, sys, torch
+from polyrank.errors import ResourceError
+from polyrank.training import train
+torch.set_num_threads(1)
+plan = PLAN
+def say(text):
+    if not text.startswith("seed"):
+        return
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), used + (64 << 20)))
+try:
+    train(plan, say=say)
+except ResourceError as error:
+    print(error)
+    sys.exit(error.exit_code)
+"""
+    rows = [{"context": ["wifi " * 120], "response": f"bill {i}"} for i in range(256)]
+    (tmp_path / "long.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    task = {**task, "train": tmp_path / "long.jsonl"}
+    plan = recipe(task, tiny_backbone, tmp_path / "run", batch_size=256)
+    plan = dataclasses.replace(plan, text=TextPolicy(max_context_tokens=128, max_candidate_tokens=72))
+    imports = "from polyrank.config import *\nfrom pathlib import Path, PosixPath\n"
+    result = subprocess.run(
+        [sys.executable, "-c", imports + child.replace("PLAN", repr(plan))], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 5, result.stderr
+    assert "a batch of 256 does not fit into memory; try train.batch_size=128" in result.stdout

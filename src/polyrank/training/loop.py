@@ -224,7 +224,8 @@ def _update(
 
 def _out_of_memory(error: RuntimeError) -> bool:
     text = str(error).lower()
-    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in text or "out of memory" in text
+    signs = ("out of memory", "not enough memory", "allocate memory")  # CUDA's, and the CPU allocator's two
+    return isinstance(error, torch.OutOfMemoryError) or any(sign in text for sign in signs)
 
 
 def _truncate(metrics: Path, last_step: int) -> None:

@@ -1,11 +1,13 @@
 """A recipe carried out: data read, model made, fit, the best model saved, once for each seed.
 
-A run folder holds recipe.json (as resolved), metrics.jsonl, checkpoint.safetensors while it runs, and model/.
+A run folder holds recipe.json (as resolved), metrics.jsonl, tensorboard/ where that is installed,
+checkpoint.safetensors while it runs, and model/.
 """
 
 import dataclasses
 import json
 import math
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +27,9 @@ from polyrank.metrics import metric_values, place, with_duplicates
 from polyrank.models import CrossEncoder, Model, new_model
 from polyrank.records import Example
 from polyrank.text import Texts
-from polyrank.training.loop import FitResult, Report, fit
+from polyrank.training.loop import FitResult, fit
 from polyrank.training.steps import InBatchStep, ListwiseStep, Step
+from polyrank.training.tensorboard import TensorBoard
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +135,7 @@ def _train_one(
         if overwrite and not resume:
             for name in ("checkpoint.safetensors", "metrics.jsonl", "result.json"):
                 (folder / name).unlink(missing_ok=True)
+            shutil.rmtree(folder / "tensorboard", ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / "recipe.json", resolved)
 
@@ -157,7 +161,12 @@ def _train_one(
         metadata = {"recipe": recipe_to_dict(recipe), "seed": seed, "validation": figures}
         save_model(model_folder, model, texts, config, metadata=metadata, replace=True)
 
-    keep: Report = lambda record: report(seed, record)  # noqa: E731  # a two-line def says no more
+    curves = TensorBoard(folder / "tensorboard")
+
+    def keep(record: dict[str, Any]) -> None:
+        curves(record)
+        report(seed, record)
+
     result = fit(
         model,
         step,
@@ -171,6 +180,7 @@ def _train_one(
         resume=resume,
         report=keep,
     )
+    curves.close()
     write_file(done, json.dumps(dataclasses.asdict(result)).encode())
     (folder / "checkpoint.safetensors").unlink(missing_ok=True)
     return RunResult(seed, model_folder, result)
