@@ -24,7 +24,7 @@ class TensorBoard:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter  # takes a second, and is not always there
 
-            self._writer = SummaryWriter(str(self.folder), purge_step=record["step"])  # type: ignore[no-untyped-call]
+            self._writer = SummaryWriter(str(self.folder), purge_step=record["step"])
         curves = {f"valid/{name}": value for name, value in record.get("valid", {}).items()}
         curves |= {f"train/{name}": record[name] for name in ("loss", "lr") if record.get(name) is not None}
         for name, value in curves.items():

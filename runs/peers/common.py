@@ -1,0 +1,85 @@
+"""What the peers' scripts share: the same examples and order as our recipes, a schedule, and a result beside ours."""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from polyrank.config import DataConfig, PolyConfig, Recipe
+from polyrank.data import batch_order, read_examples
+from polyrank.evaluation import evaluate, paired_test, read_scores, summarise, write_scores
+from polyrank.inference import Scorer
+from polyrank.training.recipe import load_data
+
+Pair = tuple[str, str]
+
+
+def arguments(variants: Sequence[str]) -> argparse.Namespace:
+    """Of the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("variant", choices=variants)
+    parser.add_argument("set")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--budget", type=int, default=1920)
+    parser.add_argument("--limit", type=int, default=1000)
+    return parser.parse_args()
+
+
+def training_pairs(args: argparse.Namespace) -> list[Pair]:
+    """The examples that our recipes see, turns joined by spaces."""
+    folder = args.data / args.set
+    dialogues = folder / "train.dialogues.jsonl.gz"
+    data = (
+        DataConfig(train=str(dialogues), speaker="agent", max_train=args.budget)
+        if dialogues.exists()
+        else DataConfig(train=str(folder / "train.jsonl.gz"), max_train=args.budget)
+    )
+    examples, _ = load_data(Recipe(model=PolyConfig(), data=data, output=""), print)
+    return [(" ".join((*example.background, *example.context)), example.response or "") for example in examples]
+
+
+def train(
+    parameters: Sequence[torch.nn.Parameter],
+    pairs: Sequence[Pair],
+    loss: Callable[[list[list[str]]], torch.Tensor],
+    *,
+    batch_size: int,
+    lr: float,
+    warmup: int,
+) -> float:
+    """One epoch of AdamW with linear decay and clipping at 1; returns its seconds."""
+    optimizer = torch.optim.AdamW(parameters, lr=lr)
+    order = batch_order([len(context) for context, _ in pairs], batch_size, seed=1, epoch=0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: min((step + 1) / (warmup + 1), (len(order) - step) / max(1, len(order) - warmup)),
+    )
+    started = time.monotonic()
+    for number, batch in enumerate(order):
+        value = loss([list(texts) for texts in zip(*(pairs[i] for i in batch), strict=True)])
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        print(f"step {number + 1}/{len(order)} loss {float(value.detach()):.3f}", flush=True)
+    return time.monotonic() - started
+
+
+def report(name: str, scorer: Scorer, seconds: float, args: argparse.Namespace, *, against: str = "bi") -> None:
+    """Evaluate as we evaluate ours, compare with our model of that name, and write it down."""
+    test = read_examples(args.data / args.set / "test.jsonl.gz").examples[: args.limit]
+    result = evaluate(scorer, test)
+    work, place = Path("runs/work") / args.set, Path("runs/results") / args.set
+    work.mkdir(parents=True, exist_ok=True)
+    place.mkdir(parents=True, exist_ok=True)
+    write_scores(work / f"{name}.scores.jsonl", result, scorer=name)
+    summary = {"name": name, "train_seconds": seconds, **summarise(result)}
+    ours = work / f"{against}.scores.jsonl"
+    if ours.exists() and (known := read_scores(ours)).records and len(known.records) == len(result.records):
+        summary["against"] = {"scores": against, **paired_test(result, known)}
+    (place / f"{name}.json").write_text(json.dumps(summary) + "\n", "utf-8")
+    print(json.dumps(summary))
