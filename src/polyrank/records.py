@@ -89,9 +89,16 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A reply that was chosen, with its raw score (higher is better; no probability)."""
+    """A reply that was chosen.
+
+    Args:
+        id, text, metadata: of the candidate.
+        score: raw, higher is better; no probability.
+        stages: the scores of each stage that it passed, such as ``{"retriever": 3.1, "reranker": 0.4}``.
+    """
 
     id: str
     text: str
     score: float
     metadata: dict[str, Any] = field(default_factory=dict)
+    stages: dict[str, float] = field(default_factory=dict)

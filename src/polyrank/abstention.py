@@ -1,0 +1,157 @@
+"""When to say "no good answer": a threshold on confidence, calibrated on examples of which some have no answer.
+
+numpy only. An answer is right when the best reply is right; where no reply is right, every answer is wrong.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from polyrank.errors import DataError
+
+Measure = Literal["score", "margin", "softmax"]
+MEASURES: tuple[Measure, ...] = get_args(Measure)
+N_SCORES = 10  # how many of the best scores a measure looks at
+
+
+def confidence(scores: ArrayLike, measure: Measure) -> float:
+    """How sure the best reply is.
+
+    "score": its raw score; "margin": how far it is above the second; "softmax": its probability among the best ten.
+
+    Args:
+        scores: of the replies to one context, best first; none: no confidence at all.
+        measure: which.
+
+    >>> confidence([3.0, 1.0, 0.5], "score"), confidence([3.0, 1.0, 0.5], "margin")
+    (3.0, 2.0)
+    >>> round(confidence([0.0, 0.0], "softmax"), 3)
+    0.5
+    """
+    best = np.asarray(scores, np.float64)[:N_SCORES]
+    if not len(best):
+        return -inf
+    if measure == "score":
+        return float(best[0])
+    if measure == "margin":
+        return float(best[0] - best[1]) if len(best) > 1 else inf
+    return float(1 / np.exp(best - best[0]).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What a threshold gives.
+
+    Args:
+        threshold: answers are given at this confidence and above.
+        coverage: share of contexts that get an answer.
+        precision: share of answers that are right.
+        low: lower end of the 95% interval of ``precision`` (Wilson).
+    """
+
+    threshold: float
+    coverage: float
+    precision: float
+    low: float
+
+
+@dataclass(frozen=True, slots=True)
+class Abstention:
+    """When to say that there is no good answer.
+
+    Args:
+        measure: of confidence.
+        threshold: below it there is no good answer.
+    """
+
+    measure: Measure
+    threshold: float
+
+    def abstains(self, scores: ArrayLike) -> bool:
+        """Whether the best of ``scores`` (best first) is no good answer.
+
+        >>> Abstention("margin", 0.5).abstains([2.0, 1.8])
+        True
+        """
+        return confidence(scores, self.measure) < self.threshold
+
+
+def coverage_curve(confidences: ArrayLike, right: ArrayLike) -> list[Point]:
+    """Every threshold that makes a difference, from the strictest to the one that always answers.
+
+    Args:
+        confidences: ``[E]``.
+        right: ``[E]``, whether the best reply was right.
+
+    >>> [(p.threshold, p.coverage, p.precision) for p in coverage_curve([0.9, 0.2, 0.2, 0.1], [1, 0, 1, 0])]
+    [(0.9, 0.25, 1.0), (0.2, 0.75, 0.6666666666666666), (0.1, 1.0, 0.5)]
+    """
+    values, good = np.asarray(confidences, np.float64), np.asarray(right, np.bool_)
+    order = np.argsort(-values, kind="stable")
+    values, hits = values[order], np.cumsum(good[order])
+    ends = np.flatnonzero(np.append(values[1:] != values[:-1], True)) if len(values) else np.empty(0, np.intp)
+    n = np.arange(1, len(values) + 1)
+    return [
+        Point(float(values[i]), float(n[i] / len(values)), float(hits[i] / n[i]), _wilson_low(int(hits[i]), int(n[i])))
+        for i in ends
+    ]
+
+
+def area(curve: Sequence[Point]) -> float:
+    """Mean precision over all coverages: the area under the precision/coverage curve, by steps.
+
+    >>> area([Point(0.9, 0.5, 1.0, 0.0), Point(0.1, 1.0, 0.5, 0.0)])
+    0.75
+    """
+    total, before = 0.0, 0.0
+    for point in curve:
+        total += (point.coverage - before) * point.precision
+        before = point.coverage
+    return total
+
+
+def calibrate(
+    scores: Sequence[ArrayLike], right: ArrayLike, *, precision: float, measure: Measure | None = None
+) -> tuple[Abstention, list[Point]]:
+    """The threshold that answers most often while answers are right often enough.
+
+    Args:
+        scores: of the replies to each context, best first.
+        right: ``[E]``, whether the best reply was right.
+        precision: wanted share of right answers, 0 to 1.
+        measure: of confidence; None: the one with the largest area under its curve.
+
+    Returns:
+        The threshold, and the precision/coverage curve that it is a point of.
+
+    Raises:
+        DataError: there is nothing to calibrate on, or no threshold is precise enough.
+    """
+    good: NDArray[np.bool_] = np.asarray(right, np.bool_)
+    if not len(scores):
+        raise DataError("there are no examples to calibrate a threshold on; give some, with and without a right answer")
+    curves = {
+        known: coverage_curve([confidence(row, known) for row in scores], good)
+        for known in (MEASURES if measure is None else (measure,))
+    }
+    chosen = max(curves, key=lambda known: area(curves[known]))
+    enough = [point for point in curves[chosen] if point.precision >= precision]
+    if not enough:
+        best = max(point.precision for point in curves[chosen])
+        raise DataError(
+            f"no threshold makes {precision:.0%} of the answers right, the best is {best:.0%} on {len(scores):,}"
+            " examples; ask for less or use a better model"
+        )
+    return Abstention(chosen, max(enough, key=lambda point: point.coverage).threshold), curves[chosen]
+
+
+def _wilson_low(hits: int, n: int) -> float:
+    """Lower end of Wilson's 95% interval of a share."""
+    z = 1.959964
+    share = hits / n
+    centre = share + z * z / (2 * n)
+    return max(0.0, (centre - z * sqrt(share * (1 - share) / n + z * z / (4 * n * n))) / (1 + z * z / n))

@@ -1,0 +1,161 @@
+"""Two stages, their ensembles, and when to give no answer."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyrank.abstention import MEASURES, Abstention, calibrate, confidence, coverage_curve
+from polyrank.ensembles import ENSEMBLES, choose_ensemble, combine
+from polyrank.errors import DataError, UsageError
+from polyrank.index import BM25, TfIdf
+from polyrank.records import Candidate, Context
+from polyrank.retrieval import LexicalRetriever
+from polyrank.two_stage import TwoStage, TwoStageScorer
+
+TEXTS = ["wifi is down", "restart the router", "the bill is high", "thanks", "thanks", "router light is red", "wifi"]
+POOL = [Candidate(str(i), text) for i, text in enumerate(TEXTS)]
+CONTEXTS = [Context(("my wifi router is down",)), Context(("hello",)), Context(("the bill", "is the router red?"))]
+
+
+class Letters:
+    """A real small re-ranker: counts the letter e."""
+
+    def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        return [np.array([text.count("e") for text in texts], np.float32) for texts in candidates]
+
+    def score_pool(self, contexts: Sequence[Context], pool: Sequence[str]) -> np.ndarray:
+        return np.stack(self.score(contexts, [pool] * len(contexts)))
+
+
+def test_a_shortlist_of_all_is_the_reranker_alone() -> None:
+    both = TwoStageScorer(BM25(), Letters(), n_retrieved=len(TEXTS))
+    for got, want in zip(both.score(CONTEXTS, [TEXTS] * 3), Letters().score(CONTEXTS, [TEXTS] * 3), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 100])
+@pytest.mark.parametrize("ensemble", [None, *ENSEMBLES])
+def test_what_is_left_out_comes_after_in_the_retrievers_order(n: int, ensemble: str | None) -> None:
+    first = BM25().fit(TEXTS)
+    both = TwoStageScorer(first, Letters(), n_retrieved=n, ensemble=ensemble)  # type: ignore[arg-type]
+    for context, retrieved, total in zip(
+        CONTEXTS, first.score(CONTEXTS, [TEXTS] * 3), both.score(CONTEXTS, [TEXTS] * 3), strict=True
+    ):
+        was = dict(zip(TEXTS, retrieved, strict=True))
+        order = sorted(was, key=lambda text: (-was[text], text))
+        inside, outside = order[:n], order[n:]
+        at = dict(zip(TEXTS, total, strict=True))
+        if outside:
+            assert min(at[text] for text in inside) > max(at[text] for text in outside)
+        for a, b in pairwise(outside):
+            assert np.sign(at[a] - at[b]) == np.sign(was[a] - was[b])
+        np.testing.assert_allclose(both.score_pool([context], TEXTS)[0], total, rtol=1e-5, atol=1e-6)
+        assert total[3] == total[4]  # copies tie
+
+
+def test_order_of_candidates_changes_nothing() -> None:
+    both = TwoStageScorer(TfIdf().fit(TEXTS), Letters(), n_retrieved=3)
+    order = np.random.default_rng(1).permutation(len(TEXTS))
+    whole = both.score(CONTEXTS, [TEXTS] * 3)
+    moved = both.score(CONTEXTS, [[TEXTS[i] for i in order]] * 3)
+    for a, b in zip(whole, moved, strict=True):
+        np.testing.assert_array_equal(a[order], b)
+
+
+def test_over_an_index_it_gives_both_scores() -> None:
+    retriever = LexicalRetriever(BM25().fit(TEXTS), POOL)
+    found = TwoStage(retriever, Letters(), n_retrieved=4).respond(CONTEXTS, k=3)
+    for shortlist, best in zip(retriever.respond(CONTEXTS, 4), found, strict=True):
+        assert len(best) == 3
+        assert {reply.id for reply in best} <= {reply.id for reply in shortlist}
+        assert [reply.score for reply in best] == sorted((r.text.count("e") for r in shortlist), reverse=True)[:3]
+        was = {reply.id: reply.score for reply in shortlist}
+        for reply in best:
+            assert reply.stages == {"retriever": was[reply.id], "reranker": float(reply.text.count("e"))}
+    total = TwoStage(retriever, Letters(), n_retrieved=4, ensemble="raw").respond(CONTEXTS, k=4)
+    assert all(r.score == pytest.approx(sum(r.stages.values()), rel=1e-6) for ranked in total for r in ranked)
+
+
+def test_no_candidates_and_no_shortlist() -> None:
+    assert TwoStage(LexicalRetriever(BM25(), []), Letters()).respond(CONTEXTS) == [[], [], []]
+    assert [len(row) for row in TwoStageScorer(BM25().fit(TEXTS), Letters()).score(CONTEXTS, [[], ["a"], []])] == [
+        0,
+        1,
+        0,
+    ]
+    with pytest.raises(UsageError, match="n_retrieved is 0"):
+        TwoStage(LexicalRetriever(BM25(), POOL), Letters(), n_retrieved=0)
+
+
+@given(st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=8), st.sampled_from(ENSEMBLES), st.integers(0, 99))
+def test_an_ensemble_keeps_the_order_that_both_agree_on(values: list[float], how: str, seed: int) -> None:
+    first = np.array(values, np.float32)
+    second = first * np.float32(0.5) + np.float32(3)  # another scale, the same order
+    total = combine(first, second, how)  # type: ignore[arg-type]
+    for i in range(len(first)):
+        for j in range(len(first)):
+            if first[i] > first[j]:
+                assert total[i] >= total[j]
+    order = np.random.default_rng(seed).permutation(len(first))
+    np.testing.assert_allclose(combine(first[order], second[order], how), total[order], rtol=1e-6, atol=1e-6)  # type: ignore[arg-type]
+
+
+def test_the_chosen_ensemble_is_the_best_on_validation() -> None:
+    generator = np.random.default_rng(5)
+    truth = [generator.normal(size=20) for _ in range(200)]
+    first = [(t * 100 + generator.normal(size=20) * 80).astype(np.float32) for t in truth]  # a hundred times the scale
+    second = [(t + generator.normal(size=20) * 0.8).astype(np.float32) for t in truth]
+    right = [(int(np.argmax(t)),) for t in truth]
+    chosen, figures = choose_ensemble(first, second, right)
+    assert chosen is not None
+    assert figures[chosen] == max(figures.values()) > figures["alone"]
+    assert figures["z-score"] > figures["raw"]  # raw hears the louder one only
+    useless = [np.zeros(20, np.float32) for _ in truth]
+    assert choose_ensemble(useless, second, right)[0] is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=30),
+    st.sampled_from([0.0, 0.3, 0.5, 0.9]),
+)
+@settings(max_examples=60)
+def test_the_curve_counts_rightly_and_calibration_keeps_its_word(rows: list[tuple[int, bool]], wanted: float) -> None:
+    values, right = [float(v) for v, _ in rows], [r for _, r in rows]
+    for point in coverage_curve(values, right):
+        answered = [r for v, r in zip(values, right, strict=True) if v >= point.threshold]
+        assert point.coverage == pytest.approx(len(answered) / len(rows))
+        assert point.precision == pytest.approx(sum(answered) / len(answered))
+        assert 0 <= point.low <= point.precision + 1e-12
+    scores = [[v] for v in values]
+    if max(p.precision for p in coverage_curve(values, right)) < wanted:
+        with pytest.raises(DataError, match="no threshold makes"):
+            calibrate(scores, right, precision=wanted, measure="score")
+        return
+    chosen, curve = calibrate(scores, right, precision=wanted, measure="score")
+    answered = [r for v, r in zip(values, right, strict=True) if not chosen.abstains([v])]
+    assert sum(answered) / len(answered) >= wanted
+    assert len(answered) / len(rows) == max(p.coverage for p in curve if p.precision >= wanted)
+
+
+def test_the_measure_that_tells_right_from_wrong_is_chosen() -> None:
+    generator = np.random.default_rng(2)
+    right = generator.random(400) < 0.5
+    level = generator.normal(size=400) * 10  # the score itself says nothing, only the lead does
+    lead = np.where(right, 2.0, 0.2) + generator.random(400)
+    scores = [[a, a - b, a - b - 1] for a, b in zip(level, lead, strict=True)]
+    chosen, _ = calibrate(scores, right, precision=0.95)
+    assert chosen.measure in ("margin", "softmax")
+    assert not chosen.abstains([0.0, -3.0, -4.0])
+    assert chosen.abstains([100.0, 99.9, 99.0])
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_no_replies_are_no_answer(measure: str) -> None:
+    assert Abstention(measure, -1e30).abstains([])  # type: ignore[arg-type]
+    assert confidence([1.0], measure) > 0  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="no examples"):
+        calibrate([], [], precision=0.5)
