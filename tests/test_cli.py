@@ -96,6 +96,32 @@ def test_respond_in_a_pipe_speaks_json(trained: dict[str, Path]) -> None:
     assert json.loads(once.stdout)["context"] == ["hi", "my wifi"]
 
 
+def test_a_pipeline_is_made_and_answers(trained: dict[str, Path], tmp_path: Path) -> None:
+    rows = [{"context": ["my bill is too high"], "candidates": ["the bill is too high"], "relevant": [0]}] * 4
+    rows += [{"context": ["zebra"], "candidates": ["lion"], "relevant": [0]}] * 4
+    (tmp_path / "valid.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    made = run(
+        "pipeline", "create", trained["index"], "-o", tmp_path / "p", "--retriever", "bm25", "--rerank",
+        trained["cross"], "--n-retrieved", "1", "--ensemble", "auto", "--valid", tmp_path / "valid.jsonl", "--precision",
+        "0.9", "--no-answer", "0", "--plot", tmp_path / "curve.png",
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    assert "answers 50.0% of 8 contexts, 100.0% of the answers right" in made.stderr
+    assert (tmp_path / "curve.png").exists()
+    assert json.loads(run("pipeline", "info", tmp_path / "p").stdout)["pipeline"]["n_retrieved"] == 1
+    found = run("respond", tmp_path / "p", stdin="my bill is too high\nzebra\n")
+    sure, lost = (json.loads(line) for line in found.stdout.splitlines())
+    assert set(sure["results"][0]["stages"]) == {"retriever", "reranker"}
+    assert not sure["abstained"]
+    assert lost["abstained"]
+    table = run(
+        "evaluate", f"bm25>{trained['cross']}", trained["folder"] / "test.jsonl", "--n-retrieved", "2", "--json"
+    )
+    assert json.loads(table.stdout)["n_examples"] == 3
+    bad = run("pipeline", "create", trained["index"], "-o", tmp_path / "q", "--precision", "0.9")
+    assert (bad.returncode, "--valid" in bad.stderr) == (2, True)
+
+
 def test_rank_scores_candidates(trained: dict[str, Path]) -> None:
     row = json.dumps({"context": ["hi", "my wifi"], "candidates": ["thanks", "did that", "restart the router"]})
     found = run("rank", trained["cross"], stdin=row + "\n")

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.errors import UsageError
 from polyrank.metrics import place, reciprocal_rank
 
 Floats = NDArray[np.float32]
@@ -59,6 +60,20 @@ def choose_ensemble(
         figures[how] = _mean_reciprocal_rank(totals, relevant)
     best = max(ENSEMBLES, key=lambda how: figures[how])
     return (best if figures[best] > figures["alone"] else None), figures
+
+
+def read_ensemble(name: str) -> Ensemble | None:
+    """A normalisation by its name; "none" is the re-ranker alone.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if name == "none":
+        return None
+    for known in ENSEMBLES:
+        if name == known:
+            return known
+    raise UsageError(f"{name!r} is no ensemble; choose none, {', '.join(ENSEMBLES)}")
 
 
 def _mean_reciprocal_rank(lists: Sequence[Floats], relevant: Sequence[Sequence[int]]) -> float:

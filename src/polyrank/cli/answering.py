@@ -3,12 +3,16 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from polyrank.cli.console import console, talk
-from polyrank.errors import ArtifactError, DataError, UsageError
+from polyrank.errors import ArtifactError, DataError
+
+if TYPE_CHECKING:
+    from polyrank.pipeline import Pipeline
+    from polyrank.records import Ranked
 
 index_app = typer.Typer(no_args_is_help=True, help="Build and inspect indexes of candidates.")
 
@@ -55,37 +59,38 @@ def index_verify(index: Annotated[Path, typer.Argument(help="An index folder.")]
 
 
 def respond(
-    index: Annotated[Path, typer.Argument(help="An index folder.")],
+    place: Annotated[Path, typer.Argument(metavar="INDEX", help="An index or a pipeline folder.")],
     context: Annotated[list[str] | None, typer.Argument(help="The turns, oldest first.")] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="How many replies.")] = 5,
     model: Annotated[Path | None, typer.Option(help="The model, where it has moved since the index was built.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """The best replies: a chat in a terminal; in a pipe, JSON for each line of stdin (a list of turns, or text)."""
-    from polyrank.index import open_index
+    from polyrank.pipeline import open_pipeline
     from polyrank.records import Context
-    from polyrank.retrieval import Retriever
-    from polyrank.scorers import load_encoder
 
-    found = open_index(index)
-    place = model or Path(str(found.info()["model"]))
-    if not place.exists():
-        raise UsageError(f"the index was built with {place}, which is not there; give the model's folder with --model")
-    retriever = Retriever(load_encoder(place, device=device), found)
+    pipeline = open_pipeline(place, model=model, device=device)
 
     def answer(turns: tuple[str, ...]) -> None:
-        ranked = retriever.respond([Context(turns)], k)[0]
-        rows = [{"id": r.id, "text": r.text, "score": r.score, "metadata": r.metadata} for r in ranked]
-        print(json.dumps({"context": turns, "results": rows}, ensure_ascii=False), flush=True)
+        found = pipeline.answer([Context(turns)], k)[0]
+        row: dict[str, Any] = {"context": turns, "results": [_row(reply) for reply in found.ranked]}
+        if found.confidence is not None:
+            row |= {"confidence": found.confidence, "abstained": found.abstained}
+        print(json.dumps(row, ensure_ascii=False), flush=True)
 
     if context:
         answer(tuple(context))
     elif sys.stdin.isatty():
-        _chat(retriever, k)
+        _chat(pipeline, k)
     else:
         for number, line in enumerate(sys.stdin, 1):
             if line.strip():
                 answer(_turns(line, number))
+
+
+def _row(reply: "Ranked") -> dict[str, Any]:
+    row = {"id": reply.id, "text": reply.text, "score": reply.score, "metadata": reply.metadata}
+    return row | ({"stages": reply.stages} if reply.stages else {})
 
 
 def _turns(line: str, number: int) -> tuple[str, ...]:
@@ -103,12 +108,10 @@ def _turns(line: str, number: int) -> tuple[str, ...]:
     return tuple(turns)
 
 
-def _chat(retriever: object, k: int) -> None:
+def _chat(pipeline: "Pipeline", k: int) -> None:
     """Type a turn, see the best replies; the first one is taken as said. An empty line starts anew."""
     from polyrank.records import Context
-    from polyrank.retrieval import Retriever
 
-    assert isinstance(retriever, Retriever)
     talk("Type what the customer says. An empty line starts a new conversation, Ctrl-D leaves.")
     turns: list[str] = []
     while True:
@@ -121,11 +124,13 @@ def _chat(retriever: object, k: int) -> None:
             talk("(new conversation)")
             continue
         turns.append(text)
-        ranked = retriever.respond([Context(tuple(turns))], k)[0]
-        for place, reply in enumerate(ranked):
-            print(f"  {reply.score:7.2f}  {'→ ' if place == 0 else '  '}{reply.text}")
-        if ranked:
-            turns.append(ranked[0].text)
+        answer = pipeline.answer([Context(tuple(turns))], k)[0]
+        if answer.abstained:
+            talk("(no good answer; the nearest are)" if answer.ranked else "(no good answer)")
+        for place, reply in enumerate(answer.ranked):
+            print(f"  {reply.score:7.2f}  {'→ ' if place == 0 and not answer.abstained else '  '}{reply.text}")
+        if not answer.abstained:
+            turns.append(answer.ranked[0].text)
 
 
 def rank(

@@ -10,9 +10,16 @@ from polyrank.cli.console import console, talk
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A model folder, bm25, tfidf, or untuned:BACKBONE.")],
+    model: Annotated[
+        str,
+        typer.Argument(help="A model or pipeline folder, bm25, tfidf, untuned:BACKBONE, or two stages: 'bm25>MODEL'."),
+    ],
     data: Annotated[Path, typer.Argument(help="Candidate lists, or contexts against --pool.")],
     pool: Annotated[Path | None, typer.Option(help="Candidates for pool examples.")] = None,
+    n_retrieved: Annotated[int, typer.Option(min=1, help="For two stages: how many the second sees.")] = 100,
+    ensemble: Annotated[
+        str, typer.Option(help="For two stages: none, raw, sigmoid, z-score or softmax; how both scores are added.")
+    ] = "none",
     limit: Annotated[int | None, typer.Option(min=1, help="Use the first N examples only.")] = None,
     scores: Annotated[Path | None, typer.Option(help="Write per-example scores here.")] = None,
     against: Annotated[Path | None, typer.Option(help="Scores file of another model, for a paired test.")] = None,
@@ -25,13 +32,16 @@ def evaluate(
 
     from polyrank import evaluation as ev
     from polyrank.data import read_examples, read_pool
-    from polyrank.scorers import open_scorer
+    from polyrank.ensembles import read_ensemble
+    from polyrank.pipeline import open_ranker
 
     loaded = read_examples(data, skip_bad=skip_bad)
     talk(f"{data}: {loaded.report}")
     examples = loaded.examples[:limit]
     candidates = None if pool is None else read_pool(pool)
-    scorer = open_scorer(model, examples, candidates, device=device)
+    scorer = open_ranker(
+        model, examples, candidates, n_retrieved=n_retrieved, ensemble=read_ensemble(ensemble), device=device
+    )
     result = ev.evaluate(
         scorer,
         examples,

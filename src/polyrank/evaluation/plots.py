@@ -1,10 +1,11 @@
 """Plots for what people would rather look at than read. matplotlib is an extra."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from polyrank.abstention import Point
 from polyrank.errors import MissingExtraError
 from polyrank.evaluation.protocols import Evaluation
 from polyrank.evaluation.tables import breakdown
@@ -30,6 +31,19 @@ def plot_breakdown(evaluations: Mapping[str, Evaluation], path: Path) -> None:
                   [100 * r["intervals"]["R@1"][1] - m for m, r in zip(middle, rows, strict=True)]]  # fmt: skip
         axes.errorbar(labels, middle, yerr=spread, marker="o", capsize=3, label=name)
     axes.set(xlabel="turns in the context", ylabel="R@1 (%)")
+    axes.legend()
+    figure.savefig(path)
+
+
+def plot_coverage(curves: Mapping[str, Sequence[Point]], path: Path) -> None:
+    """Precision against coverage, one line per scorer, with the lower end of its 95% interval."""
+    figure = _figure()
+    axes = figure.subplots()
+    for name, curve in curves.items():
+        coverage = [100 * point.coverage for point in curve]
+        (line,) = axes.plot(coverage, [100 * point.precision for point in curve], label=name)
+        axes.plot(coverage, [100 * point.low for point in curve], color=line.get_color(), alpha=0.4, linewidth=0.8)
+    axes.set(xlabel="contexts answered (%)", ylabel="answers that are right (%)", ylim=(0, 101))
     axes.legend()
     figure.savefig(path)
 

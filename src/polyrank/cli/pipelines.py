@@ -1,0 +1,86 @@
+"""``polyrank pipeline``: stages, ensemble and threshold as one folder."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyrank.cli.console import console, talk
+from polyrank.errors import ConfigError
+
+pipeline_app = typer.Typer(no_args_is_help=True, help="Put retriever, re-ranker and threshold together.")
+
+
+@pipeline_app.command("create")
+def pipeline_create(
+    index: Annotated[Path, typer.Argument(help="An index folder.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The pipeline folder to make.")],
+    retriever: Annotated[str, typer.Option(help="dense (the index's model), bm25 or tfidf.")] = "dense",
+    rerank: Annotated[str | None, typer.Option(help="A model folder that re-ranks the shortlist.")] = None,
+    n_retrieved: Annotated[int, typer.Option(min=1, help="Length of the shortlist.")] = 100,
+    ensemble: Annotated[
+        str, typer.Option(help="none, raw, sigmoid, z-score, softmax; auto chooses on the validation examples.")
+    ] = "none",
+    valid: Annotated[Path | None, typer.Option(help="Validation examples, for auto and for --precision.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use the first N of them only.")] = None,
+    precision: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Give no answer unless this share of answers would be right.")
+    ] = None,
+    no_answer: Annotated[
+        float, typer.Option(min=0, max=1, help="Hide the right answer of this share of validation examples.")
+    ] = 0.2,
+    plot: Annotated[Path | None, typer.Option(help="Draw precision against coverage here (.png or .svg).")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier pipeline.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Choose ensemble and threshold on validation examples and write the pipeline."""
+    from polyrank.config import from_dict
+    from polyrank.data import read_examples
+    from polyrank.ensembles import read_ensemble
+    from polyrank.evaluation import plot_coverage
+    from polyrank.pipeline import PipelineConfig, choose_settings, curve_of, write_pipeline
+
+    model = None if rerank is None else str(rerank)
+    values = {"index": str(index), "retriever": retriever, "reranker": model, "n_retrieved": n_retrieved}
+    config = from_dict(PipelineConfig, values)
+    scale = "auto" if ensemble == "auto" else read_ensemble(ensemble)
+    if valid is None and (precision is not None or scale == "auto"):
+        raise ConfigError("--precision and --ensemble auto need examples to choose by; give them with --valid")
+    seen = None
+    if valid is not None:
+        loaded = read_examples(valid)
+        talk(f"{valid}: {loaded.report}")
+        with console().status("trying the pipeline on the validation examples"):
+            config, seen = choose_settings(
+                config,
+                loaded.examples[:limit],
+                ensemble=scale,
+                precision=precision,
+                no_answer=no_answer,
+                device=device,
+            )
+    write_pipeline(output, config, seen, replace=overwrite)
+    if seen and "ensembles" in seen:
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in seen["ensembles"].items())
+        talk(f"mean reciprocal rank by ensemble: {figures}; chosen: {config.ensemble or 'the re-ranker alone'}")
+    if seen and "chosen" in seen:
+        point = seen["chosen"]
+        answered = f"{point['coverage']:.1%} of {seen['n_examples']:,} contexts"
+        right = f"{point['precision']:.1%} of the answers right (95%: at least {point['low']:.1%})"
+        talk(f"answers {answered}, {right}, by {config.measure} >= {config.threshold:.4g}")
+    if plot is not None:
+        plot_coverage({output.name: curve_of(seen or {})}, plot)
+        talk(f"wrote {plot}")
+    talk(f"{output}: try it with polyrank respond {output}")
+
+
+@pipeline_app.command("info")
+def pipeline_info(pipeline: Annotated[Path, typer.Argument(help="A pipeline folder.")]) -> None:
+    """What a pipeline is made of and what its settings were chosen by, as JSON."""
+    import dataclasses
+
+    from polyrank.pipeline import read_pipeline
+
+    config, seen = read_pipeline(pipeline)
+    print(json.dumps({"pipeline": dataclasses.asdict(config), "seen": seen}))

@@ -1,0 +1,332 @@
+"""The pipeline folder: retriever, re-ranker, ensemble and threshold as one artifact, loaded by one path.
+
+It is one file, pipeline.json, that names an index and models (relative to the folder where that is possible) and holds
+the settings that were chosen on validation data. Models and index stay where they are.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from polyrank import __version__
+from polyrank.abstention import N_SCORES, Abstention, Point, calibrate, confidence
+from polyrank.config import from_dict
+from polyrank.durable import new_folder
+from polyrank.ensembles import Ensemble, choose_ensemble
+from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
+from polyrank.index import BM25, TfIdf, open_index
+from polyrank.inference import Scorer
+from polyrank.records import Candidate, Context, Example, Ranked
+from polyrank.retrieval import LexicalRetriever, Retriever
+from polyrank.scorers import load_encoder, open_scorer
+from polyrank.two_stage import SHORTLIST, Responds, TwoStage, TwoStageScorer
+
+FORMAT = 1
+FILE = "pipeline.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineConfig:
+    """What a pipeline is made of.
+
+    Args:
+        index: folder of candidates.
+        retriever: "dense", the index's own encoder; or "bm25" or "tfidf" over the index's texts.
+        model: the encoder's folder where it is not the one that the index names.
+        reranker: a model folder; None: one stage.
+        n_retrieved: how many the re-ranker sees.
+        ensemble: see ``polyrank.ensembles.combine``; None: the re-ranker's score alone decides.
+        measure, threshold: see ``polyrank.abstention``; None: always answer.
+    """
+
+    index: str
+    retriever: Literal["dense", "bm25", "tfidf"] = "dense"
+    model: str | None = None
+    reranker: str | None = None
+    n_retrieved: int = SHORTLIST
+    ensemble: Ensemble | None = None
+    measure: Literal["score", "margin", "softmax"] | None = None
+    threshold: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Replies to one context.
+
+    Args:
+        ranked: best first; given also when they are not good enough.
+        confidence: in the best one; None where no threshold was calibrated.
+        abstained: there is no good answer.
+    """
+
+    ranked: tuple[Ranked, ...]
+    confidence: float | None
+    abstained: bool
+
+
+class Pipeline:
+    """Replies with their confidence.
+
+    Args:
+        retriever: one stage or two.
+        abstention: when to give no answer; None: always answer.
+    """
+
+    def __init__(self, retriever: Responds, abstention: Abstention | None = None) -> None:
+        self.retriever, self.abstention = retriever, abstention
+
+    def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
+        """The best ``k`` replies to each context, best first, good enough or not."""
+        return self.retriever.respond(contexts, k)
+
+    def answer(self, contexts: Sequence[Context], k: int = 5) -> list[Answer]:
+        """The best ``k`` replies to each context, and whether the best of them is a good answer."""
+        if self.abstention is None:
+            return [Answer(tuple(ranked), None, not ranked) for ranked in self.respond(contexts, k)]
+        answers = []
+        for ranked in self.respond(contexts, max(k, N_SCORES)):
+            scores = [reply.score for reply in ranked]
+            sure = confidence(scores, self.abstention.measure)
+            answers.append(Answer(tuple(ranked[:k]), sure, self.abstention.abstains(scores)))
+        return answers
+
+
+def open_pipeline(path: Path, *, model: Path | None = None, device: str = "auto") -> Pipeline:
+    """A pipeline folder, or an index folder as a pipeline of one stage.
+
+    Args:
+        path: the folder.
+        model: the encoder's folder, where it has moved.
+        device: for networks.
+
+    Raises:
+        ArtifactError: it is neither, or something in it is damaged.
+        UsageError: a model is not where it should be.
+    """
+    if not (path / FILE).exists():
+        return Pipeline(_dense(path, model, device))
+    config, _ = read_pipeline(path)
+    if model is not None:
+        config = replace(config, model=str(model))
+    abstention = None
+    if config.measure is not None and config.threshold is not None:
+        abstention = Abstention(config.measure, config.threshold)
+    return Pipeline(make_retriever(config, device=device), abstention)
+
+
+def make_retriever(config: PipelineConfig, *, device: str = "auto") -> Responds:
+    """The stages that the settings name; its paths are absolute or relative to the working directory."""
+    retriever: Responds
+    if config.retriever == "dense":
+        retriever = _dense(Path(config.index), None if config.model is None else Path(config.model), device)
+    else:
+        lexical = BM25() if config.retriever == "bm25" else TfIdf()
+        retriever = LexicalRetriever(lexical, open_index(Path(config.index)).candidates)
+    if config.reranker is None:
+        return retriever
+    reranker = open_scorer(config.reranker, device=device)
+    return TwoStage(retriever, reranker, n_retrieved=config.n_retrieved, ensemble=config.ensemble)
+
+
+def _dense(index: Path, model: Path | None, device: str) -> Retriever:
+    found = open_index(index)
+    place = model or Path(str(found.info()["model"]))
+    if not place.exists():
+        raise UsageError(f"the index was built with {place}, which is not there; give the model's folder with --model")
+    return Retriever(load_encoder(place, device=device), found)
+
+
+def open_ranker(
+    name: str,
+    examples: Sequence[Example] = (),
+    pool: Sequence[Candidate] | None = None,
+    *,
+    n_retrieved: int = SHORTLIST,
+    ensemble: Ensemble | None = None,
+    device: str = "auto",
+) -> Scorer:
+    """A Scorer of one stage or two, to rank given lists or a pool.
+
+    Args:
+        name: what ``open_scorer`` takes; "FIRST>SECOND", two such names; or a pipeline folder, whose settings count
+            and whose index is not looked at.
+        examples, pool: see ``open_scorer``.
+        n_retrieved, ensemble: for "FIRST>SECOND".
+        device: for networks.
+    """
+    first, arrow, second = (part.strip() for part in name.partition(">"))
+    if not arrow:
+        if not (Path(name) / FILE).exists():
+            return open_scorer(name, examples, pool, device=device)
+        config, _ = read_pipeline(Path(name))
+        first, second = config.retriever, config.reranker or ""
+        n_retrieved, ensemble = config.n_retrieved, config.ensemble
+        if first == "dense":
+            first = config.model or str(open_index(Path(config.index)).info()["model"])
+    retriever = open_scorer(first, examples, pool, device=device)
+    if not second:
+        return retriever
+    reranker = open_scorer(second, examples, pool, device=device)
+    return TwoStageScorer(retriever, reranker, n_retrieved=n_retrieved, ensemble=ensemble)
+
+
+def choose_settings(
+    config: PipelineConfig,
+    examples: Sequence[Example],
+    *,
+    ensemble: Ensemble | Literal["auto"] | None = None,
+    precision: float | None = None,
+    no_answer: float = 0.0,
+    seed: int = 0,
+    device: str = "auto",
+) -> tuple[PipelineConfig, dict[str, Any]]:
+    """Settle ensemble and threshold on validation examples.
+
+    Args:
+        config: what to tune.
+        examples: contexts whose right answers are named by id (``relevant_ids``) or by text.
+        ensemble: a scale; "auto": the best of them on the examples.
+        precision: wanted share of right answers; None: no threshold.
+        no_answer: hide the right answers of this share of the examples, so that they have none. Examples whose right
+            answer the index does not hold have none anyway.
+        seed: of the choice of the hidden ones.
+        device: for networks.
+
+    Returns:
+        The settings, and what was seen: figures of each ensemble, and the precision/coverage curve.
+
+    Raises:
+        DataError: there are no examples, or no threshold is precise enough.
+    """
+    if not examples:
+        raise DataError("there are no validation examples; give a file with at least one")
+    seen: dict[str, Any] = {"n_examples": len(examples)}
+    if config.reranker is not None and ensemble is not None:
+        if ensemble == "auto":
+            ensemble, seen["ensembles"] = _best_ensemble(config, examples, device)
+        config = replace(config, ensemble=ensemble)
+    if precision is not None:
+        hidden = np.random.Generator(np.random.PCG64(seed)).random(len(examples)) < no_answer
+        scores, right = outcomes(make_retriever(config, device=device), examples, hidden.tolist())
+        abstention, curve = calibrate(scores, right, precision=precision)
+        config = replace(config, measure=abstention.measure, threshold=abstention.threshold)
+        point = next(p for p in curve if p.threshold == abstention.threshold)
+        seen |= {"no_answer": float(hidden.mean()), "chosen": asdict(point), "curve": [asdict(p) for p in curve]}
+    return config, seen
+
+
+def outcomes(
+    retriever: Responds, examples: Sequence[Example], hidden: Sequence[bool]
+) -> tuple[list[list[float]], list[bool]]:
+    """Scores of the best replies to each example, best first, and whether the best one is right.
+
+    Args:
+        retriever: answers.
+        examples: with right answers by id or by text.
+        hidden: whether an example's right answers are taken out of the replies.
+    """
+    most = max((len(e.relevant_ids) or len(e.relevant) for e in examples), default=0)
+    scores, right = [], []
+    for start in range(0, len(examples), 32):
+        part = examples[start : start + 32]
+        for example, gone, ranked in zip(
+            part, hidden[start : start + 32], retriever.respond([e.query for e in part], N_SCORES + most), strict=True
+        ):
+            kept = [reply for reply in ranked if not (gone and _is_right(example, reply))]
+            scores.append([reply.score for reply in kept])
+            right.append(bool(kept) and _is_right(example, kept[0]))
+    return scores, right
+
+
+def _is_right(example: Example, reply: Ranked) -> bool:
+    return reply.id in example.relevant_ids or reply.text in {example.candidates[i] for i in example.relevant}
+
+
+def _best_ensemble(
+    config: PipelineConfig, examples: Sequence[Example], device: str
+) -> tuple[Ensemble | None, dict[str, float]]:
+    both = make_retriever(replace(config, ensemble=None), device=device)
+    first, second, right = [], [], []
+    for start in range(0, len(examples), 32):
+        part = examples[start : start + 32]
+        for example, ranked in zip(part, both.respond([e.query for e in part], config.n_retrieved), strict=True):
+            if ranked:
+                first.append(np.array([reply.stages["retriever"] for reply in ranked], np.float32))
+                second.append(np.array([reply.stages["reranker"] for reply in ranked], np.float32))
+                right.append([i for i, reply in enumerate(ranked) if _is_right(example, reply)])
+    return choose_ensemble(first, second, right)
+
+
+def write_pipeline(
+    path: Path, config: PipelineConfig, seen: dict[str, Any] | None = None, *, replace: bool = False
+) -> None:
+    """Write a pipeline folder.
+
+    Args:
+        path: the folder to make.
+        config: its settings; paths as seen from the working directory.
+        seen: what the settings were chosen by.
+        replace: whether an earlier one may be replaced.
+    """
+    places = {
+        name: os.path.relpath(Path(value).resolve(), path.resolve())
+        for name in ("index", "model", "reranker")
+        if (value := getattr(config, name)) is not None and Path(value).exists()
+    }
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "written_by": __version__,
+        "pipeline": asdict(config) | places,
+        "seen": seen or {},
+    }
+    document["checksum"] = _checksum(document)
+    with new_folder(path, replace=replace) as folder:
+        (folder / FILE).write_text(json.dumps(document, indent=2, sort_keys=True), "utf-8")
+
+
+def read_pipeline(path: Path) -> tuple[PipelineConfig, dict[str, Any]]:
+    """A pipeline's settings, its paths made absolute, and what they were chosen by.
+
+    Raises:
+        ArtifactError: it is missing, damaged, or newer than this program.
+    """
+    place = path / FILE
+    try:
+        document = json.loads(place.read_bytes())
+        version, values = document["format"], document["pipeline"]
+    except FileNotFoundError as error:
+        raise ArtifactError(
+            f"{path} is no pipeline: it has no {FILE}; make one with polyrank pipeline create"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{place} is damaged ({error}); make the pipeline again") from error
+    if isinstance(version, int) and version > FORMAT:
+        raise ArtifactError(
+            f"{place}: written by polyrank {document.get('written_by')} in format {version}, this reads up to {FORMAT};"
+            " upgrade polyrank"
+        )
+    if document.get("checksum") != _checksum(document):
+        raise ArtifactError(f"{place} is damaged: its checksum does not match; make the pipeline again")
+    for name in ("index", "model", "reranker"):
+        if values.get(name) is not None and (path / values[name]).exists():
+            values[name] = str((path / values[name]).resolve())
+    try:
+        return from_dict(PipelineConfig, values), document["seen"]
+    except ConfigError as error:
+        raise ArtifactError(f"{place}: {error}") from error
+
+
+def _checksum(document: dict[str, Any]) -> str:
+    rest = {key: value for key, value in document.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def curve_of(seen: dict[str, Any]) -> list[Point]:
+    """The precision/coverage curve that a pipeline's threshold was chosen on, from the strictest threshold."""
+    return [Point(**point) for point in seen.get("curve", [])]

@@ -1,0 +1,177 @@
+"""The pipeline folder: settings chosen on validation examples, saved, and loaded by one path."""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyrank.artifacts import save_model
+from polyrank.config import BiConfig, CrossConfig, TextPolicy, from_dict
+from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
+from polyrank.evaluation import plot_coverage
+from polyrank.models import new_model
+from polyrank.pipeline import (
+    Pipeline,
+    PipelineConfig,
+    choose_settings,
+    curve_of,
+    make_retriever,
+    open_pipeline,
+    open_ranker,
+    read_pipeline,
+    write_pipeline,
+)
+from polyrank.records import Candidate, Context, Example
+from polyrank.retrieval import build_index
+from polyrank.scorers import load_encoder
+from polyrank.two_stage import TwoStage
+
+REPLIES = ["restart the router", "the bill is too high", "thanks", "did that", "the light is red", "wifi is down"]
+POOL = [Candidate(f"r{i}", text) for i, text in enumerate(REPLIES)]
+CONTEXTS = [Context(("my wifi is down",)), Context(("hi", "router light red?"))]
+
+
+@pytest.fixture(scope="module")
+def models(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A Bi- and a Cross-encoder with random weights, and an index of the first."""
+    folder = tmp_path_factory.mktemp("models")
+    policy = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
+    configs = {"bi": BiConfig(backbone=str(tiny_backbone)), "cross": CrossConfig(backbone=str(tiny_backbone))}
+    for name, config in configs.items():
+        model, texts, resolved = new_model(config, policy, seed=1, sample=REPLIES)  # type: ignore[arg-type]
+        save_model(folder / name, model, texts, resolved)
+    build_index(folder / "index", load_encoder(folder / "bi"), POOL, model=str(folder / "bi"))
+    return {name: folder / name for name in ("bi", "cross", "index")}
+
+
+def test_saved_and_loaded_it_answers_the_same(models: dict[str, Path], tmp_path: Path) -> None:
+    config = PipelineConfig(
+        index=str(models["index"]), reranker=str(models["cross"]), n_retrieved=4, ensemble="z-score",
+        measure="margin", threshold=0.0,
+    )  # fmt: skip
+    write_pipeline(tmp_path / "p", config)
+    known, _ = read_pipeline(tmp_path / "p")
+    assert replace(known, index="", reranker="") == replace(config, index="", reranker="")
+    found = open_pipeline(tmp_path / "p")
+    assert isinstance(found.retriever, TwoStage)
+    assert found.respond(CONTEXTS, 3) == make_retriever(config).respond(CONTEXTS, 3)
+    for answer, ranked in zip(found.answer(CONTEXTS, 3), found.respond(CONTEXTS, 3), strict=True):
+        assert list(answer.ranked) == ranked
+        assert not answer.abstained
+        assert answer.confidence is not None
+        assert all(set(reply.stages) == {"retriever", "reranker"} for reply in ranked)
+
+
+def test_it_moves_with_its_index_and_models(models: dict[str, Path], tmp_path: Path) -> None:
+    import shutil
+
+    home = tmp_path / "home"
+    home.mkdir()
+    shutil.copytree(models["index"], home / "index")
+    shutil.copytree(models["bi"], home / "bi")
+    write_pipeline(home / "p", PipelineConfig(index=str(home / "index"), model=str(home / "bi")))
+    want = open_pipeline(home / "p").respond(CONTEXTS, 2)
+    home.rename(tmp_path / "moved")
+    assert open_pipeline(tmp_path / "moved" / "p").respond(CONTEXTS, 2) == want
+
+
+def test_an_index_is_a_pipeline_of_one_stage(models: dict[str, Path]) -> None:
+    answers = open_pipeline(models["index"]).answer(CONTEXTS, 2)
+    assert [len(answer.ranked) for answer in answers] == [2, 2]
+    assert [(answer.confidence, answer.abstained) for answer in answers] == [(None, False)] * 2
+
+
+def test_a_strict_threshold_abstains_and_still_shows_the_nearest(models: dict[str, Path], tmp_path: Path) -> None:
+    config = PipelineConfig(index=str(models["index"]), retriever="bm25", measure="score", threshold=0.5)
+    write_pipeline(tmp_path / "p", config)
+    sure, lost = open_pipeline(tmp_path / "p").answer([Context(("the bill is high",)), Context(("zebra",))], 2)
+    assert sure.ranked[0].text == "the bill is too high"
+    assert not sure.abstained
+    assert lost.abstained
+    assert len(lost.ranked) == 2
+    assert lost.confidence == 0
+
+
+def examples() -> list[Example]:
+    """Half of them repeat the right reply's words, half have nothing to do with any reply."""
+    good = [Example((f"{text} please",), relevant_ids=(f"r{i}",)) for i, text in enumerate(REPLIES)]
+    by_text = [Example((f"well {text}",), (text,), (0,)) for text in REPLIES]
+    return [*good, *by_text, *(Example((f"zebra {i}",)) for i in range(12))]
+
+
+def test_threshold_and_ensemble_are_chosen_on_examples(models: dict[str, Path], tmp_path: Path) -> None:
+    config = PipelineConfig(index=str(models["index"]), retriever="bm25")
+    tuned, seen = choose_settings(config, examples(), precision=1.0)
+    assert seen["chosen"]["precision"] == 1.0
+    assert seen["chosen"]["coverage"] == 0.5  # all that can be answered, and nothing else
+    pipeline = Pipeline(make_retriever(tuned))
+    assert pipeline.abstention is None
+    write_pipeline(tmp_path / "p", tuned, seen)
+    answers = open_pipeline(tmp_path / "p").answer([e.query for e in examples()], 1)
+    assert [answer.abstained for answer in answers] == [False] * 12 + [True] * 12
+    assert curve_of(read_pipeline(tmp_path / "p")[1])[-1].coverage == 1.0
+    plot_coverage({"bm25": curve_of(seen)}, tmp_path / "curve.svg")
+    assert (tmp_path / "curve.svg").stat().st_size > 1000
+
+    both = replace(config, reranker=str(models["cross"]), n_retrieved=6)
+    tuned, seen = choose_settings(both, examples(), ensemble="auto")
+    assert set(seen["ensembles"]) == {"alone", "raw", "sigmoid", "z-score", "softmax"}
+    assert seen["ensembles"][tuned.ensemble or "alone"] == max(seen["ensembles"].values())
+
+
+def test_hidden_answers_cannot_be_right(models: dict[str, Path]) -> None:
+    config = PipelineConfig(index=str(models["index"]), retriever="bm25")
+    with pytest.raises(DataError, match="no threshold makes 50%"):
+        choose_settings(config, examples(), precision=0.5, no_answer=1.0)
+    _, seen = choose_settings(config, examples(), precision=0.1, no_answer=0.5, seed=3)
+    assert 0.2 < seen["no_answer"] < 0.8
+    assert seen["curve"][-1]["precision"] < 0.5
+    with pytest.raises(DataError, match="no validation examples"):
+        choose_settings(config, [], precision=0.5)
+
+
+def test_a_pipeline_and_two_names_rank_lists_alike(models: dict[str, Path], tmp_path: Path) -> None:
+    write_pipeline(
+        tmp_path / "p",
+        PipelineConfig(index=str(models["index"]), reranker=str(models["cross"]), n_retrieved=3, ensemble="softmax"),
+    )
+    one = open_ranker(str(tmp_path / "p")).score(CONTEXTS, [REPLIES] * 2)
+    two = open_ranker(f"{models['bi']} > {models['cross']}", n_retrieved=3, ensemble="softmax").score(
+        CONTEXTS, [REPLIES] * 2
+    )
+    np.testing.assert_array_equal(one, two)
+    pool = open_ranker(str(tmp_path / "p"), pool=POOL).score_pool(CONTEXTS, REPLIES)
+    np.testing.assert_allclose(pool, np.stack(one), rtol=1e-5)
+    found = open_pipeline(tmp_path / "p").respond(CONTEXTS, 3)
+    assert [reply.text for reply in found[0]] == [REPLIES[i] for i in np.argsort(-one[0])[:3]]
+
+
+def test_every_flipped_byte_is_found(models: dict[str, Path], tmp_path: Path) -> None:
+    write_pipeline(tmp_path / "p", PipelineConfig(index=str(models["index"]), n_retrieved=7))
+    place = tmp_path / "p" / "pipeline.json"
+    data = place.read_bytes()
+    known = read_pipeline(tmp_path / "p")
+    for i in range(len(data)):
+        place.write_bytes(data[:i] + bytes([data[i] ^ (1 << (i % 8))]) + data[i + 1 :])
+        with suppress(ArtifactError):
+            assert read_pipeline(tmp_path / "p") == known  # white space
+    document = json.loads(data)
+    place.write_text(json.dumps({**document, "format": 9, "written_by": "9.0"}))
+    with pytest.raises(ArtifactError, match=r"written by polyrank 9.0 in format 9, this reads up to 1"):
+        read_pipeline(tmp_path / "p")
+
+
+def test_what_cannot_be_is_said(models: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="no pipeline"):
+        read_pipeline(tmp_path)
+    write_pipeline(tmp_path / "p", PipelineConfig(index=str(models["index"]), model=str(tmp_path / "gone")))
+    with pytest.raises(UsageError, match=r"which is not there; give the model's folder with --model"):
+        open_pipeline(tmp_path / "p")
+    assert open_pipeline(tmp_path / "p", model=models["bi"]).respond(CONTEXTS, 1)
+    with pytest.raises(UsageError, match="already exists"):
+        write_pipeline(tmp_path / "p", PipelineConfig(index="x"))
+    with pytest.raises(ConfigError, match="retriever = 'sparse' is not one of"):
+        from_dict(PipelineConfig, {"index": "x", "retriever": "sparse"})
