@@ -100,11 +100,11 @@ def test_a_pipeline_is_made_and_answers(trained: dict[str, Path], tmp_path: Path
     rows = [{"context": ["my bill is too high"], "candidates": ["the bill is too high"], "relevant": [0]}] * 4
     rows += [{"context": ["zebra"], "candidates": ["lion"], "relevant": [0]}] * 4
     (tmp_path / "valid.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    made = run(
-        "pipeline", "create", trained["index"], "-o", tmp_path / "p", "--retriever", "bm25", "--rerank",
-        trained["cross"], "--n-retrieved", "1", "--ensemble", "auto", "--valid", tmp_path / "valid.jsonl", "--precision",
-        "0.9", "--no-answer", "0", "--plot", tmp_path / "curve.png",
-    )  # fmt: skip
+    options = (
+        "--retriever bm25 --n-retrieved 1 --ensemble auto --precision 0.9 --no-answer 0",
+        f"--rerank {trained['cross']} --valid {tmp_path / 'valid.jsonl'} --plot {tmp_path / 'curve.png'}",
+    )
+    made = run("pipeline", "create", trained["index"], "-o", tmp_path / "p", *" ".join(options).split())
     assert made.returncode == 0, made.stderr
     assert "answers 50.0% of 8 contexts, 100.0% of the answers right" in made.stderr
     assert (tmp_path / "curve.png").exists()
