@@ -1,0 +1,142 @@
+"""The best candidates so far, with the scores that are returned: fp64, rounded once to fp32.
+
+Every mode of search works out upper bounds and offers candidates here in their order, so every mode returns the same
+rows and the same scores; modes differ in how many they have to offer.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from polyrank.errors import ArtifactError
+from polyrank.search.blocks import Block, Floats, Rows, as_tensor, norms_of
+from polyrank.search.scoring import (
+    mean_of,
+    precise_scores,
+    rounding_of_product,
+    upper_bounds,
+)
+
+FIRST = 32  # candidates scored before the threshold is looked at again
+MANY = 128  # from here on a batch goes through fp32 first
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found for one context.
+
+    Args:
+        rows: ``[k']``, best first, ties by row; fewer than k when there are fewer candidates.
+        scores: ``[k']``, of these rows.
+        exact: proven to be the top k of all candidates.
+        n_scored: candidates whose score was computed in full.
+    """
+
+    rows: Rows
+    scores: Floats
+    exact: bool
+    n_scored: int
+
+
+class Best:
+    """Collects the top k for one context.
+
+    Args:
+        contexts: its real vectors, ``[M, D]``.
+        k: how many to keep.
+    """
+
+    def __init__(self, contexts: Floats, k: int) -> None:
+        self.k = k
+        self.contexts = torch.from_numpy(contexts)
+        norm = float(torch.linalg.vector_norm(self.contexts.double(), dim=1).max())
+        self.rounding = norm * rounding_of_product(contexts.shape[1])
+        self.n_scored = 0
+        self._precise = self.contexts.double()
+        self._rows, self._scores = np.empty(0, np.int64), np.empty(0, np.float32)
+
+    @property
+    def threshold(self) -> float:
+        """What a candidate must reach to be among the best: the k-th best score so far."""
+        return float(self._scores[-1]) if len(self._scores) == self.k else -np.inf
+
+    def offer(
+        self, block: Block, places: NDArray[np.intp], bounds: Floats | None = None, *, close: bool = False
+    ) -> None:
+        """Score in full the candidates whose bound reaches the threshold, the most promising first.
+
+        Args:
+            block: where they are.
+            places: ``[n]``, positions in the block; removed candidates are skipped.
+            bounds: ``[n]``, which their scores do not exceed; ``None``: unknown.
+            close: whether the bounds are as close as fp32 allows.
+        """
+        if block.alive is not None:
+            alive = block.alive[places]
+            places, bounds = places[alive], None if bounds is None else bounds[alive]
+        if bounds is None:
+            bounds = np.full(len(places), np.inf, np.float32)
+        n_batch = max(FIRST, self.k)
+        while len(places):
+            reach = ~(bounds < self.threshold)  # what is not a number is looked at too, and refused
+            places, bounds = places[reach], bounds[reach]
+            if n_batch < len(places):
+                order = np.argpartition(-bounds, n_batch)
+                batch, order = order[:n_batch], order[n_batch:]
+                now, places, bounds = places[batch], places[order], bounds[order]
+            else:
+                now, places = places, places[:0]
+            if close or len(now) <= MANY:
+                self._take(block, now)
+            else:
+                self._sift(block, now)
+            n_batch = min(2 * n_batch, max(1024, self.k))
+
+    def found(self, *, exact: bool) -> Found:
+        """The result."""
+        return Found(self._rows, self._scores, exact, self.n_scored)
+
+    def _sift(self, block: Block, places: NDArray[np.intp]) -> None:
+        """Of many, score in fp64 only those that fp32 cannot rule out."""
+        gathered = as_tensor(block.vectors[places])
+        error = torch.from_numpy(norms_of(block.vectors)[places]) * self.rounding
+        bounds = close_bounds(gathered @ self.contexts.T, error)
+        n_before = self.n_scored
+        self.offer(_Bare(block), places, bounds.numpy(), close=True)
+        self.n_scored = n_before + len(places)
+
+    def _take(self, block: Block, places: NDArray[np.intp]) -> None:
+        if not len(places):
+            return
+        scores = precise_scores(self._precise, block.vectors[places])
+        if not np.isfinite(scores).all():
+            raise ArtifactError("a candidate's score is not finite; its vector is damaged: build the index again")
+        self.n_scored += len(places)
+        rows = np.concatenate([self._rows, block.rows[places]])
+        scores = np.concatenate([self._scores, scores])
+        order = np.lexsort((rows, -scores))
+        rows, scores = rows[order], scores[order]
+        new = np.concatenate([[True], rows[1:] != rows[:-1]])  # a shortlist and a scan may offer the same
+        self._rows, self._scores = rows[new][: self.k], scores[new][: self.k]
+
+
+class _Bare:
+    """A block whose removed candidates are sorted out already."""
+
+    def __init__(self, block: Block) -> None:
+        self.vectors, self.rows, self.alive = block.vectors, block.rows, None
+
+
+def close_bounds(products: Tensor, error: Tensor, spare: Tensor | None = None) -> Tensor:
+    """Upper bounds ``[n]`` of scores, from fp32 products.
+
+    Args:
+        products: ``[n, M]``; overwritten.
+        error: ``[n]``, how far any product of a candidate may be off.
+        spare: the same shape as products; overwritten.
+    """
+    mean, best = mean_of(products, torch.empty_like(products) if spare is None else spare)
+    return upper_bounds(mean, best, error, None, products.shape[1])

@@ -1,0 +1,135 @@
+"""Scores from products, and how far a score can be off when its products are.
+
+``f(s) = sum_i softmax(s)_i s_i`` for the products ``s_i = x_i . y`` of a candidate ``y`` with M context vectors. Two
+facts carry every bound here. Its partial derivatives are ``w_i (1 + s_i - f)`` with ``w = softmax(s)``, so moving each
+product by at most ``e`` moves the score by at most ``e (1 + E_w|s - f|)`` along the way. And
+``max(s) - log M <= f(s) <= max(s)``, hence ``E_w|s - f| <= 2 log M`` anywhere.
+"""
+
+from math import log
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from polyrank.errors import UsageError
+from polyrank.search.blocks import ROUNDING, Floats, as_tensor
+
+LOWEST = (
+    -80.0
+)  # exp(-80) adds nothing in fp32, and exp of less would be denormal numbers, which are a hundred times slower
+ROWS_AT_A_TIME = 512  # in fp64
+
+
+def real_vectors(contexts: Floats, mask: NDArray[np.bool_]) -> Floats:
+    """The context vectors that are there: ``[M', D]`` of ``contexts`` ``[M, D]`` and ``mask`` ``[M]``.
+
+    Raises:
+        UsageError: none is there, or one is not finite.
+    """
+    vectors = np.ascontiguousarray(contexts[mask], np.float32)
+    if not len(vectors):
+        raise UsageError("a context has 0 vectors; give each at least one that the mask lets through")
+    if not np.isfinite(vectors).all():
+        raise UsageError("a context vector is not finite; look at the encoder that made it")
+    return vectors
+
+
+def mean_of(products: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax-weighted means of products, in place.
+
+    Args:
+        products: ``[n, M]``; overwritten.
+        spare: the same shape; overwritten.
+
+    Returns:
+        Scores and maxima, ``[n]`` each.
+
+    >>> mean, best = mean_of(torch.tensor([[3.0, 3.0], [90.0, -900.0]]), torch.empty(2, 2))
+    >>> mean.tolist(), best.tolist()
+    ([3.0, 90.0], [3.0, 90.0])
+    """
+    best = products.amax(1)
+    if products.shape[1] == 1:
+        return best, best
+    products.sub_(best[:, None]).clamp_(min=LOWEST)
+    torch.exp(products, out=spare)
+    total = spare.sum(1)
+    mean = spare.mul_(products).sum(1).div_(total).add_(best)
+    return mean, best
+
+
+def spread_of(products: Tensor, mean: Tensor, best: Tensor) -> Tensor:
+    """Standard deviation of the products under their softmax weights, ``[n]``, for ``products`` ``[n, M]``."""
+    weights = torch.exp((products - best[:, None]).clamp_(min=LOWEST))
+    return ((products - mean[:, None]).square_().mul_(weights).sum(1) / weights.sum(1)).sqrt_()
+
+
+def steepness(n_vectors: int) -> float:
+    """The score never moves by more than this times what its products move by.
+
+    >>> steepness(1)
+    1.0
+    """
+    return 1.0 + 2.0 * log(n_vectors)
+
+
+def rounding_of_mean(n_vectors: int) -> float:
+    """How far fp32 may put the weighted mean of given products off, besides one rounding of the result."""
+    return 0.0 if n_vectors == 1 else 4.0 * (n_vectors + 16) * ROUNDING * (1.0 + log(n_vectors))
+
+
+def rounding_of_product(dimension: int) -> float:
+    """Of an fp32 product in any order of summation, relative to both norms."""
+    return (dimension + 8) * ROUNDING
+
+
+def upper_bounds(mean: Tensor, best: Tensor, error: Tensor, spread: Tensor | None, n_vectors: int) -> Tensor:
+    """No score is above these, ``[n]``.
+
+    The least of three bounds: the maximum moved by ``e``; the mean moved by ``e`` times the steepness anywhere; and
+    times the steepness near these products, ``1 + exp(e) (spread + e)``, since weights change by at most ``exp(2 e)``
+    and a variance is least about its own mean.
+
+    Args:
+        mean, best: ``[n]``, of the approximate products.
+        error: ``[n]``, how far any product of a candidate may be off.
+        spread: ``[n]``, of the approximate products, where known.
+        n_vectors: M.
+    """
+    slope = torch.full_like(error, steepness(n_vectors))
+    if spread is not None:
+        near = error.clamp(max=4.0)
+        slope = torch.minimum(slope, torch.where(error < 4.0, 1.0 + near.exp() * (spread * 1.001 + near), slope))
+    result = torch.minimum(mean + error * slope, best + error)
+    return result + (rounding_of_mean(n_vectors) + 4.0 * ROUNDING * best.abs())
+
+
+def score_rows(contexts: Floats, mask: NDArray[np.bool_], vectors: Floats) -> Floats:
+    """Scores of some candidates for one context, computed in fp64 and rounded once.
+
+    So a candidate's score does not depend on what it is scored with, and every mode of search returns the same.
+
+    Args:
+        contexts: ``[M, D]``.
+        mask: ``[M]``, true where a context vector is real.
+        vectors: ``[n, D]``.
+
+    Returns:
+        ``[n]``
+
+    >>> score_rows(np.array([[1.0, 0.0], [0.0, 2.0]], np.float32), np.array([True, False]), np.eye(2, dtype=np.float32))
+    array([1., 0.], dtype=float32)
+    """
+    return precise_scores(torch.from_numpy(real_vectors(contexts, mask)).double(), vectors)
+
+
+def precise_scores(contexts: Tensor, vectors: Floats) -> Floats:
+    """Scores ``[n]`` for fp64 context vectors ``[M, D]`` and fp32 candidates ``[n, D]``."""
+    result = np.empty(len(vectors), np.float32)
+    for start in range(0, len(vectors), ROWS_AT_A_TIME):
+        part = slice(start, start + ROWS_AT_A_TIME)
+        products = as_tensor(vectors[part]).double() @ contexts.T
+        result[part] = mean_of(products, torch.empty_like(products))[0].float().numpy()
+    return result

@@ -1,0 +1,135 @@
+"""A context's vectors in few columns.
+
+A trained encoder's M vectors of one context lie close to their mean and to a few directions around it: they are
+poolings of the same tokens. With orthonormal columns ``Q`` and ``x_i = Q' a_i + r_i``, a candidate's products are
+``a_i . (Q y) + r_i . y``, and the last term is at most ``|r_i| |y - Q' Q y|``. A scan over the columns bounds all
+scores at the price of a Bi-encoder's scan; how good the columns are decides only how many candidates remain.
+"""
+
+from dataclasses import dataclass
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+from polyrank.search.blocks import ROUNDING
+from polyrank.search.scoring import mean_of, rounding_of_product, spread_of, upper_bounds
+
+WIDEST = 33  # columns at most; more would cost as much as they save
+
+
+@dataclass(frozen=True, slots=True)
+class Subspace:
+    """Context vectors as mixtures of columns.
+
+    Args:
+        columns: ``[q, D]``, orthonormal up to rounding, the direction of the mean first, then the most telling.
+        mixing: ``[M, q]``.
+        residual: the largest norm of what the mixtures leave out.
+        rounding: times a candidate's norm: how far fp32 may put a product off.
+        centre: ``[q]``, the mixture of the mean.
+        weights: ``[q]``, squared scales of the columns in the coarse bound.
+        radius: the largest norm of ``(mixing - centre) / sqrt(weights)``.
+    """
+
+    columns: Tensor
+    mixing: Tensor
+    residual: float
+    rounding: float
+    centre: Tensor
+    weights: Tensor
+    radius: float
+
+    def errors(self, products: Tensor, norms: Tensor) -> Tensor:
+        """How far any mixed product may be off, ``[n]``, for ``products`` ``[n, q]`` and ``norms`` ``[n]``."""
+        return self._errors(products.square().sum(1), norms)
+
+    def coarse_bounds(self, products: Tensor, norms: Tensor) -> tuple[Tensor, Tensor]:
+        """Upper bounds of scores at q operations each, and the errors.
+
+        ``score <= max_i s_i <= centre . z + max_i |(a_i - centre) / d| |d z| + error``.
+
+        Args:
+            products: ``[n, q]``, of candidates and columns.
+            norms: ``[n]``, of the candidates, never too small.
+        """
+        squares = products.square() @ torch.stack([torch.ones_like(self.weights), self.weights], 1)
+        error = self._errors(squares[:, 0], norms)
+        return torch.addmv(error, products, self.centre).add_(squares[:, 1].sqrt(), alpha=self.radius), error
+
+    def fine_bounds(self, products: Tensor, error: Tensor) -> Tensor:
+        """Upper bounds ``[n]`` of scores at q M operations each, with the errors of the same candidates."""
+        mixed = products @ self.mixing.T
+        mean, best = mean_of(mixed.clone(), torch.empty_like(mixed))
+        return upper_bounds(mean, best, error, spread_of(mixed, mean, best), len(self.mixing))
+
+    def narrow(self, n_columns: int) -> "Subspace":
+        """The same with the first columns only."""
+        lost = self.mixing[:, n_columns:].double().square().sum(1).amax()
+        residual = sqrt(self.residual**2 + float(lost)) * (1.0 + 1e-6)
+        return _with_scales(self.columns[:n_columns], self.mixing[:, :n_columns], residual, self.rounding)
+
+    def _errors(self, squares: Tensor, norms: Tensor) -> Tensor:
+        """From squared norms inside the columns and norms of all, ``[n]`` each."""
+        n_columns, dimension = self.columns.shape
+        slack = 1.0 + 6.0 * sqrt(n_columns) * rounding_of_product(dimension)
+        outside = (norms.square() * slack - squares).clamp_(min=0.0).sqrt_()
+        return outside.mul_(self.residual).add_(norms, alpha=self.rounding)
+
+
+def find_subspace(contexts: Tensor, widest: int = WIDEST) -> Subspace:
+    """Columns for context vectors ``[M, D]``: their mean's direction, then the main directions around the mean.
+
+    >>> found = find_subspace(torch.tensor([[1.0, 1.0, 0.0], [1.0, -1.0, 0.0]]))
+    >>> len(found.columns), round(found.residual, 6)
+    (2, 0.0)
+    """
+    vectors = contexts.double()
+    n_vectors, dimension = vectors.shape
+    n_more = min(widest - 1, n_vectors - 1, dimension - 1)
+    mean = vectors.mean(0)
+    length = float(mean.norm())
+    first = (mean / length if length > 0.0 else torch.eye(1, dimension, dtype=torch.float64)[0])[None]
+    columns = first
+    if n_more:
+        around = vectors - (vectors @ first.T) @ first
+        directions = _main_directions(around, n_more)
+        directions -= (directions @ first.T) @ first
+        columns = torch.linalg.qr(torch.cat([first, directions]).T)[0].T
+    rounded = columns.float()
+    mixing = (vectors @ rounded.double().T).float()
+    left_out = vectors - mixing.double() @ rounded.double()
+    residual = float(left_out.norm(dim=1).max()) * (1.0 + 1e-6)
+    norm = float(vectors.norm(dim=1).max())
+    n_columns = len(rounded)
+    rounding = norm * ((sqrt(n_columns) + 1.0) * rounding_of_product(dimension) + (2 * n_columns + 16) * ROUNDING)
+    return _with_scales(rounded, mixing, residual, rounding)
+
+
+def _main_directions(around: Tensor, n_directions: int) -> Tensor:
+    """About the first right singular vectors of ``around`` ``[M, D]``, as rows: ``[n, D]``."""
+    if len(around) > 2 * n_directions:  # subspace iteration: close enough, and cheap
+        single = around.float()
+        generator = torch.Generator().manual_seed(0)
+        sketch = single.T @ torch.randn(len(single), min(n_directions + 6, len(single)), generator=generator)
+        for _ in range(2):
+            sketch = single.T @ (single @ torch.linalg.qr(sketch)[0])
+        basis: Tensor = torch.linalg.qr(sketch.double())[0]  # [D, n]
+        inside = around @ basis
+        return _main_axes(inside.T @ inside, n_directions) @ basis.T
+    directions = _main_axes(around @ around.T, n_directions) @ around
+    return directions.div_(directions.norm(dim=1, keepdim=True).clamp_(min=1e-300))
+
+
+def _main_axes(products: Tensor, n_axes: int) -> Tensor:
+    """Eigenvectors of a symmetric matrix ``[n, n]`` for its largest values, largest first, as rows."""
+    axes: Tensor = torch.linalg.eigh(products)[1]
+    return axes.flip(1)[:, :n_axes].T
+
+
+def _with_scales(columns: Tensor, mixing: Tensor, residual: float, rounding: float) -> Subspace:
+    centre = mixing.mean(0)
+    around = (mixing - centre).double()
+    weights = around.square().mean(0).sqrt() + 1e-9 * float(mixing.abs().max()) + 1e-30
+    radius = float((around / weights.sqrt()).norm(dim=1).max()) * (1.0 + 1e-5)
+    return Subspace(columns, mixing, residual, rounding, centre, weights.float(), radius)

@@ -1,0 +1,107 @@
+"""Inner-product indexes: exact ones equal brute force, the others come close; files are checked."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyrank.errors import ArtifactError, MissingExtraError, UsageError
+from polyrank.index.ann import CODES_FROM, Kind, build_ann, choose_kind, read_ann
+
+KINDS: list[Kind] = ["flat", "sq8", "ivfpq", "hnsw"]
+
+
+@pytest.fixture(scope="module")
+def vectors() -> np.ndarray:
+    """Clustered, as texts are."""
+    rng = np.random.default_rng(5)
+    centres = rng.standard_normal((30, 16)) * 2
+    return (centres[rng.integers(30, size=3000)] + rng.standard_normal((3000, 16))).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def queries(vectors: np.ndarray) -> np.ndarray:
+    rng = np.random.default_rng(6)
+    return (vectors[rng.integers(3000, size=20)] + 0.5 * rng.standard_normal((20, 16))).astype(np.float32)
+
+
+def true_best(vectors: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
+    return np.argsort(-(queries.astype(np.float64) @ vectors.T), axis=1, kind="stable")[:, :k]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_finds_the_best(kind: Kind, vectors: np.ndarray, queries: np.ndarray) -> None:
+    ann = build_ann(vectors, kind)
+    products, places = ann.search(queries, 10)
+    truth = true_best(vectors, queries, 10)
+    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(places.tolist(), truth.tolist(), strict=True)])
+    assert len(ann) == 3000
+    assert recall == 1.0 if ann.exact else recall >= 0.9
+    assert (np.diff(products, axis=1) <= 0).all()
+    close = 1e-4 if ann.exact else 0.05
+    np.testing.assert_allclose(products, np.take_along_axis(queries @ vectors.T, places, 1), rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_written_and_read_it_answers_the_same(
+    kind: Kind, vectors: np.ndarray, queries: np.ndarray, tmp_path: Path
+) -> None:
+    ann = build_ann(vectors, kind)
+    ann.write(tmp_path / "ann")
+    for again in (read_ann(tmp_path / "ann"), read_ann(ann.to_bytes()), build_ann(vectors, kind)):
+        assert (again.kind, again.exact) == (kind, kind == "flat")
+        for ours, theirs in zip(ann.search(queries, 7), again.search(queries, 7), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_the_same_vectors_give_the_same_bytes(vectors: np.ndarray) -> None:
+    assert build_ann(vectors, "hnsw").to_bytes() == build_ann(vectors, "hnsw").to_bytes()
+
+
+def test_few_and_no_vectors(vectors: np.ndarray) -> None:
+    products, places = build_ann(vectors[:3]).search(vectors[:2], 10)
+    assert products.shape == places.shape == (2, 3)
+    products, places = build_ann(vectors[:0]).search(vectors[:2], 10)
+    assert products.shape == places.shape == (2, 0)
+
+
+def test_kind_goes_by_size() -> None:
+    assert [choose_kind(n) for n in (0, 20_000, 20_001, 300_001)] == ["flat", "flat", "hnsw", "ivfpq"]
+
+
+def test_every_damaged_byte_is_noticed(vectors: np.ndarray) -> None:
+    data = build_ann(vectors[:4], "flat").to_bytes()
+    for place in range(len(data)):
+        damaged = bytearray(data)
+        damaged[place] ^= 1 << place % 8
+        with pytest.raises(ArtifactError):
+            read_ann(bytes(damaged))
+    for length in range(len(data)):
+        with pytest.raises(ArtifactError):
+            read_ann(data[:length])
+
+
+def test_bad_input(vectors: np.ndarray) -> None:
+    with pytest.raises(UsageError, match="kind 'tree' is unknown"):
+        build_ann(vectors, "tree")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=f"use flat below {CODES_FROM}"):
+        build_ann(vectors[:5], "ivfpq")
+    ann = build_ann(vectors[:5])
+    with pytest.raises(UsageError, match=r"takes \[M, 16\]"):
+        ann.search(vectors[:, :3], 1)
+    with pytest.raises(UsageError, match="k is 0"):
+        ann.search(vectors, 0)
+
+
+def test_without_the_library_the_remedy_is_named() -> None:
+    code = (
+        "import sys; sys.modules['faiss'] = None\n"
+        "import numpy as np; from polyrank.index.ann import build_ann; from polyrank.errors import MissingExtraError\n"
+        "try: build_ann(np.ones((2, 2), np.float32))\n"
+        "except MissingExtraError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 'pip install "polyrank[faiss]"' in done.stdout
+    assert issubclass(MissingExtraError, UsageError)

@@ -1,0 +1,274 @@
+"""Search: every mode equals brute force, bit for bit, on random and on adversarial pools; bounds never fail."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from polyrank.errors import ArtifactError, UsageError
+from polyrank.index.ann import build_ann
+from polyrank.scores import scores
+from polyrank.search import Found, score_rows, search
+from polyrank.search.scoring import mean_of, spread_of, steepness, upper_bounds
+from polyrank.search.subspace import find_subspace
+
+Floats = NDArray[np.float32]
+D = 24
+
+
+def block(vectors: Floats, first: int = 0, alive: NDArray[np.bool_] | None = None) -> Any:
+    return SimpleNamespace(vectors=vectors, rows=np.arange(first, first + len(vectors)), alive=alive)
+
+
+def brute_force(context: Floats, mask: NDArray[np.bool_], blocks: list[Any], k: int) -> tuple[Any, Floats]:
+    """From the formula, in fp64."""
+    vectors = np.concatenate([b.vectors for b in blocks]).astype(np.float64)
+    rows = np.concatenate([b.rows for b in blocks])
+    alive = np.concatenate([np.ones(len(b.rows), bool) if b.alive is None else b.alive for b in blocks])
+    products = vectors @ context[mask].astype(np.float64).T
+    weights = np.exp(products - products.max(1, keepdims=True))
+    result = ((weights * products).sum(1) / weights.sum(1)).astype(np.float32)
+    rows, result = rows[alive], result[alive]
+    order = np.lexsort((rows, -result))[:k]
+    return rows[order], result[order]
+
+
+@dataclass
+class Case:
+    contexts: Floats
+    mask: NDArray[np.bool_]
+    blocks: list[Any]
+    k: int
+
+
+POOLS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
+    "random": lambda rng, n: rng.standard_normal((n, D), np.float32),
+    "whole numbers, many ties": lambda rng, n: rng.integers(-1, 2, (n, D)).astype(np.float32),
+    "copies": lambda rng, n: rng.standard_normal((3, D), np.float32)[rng.integers(3, size=n)],
+    "zeros": lambda rng, n: np.zeros((n, D), np.float32),
+    "norms from tiny to huge": lambda rng, n: (
+        rng.standard_normal((n, D)) * 10.0 ** rng.uniform(-20, 3, (n, 1))
+    ).astype(np.float32),
+    "close together": lambda rng, n: (1 + 1e-6 * rng.standard_normal((n, D))).astype(np.float32),
+}
+CONTEXTS: dict[str, Callable[[np.random.Generator, int, int], Floats]] = {
+    "random": lambda rng, b, m: rng.standard_normal((b, m, D), np.float32),
+    "wide": lambda rng, b, m: 40 * rng.standard_normal((b, m, D), np.float32),
+    "flat": lambda rng, b, m: 0.01 * rng.standard_normal((b, m, D), np.float32),
+    "no spread": lambda rng, b, m: np.repeat(rng.standard_normal((b, 1, D), np.float32), m, 1),
+    "around a mean": lambda rng, b, m: (
+        rng.standard_normal((b, 1, D)) + 0.3 * rng.standard_normal((b, m, 2)) @ rng.standard_normal((b, 2, D))
+    ).astype(np.float32),
+    "mean of zero": lambda rng, b, m: (lambda x: np.concatenate([x, -x], 1)[:, :m])(
+        rng.standard_normal((b, (m + 1) // 2, D), np.float32)
+    ),
+    "zeros": lambda rng, b, m: np.zeros((b, m, D), np.float32),
+    "whole numbers": lambda rng, b, m: rng.integers(-1, 2, (b, m, D)).astype(np.float32),
+}
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    n_contexts, n_vectors = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2, 5, 40]))
+    contexts = CONTEXTS[draw(st.sampled_from(sorted(CONTEXTS)))](rng, n_contexts, n_vectors)
+    mask = rng.random((n_contexts, n_vectors)) < draw(st.sampled_from([0.5, 1.0]))
+    mask[:, 0] = True
+    blocks, first = [], draw(st.sampled_from([0, 10]))
+    for n in draw(st.lists(st.sampled_from([0, 1, 7, 300, 2500, 6000]), min_size=0, max_size=3)):
+        alive = rng.random(n) < draw(st.sampled_from([0.0, 0.3, 0.9])) if draw(st.booleans()) else None
+        blocks.append(block(POOLS[draw(st.sampled_from(sorted(POOLS)))](rng, n), first, alive))
+        first += n + 3
+    return Case(contexts, mask, blocks, draw(st.sampled_from([1, 2, 10, 400])))
+
+
+def same(found: list[Found], case: Case, *, close: bool = False) -> None:
+    """Equal to brute force; rows whose fp64 scores round apart by one bit may change places."""
+    for i, one in enumerate(found):
+        rows, truth = brute_force(case.contexts[i], case.mask[i], case.blocks, case.k) if case.blocks else ([], [])
+        assert one.exact
+        np.testing.assert_allclose(one.scores, truth, rtol=2e-7, atol=1e-30)
+        if not np.array_equal(one.rows, rows):
+            np.testing.assert_array_equal(one.scores, score_all(case, i, one.rows))
+            assert len(set(one.rows.tolist())) == len(rows)
+
+
+def score_all(case: Case, i: int, rows: NDArray[np.int64]) -> Floats:
+    vectors = {r: v for b in case.blocks for r, v in zip(b.rows.tolist(), b.vectors, strict=True)}
+    return score_rows(case.contexts[i], case.mask[i], np.array([vectors[r] for r in rows.tolist()], np.float32))
+
+
+@settings(max_examples=120, deadline=None)
+@given(cases())
+def test_exact_and_fast_equal_brute_force(case: Case) -> None:
+    exact = search(case.contexts, case.mask, case.blocks, case.k, mode="exact")
+    fast = search(case.contexts, case.mask, case.blocks, case.k, mode="fast")
+    same(exact, case)
+    for one, other in zip(exact, fast, strict=True):
+        np.testing.assert_array_equal(one.rows, other.rows)
+        np.testing.assert_array_equal(one.scores, other.scores)
+        assert other.exact
+
+
+@settings(max_examples=120, deadline=None)
+@given(cases(), st.booleans())
+def test_certified_on_exact_indexes_equals_the_scan(case: Case, leave_one: bool) -> None:
+    indexes: list[Any] = [build_ann(b.vectors, "flat") for b in case.blocks]
+    if leave_one and indexes:
+        indexes[0] = None
+    exact = search(case.contexts, case.mask, case.blocks, case.k, mode="exact")
+    certified = search(case.contexts, case.mask, case.blocks, case.k, mode="certified", indexes=indexes)
+    for one, other in zip(exact, certified, strict=True):
+        assert other.exact
+        np.testing.assert_array_equal(one.rows, other.rows)
+        np.testing.assert_array_equal(one.scores, other.scores)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(CONTEXTS)), st.sampled_from(sorted(POOLS)), st.integers(1, 9))
+def test_no_score_is_above_a_bound_of_a_subspace(seed: int, contexts: str, pool: str, n_columns: int) -> None:
+    rng = np.random.default_rng(seed)
+    vectors, context = POOLS[pool](rng, 200), CONTEXTS[contexts](rng, 1, 30)[0]
+    truth = score_rows(context, np.ones(30, bool), vectors)
+    subspace = find_subspace(torch.from_numpy(context)).narrow(n_columns)
+    norms = torch.from_numpy((np.linalg.norm(vectors.astype(np.float64), axis=1) * (1 + 1e-6)).astype(np.float32))
+    products = torch.from_numpy(vectors) @ subspace.columns.T
+    coarse, error = subspace.coarse_bounds(products, norms)
+    fine = subspace.fine_bounds(products, error)
+    tiny = 1e-6 * np.abs(truth) + 1e-30
+    assert (coarse.numpy() >= truth - tiny).all()
+    assert (fine.numpy() >= truth - tiny).all()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.01, 0.3, 2.0, 9.0]), st.sampled_from([0.1, 1.0, 30.0]))
+def test_moved_products_move_the_score_within_the_bound(seed: int, moved: float, wide: float) -> None:
+    rng = np.random.default_rng(seed)
+    products = torch.from_numpy(wide * rng.standard_normal((50, 12)))
+    signs = torch.from_numpy(rng.choice([-1.0, 0.0, 1.0], (50, 12)))
+    mean, best = mean_of(products.clone(), torch.empty_like(products))
+    other, _ = mean_of(products + moved * signs, torch.empty_like(products))
+    spread = spread_of(products, mean, best)
+    error = torch.full_like(mean, moved)
+    assert (other <= upper_bounds(mean, best, error, spread, 12)).all()
+    assert ((other - mean).abs() <= moved * steepness(12) + 1e-9).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases())
+def test_scores_are_those_of_the_one_scoring_function(case: Case) -> None:
+    found = search(case.contexts, case.mask, case.blocks, case.k, mode="exact")
+    for i, one in enumerate(found):
+        if len(one.rows):
+            vectors = {r: v for b in case.blocks for r, v in zip(b.rows.tolist(), b.vectors, strict=True)}
+            mine = np.array([vectors[r] for r in one.rows.tolist()], np.float32)
+            theirs = scores(*map(torch.from_numpy, (case.contexts[i : i + 1], mine[None], case.mask[i : i + 1])))
+            scale = np.linalg.norm(mine, axis=1).max() * np.linalg.norm(case.contexts[i], axis=1).max()
+            assert np.abs(theirs[0].numpy() - one.scores).max() <= 1e-4 * max(scale, 1e-30)
+
+
+def trained_like(n: int = 20_000) -> Case:
+    """Contexts close to their mean and few directions; each is a reply's vector, blurred."""
+    rng = np.random.default_rng(11)
+    pool = rng.standard_normal((n, 64), np.float32)
+    means = pool[:3, None] * 0.4
+    contexts = means + 0.05 * rng.standard_normal((3, 48, 4)) @ rng.standard_normal((3, 4, 64))
+    return Case(contexts.astype(np.float32), np.ones((3, 48), bool), [block(pool)], 10)
+
+
+def test_fast_rules_out_nearly_all_for_contexts_like_a_trained_encoders() -> None:
+    case = trained_like()
+    fast = search(case.contexts, case.mask, case.blocks, case.k)
+    same(fast, case)
+    assert max(one.n_scored for one in fast) < 500
+    exact = search(case.contexts, case.mask, case.blocks, case.k, mode="exact")
+    assert [one.n_scored for one in exact] == [20_000] * 3
+
+
+def test_certified_scores_few_and_says_so() -> None:
+    case = trained_like()
+    index = build_ann(case.blocks[0].vectors, "flat")
+    found = search(case.contexts, case.mask, case.blocks, case.k, mode="certified", indexes=[index])
+    same(found, case)
+    assert max(one.n_scored for one in found) < 5000
+
+
+def test_an_approximate_index_proves_nothing() -> None:
+    case = trained_like(5000)
+    index = build_ann(case.blocks[0].vectors, "hnsw")
+    truth = search(case.contexts, case.mask, case.blocks, case.k, mode="exact")
+    for mode in ("certified", "approximate"):
+        found = search(case.contexts, case.mask, case.blocks, case.k, mode=mode, indexes=[index])  # type: ignore[arg-type]
+        for one, true in zip(found, truth, strict=True):
+            assert not one.exact
+            assert one.n_scored < 500
+            assert len(set(one.rows.tolist()) & set(true.rows.tolist())) >= 9
+
+
+def test_an_approximate_index_that_gave_all_proves_all() -> None:
+    case = trained_like(60)
+    index = build_ann(case.blocks[0].vectors, "hnsw")
+    found = search(case.contexts, case.mask, case.blocks, case.k, mode="approximate", indexes=[index])
+    same([one for one in found if one.exact], case) if all(one.exact for one in found) else None
+    assert all(one.n_scored <= 60 for one in found)
+
+
+def test_a_result_does_not_depend_on_its_company() -> None:
+    rng = np.random.default_rng(2)
+    pool = rng.standard_normal((5000, D), np.float32)
+    contexts, mask = rng.standard_normal((40, 20, D), np.float32), rng.random((40, 20)) < 0.8
+    mask[:, 3] = True
+    together = search(contexts, mask, [block(pool)], 7)
+    split = search(contexts, mask, [block(pool[:100]), block(pool[100:].copy(), 100)], 7, mode="exact")
+    alone = [search(contexts[i : i + 1], mask[i : i + 1], [block(pool)], 7)[0] for i in range(40)]
+    for a, b, c in zip(together, split, alone, strict=True):
+        assert a.rows.tolist() == b.rows.tolist() == c.rows.tolist()
+        assert a.scores.tolist() == b.scores.tolist() == c.scores.tolist()
+
+
+def test_read_only_memory_maps_are_searched_where_they_lie(tmp_path: Any) -> None:
+    rng = np.random.default_rng(3)
+    pool, contexts = rng.standard_normal((6000, D), np.float32), rng.standard_normal((1, 9, D), np.float32)
+    np.save(tmp_path / "vectors.npy", pool)
+    mapped = np.load(tmp_path / "vectors.npy", mmap_mode="r")
+    case = Case(contexts, np.ones((1, 9), bool), [block(mapped)], 5)
+    same(search(contexts, case.mask, case.blocks, 5), case)
+    np.testing.assert_array_equal(mapped, pool)
+
+
+def test_wide_products_make_no_denormal_numbers() -> None:
+    products = torch.tensor([[0.0, -79.0, -90.0, -1e30]])
+    spare = torch.empty_like(products)
+    mean_of(products.clone(), spare)
+    assert spare.abs().max() == 0.0 or spare[spare != 0].abs().min() >= torch.finfo(torch.float32).tiny
+
+
+def test_bad_input() -> None:
+    good, mask, pool = np.ones((1, 2, D), np.float32), np.ones((1, 2), bool), block(np.ones((5, D), np.float32))
+    with pytest.raises(UsageError, match="k is 0"):
+        search(good, mask, [pool], 0)
+    with pytest.raises(UsageError, match="mode 'slow' is unknown"):
+        search(good, mask, [pool], 1, mode="slow")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"not \[B, M, D\]"):
+        search(good, mask[0], [pool], 1)
+    with pytest.raises(UsageError, match="the encoder that made the index"):
+        search(good[:, :, :3], mask, [pool], 1)
+    with pytest.raises(UsageError, match="has 0 vectors"):
+        search(good, ~mask, [pool], 1)
+    with pytest.raises(UsageError, match="not finite"):
+        search(good * np.float32(np.nan), mask, [pool], 1)
+    with pytest.raises(UsageError, match="2 indexes for 1 blocks"):
+        search(good, mask, [pool], 1, mode="certified", indexes=[None, None])
+    for value in (np.nan, np.inf, -np.inf):
+        damaged = np.ones((9000, D), np.float32)
+        damaged[7777, 1] = value
+        for mode in ("exact", "fast"):
+            with pytest.raises(ArtifactError, match="not finite"):
+                search(good, mask, [block(damaged)], 1, mode=mode)  # type: ignore[arg-type]
