@@ -50,17 +50,14 @@ def certify(best: Best, block: Block, index: ProductIndex) -> bool:
     if radius * largest > 2.0 * np.log(max(n_vectors, 2)):  # the mean says too little about so spread a context
         ways = ways[1:] or ways
     for queries, beyond in ways:
-        n_listed = max(SHORTLIST // 2, 2 * best.k)
-        while True:
-            n_listed = min(n_listed, n)
+        n_listed = min(max(SHORTLIST // 2, 2 * best.k), n)
+        while n_listed == n or n_listed * len(queries) * SCAN_FROM <= n:
             products, places = index.search(queries, n_listed)
             _offer_new(best, block, places, seen)
             worst = float(products[:, -1].max()) + beyond + slack
             if n_listed == n or worst < best.threshold:
                 return True
-            n_listed *= GROWTH
-            if n_listed * len(queries) * SCAN_FROM > n:
-                break
+            n_listed = min(n_listed * GROWTH, n)
     return False
 
 

@@ -1,0 +1,52 @@
+"""What a benchmark ran on."""
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FLAGS = ("avx2", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "i8mm", "bf16")
+LIBRARIES = ("polyrank", "polyrank-kernels", "numpy", "torch", "faiss-cpu", "transformers")
+
+
+def describe_machine() -> dict[str, Any]:
+    """CPU with the instructions that matter here, cores, threads, memory, versions.
+
+    >>> sorted(describe_machine())
+    ['cores', 'cpu', 'flags', 'gpu', 'memory_gb', 'system', 'threads', 'versions']
+    """
+    model, flags = _cpu()
+    return {
+        "cpu": model,
+        "flags": [flag for flag in FLAGS if flag in flags],
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": {"python": platform.python_version(), **_versions()},
+    }
+
+
+def _cpu() -> tuple[str, set[str]]:
+    """Model and flags, as Linux tells them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return platform.processor() or "unknown", set()
+    said = {key.strip().lower(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = said.get("flags", said.get("features", ""))
+    return said.get("model name", platform.processor() or "unknown"), set(flags.split())
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,249 @@
+"""How long it takes to find the ten best of N candidates for one context, by the papers' form and by ours.
+
+Forms take turns in one process, so that whatever else the machine does falls on all of them; medians are told.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from polyrank.bench.machine import describe_machine
+from polyrank.errors import MissingExtraError, UsageError
+from polyrank.index.ann import Ann, build_ann
+from polyrank.search import Found, ProductIndex, score_rows, search
+from polyrank.search.blocks import Floats
+
+Regime = Literal["isotropic", "trained", "wide"]
+K = 10
+CHUNK = 4096  # rows, of the papers' form
+DIRECTIONS = 16  # around the mean of a trained context
+DEVIATION = 0.05  # of a trained context's vectors from their mean, relative to it
+TARGETS = {  # ratio against the papers' form at 100,000 x 768, at least and where we want to be
+    ("isotropic", "exact"): ({16: 2.2, 64: 2.0, 360: 2.0}, 4.0),
+    ("isotropic", "fast"): ({16: 7.0, 64: 7.0, 360: 6.0}, 20.0),
+    ("trained", "exact"): ({16: 2.2, 64: 2.0, 360: 2.0}, 4.0),
+    ("trained", "fast"): ({16: 7.0, 64: 7.0, 360: 6.0}, 20.0),
+    ("wide", "exact"): ({360: 30.0}, 200.0),
+    ("wide", "fast"): ({360: 30.0}, 200.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Candidates to search.
+
+    Args:
+        vectors: ``[N, D]``.
+        rows: ``[N]``
+        alive: all are.
+    """
+
+    vectors: Floats
+    rows: NDArray[np.int64]
+    alive: NDArray[np.bool_] | None = None
+
+
+def make_inputs(regime: Regime, n: int, d: int, m: int, seed: int = 0) -> tuple[Floats, Floats]:
+    """A context and candidates of one kind.
+
+    - ``isotropic``: independent normal numbers, products of unit scale. The hardest case, and no encoder's.
+    - ``trained``: as measured on trained Poly-encoders of 64 codes. Candidates have norms about 5.5 and a spectrum
+      that falls like 1 / (j + 8). The context's vectors have norm 3.3 and deviate by 5% from their mean, along 16
+      directions whose scales fall by a quarter each; the mean lies between a candidate and a random direction.
+    - ``wide``: independent normal numbers that nobody scaled; products deviate by sqrt(d), 28 for 768.
+
+    Returns:
+        ``[M, D]`` and ``[N, D]``.
+    """
+    rng = np.random.default_rng(seed)
+    candidates = rng.standard_normal((n, d), np.float32)
+    if regime != "trained":
+        context = rng.standard_normal((m, d), np.float32)
+        return (context / np.float32(sqrt(d)) if regime == "isotropic" else context), candidates
+    scales = np.sqrt(1.0 / (np.arange(d) + 8.0)).astype(np.float32)
+    scales *= np.float32(5.5) / np.linalg.norm(scales)
+    rotation = np.linalg.qr(rng.standard_normal((d, d)))[0].astype(np.float32) * scales[:, None]
+    for start in range(0, n, CHUNK):
+        candidates[start : start + CHUNK] = candidates[start : start + CHUNK] @ rotation
+    directions = rng.standard_normal((1 + DIRECTIONS, d), np.float32) @ rotation
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    mean = candidates[n // 2] / np.linalg.norm(candidates[n // 2]) + directions[0]
+    mean *= 3.3 / np.linalg.norm(mean)
+    falling = 0.75 ** np.arange(DIRECTIONS)
+    falling *= DEVIATION * 3.3 / np.linalg.norm(falling)
+    around = (rng.standard_normal((m, DIRECTIONS)) * falling) @ directions[1:]
+    return (mean + around).astype(np.float32), candidates
+
+
+class Papers:
+    """Scoring as the papers write it: attention weights, attended vectors, their products; in chunks, fp32.
+
+    Its buffers are taken once, so that it is not slow for its allocations.
+
+    Args:
+        context: ``[M, D]``.
+        candidates: ``[N, D]``.
+    """
+
+    def __init__(self, context: Floats, candidates: Floats) -> None:
+        self._context, self._candidates = torch.from_numpy(context), torch.from_numpy(candidates)
+        m, d = context.shape
+        self._products, self._weights = torch.empty(CHUNK, m), torch.empty(CHUNK, m)
+        self._attended = torch.empty(CHUNK, d)
+        self._scores = torch.empty(len(candidates))
+
+    def __call__(self) -> tuple[NDArray[np.int64], Floats]:
+        """The best rows and their scores."""
+        for start in range(0, len(self._candidates), CHUNK):
+            chunk = self._candidates[start : start + CHUNK]
+            n = len(chunk)
+            torch.mm(chunk, self._context.T, out=self._products[:n])
+            torch.softmax(self._products[:n], -1, out=self._weights[:n])
+            torch.mm(self._weights[:n], self._context, out=self._attended[:n])
+            torch.sum(self._attended[:n].mul_(chunk), -1, out=self._scores[start : start + n])
+        found, rows = torch.topk(self._scores, min(K, len(self._scores)))
+        return rows.numpy(), found.numpy()
+
+
+def bench_scoring(
+    *,
+    n: int = 100_000,
+    d: int = 768,
+    vectors: Sequence[int] = (16, 64, 360),
+    regimes: Sequence[Regime] = ("isotropic", "trained", "wide"),
+    growth: Sequence[int] = (10_000, 100_000, 1_000_000),
+    growth_d: int = 384,
+    repeats: int = 5,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Time the forms of Poly-encoder scoring, top 10 included.
+
+    Args:
+        n: candidates.
+        d: dimensions.
+        vectors: numbers of context vectors; the wide regime is measured with the largest alone.
+        regimes: kinds of inputs, see ``make_inputs``.
+        growth: numbers of candidates for the growth of time and memory, trained regime, 64 vectors; may be empty.
+        growth_d: dimensions there.
+        repeats: rounds; each times every form once.
+        progress: told what comes next.
+
+    Returns:
+        ``machine``, and ``rows`` of ``what`` (the regime), ``n``, ``d``, ``m``, ``form``, ``ms`` (median), ``ratio``
+        (the papers' form's time over this), ``max_abs_error`` (of the returned scores, against fp64),
+        ``recall_at_10``, ``n_scored``, and ``peak_mb`` (memory taken by a search besides its inputs, in growth rows).
+
+    Raises:
+        UsageError: a regime is unknown, or a number is not positive.
+    """
+    if min(n, d, repeats, *vectors, *growth, growth_d) < 1:
+        raise UsageError("a size or a count of the benchmark is below 1; give positive numbers")
+    rows: list[dict[str, Any]] = []
+    tell = progress or (lambda _: None)
+    for regime in regimes:
+        if regime not in get_args(Regime):
+            raise UsageError(f"regime {regime!r} is unknown; use {', '.join(get_args(Regime))}")
+        for m in (max(vectors),) if regime == "wide" else vectors:
+            tell(f"{regime}, {n} candidates, {m} vectors")
+            rows += _compare(regime, n, d, m, repeats)
+    for size in growth:
+        tell(f"growth, {size} candidates")
+        rows += _compare("trained", size, growth_d, 64, max(repeats // 2, 1), what="growth")
+    return {"machine": describe_machine(), "rows": rows, "targets": _targets(rows)}
+
+
+def _compare(regime: Regime, n: int, d: int, m: int, repeats: int, what: str | None = None) -> list[dict[str, Any]]:
+    """All forms on the same inputs, in turns."""
+    context, candidates = make_inputs(regime, n, d, m)
+    pool = Pool(candidates, np.arange(n))
+    contexts, mask = context[None], np.ones((1, m), np.bool_)
+    index = _flat(candidates)
+    indexes: list[ProductIndex | None] = [index]
+    papers = Papers(context, candidates)
+
+    def ours(mode: Literal["exact", "fast", "certified"]) -> Found:
+        given = indexes if mode == "certified" else None
+        return search(contexts, mask, [pool], K, mode=mode, indexes=given)[0]
+
+    forms: dict[str, Callable[[], tuple[NDArray[np.int64], Floats, int | None]]] = {
+        "papers": lambda: (*papers(), None),
+        "exact": lambda: _plain(ours("exact")),
+        "fast": lambda: _plain(ours("fast")),
+    }
+    if index is not None:
+        forms["certified"] = lambda: _plain(ours("certified"))
+    answers = {form: run() for form, run in forms.items()}  # the first round takes buffers and derives what is kept
+    peaks = {form: _peak_mb(run) for form, run in forms.items()} if what == "growth" else {}
+    times: dict[str, list[float]] = {form: [] for form in forms}
+    for _ in range(repeats):
+        for form, run in forms.items():
+            started = perf_counter()
+            run()
+            times[form].append(perf_counter() - started)
+    truth = set(answers["exact"][0].tolist())
+    result = []
+    for form, (found, scores, n_scored) in answers.items():
+        precise = score_rows(context, mask[0], candidates[found])
+        row: dict[str, Any] = {
+            "what": what or regime,
+            "n": n,
+            "d": d,
+            "m": m,
+            "form": form,
+            "ms": round(1e3 * median(times[form]), 3),
+            "ratio": round(median(times["papers"]) / median(times[form]), 2),
+            "max_abs_error": float(np.abs(precise - scores).max()),
+            "recall_at_10": len(truth & set(found.tolist())) / len(truth),
+            "n_scored": n_scored if n_scored is not None else n,
+        }
+        result.append(row | ({"peak_mb": peaks[form]} if form in peaks else {}))
+    return result
+
+
+def _plain(found: Found) -> tuple[NDArray[np.int64], Floats, int]:
+    return found.rows, found.scores, found.n_scored
+
+
+def _flat(candidates: Floats) -> Ann | None:
+    """An exact index, where its library is installed."""
+    try:
+        return build_ann(candidates, "flat")
+    except MissingExtraError:
+        return None
+
+
+def _peak_mb(run: Callable[[], object]) -> float | None:
+    """Memory that a call takes at its peak besides what is there before; ``None`` where Linux does not say."""
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    try:
+        reset.write_text("5")  # the peak starts again from what is resident now
+        before = _status_mb(status, "VmRSS")
+        run()
+        return round(max(_status_mb(status, "VmHWM") - before, 0.0), 1)
+    except (OSError, StopIteration):
+        return None
+
+
+def _status_mb(status: Path, key: str) -> float:
+    line = next(line for line in status.read_text("utf-8").splitlines() if line.startswith(key))
+    return int(line.split()[1]) / 1024
+
+
+def _targets(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How measured ratios meet the targets, for the rows that have one."""
+    result = []
+    for row in rows:
+        least, stretch = TARGETS.get((row["what"], row["form"]), ({}, 0.0))
+        if row["m"] in least:
+            target = least[row["m"]]
+            said = {key: row[key] for key in ("what", "m", "form", "ratio")}
+            result.append({**said, "at_least": target, "met": row["ratio"] >= target, "stretch": stretch})
+    return result
