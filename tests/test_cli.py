@@ -129,6 +129,25 @@ def test_rank_scores_candidates(trained: dict[str, Path]) -> None:
     assert len(json.loads(found.stdout)["scores"]) == 3
 
 
+def test_an_index_is_changed_from_the_command_line(trained: dict[str, Path], tmp_path: Path) -> None:
+    assert run("index", "snapshot", trained["index"], "-o", tmp_path / "i").returncode == 0
+    (tmp_path / "more.jsonl").write_text('{"id": "m", "text": "purple elephant"}\n{"id": "1", "text": "new one"}\n')
+    refused = run("index", "add", tmp_path / "i", tmp_path / "more.jsonl")
+    assert (refused.returncode, "candidate 1: id '1' is in the index already" in refused.stderr) == (3, True)
+    added = run("index", "add", tmp_path / "i", tmp_path / "more.jsonl", "--replace")
+    assert added.returncode == 0, added.stderr
+    assert "added 2, now 5 candidates" in added.stderr
+    (tmp_path / "ids.txt").write_text("2\nnothing\n")
+    assert "removed 2, now 3" in run("index", "remove", tmp_path / "i", "m", "--file", tmp_path / "ids.txt").stderr
+    assert run("index", "compact", tmp_path / "i").returncode == 0
+    info = json.loads(run("index", "info", tmp_path / "i").stdout)
+    assert (info["n"], info["blocks"]) == (3, [3])
+    answer = json.loads(run("respond", tmp_path / "i", "-k", "9", "hi").stdout)
+    assert sorted(reply["text"] for reply in answer["results"]) == ["did that", "new one", "thanks"]
+    assert run("index", "verify", tmp_path / "i").returncode == 0
+    assert run("index", "remove", tmp_path / "i").returncode == 2
+
+
 def test_index_info_and_verify(trained: dict[str, Path]) -> None:
     assert json.loads(run("index", "info", trained["index"]).stdout)["n"] == 4
     assert run("index", "verify", trained["index"]).returncode == 0
@@ -163,7 +182,7 @@ def test_import_writes_what_train_reads(tmp_path: Path) -> None:
         (["train", "{folder}/none.toml"], 2, "no recipe"),
         (["index", "build", "{cross}", "{folder}/replies.txt", "-o", "{folder}/x"], 2, "Cross-encoder"),
         (["index", "build", "{bi}", "{folder}/replies.txt", "-o", "{index}"], 2, "already exists"),
-        (["index", "info", "{folder}"], 4, "index.json"),
+        (["index", "info", "{folder}"], 4, "candidates.db"),
         (["respond", "{index}", "hi", "--model", "{cross}"], 2, "Cross-encoder"),
         (["import", "no-such-format", "{test}", "-o", "{folder}/y"], 2, "no-such-format"),
         (["evaluate"], 2, "Missing argument"),

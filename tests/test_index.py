@@ -1,7 +1,6 @@
-"""The index folder, the lexical scorers, and exact retrieval over both."""
+"""Building an index and searching it."""
 
 import hashlib
-import math
 import os
 import signal
 import subprocess
@@ -16,11 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrank.errors import ArtifactError, DataError, UsageError
-from polyrank.index import BM25, TfIdf, open_index, verify_index, write_index
-from polyrank.index.lexical import words
+from polyrank.index import open_index, write_index
 from polyrank.inference import Encoder
 from polyrank.records import Candidate, Context
-from polyrank.retrieval import LexicalRetriever, Retriever, build_index
+from polyrank.retrieval import Retriever, build_index
 from polyrank.scores import scores
 
 
@@ -90,18 +88,6 @@ def test_search_equals_brute_force(
     assert len({r.id for r in found}) == len(found)
 
 
-def test_chunks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import polyrank.retrieval
-
-    build(tmp_path / "i", [Candidate(str(i), f"w{i}") for i in range(50)])
-    retriever = Retriever(Hashed(), open_index(tmp_path / "i"))
-    whole = retriever.respond([Context(("w3", "w4"))], 50)
-    monkeypatch.setattr(polyrank.retrieval, "CHUNK", 7)
-    parts = retriever.respond([Context(("w3", "w4"))], 50)
-    assert [r.id for r in whole[0]] == [r.id for r in parts[0]]
-    np.testing.assert_allclose([r.score for r in whole[0]], [r.score for r in parts[0]], rtol=1e-5)
-
-
 def test_an_empty_index_answers_nothing(tmp_path: Path) -> None:
     build(tmp_path / "i", [])
     assert Retriever(Hashed(), open_index(tmp_path / "i")).respond([Context(("hi",))]) == [[]]
@@ -127,29 +113,6 @@ def test_faulty_candidates_are_named_and_nothing_is_written(tmp_path: Path) -> N
     assert not (tmp_path / "i").exists()
 
 
-def test_every_flipped_bit_and_every_cut_is_found(tmp_path: Path) -> None:
-    build(tmp_path / "i", POOL[:2])
-    whole = open_index(tmp_path / "i")
-    for path in sorted((tmp_path / "i").iterdir()):
-        data = path.read_bytes()
-        for place in range(len(data)):
-            damaged = bytearray(data)
-            damaged[place] ^= 1 << (place % 8)
-            path.write_bytes(damaged)
-            if not verify_index(tmp_path / "i"):  # white space of index.json: harmless
-                assert open_index(tmp_path / "i").document == whole.document
-                assert path.name == "index.json"
-        for length in (0, 1, len(data) // 2, len(data) - 1):
-            path.write_bytes(data[:length])
-            assert any(path.name in problem for problem in verify_index(tmp_path / "i"))
-            with pytest.raises(ArtifactError, match=path.name):
-                open_index(tmp_path / "i")
-        path.unlink()
-        assert any(path.name in problem for problem in verify_index(tmp_path / "i"))
-        path.write_bytes(data)
-    assert verify_index(tmp_path / "i") == []
-
-
 WRITER = """
 import sys, numpy as np
 from pathlib import Path
@@ -158,7 +121,7 @@ from polyrank.records import Candidate
 for round in range(10_000):
     pool = [Candidate(str(i), f"text {round} {i}") for i in range(200)]
     vectors = np.full((200, 16), round + 1, np.float32)
-    write_index(Path(sys.argv[1]), pool, vectors, fingerprint="f", model="m", replace=True)
+    write_index(Path(sys.argv[1]), pool, vectors, fingerprint="f", model="m", overwrite=True)
     print(round, flush=True)
 """
 
@@ -173,9 +136,9 @@ def test_a_killed_writer_leaves_a_whole_index(tmp_path: Path, rounds: int) -> No
                 os.kill(child.pid, signal.SIGKILL)
                 break
     found = open_index(path)  # at no instant is there none
-    number = int(found.candidates[0].text.split()[1])
+    number = int(found.candidates([1])[0].text.split()[1])
     assert number >= rounds
-    assert float(found.vectors[7, 3]) == number + 1
+    assert float(found.blocks()[0].vectors[7, 3]) == number + 1
 
 
 def test_an_existing_index_is_not_replaced_unasked(tmp_path: Path) -> None:
@@ -184,55 +147,45 @@ def test_an_existing_index_is_not_replaced_unasked(tmp_path: Path) -> None:
         build(tmp_path / "i")
 
 
-CORPUS = ["my wifi is down", "restart the router", "thanks", "the bill is too high high", "wifi wifi router", ""]
-QUERIES = [Context(("my wifi router is is down",)), Context(("bill",), ("the wifi",)), Context(("",))]
+def test_only_an_index_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter1.tex").write_text("years of work")
+    with pytest.raises(UsageError, match="holds something else"):
+        build_index(tmp_path / "thesis", Hashed(), POOL, model="m", overwrite=True)
+    with pytest.raises(UsageError, match="holds something else"):
+        write_index(tmp_path / "thesis", [], np.zeros((0, 8), np.float32), fingerprint="f", model="m", overwrite=True)
+    assert (tmp_path / "thesis" / "chapter1.tex").read_text() == "years of work"
 
 
-def test_bm25_equals_its_formula() -> None:
-    mean = sum(max(len(words(t)), 1) for t in CORPUS) / len(CORPUS)
-    for query, got in zip(QUERIES, BM25().fit(CORPUS).score(QUERIES, [CORPUS] * 3), strict=True):
-        for text, score in zip(CORPUS, got, strict=True):
-            expected = 0.0
-            for word in [w for t in (*query.background, *query.turns) for w in words(t)]:
-                df = sum(word in words(t) for t in CORPUS)
-                tf = words(text).count(word)
-                idf = math.log(1 + (len(CORPUS) - df + 0.5) / (df + 0.5))
-                expected += idf * tf / (tf + 1.5 * (0.25 + 0.75 * len(words(text)) / mean))
-            assert score == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize("kind", [BM25, TfIdf])
-def test_lists_and_pools_agree(kind: type[BM25] | type[TfIdf]) -> None:
-    fitted = kind().fit(CORPUS)
-    np.testing.assert_allclose(
-        fitted.score_pool(QUERIES, CORPUS), np.stack(fitted.score(QUERIES, [CORPUS] * 3)), atol=1e-5
+def test_replacing_an_index_encodes_only_new_texts(tmp_path: Path) -> None:
+    assert build_index(tmp_path / "i", Hashed(), POOL, model="m") == 5
+    told: list[tuple[int, int]] = []
+    changed = [*POOL[1:], Candidate("new", "hello there"), Candidate("again", "hello there")]
+    n = build_index(
+        tmp_path / "i", Hashed(), changed, model="m", overwrite=True, progress=lambda *counts: told.append(counts)
     )
-    other = [*CORPUS, "quite another reply", "wifi"]
-    np.testing.assert_allclose(
-        fitted.score_pool(QUERIES, other), np.stack(fitted.score(QUERIES, [other] * 3)), atol=1e-5
-    )
-    unfitted = kind()
-    np.testing.assert_allclose(
-        unfitted.score_pool(QUERIES, CORPUS), np.stack(unfitted.score(QUERIES, [CORPUS] * 3)), atol=1e-5
-    )
+    assert (n, told) == (1, [(1, 1)])
+    with open_index(tmp_path / "i") as index:
+        assert [c for _, c in index.iter_candidates()] == changed
+        want = Hashed().encode_candidates([c.text for c in changed])
+        np.testing.assert_array_equal(index.blocks()[0].vectors, want)
+    assert build_index(tmp_path / "i", Hashed("e" * 64), changed, model="m", overwrite=True) == 5
 
 
-def test_tfidf_is_a_cosine() -> None:
-    values = TfIdf().fit(CORPUS).score([Context(("my wifi is down",))], [CORPUS])[0]
-    assert values[0] == pytest.approx(1)
-    assert values[2] == 0
-    n = len(CORPUS)
+def test_a_retriever_follows_the_writer(tmp_path: Path) -> None:
+    from polyrank.index import BM25, Writer
+    from polyrank.retrieval import LexicalRetriever, add_to_index
 
-    def idf(df: int) -> float:
-        return 1 + math.log((1 + n) / (1 + df))
-
-    query = {"wifi": idf(2), "my": idf(1), "is": idf(2), "down": idf(1)}
-    text = {"wifi": 2 * idf(2), "router": idf(2)}
-    norm = math.sqrt(sum(v * v for v in query.values())) * math.sqrt(sum(v * v for v in text.values()))
-    assert values[4] == pytest.approx(query["wifi"] * text["wifi"] / norm, abs=1e-6)
-
-
-def test_a_lexical_retriever_finds_the_obvious() -> None:
-    found = LexicalRetriever(BM25().fit([c.text for c in POOL]), POOL).respond([Context(("my bill is high",))], 2)[0]
-    assert found[0].text == "bill high"
-    assert len(found) == 2
+    build(tmp_path / "i")
+    encoder = Hashed()
+    with open_index(tmp_path / "i") as index, Writer(tmp_path / "i") as writer:
+        dense, lexical = Retriever(encoder, index), LexicalRetriever(BM25(), index)
+        context = [Context(("purple elephant",))]
+        add_to_index(writer, encoder, [Candidate("p", "purple elephant")])
+        assert dense.respond(context, 1)[0][0].id == "p"
+        assert lexical.respond(context, 1)[0][0].id == "p"
+        writer.remove(["p"])
+        assert dense.respond(context, 1)[0][0].id != "p"
+        assert lexical.respond(context, 1)[0][0].score == 0
+        with pytest.raises(ArtifactError, match=r"f{16}.*e{16}"):
+            add_to_index(writer, Hashed("e" * 64), [Candidate("q", "x")])

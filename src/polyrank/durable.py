@@ -9,11 +9,13 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from polyrank.errors import ResourceError, UsageError
+
+Place = str | os.PathLike[str]
 
 
 def sync_folder(folder: Path) -> None:
@@ -55,6 +57,25 @@ def write_file(path: Path, data: bytes) -> None:
         raise disk_error(path, error) from error
 
 
+def check_replaceable(path: Path, *, ours: Collection[str], replace: bool) -> None:
+    """Refuse a place that a new folder must not take. Worth asking before hours of work go into it.
+
+    Args:
+        path: where the folder will be.
+        ours: names that tell our folders from others.
+        replace: whether an earlier folder may be replaced.
+
+    Raises:
+        UsageError: something is there and ``replace`` is false, or what is there is not ours.
+    """
+    if not path.exists():
+        return
+    if not replace:
+        raise UsageError(f"{path} already exists; choose another place or pass --overwrite")
+    if not path.is_dir() or (any(path.iterdir()) and not any((path / name).exists() for name in ours)):
+        raise UsageError(f"{path} holds something else ({' or '.join(ours)} is not in it); choose another place")
+
+
 @contextmanager
 def new_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """Yield a temporary sibling to fill; on success it becomes ``path``, whole and durable, or nothing changes.
@@ -67,8 +88,8 @@ def new_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
         UsageError: ``path`` exists and ``replace`` is false.
         ResourceError: the disk is full or failing.
     """
-    if path.exists() and not replace:
-        raise UsageError(f"{path} already exists; choose another place or pass --overwrite")
+    if not replace:
+        check_replaceable(path, ours=(), replace=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     try:
@@ -77,6 +98,7 @@ def new_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
             sync_folder(entry) if entry.is_dir() else sync_file(entry)
         sync_folder(temporary)
         temporary.chmod(0o755)
+        check_replaceable(path, ours=sorted(entry.name for entry in temporary.iterdir()), replace=replace)
         if not path.exists():
             temporary.rename(path)
         elif not _exchange(temporary, path):

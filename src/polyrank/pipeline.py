@@ -127,7 +127,7 @@ def make_retriever(config: PipelineConfig, *, device: str = "auto") -> Responds:
         retriever = _dense(Path(config.index), None if config.model is None else Path(config.model), device)
     else:
         lexical = BM25() if config.retriever == "bm25" else TfIdf()
-        retriever = LexicalRetriever(lexical, open_index(Path(config.index)).candidates)
+        retriever = LexicalRetriever(lexical, open_index(Path(config.index)))
     if config.reranker is None:
         return retriever
     reranker = open_scorer(config.reranker, device=device)
@@ -136,7 +136,7 @@ def make_retriever(config: PipelineConfig, *, device: str = "auto") -> Responds:
 
 def _dense(index: Path, model: Path | None, device: str) -> Retriever:
     found = open_index(index)
-    place = model or Path(str(found.info()["model"]))
+    place = model or Path(found.model)
     if not place.exists():
         raise UsageError(f"the index was built with {place}, which is not there; give the model's folder with --model")
     return Retriever(load_encoder(place, device=device), found)
@@ -168,7 +168,7 @@ def open_ranker(
         first, second = config.retriever, config.reranker or ""
         n_retrieved, ensemble = config.n_retrieved, config.ensemble
         if first == "dense":
-            first = config.model or str(open_index(Path(config.index)).info()["model"])
+            first = config.model or open_index(Path(config.index)).model
     retriever = open_scorer(first, examples, pool, device=device)
     if not second:
         return retriever

@@ -100,7 +100,7 @@ def quickstart(
     summaries = [{"name": name, **summarise(evaluate(scorer, test, pool=replies))} for name, scorer in scorers.items()]
     index = output / "index"
     encoder = load_encoder(model)
-    build_index(index, encoder, replies, model=str(model.resolve()), replace=overwrite)
+    build_index(index, encoder, replies, model=str(model.resolve()), overwrite=overwrite)
     retriever = Retriever(encoder, open_index(index))
     ranked = retriever.respond([Context(turns) for turns in QUESTIONS], k=3)
     answers = [Answer(turns, found) for turns, found in zip(QUESTIONS, ranked, strict=True)]

@@ -1,87 +1,65 @@
-"""Retrievers: a context in, ranked replies out. Exact search over an index, or lexical search over candidates."""
+"""Retrievers: a context in, ranked replies out. Dense search over an index, or lexical search over candidates."""
 
-from collections.abc import Callable, Sequence
-from os import PathLike
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from polyrank.durable import Place, check_replaceable
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.index import BM25, Index, TfIdf, write_index
-from polyrank.index.folder import check_candidates, check_fingerprint, check_place
+from polyrank.index import BM25, Index, KnownVectors, TfIdf, Writer, open_index, write_index
+from polyrank.index.checks import check_candidates
+from polyrank.index.reader import check_fingerprint
+from polyrank.index.writer import OURS
 from polyrank.inference import Encoder
 from polyrank.records import Candidate, Context, Ranked
-from polyrank.scores import scores
+from polyrank.search import Mode, search
 
-CHUNK = 8192  # rows scored at a time, so that memory does not grow with their vectors
-CONTEXTS_PER_SCAN = 16  # contexts that share one reading of the index
-TEXTS_PER_REPORT = 1024  # texts encoded between two reports of progress
+TEXTS_AT_A_TIME = 1024  # encoded between two reports of progress
 
 
 class Retriever:
-    """An encoder and an index that it made: exact top-k.
+    """Dense search: every live candidate of the index, as of each call.
 
     Args:
-        encoder: a Bi- or Poly-encoder.
-        index: its candidates.
+        encoder: of contexts.
+        index: candidates encoded by the same encoder.
+        mode: "fast" and "exact" find the same replies.
 
     Raises:
         ArtifactError: the index was made by another encoder.
     """
 
-    def __init__(self, encoder: Encoder, index: Index) -> None:
+    def __init__(self, encoder: Encoder, index: Index, *, mode: Mode = "fast") -> None:
         check_fingerprint(index.fingerprint, encoder.fingerprint, index.path)
-        self.encoder, self.index = encoder, index
-        self._firsts = _firsts(index)
+        self.encoder, self.index, self.mode = encoder, index, mode
 
     def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
         """The best ``k`` replies to each context, best first; ties by row. Fewer when the index holds fewer.
 
         Raises:
             UsageError: ``k`` is less than one.
-            ArtifactError: the encoder's scores are not finite.
+            ArtifactError: the index is damaged, or the encoder's scores are not finite.
         """
         _check_k(k)
-        if not contexts or not self.index.candidates:
+        self.index.refresh()
+        if not contexts or not len(self.index):
             return [[] for _ in contexts]
         vectors, mask = self.encoder.encode_contexts(contexts)
-        results = []
-        for start in range(0, len(contexts), CONTEXTS_PER_SCAN):
-            part = slice(start, start + CONTEXTS_PER_SCAN)
-            results += [_ranked(self.index.candidates, row, k) for row in self._scan(vectors[part], mask[part])]
-        return results
-
-    def _scan(self, vectors: NDArray[np.float32], mask: NDArray[np.bool_]) -> NDArray[np.float32]:
-        """Scores of all rows: ``[B, N]``, for context vectors ``[B, M, D]`` and their mask ``[B, M]``."""
-        queries, real = torch.from_numpy(vectors), torch.from_numpy(mask)
-        result = np.empty((len(queries), len(self.index.vectors)), np.float32)
-        for start in range(0, result.shape[1], CHUNK):
-            part = slice(start, start + CHUNK)
-            rows = torch.from_numpy(np.array(self.index.vectors[part]))[None]
-            for i in range(len(queries)):
-                result[i, part] = scores(queries[i : i + 1], rows, real[i : i + 1])[0].numpy()
-        if not np.isfinite(result).all():
-            raise ArtifactError(
-                f"encoder {self.encoder.fingerprint[:16]} gives scores that are not finite; train again"
-            )
-        return result[:, self._firsts]
-
-
-def _firsts(index: Index) -> NDArray[np.intp]:
-    """For each row, the first one with the same text and vector, ``[N]``.
-
-    A matrix product may round equal rows apart by where they lie; equal replies take the score of the first of them,
-    so that they tie.
-    """
-    seen: dict[str, int] = {}
-    result = np.arange(len(index.candidates))
-    for row, candidate in enumerate(index.candidates):
-        first = seen.setdefault(candidate.text, row)
-        if first != row and np.array_equal(index.vectors[row], index.vectors[first]):
-            result[row] = first
-    return result
+        while True:
+            found = search(vectors, mask, self.index.blocks(), k, mode=self.mode)
+            try:
+                return [
+                    [
+                        Ranked(c.id, c.text, float(score), c.metadata)
+                        for c, score in zip(self.index.candidates(one.rows.tolist()), one.scores, strict=True)
+                    ]
+                    for one in found
+                ]
+            except ArtifactError:
+                if not self.index.refresh():  # else a reply was removed between the search and the reading of its text
+                    raise
 
 
 class LexicalRetriever:
@@ -89,11 +67,17 @@ class LexicalRetriever:
 
     Args:
         scorer: fitted, or it takes word statistics from the candidates.
-        candidates: to choose from.
+        candidates: to choose from; an index: its live ones, as of each call.
     """
 
-    def __init__(self, scorer: BM25 | TfIdf, candidates: Sequence[Candidate]) -> None:
-        self.scorer, self.candidates = scorer, tuple(candidates)
+    def __init__(self, scorer: BM25 | TfIdf, candidates: Sequence[Candidate] | Index) -> None:
+        self.scorer = scorer
+        self.index = candidates if isinstance(candidates, Index) else None
+        self._take(candidates if not isinstance(candidates, Index) else ())
+        self._change = -1
+
+    def _take(self, candidates: Sequence[Candidate]) -> None:
+        self.candidates = tuple(candidates)
         self.texts = [candidate.text for candidate in candidates]
 
     def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
@@ -101,8 +85,14 @@ class LexicalRetriever:
 
         Raises:
             UsageError: ``k`` is less than one.
+            ArtifactError: the index is damaged.
         """
         _check_k(k)
+        if self.index is not None:
+            self.index.refresh()
+            if self.index.change != self._change:
+                self._change = self.index.change
+                self._take([candidate for _, candidate in self.index.iter_candidates()])
         return [_ranked(self.candidates, row, k) for row in self.scorer.score_pool(contexts, self.texts)]
 
 
@@ -122,40 +112,100 @@ def _ranked(candidates: Sequence[Candidate], values: NDArray[np.float32], k: int
     ]
 
 
+Progress = Callable[[int, int], None]
+
+
 def build_index(
-    path: str | PathLike[str],
+    path: Place,
     encoder: Encoder,
     candidates: Sequence[Candidate],
     *,
     model: str,
-    replace: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-) -> None:
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> int:
     """Encode candidates, equal texts once, and write them as an index.
+
+    Where an index of the same encoder is replaced, its vectors are taken over: only new texts are encoded.
 
     Args:
         path: the folder to make.
-        encoder: a Bi- or Poly-encoder.
+        encoder: of candidates.
         candidates: with distinct ids and texts that are not empty.
         model: where the encoder's folder is.
-        replace: whether an existing index may be replaced.
+        overwrite: whether an existing index may be replaced.
         progress: told how many distinct texts are encoded, and of how many.
+
+    Returns:
+        How many texts were encoded.
 
     Raises:
         DataError: names faulty candidates by position; before anything is encoded, where it can be seen then.
         UsageError: the place is taken; before anything is encoded.
         ResourceError: the disk is full; an earlier index is intact.
     """
-    check_place(Path(path), replace=replace)
+    place = Path(path)
+    check_replaceable(place, ours=OURS, replace=overwrite)
     check_candidates(candidates)
-    places = {text: place for place, text in enumerate(dict.fromkeys(c.text for c in candidates))}
-    texts = list(places)
-    vectors = np.empty((len(texts), encoder.dimension), np.float32)
-    for start in range(0, len(texts), TEXTS_PER_REPORT):
-        part = slice(start, start + TEXTS_PER_REPORT)
-        vectors[part] = encoder.encode_candidates(texts[part])
+    known = _known_vectors(place, encoder) if place.exists() else None
+    places = {text: i for i, text in enumerate(dict.fromkeys(c.text for c in candidates))}
+    new = [text for text in places if known is None or text not in known]
+    vectors = np.empty((len(places), encoder.dimension), np.float32)
+    for text in places:
+        if known is not None and text in known:
+            vectors[places[text]] = known[text]
+    for part in _parts(new, progress):
+        vectors[[places[text] for text in part]] = encoder.encode_candidates(part)
+    rows = np.array([places[c.text] for c in candidates], np.intp)
+    write_index(place, candidates, vectors[rows], fingerprint=encoder.fingerprint, model=model, overwrite=overwrite)
+    return len(new)
+
+
+def add_to_index(
+    writer: Writer,
+    encoder: Encoder,
+    candidates: Sequence[Candidate],
+    *,
+    replace: bool = False,
+    progress: Progress | None = None,
+) -> int:
+    """Encode candidates and add them: all of them or, with an error, none. Returns the number of the change.
+
+    Args:
+        writer: of the index.
+        encoder: that made the index.
+        candidates: with distinct ids and texts that are not empty.
+        replace: whether candidates of the same ids are replaced; else they are an error.
+        progress: told how many distinct texts are encoded, and of how many.
+
+    Raises:
+        ArtifactError: the encoder is another one.
+        DataError: names faulty candidates by position.
+        ResourceError: the disk is full or failing; nothing was added.
+    """
+    check_fingerprint(writer.fingerprint, encoder.fingerprint, writer.path)
+    check_candidates(candidates)
+    vectors = {
+        text: vector
+        for part in _parts(list(dict.fromkeys(c.text for c in candidates)), progress)
+        for text, vector in zip(part, encoder.encode_candidates(part), strict=True)
+    }
+    return writer.add(candidates, [vectors[c.text] for c in candidates], replace=replace)
+
+
+def _parts(texts: Sequence[str], progress: Progress | None) -> Iterator[Sequence[str]]:
+    """Texts to be encoded together, and a report after each part."""
+    for start in range(0, len(texts), TEXTS_AT_A_TIME):
+        part = texts[start : start + TEXTS_AT_A_TIME]
+        yield part
         if progress:
-            progress(min(part.stop, len(texts)), len(texts))
-    if len(texts) < len(candidates):
-        vectors = vectors[[places[c.text] for c in candidates]]
-    write_index(path, candidates, vectors, fingerprint=encoder.fingerprint, model=model, replace=replace)
+            progress(start + len(part), len(texts))
+
+
+def _known_vectors(path: Path, encoder: Encoder) -> KnownVectors | None:
+    """Those of an earlier index of the same encoder; a damaged one is worth nothing."""
+    try:
+        with open_index(path, fingerprint=encoder.fingerprint) as index:
+            return KnownVectors(index)
+    except ArtifactError:
+        return None

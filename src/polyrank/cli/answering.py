@@ -1,4 +1,4 @@
-"""``polyrank index``, ``polyrank respond`` and ``polyrank rank``."""
+"""``polyrank respond`` and ``polyrank rank``."""
 
 import json
 import sys
@@ -8,54 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrank.cli.console import console, talk
-from polyrank.errors import ArtifactError, DataError
+from polyrank.errors import DataError
 
 if TYPE_CHECKING:
     from polyrank.pipeline import Pipeline
     from polyrank.records import Ranked
-
-index_app = typer.Typer(no_args_is_help=True, help="Build and inspect indexes of candidates.")
-
-
-@index_app.command("build")
-def index_build(
-    model: Annotated[Path, typer.Argument(help="A Bi- or Poly-encoder's folder.")],
-    candidates: Annotated[Path, typer.Argument(help="Replies: JSON lines of id and text, CSV, or one per line.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The index folder to make.")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier index.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-) -> None:
-    """Encode candidates once and write them as an index."""
-    from polyrank.data import read_pool
-    from polyrank.retrieval import build_index
-    from polyrank.scorers import load_encoder
-
-    encoder = load_encoder(model, device=device)
-    found = read_pool(candidates)
-    with console().status(f"encoding {len(found):,} candidates"):
-        build_index(output, encoder, found, model=str(model.resolve()), replace=overwrite)
-    talk(f"{output}: {len(found):,} candidates of dimension {encoder.dimension}")
-
-
-@index_app.command("info")
-def index_info(index: Annotated[Path, typer.Argument(help="An index folder.")]) -> None:
-    """What an index holds, as JSON."""
-    from polyrank.index import open_index
-
-    print(json.dumps(open_index(index).info()))
-
-
-@index_app.command("verify")
-def index_verify(index: Annotated[Path, typer.Argument(help="An index folder.")]) -> None:
-    """Check every byte of an index; lists all that is wrong."""
-    from polyrank.index import verify_index
-
-    problems = verify_index(index)
-    for problem in problems:
-        talk(problem)
-    if problems:
-        raise ArtifactError(f"{index} has {len(problems)} problem(s); build it again")
-    talk(f"{index}: sound")
 
 
 def respond(

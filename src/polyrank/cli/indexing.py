@@ -1,0 +1,142 @@
+"""``polyrank index``: build, change, copy and check an index."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from polyrank.cli.console import console, talk
+from polyrank.errors import ArtifactError, UsageError
+
+if TYPE_CHECKING:
+    from polyrank.inference import Encoder
+
+index_app = typer.Typer(no_args_is_help=True, help="Build, change and inspect indexes of candidates.")
+IndexPath = Annotated[Path, typer.Argument(help="An index folder.")]
+Replies = Annotated[Path, typer.Argument(help="Replies: JSON lines of id and text, CSV, or one per line.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+
+
+@index_app.command("build")
+def index_build(
+    model: Annotated[Path, typer.Argument(help="A Bi- or Poly-encoder's folder.")],
+    candidates: Replies,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The index folder to make.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier index.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Encode candidates once and write them as an index. Replacing one, only new texts are encoded."""
+    from polyrank.data import read_pool
+    from polyrank.retrieval import build_index
+    from polyrank.scorers import load_encoder
+
+    encoder = load_encoder(model, device=device)
+    found = read_pool(candidates)
+    with _progress() as progress:
+        n = build_index(output, encoder, found, model=str(model.resolve()), overwrite=overwrite, progress=progress)
+    talk(f"{output}: {len(found):,} candidates of dimension {encoder.dimension}, {n:,} texts encoded")
+
+
+@index_app.command("add")
+def index_add(
+    index: IndexPath,
+    candidates: Replies,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace candidates of the same ids.")] = False,
+    model: Annotated[Path | None, typer.Option(help="The model, where it has moved since the index was built.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Add candidates: all of them or, with an error, none. Whoever searches the index sees them at once."""
+    from polyrank.data import read_pool
+    from polyrank.index import Writer, open_index
+    from polyrank.retrieval import add_to_index
+
+    with open_index(index) as known:
+        place = model or Path(known.model)
+    encoder = _encoder(place, device)
+    found = read_pool(candidates)
+    with Writer(index, fingerprint=encoder.fingerprint) as writer, _progress() as progress:
+        add_to_index(writer, encoder, found, replace=replace, progress=progress)
+        talk(f"{index}: added {len(found):,}, now {len(writer):,} candidates")
+
+
+def _encoder(place: Path, device: str) -> "Encoder":
+    from polyrank.scorers import load_encoder
+
+    if not place.exists():
+        raise UsageError(f"the index was built with {place}, which is not there; give the model's folder with --model")
+    return load_encoder(place, device=device)
+
+
+@index_app.command("remove")
+def index_remove(
+    index: IndexPath,
+    ids: Annotated[list[str] | None, typer.Argument(help="Ids of candidates.")] = None,
+    file: Annotated[Path | None, typer.Option(help="A file of ids, one per line.")] = None,
+) -> None:
+    """Remove candidates by id; ids that are not there are fine."""
+    from polyrank.index import Writer
+
+    names = list(ids or ())
+    if file is not None:
+        names += [line for line in file.read_text("utf-8").splitlines() if line]
+    if not names:
+        raise UsageError("no ids were given; name some, or a file of them with --file")
+    with Writer(index) as writer:
+        n = writer.remove(names)
+        talk(f"{index}: removed {n:,}, now {len(writer):,} candidates")
+
+
+@index_app.command("compact")
+def index_compact(index: IndexPath) -> None:
+    """Make the matrix that searches read anew. Happens by itself when much has changed."""
+    from polyrank.index import Writer
+
+    with Writer(index) as writer:
+        writer.compact()
+        talk(f"{index}: {len(writer):,} candidates")
+
+
+@index_app.command("snapshot")
+def index_snapshot(
+    index: IndexPath, output: Annotated[Path, typer.Option("-o", "--output", help="The index folder to make.")]
+) -> None:
+    """Copy an index as it is now; it may be searched meanwhile."""
+    from polyrank.index import Writer
+
+    with Writer(index) as writer:
+        writer.snapshot(output)
+        talk(f"{output}: {len(writer):,} candidates")
+
+
+@index_app.command("info")
+def index_info(index: IndexPath) -> None:
+    """What an index holds, as JSON."""
+    from polyrank.index import open_index
+
+    with open_index(index) as found:
+        print(json.dumps(found.info()))
+
+
+@index_app.command("verify")
+def index_verify(index: IndexPath) -> None:
+    """Check every byte of an index; lists all that is wrong."""
+    from polyrank.index import verify_index
+
+    problems = verify_index(index)
+    for problem in problems:
+        talk(problem)
+    if problems:
+        raise ArtifactError(f"{index} has {len(problems)} problem(s), listed above")
+    talk(f"{index}: sound")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    from rich.progress import Progress
+
+    with Progress(console=console(), disable=not console().is_terminal, transient=True) as display:
+        task = display.add_task("encoding", total=None)
+        yield lambda done, total: display.update(task, completed=done, total=total)

@@ -1,0 +1,107 @@
+"""What an index refuses to hold, named by position. Knows nothing of files."""
+
+import json
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.errors import DataError
+from polyrank.records import Candidate
+
+MAX_TEXT_CHARACTERS = 100_000
+MAX_FAULTS_NAMED = 5
+
+Vectors = NDArray[np.float32]
+Faults = dict[int, str]
+
+
+def check_candidates(candidates: Sequence[Candidate]) -> None:
+    """Refuse candidates that an index cannot hold, before any of them is encoded.
+
+    Raises:
+        DataError: names the first five by position.
+
+    >>> check_candidates([Candidate("a", "hello"), Candidate("a", "bye"), Candidate("b", " ")])
+    Traceback (most recent call last):
+    polyrank.errors.DataError: candidate 1: id 'a' is that of candidate 0 too; candidate 2: its text is empty; ...
+    """
+    refuse(candidate_faults(candidates))
+
+
+def refuse(faults: Faults) -> None:
+    """Raise a DataError that names the first five, if there are any."""
+    if faults:
+        named = [f"candidate {place}: {faults[place]}" for place in sorted(faults)[:MAX_FAULTS_NAMED]]
+        more = f" and {len(faults) - len(named)} more" if len(faults) > len(named) else ""
+        raise DataError(f"{'; '.join(named)}{more}; correct them, nothing was written")
+
+
+def candidate_faults(candidates: Iterable[Candidate]) -> Faults:
+    """Ids that come twice, empty and over-long texts, and what JSON cannot hold."""
+    faults: Faults = {}
+    seen: dict[str, int] = {}
+    for place, candidate in enumerate(candidates):
+        first = seen.setdefault(candidate.id, place)
+        if first != place:
+            faults[place] = f"id {candidate.id!r} is that of candidate {first} too"
+        elif not candidate.text.strip():
+            faults[place] = "its text is empty"
+        elif len(candidate.text) > MAX_TEXT_CHARACTERS:
+            n, limit = len(candidate.text), MAX_TEXT_CHARACTERS
+            faults[place] = f"its text has {n:,} characters, the limit is {limit:,}"
+        else:
+            try:
+                (candidate.id + candidate.text + metadata_json(candidate)).encode()
+            except (TypeError, ValueError, RecursionError) as error:  # a lone surrogate, NaN, or no JSON at all
+                faults[place] = f"it cannot be written as JSON ({error})"
+    return faults
+
+
+def metadata_json(candidate: Candidate) -> str:
+    """The one way to write a candidate's metadata."""
+    return json.dumps(candidate.metadata, ensure_ascii=False, allow_nan=False, sort_keys=True)
+
+
+def vector_faults(vectors: Vectors) -> Faults:
+    """Rows of ``[N, D]`` that are zero or not finite."""
+    # a row's smallest and largest number tell both faults, and hold N numbers where isfinite would hold N x D
+    low, high = vectors.min(1, initial=0.0), vectors.max(1, initial=0.0)
+    faults = {int(place): "its vector is zero" for place in np.flatnonzero((low == 0) & (high == 0))}
+    infinite = np.flatnonzero(~(np.isfinite(low) & np.isfinite(high)))
+    return faults | {int(place): "its vector holds NaN or infinity" for place in infinite}
+
+
+def as_vectors(vectors: Vectors | Sequence[Vectors], n: int, dimension: int | None) -> tuple[Vectors, Faults]:
+    """Vectors as float32 ``[n, D]``, too large numbers as infinity; and rows that are not as long as they should be.
+
+    Args:
+        vectors: an array, or one row each.
+        n: how many candidates they are for.
+        dimension: D; None: the first row's.
+
+    Raises:
+        DataError: there is not one for each candidate.
+    """
+    if len(vectors) != n:
+        shape = vectors.shape if isinstance(vectors, np.ndarray) else (len(vectors),)
+        raise DataError(f"{n} candidates came with vectors of shape {shape}; give one for each")
+    faults: Faults = {}
+    if isinstance(vectors, np.ndarray) and vectors.ndim == 2:
+        width = vectors.shape[1] if dimension is None else dimension
+        if vectors.shape[1] != width:
+            faults = dict.fromkeys(range(n), f"its vector has {vectors.shape[1]} numbers, this index takes {width}")
+            vectors = np.ones((n, width), np.float32)
+    else:
+        shapes = [np.shape(row) for row in vectors]
+        width = dimension if dimension is not None else (shapes[0][0] if shapes and len(shapes[0]) == 1 else 0)
+        faults = {
+            place: f"its vector has shape {shape}, this index takes ({width},)"
+            for place, shape in enumerate(shapes)
+            if shape != (width,)
+        }
+        blank = np.ones(width, np.float32)
+        rows = [blank if place in faults else row for place, row in enumerate(vectors)]
+        vectors = np.stack(rows) if rows else np.empty((0, width), np.float32)
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(vectors, dtype="<f4"), faults

@@ -1,0 +1,277 @@
+"""An index, open for reading: candidates by row, and blocks of vectors that follow the writer. No torch.
+
+The mapped matrix is the bulk; rows added since lie in blocks in memory, and rows removed since are marked.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from polyrank.durable import Place
+from polyrank.errors import ArtifactError
+from polyrank.index.matrix import REMEDY, Block, open_matrix
+from polyrank.index.store import (
+    FILE,
+    MODULUS,
+    Meta,
+    connect,
+    read_meta,
+    read_rows,
+    scan_rows,
+    sqlite_errors,
+    transaction,
+)
+from polyrank.index.store import REMEDY as REBUILD
+from polyrank.records import Candidate
+
+MAX_BLOCKS = 8  # blocks of added rows are joined beyond this number
+
+
+class Index:
+    """Candidates and their vectors, as of the last ``refresh``.
+
+    Any number of readers work beside one Writer, in the same process or others. Safe to use from several threads.
+
+    Args:
+        path: the index folder.
+
+    Raises:
+        ArtifactError: missing, damaged, or too new.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._blocks: tuple[Block, ...] = ()
+        self._open()
+
+    def _open(self) -> None:
+        self._connection = connect(self.path, write=False)
+        try:
+            self._identity = _identity(self.path)
+            self._load()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the encoder that made the vectors."""
+        return self._meta.fingerprint
+
+    @property
+    def model(self) -> str:
+        """Where that encoder's folder was."""
+        return self._meta.model
+
+    @property
+    def dimension(self) -> int:
+        """D."""
+        return self._meta.dimension
+
+    @property
+    def change(self) -> int:
+        """Number of the last change that was taken in."""
+        return self._meta.change
+
+    def __len__(self) -> int:
+        return self._meta.n
+
+    def blocks(self) -> tuple[Block, ...]:
+        """One consistent view of all live vectors, which later changes leave as it is."""
+        return self._blocks
+
+    def candidates(self, rows: Sequence[int]) -> list[Candidate]:
+        """Candidates by row, in the order asked for.
+
+        Raises:
+            ArtifactError: one is damaged, or was removed; search again after ``refresh``.
+        """
+        with self._lock:
+            return [row.candidate for row in read_rows(self._connection, self.path, rows)]
+
+    def iter_candidates(self) -> Iterator[tuple[int, Candidate]]:
+        """All live rows and their candidates, by row. Of the last change, taken in or not."""
+        connection = connect(self.path, write=False)
+        try:
+            with transaction(connection, self.path, write=False):
+                for row in scan_rows(connection, self.path):
+                    yield row.row, row.candidate
+        finally:
+            connection.close()
+
+    def refresh(self) -> bool:
+        """Take in what was committed since; whether anything changed. Microseconds when nothing did.
+
+        Raises:
+            ArtifactError: what was committed is damaged; the earlier view stays.
+        """
+        with self._lock:
+            if _identity(self.path) != self._identity:  # the whole folder was replaced
+                self._connection.close()
+                self._open()
+                return True
+            if self._data_version() == self._seen:
+                return False
+            return self._load()
+
+    def info(self) -> dict[str, Any]:
+        """What the index says of itself."""
+        meta = self._meta
+        return {
+            "format": meta.format,
+            "written_by": meta.written_by,
+            "fingerprint": meta.fingerprint,
+            "model": meta.model,
+            "n": meta.n,
+            "dimension": meta.dimension,
+            "change": meta.change,
+            "blocks": [len(block.rows) for block in self._blocks],
+            "bytes": {FILE: (self.path / FILE).stat().st_size, "vectors": meta.n * meta.dimension * 4},
+        }
+
+    def close(self) -> None:
+        """Let go of the file; blocks stay usable."""
+        with self._lock:
+            self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _data_version(self) -> int:
+        with sqlite_errors(self.path):
+            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+
+    def _load(self, *, rebuild: bool = False) -> bool:
+        """Bring the view up to the last change; whether that is another one than before."""
+        try:
+            return self._load_once(rebuild)
+        except FileNotFoundError:
+            # a writer swapped the matrix since this view began; or else it is gone, and the truth has all that it had
+            return self._load(rebuild=True)
+
+    def _load_once(self, rebuild: bool) -> bool:
+        self._seen = self._data_version()
+        with transaction(self._connection, self.path, write=False):
+            meta = read_meta(self._connection, self.path)
+            known: Meta | None = getattr(self, "_meta", None)
+            if known is not None and known.change == meta.change:
+                self._meta = meta
+                return False
+            if known is not None and known.change >= meta.matrix_change:
+                view = _View(list(self._blocks), known.change, known.digest)
+            else:
+                view = self._from_matrix(meta, rebuild)
+            view.follow(self, meta)
+        self._blocks, self._meta = tuple(view.blocks), meta
+        return True
+
+    def _from_matrix(self, meta: Meta, rebuild: bool) -> "_View":
+        if not meta.matrix:
+            return _View([], 0, 0)
+        try:
+            found = open_matrix(self.path / meta.matrix)
+        except FileNotFoundError:
+            if not rebuild:
+                raise
+            return _View([], 0, 0)
+        block = found.block
+        fits = not len(block.rows) or block.vectors.shape == (len(block.rows), meta.dimension)
+        if found.change != meta.matrix_change or not fits:
+            raise ArtifactError(f"{self.path / meta.matrix} belongs to another index; {REMEDY}")
+        return _View([block] if len(block.rows) else [], found.change, found.digest)
+
+
+class _View:
+    """Blocks as of a change, on their way to a later one."""
+
+    def __init__(self, blocks: list[Block], change: int, digest: int) -> None:
+        self.blocks, self.change, self.digest = blocks, change, digest
+
+    def follow(self, index: Index, meta: Meta) -> None:
+        """Take in what was added and removed after ``change``."""
+        connection, path = index._connection, index.path
+        with sqlite_errors(path):
+            removed = connection.execute("SELECT row, digest FROM removed WHERE change > ?", (self.change,)).fetchall()
+        self._remove({int(row): int.from_bytes(digest, "little") for row, digest in removed})
+        rows, vectors = [], []
+        for found in scan_rows(connection, path, after_change=self.change):
+            rows.append(found.row)
+            vectors.append(found.vector)
+            self.digest += int.from_bytes(found.digest, "little")
+        if rows:
+            self.blocks.append(Block(np.stack(vectors), np.array(rows, np.int64)))
+        n = sum(len(block.rows) if block.alive is None else int(block.alive.sum()) for block in self.blocks)
+        if self.digest % MODULUS != meta.digest or n != meta.n:
+            raise ArtifactError(
+                f"{path / FILE} is damaged: its {n:,} rows are not the {meta.n:,} that were written; {REBUILD}"
+            )
+        if len(self.blocks) > MAX_BLOCKS:
+            self.blocks = [self.blocks[0], _joined(self.blocks[1:])]
+
+    def _remove(self, removed: dict[int, int]) -> None:
+        """Mark the removed rows that are in a block; the others came and went unseen."""
+        numbers = np.array(sorted(removed), np.int64)
+        for place, block in enumerate(self.blocks):
+            at = np.searchsorted(block.rows, numbers)
+            hit = (at < len(block.rows)) & (block.rows[np.minimum(at, len(block.rows) - 1)] == numbers)
+            if hit.any():
+                alive = np.ones(len(block.rows), np.bool_) if block.alive is None else block.alive.copy()
+                alive[at[hit]] = False
+                self.blocks[place] = replace(block, alive=alive)
+                self.digest -= sum(removed[int(number)] for number in numbers[hit])
+
+
+def _joined(blocks: Sequence[Block]) -> Block:
+    """The live rows of several blocks as one."""
+    take: Callable[[Block], Any] = lambda block: slice(None) if block.alive is None else block.alive  # noqa: E731
+    return Block(
+        np.concatenate([block.vectors[take(block)] for block in blocks]),
+        np.concatenate([block.rows[take(block)] for block in blocks]),
+    )
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    try:
+        status = (path / FILE).stat()
+    except FileNotFoundError:
+        return (0, 0)
+    return status.st_dev, status.st_ino
+
+
+def open_index(path: Place, *, fingerprint: str | None = None) -> Index:
+    """Open an index for reading; what is read is verified first.
+
+    Args:
+        path: the folder.
+        fingerprint: of the encoder that will query it; None: not checked now.
+
+    Raises:
+        ArtifactError: missing, damaged, too new, or made by another encoder.
+    """
+    index = Index(Path(path))
+    if fingerprint is not None:
+        check_fingerprint(index.fingerprint, fingerprint, index.path)
+    return index
+
+
+def check_fingerprint(of_index: str, of_encoder: str, path: Path) -> None:
+    """Refuse an index that another encoder's vectors are in.
+
+    Raises:
+        ArtifactError: names both fingerprints.
+    """
+    if of_index != of_encoder:
+        raise ArtifactError(
+            f"{path} was made by encoder {of_index[:16]}, this one is {of_encoder[:16]}; build the index again"
+        )

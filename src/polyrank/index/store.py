@@ -1,0 +1,285 @@
+"""The truth of an index: one SQLite file of candidates and their vectors, with checksums that SQLite does not have.
+
+Every row has a SHA-256 of all that it says. The sum of those of the live rows, modulo 2^256, is the digest of the whole
+set: it is brought up to date by one addition for each change, and a row that is lost, altered or back again shows.
+Rows never change: a replaced candidate is a removed row and a new one. No torch.
+"""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyrank import __version__
+from polyrank.errors import ArtifactError, LockedError, PolyrankError, ResourceError
+from polyrank.index.checks import Vectors, metadata_json
+from polyrank.records import Candidate
+
+FORMAT = 2
+FILE = "candidates.db"
+MODULUS = 1 << 256
+REMEDY = "restore the index from a snapshot or build it again"
+
+SCHEMA = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE candidates (
+    row INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, text TEXT NOT NULL, metadata TEXT NOT NULL,
+    change INTEGER NOT NULL, digest BLOB NOT NULL
+);
+CREATE TABLE vectors (row INTEGER PRIMARY KEY, vector BLOB NOT NULL);
+CREATE TABLE removed (row INTEGER PRIMARY KEY, change INTEGER NOT NULL, digest BLOB NOT NULL);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What an index says of itself.
+
+    Args:
+        fingerprint: of the encoder that made the vectors.
+        model: where that encoder's folder was.
+        dimension: D.
+        change: number of the last change.
+        n: live candidates.
+        digest: of the live rows.
+        matrix: name of the derived matrix's folder; empty for none.
+        matrix_change: the change that it is of; removals up to it are no longer listed.
+        format, written_by: of the file.
+    """
+
+    fingerprint: str
+    model: str
+    dimension: int
+    change: int = 0
+    n: int = 0
+    digest: int = 0
+    matrix: str = ""
+    matrix_change: int = 0
+    format: int = FORMAT
+    written_by: str = __version__
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A stored candidate.
+
+    Args:
+        row: its number, never used again.
+        candidate: what it holds.
+        vector: ``[D]``.
+        change: that added it.
+        digest: of all this.
+    """
+
+    row: int
+    candidate: Candidate
+    vector: Vectors
+    change: int
+    digest: bytes
+
+
+def row_digest(row: int, id_: str, text: str, metadata: str, change: int, vector: bytes) -> bytes:
+    """SHA-256 of everything that a row says, each part with its length."""
+    parts = (str(row).encode(), id_.encode(), text.encode(), metadata.encode(), str(change).encode(), vector)
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(len(part).to_bytes(8, "little"))
+        whole.update(part)
+    return whole.digest()
+
+
+def connect(path: Path, *, write: bool) -> sqlite3.Connection:
+    """Open the index's file; a reader's connection cannot change it.
+
+    Raises:
+        ArtifactError: it is missing or no such file.
+    """
+    place = path / FILE
+    if not place.exists():
+        raise ArtifactError(f"{path} is no index: it has no {FILE}; build one with polyrank index build")
+    with sqlite_errors(path):
+        connection = _open(place, "mode=rw")
+        try:
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError:  # a place that cannot be written to, such as read-only media
+            connection.close()
+            if write:
+                raise
+            connection = _open(place, "mode=ro&immutable=1")
+        connection.execute("PRAGMA synchronous=FULL" if write else "PRAGMA query_only=ON")
+        return connection
+
+
+def _open(place: Path, mode: str) -> sqlite3.Connection:
+    # autocommit: transactions are begun by name; a connection is used under its owner's lock
+    uri = f"{place.absolute().as_uri()}?{mode}"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=30)
+
+
+@contextmanager
+def sqlite_errors(path: Path) -> Iterator[None]:
+    """SQLite's errors as ours: damage, a full or failing disk, a lock."""
+    try:
+        yield
+    except (sqlite3.Error, UnicodeError, sqlite3.Warning) as error:
+        raise _translated(path, error) from error
+
+
+def _translated(path: Path, error: Exception) -> PolyrankError:
+    name = getattr(error, "sqlite_errorname", "") or ""
+    place = path / FILE
+    if name.startswith(("SQLITE_FULL", "SQLITE_IOERR")) and "SHORT_READ" not in name and "CORRUPT" not in name:
+        return ResourceError(f"cannot write {place}: {error}; free some space or mend the disk and do it again")
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return LockedError(f"{place} is locked by another process; wait until it has finished")
+    return ArtifactError(f"{place} is damaged ({error}); {REMEDY}")
+
+
+def create(path: Path, meta: Meta) -> sqlite3.Connection:
+    """Make the file in an empty folder, inside a transaction that the caller commits; not yet durable."""
+    with sqlite_errors(path):
+        connection = sqlite3.connect(path / FILE, isolation_level=None)
+        # nobody sees this file before the whole folder is synced and renamed into its place
+        connection.executescript(f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {SCHEMA}")
+        connection.execute("BEGIN")
+        write_meta(connection, meta)
+        return connection
+
+
+def finish(connection: sqlite3.Connection) -> None:
+    """Commit a new file and leave it in the mode in which it is used."""
+    connection.execute("COMMIT")
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.close()
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, path: Path, *, write: bool) -> Iterator[None]:
+    """All or nothing; for readers, one consistent view."""
+    with sqlite_errors(path):
+        connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+        try:
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
+    """What the index says of itself, checked.
+
+    Raises:
+        ArtifactError: damaged, or of a newer format.
+    """
+    with sqlite_errors(path):
+        values = dict(connection.execute("SELECT key, value FROM meta"))
+    if not all(isinstance(part, str) for pair in values.items() for part in pair):
+        values = {}
+    version = values.get("format", "")
+    if version.isdecimal() and int(version) > FORMAT:
+        raise ArtifactError(
+            f"{path / FILE}: written by polyrank {values.get('written_by')} in format {version}, this reads up to"
+            f" {FORMAT}; upgrade polyrank"
+        )
+    if values.pop("checksum", None) != _checksum(values) or set(values) != {field.name for field in fields(Meta)}:
+        raise ArtifactError(f"{path / FILE} is damaged: the checksum of its settings does not match; {REMEDY}")
+    numbers = {key: int(values[key]) for key in ("dimension", "change", "n", "digest", "matrix_change", "format")}
+    return Meta(**(values | numbers))
+
+
+def write_meta(connection: sqlite3.Connection, meta: Meta) -> None:
+    """Replace what the index says of itself; part of the caller's transaction."""
+    values = {key: str(value) for key, value in asdict(meta).items()}
+    values["checksum"] = _checksum(values)
+    connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
+
+
+def _checksum(values: dict[str, str]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def insert(connection: sqlite3.Connection, meta: Meta, candidates: Sequence[Candidate], vectors: Vectors) -> Meta:
+    """Add rows; part of the caller's transaction, which writes the returned Meta."""
+    last = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'candidates'").fetchone()
+    first = 1 + (last[0] if last else 0)
+    rows, blobs, total = [], [], 0
+    for row, (candidate, vector) in enumerate(zip(candidates, vectors, strict=True), first):
+        blob, metadata = vector.tobytes(), metadata_json(candidate)
+        digest = row_digest(row, candidate.id, candidate.text, metadata, meta.change, blob)
+        rows.append((row, candidate.id, candidate.text, metadata, meta.change, digest))
+        blobs.append((row, blob))
+        total += int.from_bytes(digest, "little")
+    connection.executemany("INSERT INTO candidates VALUES (?, ?, ?, ?, ?, ?)", rows)
+    connection.executemany("INSERT INTO vectors VALUES (?, ?)", blobs)
+    return replace(meta, n=meta.n + len(rows), digest=(meta.digest + total) % MODULUS)
+
+
+def delete(connection: sqlite3.Connection, meta: Meta, path: Path, rows: Sequence[int]) -> Meta:
+    """Remove rows and list them as removed; part of the caller's transaction, which writes the returned Meta."""
+    total = 0
+    for found in read_rows(connection, path, rows):
+        connection.execute("DELETE FROM candidates WHERE row = ?", (found.row,))
+        connection.execute("DELETE FROM vectors WHERE row = ?", (found.row,))
+        connection.execute("INSERT INTO removed VALUES (?, ?, ?)", (found.row, meta.change, found.digest))
+        total += int.from_bytes(found.digest, "little")
+    return replace(meta, n=meta.n - len(rows), digest=(meta.digest - total) % MODULUS)
+
+
+_COLUMNS = "c.row, c.id, c.text, c.metadata, c.change, c.digest, v.vector"
+
+
+def read_rows(connection: sqlite3.Connection, path: Path, rows: Sequence[int]) -> list[Row]:
+    """Rows by number, in the order asked for, each checked.
+
+    Raises:
+        ArtifactError: one is missing or altered.
+    """
+    found = []
+    with sqlite_errors(path):
+        for row in rows:
+            values = connection.execute(
+                f"SELECT {_COLUMNS} FROM candidates c JOIN vectors v ON v.row = c.row WHERE c.row = ?", (int(row),)
+            ).fetchone()
+            if values is None:
+                raise _row_fault(path, row, "it is missing")
+            found.append(_checked(path, values))
+    return found
+
+
+def scan_rows(connection: sqlite3.Connection, path: Path, *, after_change: int = 0) -> Iterator[Row]:
+    """Rows that a later change than ``after_change`` added, by number, each checked.
+
+    Raises:
+        ArtifactError: one is altered or has lost its vector.
+    """
+    with sqlite_errors(path):
+        query = f"SELECT {_COLUMNS} FROM candidates c LEFT JOIN vectors v ON v.row = c.row"
+        where = " WHERE c.change > ?" if after_change else " WHERE ? = 0"
+        for values in connection.execute(f"{query}{where} ORDER BY c.row", (after_change,)):
+            yield _checked(path, values)
+
+
+def _checked(path: Path, values: tuple[Any, ...]) -> Row:
+    row, id_, text, metadata, change, digest, vector = values
+    kinds = zip(
+        (row, id_, text, metadata, change, digest, vector), (int, str, str, str, int, bytes, bytes), strict=True
+    )
+    if not all(isinstance(value, kind) for value, kind in kinds):
+        raise _row_fault(path, row, "a part of it is missing or of another type")
+    if row_digest(row, id_, text, metadata, change, vector) != digest:
+        raise _row_fault(path, row, "its SHA-256 does not match")
+    return Row(row, Candidate(id_, text, json.loads(metadata)), np.frombuffer(vector, "<f4"), change, digest)
+
+
+def _row_fault(path: Path, row: object, what: str) -> ArtifactError:
+    return ArtifactError(
+        f"{path / FILE} is damaged: candidate row {row}: {what}; restore the index from a snapshot or build it again"
+    )

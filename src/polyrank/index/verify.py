@@ -1,0 +1,68 @@
+"""Everything that is wrong with an index, as sentences. No torch."""
+
+from pathlib import Path
+
+import numpy as np
+
+from polyrank.durable import Place
+from polyrank.errors import PolyrankError
+from polyrank.index import store
+from polyrank.index.matrix import PARTS, open_matrix, read_manifest, verified
+from polyrank.index.reader import open_index
+from polyrank.index.store import FILE, Meta
+
+
+def verify_index(path: Place) -> list[str]:
+    """Read every byte that matters; empty when the index is sound."""
+    place = Path(path)
+    try:
+        connection = store.connect(place, write=False)
+    except PolyrankError as error:
+        return [str(error)]
+    problems: list[str] = []
+    try:
+        with store.transaction(connection, place, write=False):
+            meta = store.read_meta(connection, place)
+            faults = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
+            problems += [f"{place / FILE} is damaged ({fault}); {store.REMEDY}" for fault in faults if fault != "ok"]
+            n, digest = 0, 0
+            for row in store.scan_rows(connection, place):
+                n, digest = n + 1, digest + int.from_bytes(row.digest, "little")
+            if n != meta.n or digest % store.MODULUS != meta.digest:
+                problems.append(
+                    f"{place / FILE} is damaged: its {n:,} rows are not the {meta.n:,} that were written;"
+                    f" {store.REMEDY}"
+                )
+    except PolyrankError as error:
+        return [*problems, str(error)]
+    finally:
+        connection.close()
+    problems += _matrix_problems(place, meta)
+    if not problems:
+        try:
+            open_index(place).close()
+        except PolyrankError as error:
+            problems.append(str(error))
+    return problems
+
+
+def _matrix_problems(place: Path, meta: Meta) -> list[str]:
+    folder = place / meta.matrix
+    if not meta.matrix or not folder.exists():
+        return []  # derived, and made again from the truth
+    problems = []
+    try:
+        document = read_manifest(folder)
+        for name in PARTS:
+            try:
+                with verified(folder, name, document):
+                    pass
+            except PolyrankError as error:
+                problems.append(str(error))
+        if not problems:
+            rows = open_matrix(folder).block.rows
+            if (np.diff(rows) <= 0).any():
+                problems.append(f"{folder / 'rows.npy'} is not in order; build the index again")
+    except PolyrankError as error:
+        problems.append(str(error))
+    return problems

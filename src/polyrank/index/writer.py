@@ -1,0 +1,372 @@
+"""Changing an index: one writer at a time, all or nothing, durable before it is acknowledged. No torch.
+
+The matrix is made anew in a background thread when enough was added and removed since; readers are never held up.
+"""
+
+import dataclasses
+import fcntl
+import os
+import shutil
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from polyrank.durable import Place, check_replaceable, new_folder
+from polyrank.errors import ArtifactError, LockedError
+from polyrank.index import store
+from polyrank.index.checks import (
+    Vectors,
+    as_vectors,
+    candidate_faults,
+    check_candidates,
+    refuse,
+    vector_faults,
+)
+from polyrank.index.matrix import write_matrix
+from polyrank.index.reader import Index, check_fingerprint
+from polyrank.index.store import FILE, Meta
+from polyrank.records import Candidate
+
+LOCK = "writer.lock"
+OURS = (FILE, "index.json")  # what tells an index from other folders; the second was in earlier ones
+MIN_STALE, STALE_SHARE = 10_000, 0.2  # rows added and removed since the matrix, beyond which it is made anew
+ROWS_AT_A_TIME = 1024
+
+
+def write_index(
+    path: Place,
+    candidates: Sequence[Candidate],
+    vectors: Vectors | Iterable[Vectors],
+    *,
+    fingerprint: str,
+    model: str,
+    overwrite: bool = False,
+) -> None:
+    """Write an index folder, whole or not at all.
+
+    Args:
+        path: the folder to make.
+        candidates: with distinct ids and texts that are not empty; metadata that JSON can hold.
+        vectors: ``[N, D]``, one for each, finite and not zero; or an iterable of arrays ``[n, D]``, so that they need
+            not all be in memory.
+        fingerprint: of the encoder.
+        model: where the encoder's folder is, for whoever opens the index.
+        overwrite: whether an existing index may be replaced.
+
+    Raises:
+        DataError: names the first five faulty candidates by position; nothing is written.
+        UsageError: the place is taken.
+        LockedError: somebody is writing to the index that would be replaced.
+        ResourceError: the disk is full; an earlier index is intact.
+    """
+    place = Path(path)
+    check_replaceable(place, ours=OURS, replace=overwrite)
+    if isinstance(vectors, np.ndarray):
+        vectors, faults = as_vectors(vectors, len(candidates), None)
+        refuse(vector_faults(vectors) | faults | candidate_faults(candidates))
+        vectors = _slices(vectors)
+    else:
+        check_candidates(candidates)
+    guard = _lock(place) if overwrite and (place / FILE).exists() else nullcontext()
+    with guard, new_folder(place, replace=overwrite) as folder:
+        _write(folder, candidates, vectors, fingerprint, model)
+
+
+def _write(
+    folder: Path, candidates: Sequence[Candidate], parts: Iterable[Vectors], fingerprint: str, model: str
+) -> None:
+    meta = Meta(fingerprint, model, dimension=0, change=1)
+    connection = store.create(folder, meta)
+    try:
+        with store.sqlite_errors(folder):
+            for part in parts:
+                chosen = candidates[meta.n : meta.n + len(part)]
+                array, faults = as_vectors(part, len(chosen), meta.dimension or None)
+                refuse({meta.n + i: what for i, what in (vector_faults(array) | faults).items()})
+                meta = store.insert(connection, dataclasses.replace(meta, dimension=array.shape[1]), chosen, array)
+            as_vectors([], len(candidates) - meta.n, None)  # one vector for each candidate
+            meta = _new_matrix(connection, folder, meta)
+            store.write_meta(connection, meta)
+            store.finish(connection)
+    finally:
+        connection.close()
+    (folder / LOCK).touch()
+
+
+def _slices(vectors: Vectors) -> Iterator[Vectors]:
+    for start in range(0, max(len(vectors), 1), ROWS_AT_A_TIME):
+        yield vectors[start : start + ROWS_AT_A_TIME]
+
+
+def _new_matrix(connection: sqlite3.Connection, path: Path, meta: Meta) -> Meta:
+    """Write the matrix of the live rows as the connection sees them; returns the Meta that names it."""
+    name = f"matrix-{meta.change}-{os.urandom(4).hex()}"
+    rows = ((row.row, row.vector) for row in store.scan_rows(connection, path))
+    write_matrix(path / name, rows, n=meta.n, dimension=meta.dimension, change=meta.change, digest=meta.digest)
+    return dataclasses.replace(meta, matrix=name, matrix_change=meta.change)
+
+
+class Writer:
+    """The one that changes an index.
+
+    Args:
+        path: the index folder.
+        fingerprint: of the encoder that makes the vectors; None: not checked.
+
+    Raises:
+        LockedError: another writer has it.
+        ArtifactError: missing, damaged, or made by another encoder.
+    """
+
+    def __init__(self, path: Place, *, fingerprint: str | None = None) -> None:
+        self.path = Path(path)
+        self._mutex = threading.RLock()
+        self._compaction: threading.Thread | None = None
+        self._failure: Exception | None = None
+        self._connection = store.connect(self.path, write=True)
+        self._locked = ExitStack()
+        try:
+            self._locked.enter_context(_lock(self.path))
+            self._meta = self._checked_meta()
+            if fingerprint is not None:
+                check_fingerprint(self._meta.fingerprint, fingerprint, self.path)
+            self._sweep()
+        except BaseException:
+            self._connection.close()
+            self._locked.close()
+            raise
+
+    def _checked_meta(self) -> Meta:
+        """A damaged list of ids could hide a candidate from ``remove``, so it is checked before anything is changed."""
+        with store.transaction(self._connection, self.path, write=False):
+            meta = store.read_meta(self._connection, self.path)
+            faults = [str(row[0]) for row in self._connection.execute("PRAGMA integrity_check(candidates)")]
+            digests = [row[0] for row in self._connection.execute("SELECT digest FROM candidates")]
+        if faults != ["ok"]:
+            raise ArtifactError(f"{self.path / FILE} is damaged ({faults[0]}); {store.REMEDY}")
+        total = sum(int.from_bytes(digest, "little") for digest in digests if isinstance(digest, bytes))
+        if len(digests) != meta.n or total % store.MODULUS != meta.digest:
+            raise ArtifactError(
+                f"{self.path / FILE} is damaged: its {len(digests):,} rows are not the {meta.n:,} that were written;"
+                f" {store.REMEDY}"
+            )
+        return meta
+
+    def _sweep(self) -> None:
+        """Drop what writers that died have left."""
+        for entry in self.path.iterdir():
+            if entry.name.startswith((".matrix-", "matrix-")) and entry.name != self._meta.matrix:
+                shutil.rmtree(entry, ignore_errors=True)
+
+    @property
+    def change(self) -> int:
+        """Number of the last change."""
+        return self._meta.change
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the encoder that made the vectors."""
+        return self._meta.fingerprint
+
+    def __len__(self) -> int:
+        return self._meta.n
+
+    def add(
+        self, candidates: Sequence[Candidate], vectors: Vectors | Sequence[Vectors], *, replace: bool = False
+    ) -> int:
+        """Add candidates: all of them or, with an error, none.
+
+        Args:
+            candidates: with distinct ids and texts that are not empty.
+            vectors: ``[n, D]``, finite and not zero.
+            replace: whether candidates of the same ids are replaced; else they are an error.
+
+        Returns:
+            The number of the change, once it is durable.
+
+        Raises:
+            DataError: names the first five faulty candidates by position.
+            ResourceError: the disk is full or failing; nothing was added, and it may be tried again.
+        """
+        with self._mutex:
+            # an empty index of no dimension takes that of its first vectors
+            array, faults = as_vectors(vectors, len(candidates), self._meta.dimension or None)
+            known = self._rows([candidate.id for candidate in candidates])
+            if not replace:
+                taken = {i for i, candidate in enumerate(candidates) if candidate.id in known}
+                faults |= {i: f"id {candidates[i].id!r} is in the index already" for i in taken}
+            refuse(vector_faults(array) | faults | candidate_faults(candidates))
+            if not candidates:
+                return self._meta.change
+
+            def change(meta: Meta) -> Meta:
+                meta = store.delete(self._connection, meta, self.path, sorted(known.values()))
+                meta = dataclasses.replace(meta, dimension=array.shape[1])
+                return store.insert(self._connection, meta, candidates, array)
+
+            return self._commit(change).change
+
+    def remove(self, ids: Sequence[str]) -> int:
+        """Remove candidates; ids that are not there are fine. Returns how many were there."""
+        with self._mutex:
+            known = self._rows(ids)
+            if known:
+                self._commit(lambda meta: store.delete(self._connection, meta, self.path, sorted(known.values())))
+            return len(known)
+
+    def _rows(self, ids: Sequence[str]) -> dict[str, int]:
+        """Rows of the ids that are there."""
+        found: dict[str, int] = {}
+        with store.sqlite_errors(self.path):
+            for id_ in dict.fromkeys(ids):
+                try:
+                    row = self._connection.execute("SELECT row FROM candidates WHERE id = ?", (id_,)).fetchone()
+                except UnicodeEncodeError:  # a lone surrogate is no stored id
+                    continue
+                if row is not None:
+                    found[id_] = row[0]
+        return found
+
+    def _commit(self, change: Callable[[Meta], Meta]) -> Meta:
+        with store.transaction(self._connection, self.path, write=True):
+            meta = change(dataclasses.replace(self._meta, change=self._meta.change + 1))
+            store.write_meta(self._connection, meta)
+        self._meta = meta
+        self._compact_if_due()
+        return meta
+
+    def _compact_if_due(self) -> None:
+        with store.sqlite_errors(self.path):
+            added, removed = (
+                self._connection.execute(
+                    f"SELECT count(*) FROM {table} WHERE change > ?", (self._meta.matrix_change,)
+                ).fetchone()[0]
+                for table in ("candidates", "removed")
+            )
+        if added + removed > max(MIN_STALE, STALE_SHARE * self._meta.n):
+            self._start_compaction()
+
+    def compact(self) -> None:
+        """Make the matrix anew from the truth and wait for it. Readers go on with the old one until they refresh.
+
+        Raises:
+            ResourceError: the disk is full or failing; the old matrix is still in use.
+            ArtifactError: a row is damaged.
+        """
+        with self._mutex:
+            self._start_compaction()
+        self._wait()
+
+    def _start_compaction(self) -> None:
+        if self._compaction is None or not self._compaction.is_alive():
+            self._compaction = threading.Thread(target=self._compact, name="polyrank-compaction", daemon=True)
+            self._compaction.start()
+
+    def _compact(self) -> None:
+        try:
+            reading = store.connect(self.path, write=False)
+            try:
+                with store.transaction(reading, self.path, write=False):
+                    made = _new_matrix(reading, self.path, store.read_meta(reading, self.path))
+            finally:
+                reading.close()
+            with self._mutex:
+                old = self._meta.matrix
+                with store.transaction(self._connection, self.path, write=True):
+                    meta = dataclasses.replace(self._meta, matrix=made.matrix, matrix_change=made.matrix_change)
+                    store.write_meta(self._connection, meta)
+                    self._connection.execute("DELETE FROM removed WHERE change <= ?", (made.matrix_change,))
+                self._meta = meta
+            shutil.rmtree(self.path / old, ignore_errors=True) if old else None
+        except Exception as error:
+            self._failure = error
+
+    def _wait(self) -> None:
+        if self._compaction is not None:
+            self._compaction.join()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def snapshot(self, path: Place) -> None:
+        """Copy the index as it is now into a new folder, whole or not at all.
+
+        Raises:
+            UsageError: the place is taken.
+            ResourceError: the disk is full.
+        """
+        with self._mutex, new_folder(Path(path)) as folder, store.sqlite_errors(self.path):
+            copy = sqlite3.connect(folder / FILE, isolation_level=None)
+            try:
+                self._connection.backup(copy)
+            finally:
+                copy.close()
+            if self._meta.matrix and (self.path / self._meta.matrix).is_dir():
+                shutil.copytree(self.path / self._meta.matrix, folder / self._meta.matrix)
+            (folder / LOCK).touch()
+
+    def close(self) -> None:
+        """Wait for a compaction under way, fold the log into the file, and let others write."""
+        try:
+            self._wait()
+            with self._mutex, store.sqlite_errors(self.path):
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        finally:
+            self._connection.close()
+            self._locked.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """The right to write, for as long as this process lives.
+
+    Raises:
+        LockedError: another has it.
+    """
+    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise LockedError(f"{path} is being written to by another writer; wait until it has finished") from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class KnownVectors:
+    """Vectors of texts that an index holds already, so that a text is encoded once.
+
+    Args:
+        index: of the encoder that would encode them.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self._blocks = index.blocks()
+        self._rows = {candidate.text: row for row, candidate in index.iter_candidates()}
+
+    def __contains__(self, text: str) -> bool:
+        return text in self._rows
+
+    def __getitem__(self, text: str) -> Vectors:
+        row = self._rows[text]
+        for block in self._blocks:
+            at = int(np.searchsorted(block.rows, row))
+            if at < len(block.rows) and block.rows[at] == row:
+                found: Vectors = block.vectors[at]
+                return found
+        raise KeyError(text)

@@ -1,0 +1,418 @@
+"""The candidate store: what was acknowledged is there, nothing else is, and damage never passes for an answer."""
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+
+from polyrank.errors import ArtifactError, DataError, LockedError, PolyrankError, UsageError
+from polyrank.index import Index, Writer, open_index, verify_index, write_index
+from polyrank.index import writer as writer_module
+from polyrank.index.store import FILE
+from polyrank.records import Candidate
+from polyrank.search import search
+
+D = 4
+
+
+def vector(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=D).astype(np.float32)
+
+
+def candidate(name: str, version: int = 0) -> Candidate:
+    return Candidate(name, f"text of {name}, version {version}", {"version": version})
+
+
+def small(path: Path, n: int = 3) -> Path:
+    pool = [candidate(f"c{i}") for i in range(n)]
+    vectors = np.stack([vector(i) for i in range(n)]) if n else np.zeros((0, D), np.float32)
+    write_index(path, pool, vectors, fingerprint="f" * 64, model="somewhere")
+    return path
+
+
+def content(index: Index) -> dict[str, tuple[Candidate, tuple[float, ...]]]:
+    """All that an index says: candidates by id, with the vectors that a search would see."""
+    vectors = {
+        int(row): tuple(block.vectors[i].tolist())
+        for block in index.blocks()
+        for i, row in enumerate(block.rows)
+        if block.alive is None or block.alive[i]
+    }
+    rows = sorted(vectors)
+    found = {c.id: (c, vectors[row]) for row, c in zip(rows, index.candidates(rows), strict=True)}
+    assert len(found) == len(rows) == len(index)
+    assert {c.id: c for _, c in index.iter_candidates()} == {name: c for name, (c, _) in found.items()}
+    return found
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """The store against a dictionary, with a reader that stays open throughout."""
+
+    names = Bundle("names")
+
+    def __init__(self) -> None:
+        super().__init__()
+        import tempfile
+
+        self.folder = Path(tempfile.mkdtemp())
+        self.path = small(self.folder / "i", 2)
+        self.want: dict[str, tuple[Candidate, tuple[float, ...]]] = {
+            f"c{i}": (candidate(f"c{i}"), tuple(vector(i).tolist())) for i in range(2)
+        }
+        self.writer = Writer(self.path)
+        self.reader = open_index(self.path)
+        self.version = 0
+
+    @initialize(target=names)
+    def known(self) -> Any:
+        return multiple("c0", "c1")
+
+    @rule(target=names, chosen=st.lists(st.sampled_from([f"n{i}" for i in range(8)]), max_size=4, unique=True))
+    def add(self, chosen: list[str]) -> Any:
+        self.version += 1
+        new = [candidate(name, self.version) for name in chosen]
+        vectors = np.stack([vector(1000 * self.version + i) for i in range(len(new))]) if new else np.zeros((0, D))
+        if any(name in self.want for name in chosen):
+            before = self.writer.change
+            with pytest.raises(DataError, match="is in the index already"):
+                self.writer.add(new, vectors.astype(np.float32))
+            assert self.writer.change == before
+        else:
+            self.writer.add(new, vectors.astype(np.float32))
+            self.want |= {c.id: (c, tuple(v.tolist())) for c, v in zip(new, vectors, strict=True)}
+        return multiple(*chosen)
+
+    @rule(name=names)
+    def put(self, name: str) -> None:
+        self.version += 1
+        new, at = candidate(name, self.version), vector(1000 * self.version)
+        self.writer.add([new], at[None], replace=True)
+        self.want[name] = (new, tuple(at.tolist()))
+
+    @rule(chosen=st.lists(names, max_size=3))
+    def remove(self, chosen: list[str]) -> None:
+        there = {name for name in chosen if name in self.want}
+        assert self.writer.remove([*chosen, "never there"]) == len(there)
+        for name in there:
+            del self.want[name]
+
+    @rule()
+    def compact(self) -> None:
+        self.writer.compact()
+
+    @rule()
+    def reopen(self) -> None:
+        self.writer.close()
+        assert not (self.path / f"{FILE}-wal").exists() or not (self.path / f"{FILE}-wal").stat().st_size
+        self.writer = Writer(self.path)
+
+    @rule()
+    def new_reader(self) -> None:
+        self.reader.close()
+        self.reader = open_index(self.path)
+
+    @rule()
+    def snapshot(self) -> None:
+        copy = self.folder / "copy"
+        self.writer.snapshot(copy)
+        with open_index(copy) as index:
+            assert content(index) == self.want
+        assert verify_index(copy) == []
+        shutil.rmtree(copy)
+
+    @rule(number=st.integers(0, 99), k=st.integers(1, 5))
+    def searched(self, number: int, k: int) -> None:
+        self.reader.refresh()
+        query = vector(number)
+        found = search(query[None, None], np.ones((1, 1), np.bool_), self.reader.blocks(), k)[0]
+        got = {c.id for c in self.reader.candidates(found.rows.tolist())}
+        scores = {name: float(np.dot(np.float64(query), np.float64(at))) for name, (_, at) in self.want.items()}
+        best = sorted(scores, key=lambda name: -scores[name])[:k]
+        assert sorted(scores[name] for name in got) == pytest.approx(sorted(scores[name] for name in best), rel=1e-5)
+
+    @invariant()
+    def the_same(self) -> None:
+        self.reader.refresh()
+        assert content(self.reader) == self.want
+        assert not self.reader.refresh()
+
+    def teardown(self) -> None:
+        self.reader.close()
+        self.writer.close()
+        assert verify_index(self.path) == []
+        shutil.rmtree(self.folder)
+
+
+TestStore = StoreMachine.TestCase
+TestStore.settings = settings(
+    max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+def or_error(answer: Callable[[], Any]) -> Any:
+    """The answer, or the exit code of the error."""
+    try:
+        return answer()
+    except PolyrankError as error:
+        return error.exit_code
+
+
+def without_c5(path: Path) -> set[str]:
+    """Who is left when one is removed."""
+    with Writer(path) as writer:
+        assert writer.remove(["c5"]) == 1
+        writer.compact()
+    with open_index(path) as index:
+        return set(content(index))
+
+
+def ask(path: Path) -> Any:
+    """Everything that can be asked; what a damaged index must not answer wrongly."""
+    with open_index(path) as index:
+        found = search(vector(7)[None, None], np.ones((1, 1), np.bool_), index.blocks(), 2)[0]
+        return content(index), found.rows.tolist(), found.scores.tolist()
+
+
+def test_every_flipped_bit_and_every_cut_is_found_or_harmless(tmp_path: Path) -> None:
+    path = small(tmp_path / "i")
+    want = ask(path)
+    n_found = 0
+    for file in sorted(p for p in path.rglob("*") if p.is_file() and p.stat().st_size):
+        data = file.read_bytes()
+        # an empty page of SQLite's is thousands of zeros: every byte of what is written, and some of those
+        places = [i for i in range(len(data)) if data[i] or i < 200 or i % 97 == 0]
+        for i in places:
+            damaged = bytearray(data)
+            damaged[i] ^= 1 << (i % 8)
+            file.write_bytes(damaged)
+            answer = or_error(lambda: ask(path))
+            n_found += answer == 4
+            assert answer in (4, want), (file.name, i)
+        for length in (0, 1, len(data) // 2, len(data) - 1):
+            file.write_bytes(data[:length])
+            answer = or_error(lambda: ask(path))
+            assert answer == 4 or (answer == want and length == len(data) - 1), (file.name, length)
+            assert verify_index(path) or length == len(data) - 1
+        file.write_bytes(data)
+    assert n_found > 500
+    assert verify_index(path) == []
+    assert ask(path) == want
+
+
+def test_a_damaged_list_of_ids_is_found_before_anything_is_changed(tmp_path: Path) -> None:
+    path = small(tmp_path / "i", 40)
+    file = path / FILE
+    data = file.read_bytes()
+    for i in [place for place in range(100, len(data)) if data[place]][::23]:
+        file.write_bytes(data[:i] + bytes([data[i] ^ (1 << (i % 8))]) + data[i + 1 :])
+        assert or_error(lambda: without_c5(path)) in (4, {f"c{j}" for j in range(40)} - {"c5"})
+        shutil.rmtree(path)
+        small(path, 40)
+        data = file.read_bytes()
+
+
+def test_a_lost_matrix_is_made_again_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    path = small(tmp_path / "i")
+    want = ask(path)
+    (matrix,) = path.glob("matrix-*")
+    data = (matrix / "vectors.npy").read_bytes()
+    (matrix / "vectors.npy").write_bytes(data[:-1] + b"x")
+    with pytest.raises(ArtifactError, match=r"vectors.npy is damaged.*polyrank index compact"):
+        open_index(path)
+    assert any("vectors.npy" in problem for problem in verify_index(path))
+    with Writer(path) as writer:
+        writer.compact()
+    assert ask(path) == want
+    assert verify_index(path) == []
+    (matrix,) = path.glob("matrix-*")
+    shutil.rmtree(matrix)
+    assert ask(path) == want
+    assert verify_index(path) == []
+
+
+def test_one_writer_at_a_time_and_a_dead_ones_lock_is_free(tmp_path: Path) -> None:
+    path = small(tmp_path / "i")
+    with Writer(path), pytest.raises(LockedError, match="being written to by another writer"):
+        Writer(path)
+    code = (
+        "import os, sys; from polyrank.index import Writer; w = Writer(sys.argv[1]); print('locked', flush=True);"
+        "sys.stdin.read(); os._exit(9)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "locked\n"
+        with pytest.raises(LockedError):
+            Writer(path)
+        with pytest.raises(LockedError):
+            write_index(path, [], np.zeros((0, D), np.float32), fingerprint="f", model="m", overwrite=True)
+        with open_index(path) as index:  # readers do not care
+            assert len(content(index)) == 3
+        child.communicate("")
+    Writer(path).close()
+
+
+def test_a_reader_in_another_process_sees_each_acknowledged_batch(tmp_path: Path) -> None:
+    path = small(tmp_path / "i")
+    code = """
+import sys, numpy as np
+from polyrank.index import Writer
+from polyrank.records import Candidate
+with Writer(sys.argv[1]) as writer:
+    for line in sys.stdin:
+        name = line.strip()
+        writer.add([Candidate(name + part, name) for part in "ab"], np.ones((2, 4), np.float32))
+        writer.remove([name + "b"]); writer.compact() if name == "n3" else None
+        print(name, flush=True)
+"""
+    with (
+        open_index(path) as index,
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as child,
+    ):
+        assert child.stdin is not None
+        assert child.stdout is not None
+        for i in range(6):
+            before = index.blocks()
+            kept = [block.vectors.copy() for block in before]
+            child.stdin.write(f"n{i}\n")
+            child.stdin.flush()
+            assert child.stdout.readline() == f"n{i}\n"
+            assert index.refresh()
+            assert set(content(index)) == {"c0", "c1", "c2", *(f"n{j}a" for j in range(i + 1))}
+            for block, vectors in zip(before, kept, strict=True):  # an earlier view stays as it was
+                np.testing.assert_array_equal(block.vectors, vectors)
+        child.communicate("")
+
+
+def test_compaction_starts_by_itself_and_readers_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "MIN_STALE", 20)
+    path = small(tmp_path / "i")
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            with open_index(path) as index:
+                while not stop.is_set():
+                    index.refresh()
+                    alive = [block.rows if block.alive is None else block.rows[block.alive] for block in index.blocks()]
+                    rows = np.concatenate(alive)
+                    assert len(set(rows.tolist())) == len(rows) == len(index)
+                    assert [c.id for c in index.candidates(rows[:3].tolist())] == ["c0", "c1", "c2"]
+        except BaseException as error:
+            failures.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    with Writer(path) as writer:
+        for i in range(120):
+            writer.add([candidate(f"n{i}")], vector(i)[None])
+            if i % 3 == 0:
+                writer.remove([f"n{i}"])
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert not failures
+    matrices = list(path.glob("matrix-*"))
+    assert len(matrices) == 1
+    assert int(matrices[0].name.split("-")[1]) > 20
+    assert verify_index(path) == []
+    with open_index(path) as index:
+        assert len(index) == 3 + 80
+
+
+def test_leftovers_of_the_dead_are_swept(tmp_path: Path) -> None:
+    path = small(tmp_path / "i")
+    for name in ("matrix-9-dead", ".matrix-9-dead.tmp"):
+        (path / name).mkdir()
+        (path / name / "vectors.npy").write_bytes(b"half")
+    assert len(ask(path)[0]) == 3
+    Writer(path).close()
+    assert sorted(p.name.split("-")[0] for p in path.iterdir()) == ["candidates.db", "matrix", "writer.lock"]
+
+
+def test_an_empty_index_takes_the_dimension_of_its_first_vectors(tmp_path: Path) -> None:
+    write_index(tmp_path / "i", [], np.zeros((0, 0), np.float32), fingerprint="f", model="m")
+    with Writer(tmp_path / "i") as writer:
+        assert writer.add([], np.zeros((0, 0), np.float32)) == 1
+        writer.add([candidate("a")], np.ones((1, 7), np.float32))
+        with pytest.raises(DataError, match="candidate 0: its vector has 8 numbers, this index takes 7"):
+            writer.add([candidate("b")], np.ones((1, 8), np.float32))
+    with open_index(tmp_path / "i") as index:
+        assert (len(index), index.dimension) == (1, 7)
+
+
+def test_a_batch_is_all_or_nothing_and_faults_have_their_places(tmp_path: Path) -> None:
+    with Writer(small(tmp_path / "i")) as writer:
+        rows = [vector(1), np.full(D, np.nan), np.zeros(D), vector(2), np.ones(D + 1), vector(3), vector(4)]
+        pool = [candidate("new"), candidate("x"), candidate("y"), candidate("c1"), candidate("z"), Candidate("e", " "),
+                Candidate("s", "\ud800")]  # fmt: skip
+        with pytest.raises(DataError) as caught:
+            writer.add(pool, rows)
+        for part in (
+            "candidate 1: its vector holds NaN",
+            "candidate 2: its vector is zero",
+            "candidate 3: id 'c1' is in the index",
+            "candidate 4: its vector has shape (5,), this index takes (4,)",
+            "candidate 5: its text is empty",
+            "and 1 more",
+        ):
+            assert part in str(caught.value)
+        assert len(writer) == 3
+        assert writer.remove(["\ud800", "nothing"]) == 0
+        with pytest.raises(DataError, match="1 candidates came with vectors"):
+            writer.add([candidate("q")], np.ones((2, D), np.float32))
+
+
+def test_what_is_newer_or_anothers_is_refused_untouched(tmp_path: Path) -> None:
+    path = small(tmp_path / "i")
+    with pytest.raises(ArtifactError, match=r"f{16}.*e{16}"):
+        open_index(path, fingerprint="e" * 64)
+    with pytest.raises(ArtifactError, match=r"f{16}.*e{16}"):
+        Writer(path, fingerprint="e" * 64)
+    with pytest.raises(ArtifactError, match="no index"):
+        open_index(tmp_path)
+    with pytest.raises(UsageError, match="already exists"), Writer(path) as writer:
+        writer.snapshot(path)
+    connection = sqlite3.connect(path / FILE)
+    with connection:
+        connection.execute("UPDATE meta SET value = '99' WHERE key = 'format'")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    before = (path / FILE).read_bytes()
+    for attempt in (open_index, Writer):
+        with pytest.raises(ArtifactError, match=r"in format 99, this reads up to 2; upgrade"):
+            attempt(path)
+    assert (path / FILE).read_bytes() == before
+
+
+def test_a_million_rows_would_not_be_held_in_memory(tmp_path: Path) -> None:
+    """Vectors come in parts, from an iterator that makes them."""
+    parts = (np.full((50, D), i + 1, np.float32) for i in range(4))
+    write_index(tmp_path / "i", [candidate(f"c{i}") for i in range(200)], parts, fingerprint="f", model="m")
+    with open_index(tmp_path / "i") as index:
+        (block,) = index.blocks()
+        assert isinstance(block.vectors, np.memmap)
+        assert not block.vectors.flags.writeable
+        assert block.vectors[:, 0].tolist() == [1.0] * 50 + [2.0] * 50 + [3.0] * 50 + [4.0] * 50
+    bad = (np.full((2, D), value, np.float32) for value in (1, 2, np.inf))
+    with pytest.raises(DataError, match="candidate 4: its vector holds NaN or infinity"):
+        write_index(tmp_path / "j", [candidate(f"c{i}") for i in range(6)], bad, fingerprint="f", model="m")
+    short = (np.ones((2, D), np.float32) for _ in range(2))
+    with pytest.raises(DataError, match="give one for each"):
+        write_index(tmp_path / "j", [candidate(f"c{i}") for i in range(6)], short, fingerprint="f", model="m")
+    assert not (tmp_path / "j").exists()
