@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
 BUDGET=${BUDGET:-1920}
 LIMIT=${LIMIT:-1000}
+CROSS_LIMIT=${CROSS_LIMIT:-200} # a Cross-encoder reads every pair anew
 SETS=${SETS:-star ubuntu-irc sgd convai2-valid}
 MODELS=${MODELS:-bm25 untuned bi poly-16 poly-64 poly-360 poly-64-first cross}
 
@@ -29,9 +30,11 @@ for set in $SETS; do
         scorer=$work/model
         ;;
     esac
+    limit=$LIMIT
+    [[ $model == cross ]] && limit=$CROSS_LIMIT
     against=()
     [[ $model != bi && -e runs/work/$set/bi.scores.jsonl ]] && against=(--against "runs/work/$set/bi.scores.jsonl")
-    polyrank evaluate "$scorer" "$test" --limit "$LIMIT" --scores "runs/work/$set/$model.scores.jsonl" "${against[@]}" --json >"$result.json"
+    polyrank evaluate "$scorer" "$test" --limit "$limit" --scores "runs/work/$set/$model.scores.jsonl" "${against[@]}" --json >"$result.json"
     echo "$set $model $(cat "$result.json")"
   done
 done

@@ -117,8 +117,11 @@ def test_paired_test_sees_a_difference_and_only_then() -> None:
     assert found["p"] < 0.001
     assert found["difference"] == pytest.approx(0.9)
     assert found["interval"][0] > 0.8
+    part = Evaluation(good.records[:50], "lists")
+    assert paired_test(part, chance) == paired_test(part, Evaluation(chance.records[:50], "lists"))
+    assert paired_test(part, chance)["n_examples"] == 50
     with pytest.raises(DataError, match="same examples"):
-        paired_test(good, Evaluation(good.records[:-1], "lists"))
+        paired_test(part, Evaluation(good.records[1:], "lists"))
 
 
 def test_breakdown_covers_every_example_once() -> None:

@@ -108,22 +108,24 @@ def paired_test(
 ) -> dict[str, Any]:
     """Paired randomisation test: is the mean difference a - b larger than swapping the two at random would make it?
 
-    The p value is two-sided, ``(1 + #{|swapped| >= |observed|}) / (1 + n_permutations)``.
+    The p value is two-sided, ``(1 + #{|swapped| >= |observed|}) / (1 + n_permutations)``. Where one was measured on a
+    part of the other's examples, that part is compared.
 
     Raises:
-        DataError: the two were not measured on the same examples.
+        DataError: neither was measured on a part of the other's examples.
 
     Returns:
         ``metric``, ``n_examples``, ``difference``, ``interval`` (95%, bootstrap) and ``p``.
     """
     left, right = ({record.id: record for record in e.answerable} for e in (a, b))
-    if set(left) != set(right) or len(left) != len(a.answerable):
+    common = [name for name in left if name in right]
+    if len(common) != min(len(left), len(right)) or len(left) != len(a.answerable) or len(right) != len(b.answerable):
         raise DataError(
             f"a paired test needs the same examples on both sides; {len(set(left) ^ set(right))} of"
             f" {len(set(left) | set(right))} ids differ"
         )
     k = int(metric.partition("@")[2] or 1)
-    x, y = (metric_values([side[name].placement for name in left], (k,))[metric] for side in (left, right))
+    x, y = (metric_values([side[name].placement for name in common], (k,))[metric] for side in (left, right))
     differences = x - y
     observed = abs(differences.mean())
     generator = np.random.Generator(np.random.PCG64(seed))
