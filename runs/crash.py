@@ -1,0 +1,54 @@
+"""What an index survives: kills, failing calls, full disks, power loss, flipped bits. Prints a JSON summary.
+
+    python runs/crash.py --kills 1000 --calls 3 --power 3 --flips 1 > runs/results/crash.json
+
+Acknowledged operations that are lost, removed candidates that are back and indexes that cannot be read must be 0.
+The calls and the power losses need a C compiler and Linux.
+"""
+
+import argparse
+import json
+import sys
+import time
+
+from crashes import faults
+
+
+def main() -> None:
+    """Run the parts that were asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=0, help="how many kills at random moments")
+    parser.add_argument("--calls", type=int, default=0, help="how many workloads to break at every durable call")
+    parser.add_argument("--power", type=int, default=0, help="how many workloads to cut the power of after every call")
+    parser.add_argument("--flips", type=int, default=0, help="how many indexes to flip every byte of")
+    parser.add_argument("--every", type=int, default=1, help="try every N-th place only")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    if options.calls or options.power:
+        faults.preload()
+    from crashes import cases
+
+    seeds = range(options.seed, options.seed + max(options.calls, options.power, options.flips))
+    parts = [
+        ("kills", [lambda: cases.kills(options.kills, options.seed)] * bool(options.kills)),
+        ("calls", [lambda s=s: cases.calls(s, options.every) for s in seeds[: options.calls]]),
+        ("power", [lambda s=s: cases.power(s, options.every) for s in seeds[: options.power]]),
+        ("flips", [lambda s=s: cases.flips(s, options.every, all_bits=200) for s in seeds[: options.flips]]),
+        ("removals", [lambda s=s: cases.lost_removals(s, options.every) for s in seeds[: options.flips]]),
+    ]
+    summary: dict[str, object] = {}
+    n_violations = 0
+    for name, runs in parts:
+        for number, run in enumerate(runs):
+            started = time.monotonic()
+            tally = run()
+            n_violations += tally["n_violations"]
+            key = name if len(runs) == 1 else f"{name} {number}"
+            summary[key] = tally | {"seconds": round(time.monotonic() - started, 1)}
+            print(f"{key}: {tally['n']} cases, {tally['n_violations']} violations", file=sys.stderr)
+    print(json.dumps(summary, indent=2))
+    raise SystemExit(n_violations > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""A scripted workload on an index, and disks that fail under it."""

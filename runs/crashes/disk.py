@@ -1,0 +1,185 @@
+"""A disk without power: replays a log of changes, and gives the folder as a power loss would have left it.
+
+Only what was synced is sure to be there: a file's bytes by a sync of the file, a folder's entries by a sync of the
+folder. Of the rest, any sectors of 512 bytes and, in each folder, any first part of the changes may be there.
+"""
+
+import os
+import random
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+WRITE, SYNC, TRUNCATE, RENAME, EXCHANGE, UNLINK, RMDIR, MKDIR, CREATE, NOTE = range(1, 11)
+SECTOR = 512
+_HEAD = struct.Struct("=5q")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One call that changed the disk, or a note of the process between two."""
+
+    kind: int
+    path: str
+    other: str
+    offset: int
+    data: bytes
+
+
+def read_journal(path: Path) -> Iterator[Change]:
+    """The changes that the preloaded library logged."""
+    data, at = path.read_bytes(), 0
+    while at + _HEAD.size <= len(data):
+        kind, n_path, n_other, offset, n_data = _HEAD.unpack_from(data, at)
+        at += _HEAD.size
+        ends = [at + n_path, at + n_path + n_other, at + n_path + n_other + n_data]
+        path_, other, rest = data[at : ends[0]], data[ends[0] : ends[1]], data[ends[1] : ends[2]]
+        yield Change(kind, os.fsdecode(path_), os.fsdecode(other), offset, rest)
+        at = ends[2]
+
+
+@dataclass(slots=True, eq=False)
+class File:
+    """Bytes as a process sees them, as they were last synced, and what was written since."""
+
+    data: bytearray = field(default_factory=bytearray)
+    durable: bytes = b""
+    pending: list[tuple[int, bytes | None]] = field(default_factory=list)  # offset and bytes; None: cut to the offset
+
+    def write(self, offset: int, data: bytes | None) -> None:
+        """Write, or cut where there is no data."""
+        self.pending.append((offset, data))
+        _apply(self.data, offset, data)
+
+    def after_power_loss(self, chance: random.Random | None) -> bytes:
+        """What is left: what was synced, and of the rest what chance has written."""
+        if chance is None:
+            return self.durable
+        result = bytearray(self.durable)
+        for offset, data in self.pending:
+            if data is None:
+                if chance.random() < 0.5:
+                    _apply(result, offset, None)
+                continue
+            for start in range(offset - offset % SECTOR, offset + len(data), SECTOR):
+                if chance.random() < 0.5:
+                    low, high = max(start, offset), min(start + SECTOR, offset + len(data))
+                    _apply(result, low, data[low - offset : high - offset])
+        return bytes(result)
+
+
+def _apply(data: bytearray, offset: int, new: bytes | None) -> None:
+    if len(data) < offset:
+        data.extend(bytes(offset - len(data)))
+    if new is None:
+        del data[offset:]
+    else:
+        data[offset : offset + len(new)] = new
+
+
+@dataclass(slots=True, eq=False)
+class Folder:
+    """Entries as a process sees them, as they were last synced, and the changes since."""
+
+    entries: "dict[str, File | Folder]" = field(default_factory=dict)
+    durable: "dict[str, File | Folder]" = field(default_factory=dict)
+    pending: "list[dict[str, File | Folder | None]]" = field(default_factory=list)
+
+    def change(self, new: "dict[str, File | Folder | None]") -> None:
+        """Set or drop entries, all in one step."""
+        self.pending.append(new)
+        _set(self.entries, new)
+
+    def after_power_loss(self, chance: random.Random | None) -> "dict[str, File | Folder]":
+        """What is left: what was synced, and the first few of the changes since."""
+        result = dict(self.durable)
+        for new in self.pending[: chance.randint(0, len(self.pending)) if chance else 0]:
+            _set(result, new)
+        return result
+
+
+def _set(entries: "dict[str, File | Folder]", new: "dict[str, File | Folder | None]") -> None:
+    for name, node in new.items():
+        if node is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = node
+
+
+class Disk:
+    """A folder on a disk, brought up change by change.
+
+    Args:
+        root: the folder's path in the log; it is there, durable and empty.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.top = root, Folder()
+
+    def apply(self, change: Change) -> None:
+        """One more call has returned."""
+        if change.kind == NOTE:
+            return
+        folder, name = self._parent(change.path)
+        if change.kind == SYNC and Path(change.path) == self.root:
+            _sync(self.top)
+            return
+        if folder is None:  # in a file or folder that was deleted before
+            return
+        node = folder.entries.get(name)
+        if change.kind in (RENAME, EXCHANGE):
+            to, new = self._parent(change.other)
+            assert to is not None, change
+            if to is folder:
+                folder.change({name: to.entries.get(new) if change.kind == EXCHANGE else None, new: node})
+            else:
+                there = to.entries.get(new) if change.kind == EXCHANGE else None
+                to.change({new: node})
+                folder.change({name: there})
+        elif change.kind in (UNLINK, RMDIR):
+            folder.change({name: None})
+        elif change.kind == MKDIR:
+            folder.change({name: Folder()})
+        elif change.kind == CREATE:
+            folder.change({name: File()})
+        elif change.kind == SYNC and node is not None:
+            _sync(node)
+        elif isinstance(node, File):
+            node.write(change.offset, change.data if change.kind == WRITE else None)
+
+    def _parent(self, path: str) -> tuple[Folder | None, str]:
+        folder: File | Folder | None = self.top
+        try:
+            parts = Path(path).relative_to(self.root).parts
+        except ValueError:
+            return None, ""
+        for part in parts[:-1]:
+            folder = folder.entries.get(part) if isinstance(folder, Folder) else None
+        return (folder if isinstance(folder, Folder) else None), parts[-1] if parts else ""
+
+    def leave(self, place: Path, chance: random.Random | None) -> None:
+        """Write what a power loss now would leave.
+
+        Args:
+            place: an empty folder.
+            chance: decides what of the un-synced changes is there; None: nothing of them.
+        """
+        _leave(self.top, place, chance)
+
+
+def _sync(node: File | Folder) -> None:
+    if isinstance(node, File):
+        node.durable = bytes(node.data)
+    else:
+        node.durable = dict(node.entries)
+    node.pending.clear()
+
+
+def _leave(folder: Folder, place: Path, chance: random.Random | None) -> None:
+    for name, node in folder.after_power_loss(chance).items():
+        if isinstance(node, File):
+            (place / name).write_bytes(node.after_power_loss(chance))
+        else:
+            (place / name).mkdir()
+            _leave(node, place / name, chance)
