@@ -416,3 +416,42 @@ def test_a_million_rows_would_not_be_held_in_memory(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="give one for each"):
         write_index(tmp_path / "j", [candidate(f"c{i}") for i in range(6)], short, fingerprint="f", model="m")
     assert not (tmp_path / "j").exists()
+
+
+@pytest.mark.parametrize("kind", ["flat", "sq8", "hnsw", "auto"])
+def test_an_inner_product_index_is_kept_beside_the_matrix(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("faiss")
+    n = 1500
+    pool = [candidate(f"c{i}") for i in range(n)]
+    vectors = np.random.default_rng(3).normal(size=(n, 16)).astype(np.float32)
+    write_index(tmp_path / "i", pool, vectors, fingerprint="f", model="m", ann=kind)
+    queries, mask = np.random.default_rng(4).normal(size=(1, 3, 16)).astype(np.float32), np.ones((1, 3), np.bool_)
+    with Writer(tmp_path / "i") as writer, open_index(tmp_path / "i") as index:
+        for _ in range(2):
+            blocks, indexes = index.view()
+            assert len(indexes) == len(blocks)
+            assert indexes[0] is not None
+            assert indexes[0].exact == (kind in ("flat", "auto"))
+            truth = search(queries, mask, blocks, 5, mode="exact")[0]
+            certified = search(queries, mask, blocks, 5, mode="certified", indexes=indexes)[0]
+            near = search(queries, mask, blocks, 5, mode="approximate", indexes=indexes)[0]
+            if certified.exact:
+                assert certified.rows.tolist() == truth.rows.tolist()
+            assert len(set(near.rows.tolist()) & set(truth.rows.tolist())) >= 4
+            # the best is removed and a better one added: the tail is scanned, the dead are passed over
+            writer.remove([index.candidates(truth.rows[:1].tolist())[0].id])
+            writer.add([candidate(f"best {index.change}")], 9 * queries[0, :1])
+            index.refresh()
+            blocks, indexes = index.view()
+            near = search(queries, mask, blocks, 5, mode="approximate", indexes=indexes)[0]
+            assert near.rows[0] == blocks[-1].rows[-1]
+            assert truth.rows[0] not in near.rows
+            writer.compact()
+            index.close()
+            index = open_index(tmp_path / "i")  # the next round is of the new matrix
+    assert verify_index(tmp_path / "i") == []
+    (place,) = (tmp_path / "i").glob("matrix-*/products.ann")
+    data = place.read_bytes()
+    place.write_bytes(data[:-3] + b"xxx")
+    with pytest.raises(ArtifactError, match=r"products\.ann is damaged"):
+        open_index(tmp_path / "i")

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from polyrank.inference import Scorer
 from polyrank.records import Candidate, Context, Example, Ranked
 from polyrank.retrieval import LexicalRetriever, Retriever
 from polyrank.scorers import load_encoder, open_scorer
+from polyrank.search import Mode
 from polyrank.two_stage import SHORTLIST, Responds, TwoStage, TwoStageScorer
 
 FORMAT = 1
@@ -39,6 +40,7 @@ class PipelineConfig:
         index: folder of candidates.
         retriever: "dense", the index's own encoder; or "bm25" or "tfidf" over the index's texts.
         model: the encoder's folder where it is not the one that the index names.
+        mode: of the dense search, see ``polyrank.search.search``.
         reranker: a model folder; None: one stage.
         n_retrieved: how many the re-ranker sees.
         ensemble: see ``polyrank.ensembles.combine``; None: the re-ranker's score alone decides.
@@ -48,6 +50,7 @@ class PipelineConfig:
     index: str
     retriever: Literal["dense", "bm25", "tfidf"] = "dense"
     model: str | None = None
+    mode: Literal["exact", "fast", "certified", "approximate"] = "fast"
     reranker: str | None = None
     n_retrieved: int = SHORTLIST
     ensemble: Ensemble | None = None
@@ -63,11 +66,15 @@ class Answer:
         ranked: best first; given also when they are not good enough.
         confidence: in the best one; None where no threshold was calibrated.
         abstained: there is no good answer.
+        exact: whether these are proven to be the best of the index; None where the search does not say.
+        n_scored: how many candidates were scored in full; None where the search does not say.
     """
 
     ranked: tuple[Ranked, ...]
     confidence: float | None
     abstained: bool
+    exact: bool | None = None
+    n_scored: int | None = None
 
 
 class Pipeline:
@@ -87,22 +94,28 @@ class Pipeline:
 
     def answer(self, contexts: Sequence[Context], k: int = 5) -> list[Answer]:
         """The best ``k`` replies to each context, and whether the best of them is a good answer."""
+        n = k if self.abstention is None else max(k, N_SCORES)
+        if isinstance(self.retriever, Retriever):
+            return [
+                replace(self._judged(ranked, k), exact=found.exact, n_scored=found.n_scored)
+                for ranked, found in self.retriever.find(contexts, n)
+            ]
+        return [self._judged(ranked, k) for ranked in self.respond(contexts, n)]
+
+    def _judged(self, ranked: Sequence[Ranked], k: int) -> Answer:
         if self.abstention is None:
-            return [Answer(tuple(ranked), None, not ranked) for ranked in self.respond(contexts, k)]
-        answers = []
-        for ranked in self.respond(contexts, max(k, N_SCORES)):
-            scores = [reply.score for reply in ranked]
-            sure = confidence(scores, self.abstention.measure)
-            answers.append(Answer(tuple(ranked[:k]), sure, self.abstention.abstains(scores)))
-        return answers
+            return Answer(tuple(ranked[:k]), None, not ranked)
+        scores = [reply.score for reply in ranked]
+        return Answer(tuple(ranked[:k]), confidence(scores, self.abstention.measure), self.abstention.abstains(scores))
 
 
-def open_pipeline(path: Path, *, model: Path | None = None, device: str = "auto") -> Pipeline:
+def open_pipeline(path: Path, *, model: Path | None = None, mode: Mode | None = None, device: str = "auto") -> Pipeline:
     """A pipeline folder, or an index folder as a pipeline of one stage.
 
     Args:
         path: the folder.
         model: the encoder's folder, where it has moved.
+        mode: of the dense search; None: the pipeline's.
         device: for networks.
 
     Raises:
@@ -110,8 +123,10 @@ def open_pipeline(path: Path, *, model: Path | None = None, device: str = "auto"
         UsageError: a model is not where it should be.
     """
     if not (path / FILE).exists():
-        return Pipeline(_dense(path, model, device))
+        return Pipeline(_dense(path, model, mode or "fast", device))
     config, _ = read_pipeline(path)
+    if mode is not None:
+        config = replace(config, mode=mode)
     if model is not None:
         config = replace(config, model=str(model))
     abstention = None
@@ -120,11 +135,26 @@ def open_pipeline(path: Path, *, model: Path | None = None, device: str = "auto"
     return Pipeline(make_retriever(config, device=device), abstention)
 
 
+def read_mode(name: str | None) -> Mode | None:
+    """A way to search by its name.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    for known in get_args(Mode):
+        if name == known:
+            return known  # type: ignore[no-any-return]  # get_args forgets what the literals are
+    if name is None:
+        return None
+    raise UsageError(f"{name!r} is no way to search; choose {', '.join(get_args(Mode))}")
+
+
 def make_retriever(config: PipelineConfig, *, device: str = "auto") -> Responds:
     """The stages that the settings name; its paths are absolute or relative to the working directory."""
     retriever: Responds
     if config.retriever == "dense":
-        retriever = _dense(Path(config.index), None if config.model is None else Path(config.model), device)
+        model = None if config.model is None else Path(config.model)
+        retriever = _dense(Path(config.index), model, config.mode, device)
     else:
         lexical = BM25() if config.retriever == "bm25" else TfIdf()
         retriever = LexicalRetriever(lexical, open_index(Path(config.index)))
@@ -134,12 +164,12 @@ def make_retriever(config: PipelineConfig, *, device: str = "auto") -> Responds:
     return TwoStage(retriever, reranker, n_retrieved=config.n_retrieved, ensemble=config.ensemble)
 
 
-def _dense(index: Path, model: Path | None, device: str) -> Retriever:
+def _dense(index: Path, model: Path | None, mode: Mode, device: str) -> Retriever:
     found = open_index(index)
     place = model or Path(found.model)
     if not place.exists():
         raise UsageError(f"the index was built with {place}, which is not there; give the model's folder with --model")
-    return Retriever(load_encoder(place, device=device), found)
+    return Retriever(load_encoder(place, device=device), found, mode=mode)
 
 
 def open_ranker(

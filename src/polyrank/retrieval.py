@@ -14,7 +14,7 @@ from polyrank.index.reader import check_fingerprint
 from polyrank.index.writer import OURS
 from polyrank.inference import Encoder
 from polyrank.records import Candidate, Context, Ranked
-from polyrank.search import Mode, search
+from polyrank.search import Found, Mode, search
 
 TEXTS_AT_A_TIME = 1024  # encoded between two reports of progress
 
@@ -25,7 +25,8 @@ class Retriever:
     Args:
         encoder: of contexts.
         index: candidates encoded by the same encoder.
-        mode: "fast" and "exact" find the same replies.
+        mode: "fast", "exact" and "certified" find the same replies; "approximate" nearly, by the index's own
+            inner-product index. See ``polyrank.search.search``.
 
     Raises:
         ArtifactError: the index was made by another encoder.
@@ -42,24 +43,28 @@ class Retriever:
             UsageError: ``k`` is less than one.
             ArtifactError: the index is damaged, or the encoder's scores are not finite.
         """
+        return [ranked for ranked, _ in self.find(contexts, k)]
+
+    def find(self, contexts: Sequence[Context], k: int = 5) -> list[tuple[list[Ranked], Found]]:
+        """As ``respond``, with what the search says of each: whether it is exact, and how many were scored in full."""
         _check_k(k)
         self.index.refresh()
-        if not contexts or not len(self.index):
-            return [[] for _ in contexts]
+        if not contexts:
+            return []
         vectors, mask = self.encoder.encode_contexts(contexts)
         while True:
-            found = search(vectors, mask, self.index.blocks(), k, mode=self.mode)
+            blocks, indexes = self.index.view()
+            found = search(vectors, mask, blocks, k, mode=self.mode, indexes=indexes)
             try:
-                return [
-                    [
-                        Ranked(c.id, c.text, float(score), c.metadata)
-                        for c, score in zip(self.index.candidates(one.rows.tolist()), one.scores, strict=True)
-                    ]
-                    for one in found
-                ]
+                return [(self._ranked(one), one) for one in found]
             except ArtifactError:
                 if not self.index.refresh():  # else a reply was removed between the search and the reading of its text
                     raise
+
+    def _ranked(self, found: Found) -> list[Ranked]:
+        candidates = self.index.candidates(found.rows.tolist())
+        scored = zip(candidates, found.scores, strict=True)
+        return [Ranked(c.id, c.text, float(score), c.metadata) for c, score in scored]
 
 
 class LexicalRetriever:
@@ -121,6 +126,7 @@ def build_index(
     candidates: Sequence[Candidate],
     *,
     model: str,
+    ann: str = "",
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> int:
@@ -133,6 +139,7 @@ def build_index(
         encoder: of candidates.
         candidates: with distinct ids and texts that are not empty.
         model: where the encoder's folder is.
+        ann: see ``write_index``.
         overwrite: whether an existing index may be replaced.
         progress: told how many distinct texts are encoded, and of how many.
 
@@ -157,7 +164,9 @@ def build_index(
     for part in _parts(new, progress):
         vectors[[places[text] for text in part]] = encoder.encode_candidates(part)
     rows = np.array([places[c.text] for c in candidates], np.intp)
-    write_index(place, candidates, vectors[rows], fingerprint=encoder.fingerprint, model=model, overwrite=overwrite)
+    write_index(
+        place, candidates, vectors[rows], fingerprint=encoder.fingerprint, model=model, ann=ann, overwrite=overwrite
+    )
     return len(new)
 
 

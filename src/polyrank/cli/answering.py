@@ -20,19 +20,24 @@ def respond(
     context: Annotated[list[str] | None, typer.Argument(help="The turns, oldest first.")] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="How many replies.")] = 5,
     model: Annotated[Path | None, typer.Option(help="The model, where it has moved since the index was built.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="fast, exact or certified, which find the same, or approximate.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """The best replies: a chat in a terminal; in a pipe, JSON for each line of stdin (a list of turns, or text)."""
-    from polyrank.pipeline import open_pipeline
+    from polyrank.pipeline import open_pipeline, read_mode
     from polyrank.records import Context
 
-    pipeline = open_pipeline(place, model=model, device=device)
+    pipeline = open_pipeline(place, model=model, mode=read_mode(mode), device=device)
 
     def answer(turns: tuple[str, ...]) -> None:
         found = pipeline.answer([Context(turns)], k)[0]
         row: dict[str, Any] = {"context": turns, "results": [_row(reply) for reply in found.ranked]}
         if found.confidence is not None:
             row |= {"confidence": found.confidence, "abstained": found.abstained}
+        if found.exact is not None:
+            row |= {"exact": found.exact, "n_scored": found.n_scored}
         print(json.dumps(row, ensure_ascii=False), flush=True)
 
     if context:

@@ -25,6 +25,9 @@ def index_build(
     model: Annotated[Path, typer.Argument(help="A Bi- or Poly-encoder's folder.")],
     candidates: Replies,
     output: Annotated[Path, typer.Option("-o", "--output", help="The index folder to make.")],
+    ann: Annotated[
+        str, typer.Option(help="For certified and approximate search: auto, flat, sq8, ivfpq, hnsw, or none.")
+    ] = "none",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier index.")] = False,
     device: Device = "auto",
 ) -> None:
@@ -33,10 +36,13 @@ def index_build(
     from polyrank.retrieval import build_index
     from polyrank.scorers import load_encoder
 
+    kind = "" if ann == "none" else ann
     encoder = load_encoder(model, device=device)
     found = read_pool(candidates)
     with _progress() as progress:
-        n = build_index(output, encoder, found, model=str(model.resolve()), overwrite=overwrite, progress=progress)
+        n = build_index(
+            output, encoder, found, model=str(model.resolve()), ann=kind, overwrite=overwrite, progress=progress
+        )
     talk(f"{output}: {len(found):,} candidates of dimension {encoder.dimension}, {n:,} texts encoded")
 
 

@@ -1,13 +1,14 @@
 """The matrix of an index: the vectors of its live rows in one file to be mapped. Derived, checked, disposable.
 
-vectors.npy float32 [N, D]; rows.npy int64 [N], ascending; manifest.json what they are of, with SHA-256s. No torch.
+vectors.npy float32 [N, D]; rows.npy int64 [N], ascending; products.ann, where one is wanted, an inner-product index of
+the vectors; manifest.json what they are of, with SHA-256s. No torch.
 """
 
 import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,10 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.durable import new_folder
-from polyrank.errors import ArtifactError
+from polyrank.errors import ArtifactError, MissingExtraError
+from polyrank.index.ann import CODES_FROM, Ann, build_ann, read_ann
 from polyrank.index.checks import Vectors
+from polyrank.index.store import Meta
 
-PARTS = ("vectors.npy", "rows.npy")
+ANN = "products.ann"
 ROWS_AT_A_TIME = 4096
 REMEDY = "run polyrank index compact, which makes it again"
 
@@ -45,27 +48,30 @@ class Matrix:
 
     Args:
         block: vectors and rows.
+        ann: inner-product index of the block, where there is one.
         change: of the index that it is of.
         digest: of the rows that it holds.
     """
 
     block: Block
+    ann: Ann | None
     change: int
     digest: int
 
 
-def write_matrix(
-    path: Path, rows: Iterable[tuple[int, Vectors]], *, n: int, dimension: int, change: int, digest: int
-) -> None:
+def write_matrix(path: Path, rows: Iterable[tuple[int, Vectors]], meta: Meta) -> None:
     """Write a matrix folder, whole and durable or not at all; memory does not grow with N.
 
     Args:
         path: the folder to make.
-        rows: numbers, ascending, and vectors ``[D]``.
-        n: how many.
-        dimension: D.
-        change, digest: of the index.
+        rows: numbers, ascending, and vectors ``[D]``, of all live candidates.
+        meta: of the index; where it names a kind of inner-product index, that is built as well.
+
+    Raises:
+        MissingExtraError: the library for that is not installed.
+        UsageError: there is no such kind.
     """
+    n, dimension = meta.n, meta.dimension
     with new_folder(path) as folder:
         numbers = np.empty(n, "<i8")
         with (folder / "vectors.npy").open("wb") as stream:
@@ -80,13 +86,19 @@ def write_matrix(
         with (folder / "rows.npy").open("wb") as stream:
             np.lib.format.write_array(stream, numbers, version=(1, 0))
         document: dict[str, Any] = {
-            "change": change,
-            "digest": str(digest),
+            "change": meta.change,
+            "digest": str(meta.digest),
             "n": n,
             "dimension": dimension,
             "files": {},
         }
-        for name in PARTS:
+        parts = ["vectors.npy", "rows.npy"]
+        if meta.ann and n:
+            # codes cannot be learnt from a few vectors, and a few are scanned in no time
+            kind = meta.ann if n >= CODES_FROM or meta.ann == "hnsw" else "flat"
+            build_ann(np.load(folder / "vectors.npy", mmap_mode="r"), kind).write(folder / ANN)  # type: ignore[arg-type]
+            parts.append(ANN)
+        for name in parts:
             with (folder / name).open("rb") as stream:
                 sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
             document["files"][name] = {"bytes": (folder / name).stat().st_size, "sha256": sha256}
@@ -110,7 +122,11 @@ def open_matrix(path: Path) -> Matrix:
         rows = np.lib.format.read_array(stream, allow_pickle=False)
     with verified(path, "vectors.npy", document) as stream:
         vectors = _map(stream)
-    return Matrix(Block(vectors, rows), document["change"], int(document["digest"]))
+    ann = None
+    if ANN in document["files"]:
+        with verified(path, ANN, document) as stream, suppress(MissingExtraError):  # who lacks the library scans
+            ann = read_ann(stream.read())
+    return Matrix(Block(vectors, rows), ann, document["change"], int(document["digest"]))
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

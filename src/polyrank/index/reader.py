@@ -14,6 +14,7 @@ import numpy as np
 
 from polyrank.durable import Place
 from polyrank.errors import ArtifactError
+from polyrank.index.ann import Ann
 from polyrank.index.matrix import REMEDY, Block, open_matrix
 from polyrank.index.store import (
     FILE,
@@ -47,7 +48,7 @@ class Index:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._blocks: tuple[Block, ...] = ()
+        self._view: tuple[tuple[Block, ...], tuple[Ann | None, ...]] = ((), ())
         self._open()
 
     def _open(self) -> None:
@@ -84,7 +85,15 @@ class Index:
 
     def blocks(self) -> tuple[Block, ...]:
         """One consistent view of all live vectors, which later changes leave as it is."""
-        return self._blocks
+        return self._view[0]
+
+    def view(self) -> tuple[tuple[Block, ...], tuple[Ann | None, ...]]:
+        """``blocks`` and ``product_indexes`` of one moment."""
+        return self._view
+
+    def product_indexes(self) -> tuple[Ann | None, ...]:
+        """An inner-product index of each of ``blocks()``, where there is one; take both from one view."""
+        return self._view[1]
 
     def candidates(self, rows: Sequence[int]) -> list[Candidate]:
         """Candidates by row, in the order asked for.
@@ -131,7 +140,8 @@ class Index:
             "n": meta.n,
             "dimension": meta.dimension,
             "change": meta.change,
-            "blocks": [len(block.rows) for block in self._blocks],
+            "ann": meta.ann,
+            "blocks": [len(block.rows) for block in self.blocks()],
             "bytes": {FILE: (self.path / FILE).stat().st_size, "vectors": meta.n * meta.dimension * 4},
         }
 
@@ -169,11 +179,14 @@ class Index:
                 self._meta = meta
                 return False
             if known is not None and known.change >= meta.matrix_change:
-                view = _View(list(self._blocks), known.change, known.digest)
+                view = _View(
+                    list(self.blocks()), known.change, known.digest, self._view[1][0] if self._view[1] else None
+                )
             else:
                 view = self._from_matrix(meta, rebuild)
             view.follow(self, meta)
-        self._blocks, self._meta = tuple(view.blocks), meta
+        indexes = (view.ann, *(None for _ in view.blocks[1:])) if view.blocks else ()
+        self._view, self._meta = (tuple(view.blocks), indexes), meta
         return True
 
     def _from_matrix(self, meta: Meta, rebuild: bool) -> "_View":
@@ -189,14 +202,14 @@ class Index:
         fits = not len(block.rows) or block.vectors.shape == (len(block.rows), meta.dimension)
         if found.change != meta.matrix_change or not fits:
             raise ArtifactError(f"{self.path / meta.matrix} belongs to another index; {REMEDY}")
-        return _View([block] if len(block.rows) else [], found.change, found.digest)
+        return _View([block] if len(block.rows) else [], found.change, found.digest, found.ann)
 
 
 class _View:
     """Blocks as of a change, on their way to a later one."""
 
-    def __init__(self, blocks: list[Block], change: int, digest: int) -> None:
-        self.blocks, self.change, self.digest = blocks, change, digest
+    def __init__(self, blocks: list[Block], change: int, digest: int, ann: Ann | None = None) -> None:
+        self.blocks, self.change, self.digest, self.ann = blocks, change, digest, ann  # ann: of the first block
 
     def follow(self, index: Index, meta: Meta) -> None:
         """Take in what was added and removed after ``change``."""

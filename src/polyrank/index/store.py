@@ -50,6 +50,7 @@ class Meta:
         digest: of the live rows.
         matrix: name of the derived matrix's folder; empty for none.
         matrix_change: the change that it is of; removals up to it are no longer listed.
+        ann: kind of the inner-product index beside the matrix, see ``polyrank.index.ann``; empty for none.
         format, written_by: of the file.
     """
 
@@ -61,6 +62,7 @@ class Meta:
     digest: int = 0
     matrix: str = ""
     matrix_change: int = 0
+    ann: str = ""
     format: int = FORMAT
     written_by: str = __version__
 

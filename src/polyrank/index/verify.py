@@ -7,7 +7,7 @@ import numpy as np
 from polyrank.durable import Place
 from polyrank.errors import PolyrankError
 from polyrank.index import store
-from polyrank.index.matrix import PARTS, open_matrix, read_manifest, verified
+from polyrank.index.matrix import open_matrix, read_manifest, verified
 from polyrank.index.reader import open_index
 from polyrank.index.store import FILE, Meta
 
@@ -53,7 +53,7 @@ def _matrix_problems(place: Path, meta: Meta) -> list[str]:
     problems = []
     try:
         document = read_manifest(folder)
-        for name in PARTS:
+        for name in document["files"]:
             try:
                 with verified(folder, name, document):
                     pass

@@ -46,6 +46,7 @@ def write_index(
     *,
     fingerprint: str,
     model: str,
+    ann: str = "",
     overwrite: bool = False,
 ) -> None:
     """Write an index folder, whole or not at all.
@@ -57,6 +58,8 @@ def write_index(
             not all be in memory.
         fingerprint: of the encoder.
         model: where the encoder's folder is, for whoever opens the index.
+        ann: kind of inner-product index to keep beside the matrix ("auto": by size); empty for none. Searches in
+            the modes "certified" and "approximate" use it.
         overwrite: whether an existing index may be replaced.
 
     Raises:
@@ -75,13 +78,10 @@ def write_index(
         check_candidates(candidates)
     guard = _lock(place) if overwrite and (place / FILE).exists() else nullcontext()
     with guard, new_folder(place, replace=overwrite) as folder:
-        _write(folder, candidates, vectors, fingerprint, model)
+        _write(folder, candidates, vectors, Meta(fingerprint, model, dimension=0, change=1, ann=ann))
 
 
-def _write(
-    folder: Path, candidates: Sequence[Candidate], parts: Iterable[Vectors], fingerprint: str, model: str
-) -> None:
-    meta = Meta(fingerprint, model, dimension=0, change=1)
+def _write(folder: Path, candidates: Sequence[Candidate], parts: Iterable[Vectors], meta: Meta) -> None:
     connection = store.create(folder, meta)
     try:
         with store.sqlite_errors(folder):
@@ -108,7 +108,7 @@ def _new_matrix(connection: sqlite3.Connection, path: Path, meta: Meta) -> Meta:
     """Write the matrix of the live rows as the connection sees them; returns the Meta that names it."""
     name = f"matrix-{meta.change}-{os.urandom(4).hex()}"
     rows = ((row.row, row.vector) for row in store.scan_rows(connection, path))
-    write_matrix(path / name, rows, n=meta.n, dimension=meta.dimension, change=meta.change, digest=meta.digest)
+    write_matrix(path / name, rows, meta)
     return dataclasses.replace(meta, matrix=name, matrix_change=meta.change)
 
 
