@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index.ann import build_ann
 from polyrank.scores import scores
-from polyrank.search import Found, score_rows, search
-from polyrank.search.scoring import mean_of, spread_of, steepness, upper_bounds
+from polyrank.search import Found, kernels, score_rows, search
+from polyrank.search.scoring import mean_of, rounding_of_mean, spread_of, steepness, upper_bounds
 from polyrank.search.subspace import find_subspace
 
 Floats = NDArray[np.float32]
@@ -109,12 +109,13 @@ def score_all(case: Case, i: int, rows: NDArray[np.int64]) -> Floats:
 @given(cases())
 def test_exact_and_fast_equal_brute_force(case: Case) -> None:
     exact = search(case.contexts, case.mask, case.blocks, case.k, mode="exact")
-    fast = search(case.contexts, case.mask, case.blocks, case.k, mode="fast")
     same(exact, case)
-    for one, other in zip(exact, fast, strict=True):
-        np.testing.assert_array_equal(one.rows, other.rows)
-        np.testing.assert_array_equal(one.scores, other.scores)
-        assert other.exact
+    for mode, compiled in (("exact", False), ("fast", True), ("fast", False)):
+        found = search(case.contexts, case.mask, case.blocks, case.k, mode=mode, compiled=compiled)  # type: ignore[arg-type]
+        for one, other in zip(exact, found, strict=True):
+            np.testing.assert_array_equal(one.rows, other.rows)
+            np.testing.assert_array_equal(one.scores, other.scores)
+            assert other.exact
 
 
 @settings(max_examples=120, deadline=None)
@@ -250,6 +251,62 @@ def test_wide_products_make_no_denormal_numbers() -> None:
     assert spare.abs().max() == 0.0 or spare[spare != 0].abs().min() >= torch.finfo(torch.float32).tiny
 
 
+def test_few_products_in_int8_are_enough_for_one_vector() -> None:
+    rng = np.random.default_rng(8)
+    pool, contexts = rng.standard_normal((20_000, 50), np.float32), rng.standard_normal((2, 1, 50), np.float32)
+    case = Case(contexts, np.ones((2, 1), bool), [block(pool)], 10)
+    found = search(contexts, case.mask, case.blocks, 10)
+    same(found, case)
+    if kernels.library() is not None:
+        assert max(one.n_scored for one in found) < 2000
+
+
+needs_kernels = pytest.mark.skipif(kernels.library() is None, reason="polyrank-kernels is not installed")
+
+
+@needs_kernels
+@pytest.mark.parametrize("form", [1, 2, 3])
+@pytest.mark.parametrize(("n", "q", "d"), [(1, 1, 1), (9, 3, 31), (13, 17, 96), (2100, 8, 70)])
+def test_compiled_products_are_sums_of_integers(form: int, n: int, q: int, d: int) -> None:
+    rng = np.random.default_rng(n)
+    vectors, columns = rng.standard_normal((n, d), np.float32), rng.standard_normal((q, d), np.float32)
+    vectors[0], columns[0] = 1e3, -1e3  # the largest sums
+    codes, packed = kernels.codes_of(vectors), kernels.pack(torch.from_numpy(columns))
+    out = torch.full((n, q), torch.nan)
+    try:
+        kernels.products(codes, slice(0, n), packed, out, form)
+    except RuntimeError:
+        pytest.skip("this machine has not this form")
+    sums = codes.values.astype(np.int64) @ packed.values.astype(np.int64).T
+    np.testing.assert_allclose(out.numpy(), sums * codes.scales[:, None].astype(np.float64) * packed.scales, rtol=3e-7)
+    kept = codes.values[:, :d].astype(np.float64) * codes.scales[:, None]
+    lost = np.linalg.norm(vectors - kept, axis=1)
+    assert (codes.lost >= lost).all()
+    assert (codes.lost <= lost * 1.001 + 1e-6 * np.linalg.norm(vectors, axis=1) + 1e-18).all()
+
+
+@needs_kernels
+@pytest.mark.parametrize("m", [1, 2, 15, 16, 17, 360])
+@pytest.mark.parametrize("wide", [1e-3, 1.0, 50.0, 1e30])
+def test_compiled_means_are_the_means(m: int, wide: float) -> None:
+    products = torch.from_numpy(wide * np.random.default_rng(m).standard_normal((1500, m + 3))).float()[:, 1 : m + 1]
+    mean, best = kernels.means(products)
+    theirs, top = mean_of(products.double(), torch.empty(1500, m, dtype=torch.float64))
+    assert (best == products.amax(1)).all()
+    error = rounding_of_mean(m) + 2.0**-23 * top.abs()
+    assert ((mean - theirs).abs() <= error).all()
+
+
+@needs_kernels
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_compiled_means_keep_what_is_not_a_number(value: float) -> None:
+    for place in (0, 16, 19):
+        products = torch.ones(3, 20)
+        products[1, place] = value
+        mean, _ = kernels.means(products)
+        assert mean.isnan().tolist() == [False, True, False]
+
+
 def test_bad_input() -> None:
     good, mask, pool = np.ones((1, 2, D), np.float32), np.ones((1, 2), bool), block(np.ones((5, D), np.float32))
     with pytest.raises(UsageError, match="k is 0"):
@@ -269,6 +326,6 @@ def test_bad_input() -> None:
     for value in (np.nan, np.inf, -np.inf):
         damaged = np.ones((9000, D), np.float32)
         damaged[7777, 1] = value
-        for mode in ("exact", "fast"):
+        for mode, compiled in (("exact", True), ("exact", False), ("fast", True), ("fast", False)):
             with pytest.raises(ArtifactError, match="not finite"):
-                search(good, mask, [block(damaged)], 1, mode=mode)  # type: ignore[arg-type]
+                search(good, mask, [block(damaged)], 1, mode=mode, compiled=compiled)  # type: ignore[arg-type]

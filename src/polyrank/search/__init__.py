@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from polyrank.errors import UsageError
+from polyrank.search import kernels
 from polyrank.search.best import Best, Found
 from polyrank.search.blocks import Block, Floats
 from polyrank.search.certified import ProductIndex, certify, shortlist
@@ -33,6 +34,7 @@ def search(
     mode: Mode = "fast",
     indexes: Sequence[ProductIndex | None] | None = None,
     device: torch.device | str = "cpu",
+    compiled: bool = True,
 ) -> list[Found]:
     """The k best candidates of each context, best first, ties by row.
 
@@ -46,7 +48,9 @@ def search(
             best, or scans, and returns the same; with an index that is not exact it says ``exact=False``;
             ``approximate`` scores one shortlist per block.
         indexes: for the last two modes, an inner-product index of each block's vectors, or ``None``: scan that block.
-        device: where a scan multiplies.
+        device: where a scan in fp32 multiplies.
+        compiled: whether the loops of ``polyrank-kernels`` are used where that is installed; they also keep a copy of
+            the vectors in int8.
 
     Raises:
         UsageError: k is below one, shapes disagree, the mode is unknown, or a context has no vectors.
@@ -61,6 +65,7 @@ def search(
     blocks = [block for block in blocks if len(block.rows)] if indexes is None else list(blocks)
     _check(contexts, mask, blocks, k, mode, indexes)
     place = torch.device(device)
+    compiled = compiled and kernels.library() is not None
     best = [Best(real_vectors(row, real), k) for row, real in zip(contexts, mask, strict=True)]
     proven = [True] * len(best)
     with torch.inference_mode():
@@ -78,9 +83,9 @@ def search(
         if mode == "exact" or not scanned:
             queries = [Query(one) for one in best]
         else:
-            queries = [plan(one, [block for block, _ in scanned]) for one in best]
+            queries = [plan(one, [block for block, _ in scanned], compiled=compiled) for one in best]
         for block, todo in scanned:
-            scan([queries[i] for i in todo], block, place)
+            scan([queries[i] for i in todo], block, place, compiled=compiled)
     return [one.found(exact=sure) for one, sure in zip(best, proven, strict=True)]
 
 

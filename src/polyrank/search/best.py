@@ -9,16 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from polyrank.errors import ArtifactError
 from polyrank.search.blocks import Block, Floats, Rows, as_tensor, norms_of
-from polyrank.search.scoring import (
-    mean_of,
-    precise_scores,
-    rounding_of_product,
-    upper_bounds,
-)
+from polyrank.search.scoring import close_bounds, precise_scores, rounding_of_product
 
 FIRST = 32  # candidates scored before the threshold is looked at again
 MANY = 128  # from here on a batch goes through fp32 first
@@ -52,8 +46,8 @@ class Best:
     def __init__(self, contexts: Floats, k: int) -> None:
         self.k = k
         self.contexts = torch.from_numpy(contexts)
-        norm = float(torch.linalg.vector_norm(self.contexts.double(), dim=1).max())
-        self.rounding = norm * rounding_of_product(contexts.shape[1])
+        self.norm = float(torch.linalg.vector_norm(self.contexts.double(), dim=1).max())
+        self.rounding = self.norm * rounding_of_product(contexts.shape[1])
         self.n_scored = 0
         self._precise = self.contexts.double()
         self._rows, self._scores = np.empty(0, np.int64), np.empty(0, np.float32)
@@ -103,7 +97,8 @@ class Best:
         """Of many, score in fp64 only those that fp32 cannot rule out."""
         gathered = as_tensor(block.vectors[places])
         error = torch.from_numpy(norms_of(block.vectors)[places]) * self.rounding
-        bounds = close_bounds(gathered @ self.contexts.T, error)
+        products = gathered @ self.contexts.T
+        bounds = close_bounds(products, error, torch.empty_like(products))
         n_before = self.n_scored
         self.offer(_Bare(block), places, bounds.numpy(), close=True)
         self.n_scored = n_before + len(places)
@@ -128,15 +123,3 @@ class _Bare:
 
     def __init__(self, block: Block) -> None:
         self.vectors, self.rows, self.alive = block.vectors, block.rows, None
-
-
-def close_bounds(products: Tensor, error: Tensor, spare: Tensor | None = None) -> Tensor:
-    """Upper bounds ``[n]`` of scores, from fp32 products.
-
-    Args:
-        products: ``[n, M]``; overwritten.
-        error: ``[n]``, how far any product of a candidate may be off.
-        spare: the same shape as products; overwritten.
-    """
-    mean, best = mean_of(products, torch.empty_like(products) if spare is None else spare)
-    return upper_bounds(mean, best, error, None, products.shape[1])

@@ -6,14 +6,18 @@ Flat memory at any number of candidates: a chunk of rows at a time, into buffers
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyrank.search.best import Best, close_bounds
+from polyrank.search import kernels
+from polyrank.search.best import Best
 from polyrank.search.blocks import Block, Floats, as_tensor, norms_of
+from polyrank.search.kernels import Packed
+from polyrank.search.scoring import close_bounds, loose_bounds
 from polyrank.search.subspace import Subspace
 
 COLUMNS = 512  # of one product; contexts share it up to here
@@ -28,10 +32,18 @@ class Query:
     Args:
         best: collects its results.
         subspace: its vectors in few columns; ``None``: the vectors themselves are the columns.
+        packed: the columns in int16: candidates are read in int8. ``None``: both in fp32.
+        lost: with packed columns and no subspace, the largest norm of what packing loses of a vector.
     """
 
     best: Best
     subspace: Subspace | None = None
+    packed: Packed | None = None
+    lost: float = 0.0
+
+    @property
+    def n_columns(self) -> int:
+        return len(self.best.contexts if self.subspace is None else self.subspace.columns)
 
     @property
     def columns(self) -> Tensor:
@@ -55,61 +67,124 @@ class _Buffers(threading.local):
 _buffers = _Buffers()
 
 
-def scan(queries: Sequence[Query], block: Block, device: torch.device) -> None:
-    """Offer to each query's best all candidates of a block that can be among them."""
-    groups: list[list[Query]] = []
-    for query in queries:
-        n_columns = sum(len(other.columns) for other in groups[-1]) if groups else COLUMNS
-        if n_columns + len(query.columns) > COLUMNS:
-            groups.append([])
-        groups[-1].append(query)
+def scan(queries: Sequence[Query], block: Block, device: torch.device, *, compiled: bool) -> None:
+    """Offer to each query's best all candidates of a block that can be among them.
+
+    Args:
+        queries: for the contexts.
+        block: not empty.
+        device: where fp32 columns are multiplied.
+        compiled: whether the compiled loops are there and wanted.
+    """
+    for group in _groups([query for query in queries if query.packed is not None]):
+        _scan_codes(group, block)
+    groups = _groups([query for query in queries if query.packed is None])
+    if not groups:
+        return
+    compiled = compiled and device.type == "cpu"
     stacks = [torch.cat([query.columns for query in group]).to(device) for group in groups]
-    widest = max(len(stack) for stack in stacks)
-    n_rows = min(max(PRODUCTS // widest, ROWS[0]), ROWS[1])
     norms = norms_of(block.vectors)
-    for start in range(0, len(block.rows), n_rows):
-        part = slice(start, min(start + n_rows, len(block.rows)))
-        if block.alive is not None and not block.alive[part].any():
-            continue
+    for part in _chunks(block, max(len(stack) for stack in stacks)):
         vectors = as_tensor(block.vectors[part]).to(device)
         for group, stack in zip(groups, stacks, strict=True):
             products = _buffers.take("products", len(vectors), len(stack), device)
             torch.mm(vectors, stack.T, out=products)
-            begin = 0
-            for query in group:
-                end = begin + len(query.columns)
-                _offer(query, block, start, products[:, begin:end], norms[part])
-                begin = end
+            for query, own in _shares(group, products):
+                if query.subspace is None:
+                    error = torch.from_numpy(norms[part]).to(device) * query.best.rounding
+                    spare = None if compiled else _buffers.take("spare", len(own), own.shape[1], device)
+                    bounds = close_bounds(own, error, spare).cpu().numpy()
+                    _offer_close(query.best, block, part, bounds)
+                else:
+                    _offer_coarse(query, block, part, own, torch.from_numpy(norms[part]).to(device), None)
 
 
-def _offer(query: Query, block: Block, start: int, products: Tensor, norms: Floats) -> None:
-    """Bound the candidates of one chunk and offer the promising; ``products`` ``[n, columns]``, ``norms`` ``[n]``."""
-    if query.subspace is None:
-        spare = _buffers.take("spare", len(products), products.shape[1], products.device)
-        error = torch.from_numpy(norms).to(products.device) * query.best.rounding
-        bounds = close_bounds(products, error, spare).cpu().numpy()
-        places = _reaching(bounds, query.best.threshold)
-        n_before = query.best.n_scored
-        query.best.offer(block, start + places, bounds[places], close=True)
-        alive = block.alive
-        query.best.n_scored = n_before + (
-            len(norms) if alive is None else int(np.count_nonzero(alive[start : start + len(norms)]))
-        )
-        return
-    coarse, error = query.subspace.coarse_bounds(products, torch.from_numpy(norms).to(products.device))
-    left = coarse.cpu().numpy()
-    # While nothing is known, a few of the most promising tell what the others have to reach.
-    if query.best.threshold == -np.inf and len(left) > 4 * query.best.k:
-        first = np.argpartition(-left, 2 * query.best.k)[: 2 * query.best.k]
-        query.best.offer(block, start + first, left[first])
-        left[first] = -np.inf
-    places = _reaching(left, query.best.threshold)
-    if not len(places):
-        return
-    chosen = torch.from_numpy(places).to(products.device)
-    bounds = query.subspace.fine_bounds(products[chosen], error[chosen]).cpu().numpy()
-    query.best.offer(block, start + places, bounds)
+def _scan_codes(group: Sequence[Query], block: Block) -> None:
+    """The same for packed columns and candidates in int8."""
+    packs = [query.packed for query in group if query.packed is not None]
+    packed = Packed(np.concatenate([p.values for p in packs]), np.concatenate([p.scales for p in packs]))
+    codes, norms = kernels.codes_of(block.vectors), norms_of(block.vectors)
+    for part in _chunks(block, len(packed.scales)):
+        products = _buffers.take("products", part.stop - part.start, len(packed.scales), torch.device("cpu"))
+        kernels.products(codes, part, packed, products)
+        lost = torch.from_numpy(codes.lost[part])
+        sizes = torch.from_numpy(norms[part]) + lost
+        for query, own in _shares(group, products):
+            more = lost * (query.best.norm * (1.0 + 1e-6))
+            if query.subspace is not None:
+                _offer_coarse(query, block, part, own, sizes, more)
+                continue
+            error = more.add_(sizes, alpha=query.lost + query.best.rounding)
+            _, best = kernels.means(own)
+            _offer_loose(query.best, block, part, (best + error).numpy(), own, error)
+
+
+def _groups(queries: Sequence[Query]) -> list[list[Query]]:
+    """Queries that share a product."""
+    groups: list[list[Query]] = []
+    for query in queries:
+        n_columns = sum(other.n_columns for other in groups[-1]) if groups else COLUMNS
+        if n_columns + query.n_columns > COLUMNS:
+            groups.append([])
+        groups[-1].append(query)
+    return groups
+
+
+def _shares(group: Sequence[Query], products: Tensor) -> list[tuple[Query, Tensor]]:
+    """Each query with its columns of the products."""
+    edges = accumulate((query.n_columns for query in group), initial=0)
+    return [(query, products[:, start:stop]) for query, (start, stop) in zip(group, pairwise(edges), strict=True)]
+
+
+def _chunks(block: Block, n_columns: int) -> list[slice]:
+    """Ranges of rows, less those without a live one."""
+    n, n_rows = len(block.rows), min(max(PRODUCTS // n_columns, ROWS[0]), ROWS[1])
+    parts = [slice(start, min(start + n_rows, n)) for start in range(0, n, n_rows)]
+    return parts if block.alive is None else [part for part in parts if block.alive[part].any()]
+
+
+def _offer_close(best: Best, block: Block, part: slice, bounds: Floats) -> None:
+    """All candidates of a chunk were scored in fp32; those near the top are scored again."""
+    n_before = best.n_scored
+    places = _reaching(bounds, best.threshold)
+    best.offer(block, part.start + places, bounds[places], close=True)
+    n_alive = len(bounds) if block.alive is None else int(np.count_nonzero(block.alive[part]))
+    best.n_scored = n_before + n_alive
+
+
+def _offer_coarse(
+    query: Query, block: Block, part: slice, products: Tensor, norms: Tensor, more: Tensor | None
+) -> None:
+    """Products are with a subspace's columns: bounds at two prices."""
+    assert query.subspace is not None
+    coarse, error = query.subspace.coarse_bounds(products, norms, more)
+    bounds = coarse.cpu().numpy()
+    _offer_first(query.best, block, part, bounds)
+    places = _reaching(bounds, query.best.threshold)
+    if len(places):
+        chosen = torch.from_numpy(places).to(products.device)
+        fine = query.subspace.fine_bounds(products[chosen], error[chosen]).cpu().numpy()
+        query.best.offer(block, part.start + places, fine)
+
+
+def _offer_loose(best: Best, block: Block, part: slice, bounds: Floats, products: Tensor, error: Tensor) -> None:
+    """Products are with all vectors and may be off by much; ``bounds`` are the maxima with that."""
+    _offer_first(best, block, part, bounds)
+    places = _reaching(bounds, best.threshold)
+    if len(places):
+        chosen = torch.from_numpy(places)
+        best.offer(block, part.start + places, loose_bounds(products[chosen], error[chosen]).numpy())
+
+
+def _offer_first(best: Best, block: Block, part: slice, bounds: Floats) -> None:
+    """While nothing is known, the most promising few tell what the others must reach; their bounds are spent."""
+    n_first = 2 * best.k
+    if best.threshold == -np.inf and len(bounds) > 2 * n_first:
+        first = np.argpartition(-bounds, n_first)[:n_first]
+        best.offer(block, part.start + first, bounds[first])
+        bounds[first] = -np.inf
 
 
 def _reaching(bounds: Floats, threshold: float) -> NDArray[np.intp]:
+    """Where; what is not a number is looked at too, and refused there."""
     return np.flatnonzero(~(bounds < threshold))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from polyrank.errors import UsageError
 from polyrank.search.blocks import ROUNDING, Floats, as_tensor
+from polyrank.search.kernels import means
 
 LOWEST = (
     -80.0
@@ -104,6 +105,24 @@ def upper_bounds(mean: Tensor, best: Tensor, error: Tensor, spread: Tensor | Non
         slope = torch.minimum(slope, torch.where(error < 4.0, 1.0 + near.exp() * (spread * 1.001 + near), slope))
     result = torch.minimum(mean + error * slope, best + error)
     return result + (rounding_of_mean(n_vectors) + 4.0 * ROUNDING * best.abs())
+
+
+def close_bounds(products: Tensor, error: Tensor, spare: Tensor | None = None) -> Tensor:
+    """Upper bounds ``[n]`` of scores, from fp32 products.
+
+    Args:
+        products: ``[n, M]``; overwritten.
+        error: ``[n]``, how far any product of a candidate may be off.
+        spare: the same shape as products; overwritten. ``None``: the compiled loop is there.
+    """
+    mean, best = means(products) if spare is None else mean_of(products, spare)
+    return upper_bounds(mean, best, error, None, products.shape[1])
+
+
+def loose_bounds(products: Tensor, error: Tensor) -> Tensor:
+    """Upper bounds ``[n]`` of scores, from products ``[n, M]`` that may be off by much, ``[n]``."""
+    mean, best = mean_of(products.clone(), torch.empty_like(products))
+    return upper_bounds(mean, best, error, spread_of(products, mean, best), products.shape[1])
 
 
 def score_rows(contexts: Floats, mask: NDArray[np.bool_], vectors: Floats) -> Floats:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from polyrank.search.blocks import ROUNDING
-from polyrank.search.scoring import mean_of, rounding_of_product, spread_of, upper_bounds
+from polyrank.search.kernels import Packed, pack
+from polyrank.search.scoring import loose_bounds, rounding_of_product
 
 WIDEST = 33  # columns at most; more would cost as much as they save
 
@@ -24,27 +25,27 @@ class Subspace:
 
     Args:
         columns: ``[q, D]``, orthonormal up to rounding, the direction of the mean first, then the most telling.
+        packed: the same in int16, where candidates are read in int8.
         mixing: ``[M, q]``.
         residual: the largest norm of what the mixtures leave out.
         rounding: times a candidate's norm: how far fp32 may put a product off.
+        skew: how far the columns are from orthonormal: ``|Q Q' - 1|``.
         centre: ``[q]``, the mixture of the mean.
         weights: ``[q]``, squared scales of the columns in the coarse bound.
         radius: the largest norm of ``(mixing - centre) / sqrt(weights)``.
     """
 
     columns: Tensor
+    packed: Packed | None
     mixing: Tensor
     residual: float
     rounding: float
+    skew: float
     centre: Tensor
     weights: Tensor
     radius: float
 
-    def errors(self, products: Tensor, norms: Tensor) -> Tensor:
-        """How far any mixed product may be off, ``[n]``, for ``products`` ``[n, q]`` and ``norms`` ``[n]``."""
-        return self._errors(products.square().sum(1), norms)
-
-    def coarse_bounds(self, products: Tensor, norms: Tensor) -> tuple[Tensor, Tensor]:
+    def coarse_bounds(self, products: Tensor, norms: Tensor, more: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Upper bounds of scores at q operations each, and the errors.
 
         ``score <= max_i s_i <= centre . z + max_i |(a_i - centre) / d| |d z| + error``.
@@ -52,33 +53,40 @@ class Subspace:
         Args:
             products: ``[n, q]``, of candidates and columns.
             norms: ``[n]``, of the candidates, never too small.
+            more: ``[n]``, how far products may be off for other reasons.
         """
         squares = products.square() @ torch.stack([torch.ones_like(self.weights), self.weights], 1)
         error = self._errors(squares[:, 0], norms)
+        if more is not None:
+            error += more
         return torch.addmv(error, products, self.centre).add_(squares[:, 1].sqrt(), alpha=self.radius), error
 
     def fine_bounds(self, products: Tensor, error: Tensor) -> Tensor:
         """Upper bounds ``[n]`` of scores at q M operations each, with the errors of the same candidates."""
-        mixed = products @ self.mixing.T
-        mean, best = mean_of(mixed.clone(), torch.empty_like(mixed))
-        return upper_bounds(mean, best, error, spread_of(mixed, mean, best), len(self.mixing))
+        return loose_bounds(products @ self.mixing.T, error)
 
     def narrow(self, n_columns: int) -> "Subspace":
         """The same with the first columns only."""
         lost = self.mixing[:, n_columns:].double().square().sum(1).amax()
-        residual = sqrt(self.residual**2 + float(lost)) * (1.0 + 1e-6)
-        return _with_scales(self.columns[:n_columns], self.mixing[:, :n_columns], residual, self.rounding)
+        residual = sqrt(self.residual**2 + float(lost)) * (1.0 + self.skew + 1e-6)
+        packed = self.packed and Packed(self.packed.values[:n_columns], self.packed.scales[:n_columns])
+        columns, mixing = self.columns[:n_columns], self.mixing[:, :n_columns]
+        return _with_scales(columns, packed, mixing, residual, self.rounding, self.skew)
 
     def _errors(self, squares: Tensor, norms: Tensor) -> Tensor:
         """From squared norms inside the columns and norms of all, ``[n]`` each."""
         n_columns, dimension = self.columns.shape
-        slack = 1.0 + 6.0 * sqrt(n_columns) * rounding_of_product(dimension)
+        slack = 1.0 + 6.0 * sqrt(n_columns) * rounding_of_product(dimension) + 2.0 * self.skew
         outside = (norms.square() * slack - squares).clamp_(min=0.0).sqrt_()
         return outside.mul_(self.residual).add_(norms, alpha=self.rounding)
 
 
-def find_subspace(contexts: Tensor, widest: int = WIDEST) -> Subspace:
-    """Columns for context vectors ``[M, D]``: their mean's direction, then the main directions around the mean.
+def find_subspace(contexts: Tensor, *, packed: bool = False) -> Subspace:
+    """Columns for context vectors: their mean's direction, then the main directions around the mean.
+
+    Args:
+        contexts: ``[M, D]``.
+        packed: whether columns are rounded to int16, for candidates in int8.
 
     >>> found = find_subspace(torch.tensor([[1.0, 1.0, 0.0], [1.0, -1.0, 0.0]]))
     >>> len(found.columns), round(found.residual, 6)
@@ -86,7 +94,7 @@ def find_subspace(contexts: Tensor, widest: int = WIDEST) -> Subspace:
     """
     vectors = contexts.double()
     n_vectors, dimension = vectors.shape
-    n_more = min(widest - 1, n_vectors - 1, dimension - 1)
+    n_more = min(WIDEST - 1, n_vectors - 1, dimension - 1)
     mean = vectors.mean(0)
     length = float(mean.norm())
     first = (mean / length if length > 0.0 else torch.eye(1, dimension, dtype=torch.float64)[0])[None]
@@ -96,14 +104,17 @@ def find_subspace(contexts: Tensor, widest: int = WIDEST) -> Subspace:
         directions = _main_directions(around, n_more)
         directions -= (directions @ first.T) @ first
         columns = torch.linalg.qr(torch.cat([first, directions]).T)[0].T
-    rounded = columns.float()
-    mixing = (vectors @ rounded.double().T).float()
-    left_out = vectors - mixing.double() @ rounded.double()
+    whole = pack(columns) if packed else None
+    rounded = whole.columns(dimension) if whole else columns.float().double()
+    gram = rounded @ rounded.T
+    n_columns = len(rounded)
+    skew = float((gram - torch.eye(n_columns, dtype=gram.dtype)).norm())
+    mixing = torch.linalg.solve(gram, rounded @ vectors.T).T.float()
+    left_out = vectors - mixing.double() @ rounded
     residual = float(left_out.norm(dim=1).max()) * (1.0 + 1e-6)
     norm = float(vectors.norm(dim=1).max())
-    n_columns = len(rounded)
-    rounding = norm * ((sqrt(n_columns) + 1.0) * rounding_of_product(dimension) + (2 * n_columns + 16) * ROUNDING)
-    return _with_scales(rounded, mixing, residual, rounding)
+    rounding = (sqrt(n_columns) + 1.0) * rounding_of_product(dimension) + (2 * n_columns + 16) * ROUNDING + 2.0 * skew
+    return _with_scales(rounded.float(), whole, mixing, residual, norm * rounding, skew)
 
 
 def _main_directions(around: Tensor, n_directions: int) -> Tensor:
@@ -127,9 +138,12 @@ def _main_axes(products: Tensor, n_axes: int) -> Tensor:
     return axes.flip(1)[:, :n_axes].T
 
 
-def _with_scales(columns: Tensor, mixing: Tensor, residual: float, rounding: float) -> Subspace:
+def _with_scales(
+    columns: Tensor, packed: Packed | None, mixing: Tensor, residual: float, rounding: float, skew: float
+) -> Subspace:
+    """Add what the coarse bound needs."""
     centre = mixing.mean(0)
     around = (mixing - centre).double()
     weights = around.square().mean(0).sqrt() + 1e-9 * float(mixing.abs().max()) + 1e-30
     radius = float((around / weights.sqrt()).norm(dim=1).max()) * (1.0 + 1e-5)
-    return Subspace(columns, mixing, residual, rounding, centre, weights.float(), radius)
+    return Subspace(columns, packed, mixing, residual, rounding, skew, centre, weights.float(), radius)
