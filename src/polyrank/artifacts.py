@@ -14,12 +14,12 @@ import safetensors.torch
 import torch
 
 from polyrank import __version__
-from polyrank.config import ModelConfig, TextPolicy, from_dict, model_from_dict, model_to_dict
+from polyrank.config import ConvertText, ModelConfig, TextPolicy, model_from_dict, model_to_dict, text_from_dict
 from polyrank.durable import new_folder, sha256_file
 from polyrank.errors import ArtifactError, ConfigError
-from polyrank.models import CrossEncoder, Model
-from polyrank.models.build import empty_model
-from polyrank.text import Texts, read_subwords
+from polyrank.models import Convert, CrossEncoder, Model
+from polyrank.models.build import empty_model, network_shape
+from polyrank.text import ConvertTexts, Texts, read_convert_subwords, read_subwords
 
 FORMAT = 1
 
@@ -37,7 +37,7 @@ class Artifact:
     """
 
     model: Model
-    texts: Texts
+    texts: Texts | ConvertTexts
     config: ModelConfig
     fingerprint: str
     metadata: dict[str, Any]
@@ -46,7 +46,7 @@ class Artifact:
 def save_model(
     path: Path,
     model: Model,
-    texts: Texts,
+    texts: Texts | ConvertTexts,
     config: ModelConfig,
     *,
     metadata: dict[str, Any] | None = None,
@@ -71,7 +71,7 @@ def save_model(
         "written_by": __version__,
         "model": model_to_dict(config),
         "text": asdict(texts.policy),
-        "backbone": _plain(model.backbone.config.to_dict()),
+        "backbone": _plain(network_shape(model)),
         "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
         "metadata": metadata or {},
     }
@@ -85,7 +85,9 @@ def save_model(
 
 
 def _own_state(model: Model) -> dict[str, torch.Tensor]:
-    """The state without a shared tower's second name, since safetensors stores each tensor once."""
+    """The state as it is stored: without a shared tower's second name, since safetensors stores each tensor once."""
+    if isinstance(model, Convert):
+        return model.stored()
     state: dict[str, torch.Tensor] = model.state_dict()
     shared = not isinstance(model, CrossEncoder) and model.context_tower is model.candidate_tower
     return {name: tensor for name, tensor in state.items() if not (shared and name.startswith("candidate_tower."))}
@@ -151,20 +153,31 @@ def load_model(path: Path) -> Artifact:
         data[name] = place.read_bytes()
     try:
         config = model_from_dict(document["model"])
-        policy = from_dict(TextPolicy, document["text"], "text")
+        policy = text_from_dict(config, document["text"])
     except ConfigError as error:
         raise ArtifactError(f"{path / 'config.json'}: {error}") from error
     model = empty_model(config, document["backbone"])
     load_state(model, safetensors.torch.load(data["model.safetensors"]))
-    subwords = read_subwords(data["tokenizer.json"], str(path / "tokenizer.json"))
-    texts = Texts(subwords, policy, model.backbone.max_positions)
+    texts = _texts(model, policy, data["tokenizer.json"], str(path / "tokenizer.json"))
     return Artifact(model.eval(), texts, config, document["fingerprint"], document["metadata"])
+
+
+def _texts(model: Model, policy: TextPolicy | ConvertText, tokenizer: bytes, where: str) -> Texts | ConvertTexts:
+    """The text policy at work with the folder's vocabulary."""
+    if isinstance(policy, TextPolicy):
+        assert not isinstance(model, Convert), "text_from_dict() gives a ConveRT its own"
+        return Texts(read_subwords(tokenizer, where), policy, model.backbone.max_positions)
+    assert isinstance(model, Convert), "text_from_dict() gives others a TextPolicy"
+    return ConvertTexts(read_convert_subwords(tokenizer, where), policy, model.multi_context)
 
 
 def load_state(model: Model, tensors: dict[str, torch.Tensor]) -> None:
     """Put saved tensors into a model of the same shape; names must match exactly."""
-    expected = set(_own_state(model))
+    expected = set(model.state_dict() if isinstance(model, Convert) else _own_state(model))
     if expected != set(tensors):
         odd = sorted(expected ^ set(tensors))[:3]
         raise ArtifactError(f"the weights do not fit the configuration: {', '.join(odd)} on one side only")
+    if isinstance(model, Convert):
+        model.restore(tensors)
+        return
     model.load_state_dict(tensors, strict=False)  # a shared tower has two names in the module and one in the file

@@ -5,14 +5,14 @@ Settings never reach into classes: builders turn them into flat keyword argument
 """
 
 import dataclasses
-import difflib
 import tomllib
-import types
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 from polyrank.errors import ConfigError
+from polyrank.strict import from_dict as from_dict  # part of this module's face
+from polyrank.strict import parsed, unknown_key
 
 Reduction = Literal["first", "mean", "mean_of_first", "sqrt_n"]
 
@@ -39,6 +39,35 @@ class TextPolicy:
     new_tokens: tuple[str, ...] = ()
     speaker_prefixes: tuple[str, ...] = ()
     background: Literal["before", "after", "drop"] = "before"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertText:
+    """How strings become ids for a ConveRT. The paper's figures are the defaults.
+
+    Args:
+        max_context_tokens: budget of the immediate context (the last turn), in subwords; its end is kept.
+        max_candidate_tokens: budget of a candidate; its start is kept.
+        max_earlier_tokens: budget of the earlier turns together, newest first; the newest are kept.
+        max_earlier_turns: most earlier turns that are read.
+        number_prefixes: put "0", "1", ... before the earlier turns, 0 before the newest, as for DSTC7.
+        background: read persona lines and other facts behind the earlier turns ("after"), or not ("drop").
+        vocabulary: a file of subwords; None: learnt from the training data.
+        min_count: when learning: how often a subword must be seen.
+        vocabulary_size: when learning: so many subwords, whatever their counts; None: as ``min_count`` gives.
+        n_buckets: ids for characters outside the vocabulary.
+    """
+
+    max_context_tokens: int = 60
+    max_candidate_tokens: int = 60
+    max_earlier_tokens: int = 60
+    max_earlier_turns: int = 10
+    number_prefixes: bool = False
+    background: Literal["after", "drop"] = "drop"
+    vocabulary: str | None = None
+    min_count: int = 250
+    vocabulary_size: int | None = None
+    n_buckets: int = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +125,55 @@ class CrossConfig:
     head: Literal["linear", "mlp"] = "linear"
 
 
-ModelConfig = BiConfig | PolyConfig | CrossConfig
-MODEL_KINDS: dict[str, type[BiConfig] | type[CrossConfig]] = {"bi": BiConfig, "poly": PolyConfig, "cross": CrossConfig}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertConfig:
+    """A ConveRT: a small dual encoder over subwords. The paper's figures are the defaults.
+
+    Args:
+        embedding_dim: of subwords, positions and layers.
+        attention_dim: of the projections that attention weights are computed from, per head.
+        ffn_dim: inside a layer's feed-forward network.
+        spans: for each layer, how far apart two subwords may be to attend to each other. Equal ones: ablation C.
+        position_periods: rows of each position table.
+        n_heads: of attention; above one, values are projected too. 8: ablation A.
+        relative_bias: whether attention scores get a learnt bias by relative position. False: ablation B.
+        reduction_heads: how many weighted sums make r. 1: ablation E. (D is ``text.n_buckets = 1``.)
+        side_dim, side_layers: the networks that each side has for itself.
+        side_skips: their skip connections. False: ablation F.
+        output_dim: D of the final encodings.
+        multi_context: read the earlier turns as well.
+        combination: of the immediate and the earlier context's encodings: their "mean", or one more "feed_forward"
+            network on it, as in the released graphs.
+        quantization: what the weights are rounded to, in training and in the file: 8 bits for embeddings and this
+            type for the rest, or "none" for 32 bits.
+        dropout: after embeddings and attention; 0 for pre-training, 0.2 for fine-tuning.
+    """
+
+    embedding_dim: int = 512
+    attention_dim: int = 64
+    ffn_dim: int = 2048
+    spans: tuple[int, ...] = (3, 5, 48, 48, 48, 48)
+    position_periods: tuple[int, ...] = (47, 11)
+    n_heads: int = 1
+    relative_bias: bool = True
+    reduction_heads: int = 2
+    side_dim: int = 1024
+    side_layers: int = 3
+    side_skips: bool = True
+    output_dim: int = 512
+    multi_context: bool = False
+    combination: Literal["feed_forward", "mean"] = "feed_forward"
+    quantization: Literal["float16", "bfloat16", "none"] = "float16"
+    dropout: float = 0.0
+
+
+ModelConfig = BiConfig | PolyConfig | CrossConfig | ConvertConfig
+MODEL_KINDS: dict[str, type[BiConfig] | type[CrossConfig] | type[ConvertConfig]] = {
+    "bi": BiConfig,
+    "poly": PolyConfig,
+    "cross": CrossConfig,
+    "convert": ConvertConfig,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,18 +210,25 @@ class TrainConfig:
         epochs: passes over the data.
         max_steps: stop after so many steps; None for no limit.
         n_negatives: for "listwise": negatives per context, given ones first, then drawn at random anew each epoch.
-        optimizer: "adamw" or "adamax".
+        optimizer: "adamw", "adamax" or "adadelta" (rho 0.9).
         lr: peak learning rate.
         new_lr: learning rate of codes, projections and heads; None: ``lr``.
-        weight_decay: decoupled for AdamW; not applied to biases, norms and codes.
+        weight_decay: decoupled for AdamW, L2 regularization for the others; not applied to biases, norms and codes.
         train_layers: "all", "all_but_embeddings", or the top n layers as "top-n".
         warmup_steps: linear warm-up.
-        schedule: after warm-up "linear" to zero, "constant", or "plateau": times ``plateau_factor`` when validation
-            loss stalls.
+        schedule: after warm-up "linear" to zero, "cosine" to ``final_lr``, "constant", or "plateau": times
+            ``plateau_factor`` when validation loss stalls.
+        final_lr: see ``schedule``.
         plateau_factor: see ``schedule``.
         plateau_patience: checks without gain that are forgiven.
         clip_norm: largest gradient norm; None for no limit.
+        clip_embeddings_norm: largest norm of the word embeddings' gradient, before ``clip_norm``; None for no limit.
         dropout: of the backbone; None: its own.
+        smoothing: for "in_batch": this much of the probability is spread over the wrong candidates.
+        scale_steps: ConveRT: steps in which the scale of the cosine grows from 1 to its end; 0: at its end at once.
+        loss_weights: ConveRT with multiple contexts: of the losses of the immediate context, of the earlier turns
+            and of both together.
+        range_steps: ConveRT: steps between two looks at the range of the 8-bit embeddings.
         precision: "fp32", "bf16" (autocast), or "auto": bf16 where the hardware has it.
         evaluate_per_epoch: validations (and checkpoints) per epoch.
         early_stopping: stop after so many validations without a better R@1; None never.
@@ -161,17 +244,23 @@ class TrainConfig:
     epochs: int = 1
     max_steps: int | None = None
     n_negatives: int = 15
-    optimizer: Literal["adamw", "adamax"] = "adamw"
+    optimizer: Literal["adamw", "adamax", "adadelta"] = "adamw"
     lr: float = 5e-5
     new_lr: float | None = None
     weight_decay: float = 0.01
     train_layers: str = "all_but_embeddings"
     warmup_steps: int = 100
-    schedule: Literal["linear", "plateau", "constant"] = "plateau"
+    schedule: Literal["linear", "cosine", "plateau", "constant"] = "plateau"
+    final_lr: float = 0.0
     plateau_factor: float = 0.4
     plateau_patience: int = 0
     clip_norm: float | None = 1.0
+    clip_embeddings_norm: float | None = None
     dropout: float | None = None
+    smoothing: float = 0.0
+    scale_steps: int = 10_000
+    loss_weights: tuple[float, ...] = (1.0, 1.0, 1.0)
+    range_steps: int = 100
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     evaluate_per_epoch: int = 2
     early_stopping: int | None = None
@@ -181,6 +270,23 @@ class TrainConfig:
     seeds: tuple[int, ...] = (1,)
 
 
+CONVERT_TRAIN: dict[str, Any] = {
+    "batch_size": 512,
+    "optimizer": "adadelta",
+    "lr": 1.0,
+    "final_lr": 0.001,
+    "schedule": "cosine",
+    "warmup_steps": 0,
+    "weight_decay": 1e-5,
+    "clip_norm": None,
+    "clip_embeddings_norm": 1.0,
+    "smoothing": 0.2,
+    "train_layers": "all",
+    "length_window": 1,
+}
+"""What a recipe's ``train`` table starts from when its model is a ConveRT: the paper's pre-training (section 3)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """A whole training: what, from what text, on what data, how, and where to."""
@@ -188,64 +294,12 @@ class Recipe:
     model: ModelConfig
     data: DataConfig
     output: str
-    text: TextPolicy = field(default_factory=TextPolicy)
+    text: TextPolicy | ConvertText = field(default_factory=TextPolicy)
     train: TrainConfig = field(default_factory=TrainConfig)
 
 
-T = TypeVar("T")
-
-
-def from_dict(kind: type[T], values: dict[str, Any], where: str = "") -> T:
-    """Build the dataclass ``kind``, refusing unknown keys and wrong types.
-
-    Raises:
-        ConfigError: names the key and suggests the nearest known one.
-
-    >>> from_dict(TextPolicy, {"max_context_tokens": 128}).max_context_tokens
-    128
-    >>> from_dict(TextPolicy, {"max_contxt_tokens": 128})
-    Traceback (most recent call last):
-    polyrank.errors.ConfigError: unknown key "max_contxt_tokens"; did you mean "max_context_tokens"?
-    """
-    hints = get_type_hints(kind)
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]  # every caller passes a dataclass
-    prefix = f"{where}." if where else ""
-    for key in values:
-        if key not in hints:
-            near = difflib.get_close_matches(key, hints, n=1)
-            hint = f'did you mean "{prefix}{near[0]}"?' if near else f"known keys: {', '.join(sorted(hints))}"
-            raise ConfigError(f'unknown key "{prefix}{key}"; {hint}')
-    for entry in fields:
-        required = entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
-        if required and entry.name not in values:
-            raise ConfigError(f'missing key "{prefix}{entry.name}"; add it to the recipe')
-    return kind(**{key: _value(hints[key], value, prefix + key) for key, value in values.items()})
-
-
-def _value(hint: Any, value: Any, where: str) -> Any:
-    """Check ``value`` against a type hint; lists become tuples and whole numbers become floats where one is due."""
-    origin, options = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        if value not in options:
-            raise ConfigError(f"{where} = {value!r} is not one of {', '.join(map(repr, options))}")
-        return value
-    if origin in (Union, types.UnionType):
-        if value is None and type(None) in options:
-            return None
-        return _value(next(option for option in options if option is not type(None)), value, where)
-    if origin is tuple:
-        if not isinstance(value, list | tuple):
-            raise ConfigError(f"{where} = {value!r} is not a list; write [{value!r}]")
-        return tuple(_value(options[0], item, where) for item in value)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
-        raise ConfigError(f"{where} = {value!r} is {type(value).__name__}; it must be {hint.__name__}")
-    return value
-
-
 def model_from_dict(values: dict[str, Any]) -> ModelConfig:
-    """Build the configuration that ``kind`` ("bi", "poly", "cross") names.
+    """Build the configuration that ``kind`` ("bi", "poly", "cross", "convert") names.
 
     >>> model_from_dict({"kind": "poly", "n_codes": 16}).n_codes
     16
@@ -264,13 +318,34 @@ def model_to_dict(config: ModelConfig) -> dict[str, Any]:
     return {"kind": kind, **dataclasses.asdict(config)}
 
 
+def text_from_dict(config: ModelConfig, values: dict[str, Any]) -> TextPolicy | ConvertText:
+    """Build the text settings that go with a model.
+
+    >>> text_from_dict(ConvertConfig(), {}).max_context_tokens
+    60
+    """
+    kind: type[TextPolicy] | type[ConvertText] = ConvertText if isinstance(config, ConvertConfig) else TextPolicy
+    text: TextPolicy | ConvertText = from_dict(kind, values, "text")
+    return text
+
+
 def recipe_from_dict(values: dict[str, Any]) -> Recipe:
-    """Build a Recipe from nested tables ``model``, ``text``, ``data``, ``train`` and the key ``output``."""
+    """Build a Recipe from nested tables ``model``, ``text``, ``data``, ``train`` and the key ``output``.
+
+    A ConveRT has its own text settings, and its training starts from ``CONVERT_TRAIN``.
+    """
     tables = {"model": model_from_dict, "text": None, "data": None, "train": None}
-    kinds: dict[str, type[Any]] = {"text": TextPolicy, "data": DataConfig, "train": TrainConfig}
     for key, value in values.items():
         if key in tables and not isinstance(value, dict):
             raise ConfigError(f"{key} = {value!r} is no table; write [{key}]")
+    convert = values.get("model", {}).get("kind") == "convert"
+    if convert:
+        values = {"text": {}, **values, "train": {**CONVERT_TRAIN, **values.get("train", {})}}
+    kinds: dict[str, type[Any]] = {
+        "text": ConvertText if convert else TextPolicy,
+        "data": DataConfig,
+        "train": TrainConfig,
+    }
     built: dict[str, Any] = {
         key: model_from_dict(value) if key == "model" else from_dict(kinds[key], value, key) if key in kinds else value
         for key, value in values.items()
@@ -278,14 +353,10 @@ def recipe_from_dict(values: dict[str, Any]) -> Recipe:
     for name in ("model", "data", "output"):
         if name not in built:
             raise ConfigError(f'missing key "{name}"; add it to the recipe')
-    unknown = set(built) - {"model", "data", "output", "text", "train"}
-    if unknown:
-        key = sorted(unknown)[0]
-        near = difflib.get_close_matches(key, ("model", "data", "output", "text", "train"), n=1)
-        raise ConfigError(
-            f'unknown key "{key}"; '
-            + (f'did you mean "{near[0]}"?' if near else "known keys: model, data, output, text, train")
-        )
+    known = [entry.name for entry in dataclasses.fields(Recipe)]
+    for key in built:
+        if key not in known:
+            raise unknown_key(key, known)
     return Recipe(**built)
 
 
@@ -311,22 +382,15 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
             place = place.setdefault(table, {})
             if not isinstance(place, dict):
                 raise ConfigError(f"--set {change!r}: {table} is no table")
-        place[last] = _parse(text.strip())
+        place[last] = parsed(text.strip())
     recipe = recipe_from_dict(values)
     base = path.resolve().parent
     valid = None if recipe.data.valid is None else str(base / recipe.data.valid)
     data = dataclasses.replace(recipe.data, train=str(base / recipe.data.train), valid=valid)
-    return dataclasses.replace(recipe, data=data, output=str(base / recipe.output))
-
-
-def _parse(text: str) -> Any:
-    """A value as TOML writes it, or else the text itself; "none" is None."""
-    if text.lower() == "none":
-        return None
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
+    reading = recipe.text
+    if isinstance(reading, ConvertText) and reading.vocabulary is not None:
+        reading = dataclasses.replace(reading, vocabulary=str(base / reading.vocabulary))
+    return dataclasses.replace(recipe, data=data, text=reading, output=str(base / recipe.output))
 
 
 def recipe_to_dict(recipe: Recipe) -> dict[str, Any]:

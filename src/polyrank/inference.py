@@ -19,10 +19,10 @@ from torch import nn
 from polyrank.artifacts import load_model
 from polyrank.config import BiConfig, TextPolicy, model_to_dict
 from polyrank.devices import Precision, choose_device, choose_dtype
-from polyrank.models import BiEncoder, CrossEncoder, Model, PolyEncoder, new_model
+from polyrank.models import BiEncoder, Convert, CrossEncoder, Model, PolyEncoder, new_model
 from polyrank.records import Context
 from polyrank.scores import scores
-from polyrank.text import Texts, pad
+from polyrank.text import ConvertTexts, Texts, pad
 
 Floats = NDArray[np.float32]
 
@@ -81,7 +81,7 @@ def token_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
 
 
 class EncoderScorer:
-    """A Bi- or Poly-encoder as an Encoder.
+    """A Bi- or Poly-encoder or a ConveRT as an Encoder.
 
     Vectors of candidates are remembered by text, so ranking the same catalogue again costs only the context.
 
@@ -98,8 +98,8 @@ class EncoderScorer:
 
     def __init__(
         self,
-        model: BiEncoder | PolyEncoder,
-        texts: Texts,
+        model: BiEncoder | PolyEncoder | Convert,
+        texts: Texts | ConvertTexts,
         *,
         fingerprint: str = "",
         device: torch.device | None = None,
@@ -242,13 +242,19 @@ def inference(model: nn.Module, device: torch.device, dtype: torch.dtype) -> Ite
 
 
 def make_scorer(
-    model: Model, texts: Texts, *, fingerprint: str = "", device: str = "auto", precision: Precision = "auto"
+    model: Model,
+    texts: Texts | ConvertTexts,
+    *,
+    fingerprint: str = "",
+    device: str = "auto",
+    precision: Precision = "auto",
 ) -> EncoderScorer | CrossScorer:
     """Bind a model to where and how it computes."""
     place = choose_device(device)
     dtype = choose_dtype(precision, place)
     model.to(place)
     if isinstance(model, CrossEncoder):
+        assert isinstance(texts, Texts), "only a ConveRT has texts of another kind"
         return CrossScorer(model, texts, fingerprint=fingerprint, device=place, dtype=dtype)
     return EncoderScorer(model, texts, fingerprint=fingerprint, device=place, dtype=dtype)
 

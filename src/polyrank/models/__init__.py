@@ -3,12 +3,14 @@
 from polyrank.models.backbone import Backbone, Source, find_backbone
 from polyrank.models.bi_encoder import BiEncoder
 from polyrank.models.build import Model, build_model, new_model
+from polyrank.models.convert import Convert
 from polyrank.models.cross_encoder import CrossEncoder
 from polyrank.models.poly_encoder import PolyEncoder
 
 __all__ = [
     "Backbone",
     "BiEncoder",
+    "Convert",
     "CrossEncoder",
     "Model",
     "PolyEncoder",

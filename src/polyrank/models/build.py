@@ -3,24 +3,26 @@
 import copy
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
-from polyrank.config import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
+from polyrank.config import BiConfig, ConvertConfig, ConvertText, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.errors import ConfigError
 from polyrank.models.backbone import Backbone, Source, empty_backbone, find_backbone, load_backbone
 from polyrank.models.bi_encoder import BiEncoder, Tower
+from polyrank.models.convert import Convert, empty_convert, new_convert
 from polyrank.models.cross_encoder import CrossEncoder
 from polyrank.models.poly_encoder import PolyEncoder
 from polyrank.models.reductions import reduce
-from polyrank.text import Subwords, Texts, load_subwords
+from polyrank.text import ConvertSubwords, ConvertTexts, Subwords, Texts, load_subwords
 
-Model = BiEncoder | PolyEncoder | CrossEncoder
+BackboneConfig = BiConfig | PolyConfig | CrossConfig
+Model = BiEncoder | PolyEncoder | CrossEncoder | Convert
 
 
-def resolve(config: ModelConfig, source: Source) -> ModelConfig:
+def resolve(config: BackboneConfig, source: Source) -> BackboneConfig:
     """Fill the Nones. A backbone trained for similarity of mean-pooled outputs keeps what it knows: mean reduction,
     codes near zero (each context vector starts as the mean) and scores in the range of cosine x 20. Others get the
     papers' settings.
@@ -43,7 +45,7 @@ def resolve(config: ModelConfig, source: Source) -> ModelConfig:
     return dataclasses.replace(config, **changes)
 
 
-def build_model(config: ModelConfig, backbone: Backbone) -> Model:
+def build_model(config: BackboneConfig, backbone: Backbone) -> BiEncoder | PolyEncoder | CrossEncoder:
     """The network that a resolved configuration describes, around ``backbone``.
 
     Two towers start as copies and may drift apart.
@@ -69,26 +71,64 @@ def build_model(config: ModelConfig, backbone: Backbone) -> Model:
     return BiEncoder(contexts, candidates, reduction=config.reduction, reduction_tokens=config.reduction_tokens)
 
 
-def empty_model(config: ModelConfig, backbone_config: dict[str, Any]) -> Model:
-    """A network with random weights from saved settings, for weights to be loaded into."""
-    return build_model(config, empty_backbone(backbone_config))
+def empty_model(config: ModelConfig, shape: dict[str, Any]) -> Model:
+    """A network from saved settings, for weights to be loaded into.
+
+    Args:
+        config: resolved settings.
+        shape: what ``network_shape`` gave for the model that was saved.
+    """
+    if isinstance(config, ConvertConfig):
+        return empty_convert(config, int(shape["n_subwords"]))
+    return build_model(config, empty_backbone(shape))
+
+
+def network_shape(model: Model) -> dict[str, Any]:
+    """What it takes besides the settings to build the network again: the backbone's configuration, or its rows."""
+    if isinstance(model, Convert):
+        return {"n_subwords": model.n_subwords}
+    return dict(model.backbone.config.to_dict())
 
 
 def new_model(
-    config: ModelConfig, policy: TextPolicy, *, seed: int, sample: Sequence[str], dropout: float | None = None
-) -> tuple[Model, Texts, ModelConfig]:
-    """A fresh model on a trained backbone.
+    config: ModelConfig,
+    policy: TextPolicy | ConvertText,
+    *,
+    seed: int,
+    sample: Sequence[str],
+    dropout: float | None = None,
+    corpus: Iterable[str] = (),
+    subwords: ConvertSubwords | None = None,
+) -> tuple[Model, Texts | ConvertTexts, ModelConfig]:
+    """A fresh model: on a trained backbone, or a ConveRT.
 
     Args:
         config: what to build; Nones are resolved by the backbone.
         policy: how text becomes ids.
-        seed: for codes and heads.
+        seed: for codes and heads; for a ConveRT, all weights.
         sample: some candidate texts of the data, to fit the output scale on.
         dropout: of the backbone; None: its own.
+        corpus: of a ConveRT: texts to learn the vocabulary from.
+        subwords: of a ConveRT: a vocabulary to use instead of learning one.
 
     Returns:
         The model, its text policy at work, and the resolved configuration to save.
+
+    Raises:
+        ConfigError: the text settings are another kind of model's, or a value is impossible.
     """
+    if isinstance(config, ConvertConfig):
+        if not isinstance(policy, ConvertText):
+            raise ConfigError("a ConveRT has text settings of its own; give ConvertText instead of TextPolicy")
+        return *new_convert(config, policy, seed=seed, corpus=corpus, subwords=subwords, dropout=dropout), config
+    if not isinstance(policy, TextPolicy):
+        raise ConfigError("ConvertText is for a ConveRT; give TextPolicy")
+    return _new_on_backbone(config, policy, seed, sample, dropout)
+
+
+def _new_on_backbone(
+    config: BackboneConfig, policy: TextPolicy, seed: int, sample: Sequence[str], dropout: float | None
+) -> tuple[Model, Texts, ModelConfig]:
     source = find_backbone(config.backbone)
     backbone = load_backbone(source.folder, dropout)
     subwords = load_subwords(source.folder)

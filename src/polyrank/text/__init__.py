@@ -1,7 +1,22 @@
 """Strings become token ids here, and only here: turn joining, special tokens, truncation and padding."""
 
+from polyrank.text.convert_policy import ConvertTexts
+from polyrank.text.convert_subwords import ConvertSubwords, load_convert_subwords, read_convert_subwords
+from polyrank.text.convert_vocabulary import learn_subwords
 from polyrank.text.policy import Texts
 from polyrank.text.subwords import Subwords, load_subwords, read_subwords
 from polyrank.text.tokens import Tokens, pad
 
-__all__ = ["Subwords", "Texts", "Tokens", "load_subwords", "pad", "read_subwords"]
+__all__ = [
+    "ConvertSubwords",
+    "ConvertTexts",
+    "Subwords",
+    "Texts",
+    "Tokens",
+    "learn_subwords",
+    "load_convert_subwords",
+    "load_subwords",
+    "pad",
+    "read_convert_subwords",
+    "read_subwords",
+]

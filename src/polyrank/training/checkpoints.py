@@ -17,8 +17,9 @@ from polyrank.models import Model
 
 
 def save_checkpoint(path: Path, model: Model, optimizer: torch.optim.Optimizer, progress: dict[str, Any]) -> None:
-    """Write the trainable weights, the optimiser's tensors and ``progress``, replacing any earlier checkpoint."""
+    """Write what training changes (weights, buffers, the optimiser's tensors) and ``progress`` over any earlier one."""
     tensors = {f"model.{n}": p.detach().cpu() for n, p in model.named_parameters() if p.requires_grad}
+    tensors |= {f"buffer.{name}": buffer.cpu() for name, buffer in _buffers(model).items()}
     plain: dict[str, dict[str, float]] = {}
     for index, state in optimizer.state_dict()["state"].items():
         for name, value in state.items():
@@ -29,6 +30,13 @@ def save_checkpoint(path: Path, model: Model, optimizer: torch.optim.Optimizer, 
     header = {"progress": json.dumps({**progress, "optimizer_plain": plain})}
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     write_file(path, safetensors.torch.save(contiguous, header))
+
+
+def _buffers(model: Model) -> dict[str, torch.Tensor]:
+    """The buffers that belong to the model's state. A shared tower's second name is left out."""
+    weights = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    named = dict(model.named_buffers())
+    return {name: tensor for name, tensor in named.items() if name in model.state_dict() and name not in weights}
 
 
 def load_checkpoint(path: Path, model: Model, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -50,6 +58,9 @@ def load_checkpoint(path: Path, model: Model, optimizer: torch.optim.Optimizer) 
     with torch.no_grad():
         for name, parameter in trained.items():
             parameter.copy_(tensors[f"model.{name}"])
+        for name, buffer in _buffers(model).items():
+            if f"buffer.{name}" in tensors:  # earlier versions, whose buffers never changed, did not write them
+                buffer.copy_(tensors[f"buffer.{name}"])
     state: dict[int, dict[str, Any]] = {}
     for name, tensor in tensors.items():
         kind, index, *rest = name.split(".", 2)

@@ -23,7 +23,7 @@ from polyrank.errors import DivergedError, ResourceError
 from polyrank.models import Model
 from polyrank.records import Example
 from polyrank.training.checkpoints import load_checkpoint, save_checkpoint
-from polyrank.training.optimizer import Schedule, freeze, make_optimizer
+from polyrank.training.optimizer import Schedule, clip_gradients, freeze, make_optimizer
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
 from polyrank.training.steps import Step
 
@@ -200,14 +200,12 @@ def _update(
     model.train()
     try:
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            loss = step(batch, epoch)
+            loss = step(batch, epoch, number)
         value = float(loss.detach())
         if not math.isfinite(value):
             return value
         loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
-        trained = [p for group in optimizer.param_groups for p in group["params"]]
-        norm = torch.nn.utils.clip_grad_norm_(trained, settings.clip_norm or math.inf)
-        if not math.isfinite(float(norm)):
+        if not math.isfinite(clip_gradients(model, optimizer, settings)):
             return math.nan
         optimizer.step()
         return value

@@ -8,7 +8,7 @@ from torch import nn
 
 from polyrank.config import TrainConfig
 from polyrank.errors import ConfigError
-from polyrank.models import Backbone, Model
+from polyrank.models import Backbone, Convert, Model
 
 
 def freeze(model: Model, train_layers: str) -> None:
@@ -20,14 +20,14 @@ def freeze(model: Model, train_layers: str) -> None:
 
     Source: Humeau et al., Poly-encoders (ICLR 2020), Table 3.
     """
-    for backbone in (module for module in model.modules() if isinstance(module, Backbone)):
+    for backbone in _networks(model):
         if train_layers == "all":
             continue
         if train_layers == "all_but_embeddings":
             backbone.embeddings().requires_grad_(False)
             continue
         name, _, count = train_layers.partition("-")
-        layers = backbone.layers()
+        layers = backbone.transformer_layers() if isinstance(backbone, Convert) else backbone.layers()
         if name != "top" or not count.isdigit() or not 1 <= int(count) <= len(layers):
             raise ConfigError(
                 f"train.train_layers = {train_layers!r} is not all, all_but_embeddings or top-1 to top-{len(layers)}"
@@ -37,8 +37,21 @@ def freeze(model: Model, train_layers: str) -> None:
             layer.requires_grad_(True)
 
 
+def _networks(model: Model) -> list[Backbone | Convert]:
+    return [module for module in model.modules() if isinstance(module, Backbone | Convert)]
+
+
+def clip_gradients(model: Model, optimizer: torch.optim.Optimizer, settings: TrainConfig) -> float:
+    """Shorten the gradients to the norms that are allowed; returns the norm of all before ``clip_norm`` is applied."""
+    if settings.clip_embeddings_norm is not None:
+        words = [p for network in _networks(model) for p in network.embeddings().parameters()]
+        torch.nn.utils.clip_grad_norm_(words, settings.clip_embeddings_norm)
+    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return float(torch.nn.utils.clip_grad_norm_(trained, settings.clip_norm or math.inf))
+
+
 def make_optimizer(model: Model, settings: TrainConfig) -> torch.optim.Optimizer:
-    """AdamW or Adamax; no decay on biases, norms and new parameters such as codes; new ones have their own rate."""
+    """The optimiser; no decay on biases, norms and new parameters such as codes; new ones have their own rate."""
     new = {id(parameter) for parameter in model.new_parameters()}
     new_lr = settings.lr if settings.new_lr is None else settings.new_lr
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
@@ -50,6 +63,8 @@ def make_optimizer(model: Model, settings: TrainConfig) -> torch.optim.Optimizer
     if not groups:
         raise ConfigError(f"nothing to train with train.train_layers = {settings.train_layers!r}; use all")
     parameters = [{"params": p, "lr": lr, "weight_decay": decay} for (lr, decay), p in groups.items()]
+    if settings.optimizer == "adadelta":
+        return torch.optim.Adadelta(parameters, lr=settings.lr, rho=0.9)
     kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adamax
     return kind(parameters, lr=settings.lr)
 
@@ -78,12 +93,19 @@ class Schedule:
         >>> s = Schedule(TrainConfig(schedule="linear", warmup_steps=2), n_steps=6)
         >>> [s.factor(i) for i in range(6)]
         [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
+        >>> s = Schedule(TrainConfig(schedule="cosine", warmup_steps=0, lr=1.0, final_lr=0.5), n_steps=3)
+        >>> [round(s.factor(i), 3) for i in range(3)]
+        [1.0, 0.75, 0.5]
         """
         warmup = min(self.settings.warmup_steps, max(self.n_steps // 2, 1))
         if step < warmup:
             return (step + 1) / warmup
         if self.settings.schedule == "linear":
             return max(0.0, (self.n_steps - step) / max(1, self.n_steps - warmup))
+        if self.settings.schedule == "cosine":
+            last = self.settings.final_lr / self.settings.lr
+            done = (step - warmup) / max(1, self.n_steps - 1 - warmup)
+            return last + (1 - last) * (1 + math.cos(math.pi * done)) / 2
         return self.decay
 
     def observe(self, valid_loss: float) -> None:

@@ -8,7 +8,7 @@ import dataclasses
 import json
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,17 @@ import numpy as np
 import torch
 
 from polyrank.artifacts import load_model, save_model
-from polyrank.config import CrossConfig, Recipe, TrainConfig, recipe_to_dict
+from polyrank.config import ConvertConfig, CrossConfig, Recipe, TrainConfig, recipe_from_dict, recipe_to_dict
 from polyrank.data import read_examples
 from polyrank.devices import choose_device, choose_dtype, keep_freed_memory
 from polyrank.durable import write_file
 from polyrank.errors import ConfigError, DataError, UsageError
 from polyrank.inference import CrossScorer, EncoderScorer
 from polyrank.metrics import metric_values, place, with_duplicates
-from polyrank.models import CrossEncoder, Model, new_model
+from polyrank.models import Convert, CrossEncoder, Model, new_model
 from polyrank.records import Example
-from polyrank.text import Texts
+from polyrank.text import ConvertSubwords, ConvertTexts, Texts
+from polyrank.training.convert_step import ConvertStep
 from polyrank.training.loop import FitResult, fit
 from polyrank.training.steps import InBatchStep, ListwiseStep, Step
 from polyrank.training.tensorboard import TensorBoard
@@ -127,7 +128,7 @@ def _train_one(
             raise UsageError(
                 f"{folder} holds an earlier run; pass --resume to go on with it or --overwrite to start again"
             )
-        if resume and (folder / "recipe.json").exists() and (folder / "recipe.json").read_bytes() != resolved:
+        if resume and (folder / "recipe.json").exists() and not _same_recipe(folder / "recipe.json", recipe):
             raise ConfigError(f"the recipe differs from the one that {folder} was started with; use another output")
         if resume and done.exists():
             say(f"{folder} is finished")
@@ -141,7 +142,13 @@ def _train_one(
 
     responses = [response for example in examples if (response := example.response)]
     model, texts, config = new_model(
-        recipe.model, recipe.text, seed=seed, sample=responses[:256], dropout=recipe.train.dropout
+        recipe.model,
+        recipe.text,
+        seed=seed,
+        sample=responses[:256],
+        dropout=recipe.train.dropout,
+        corpus=distinct_texts(examples) if isinstance(recipe.model, ConvertConfig) else (),
+        subwords=_vocabulary_of(recipe),
     )
     if recipe.train.init_from is not None:
         warm_start(model, Path(recipe.train.init_from))
@@ -186,13 +193,58 @@ def _train_one(
     return RunResult(seed, model_folder, result)
 
 
+def distinct_texts(examples: Sequence[Example]) -> Iterator[str]:
+    """Every turn and candidate once, in order of appearance: the turns of a dialogue come back in later contexts."""
+    known: set[str] = set()
+    for example in examples:
+        for text in (*example.context, *example.candidates, *example.background):
+            if text not in known:
+                known.add(text)
+                yield text
+
+
+def _vocabulary_of(recipe: Recipe) -> ConvertSubwords | None:
+    """The vocabulary of the model to start from: embeddings mean nothing with another."""
+    if not isinstance(recipe.model, ConvertConfig) or recipe.train.init_from is None:
+        return None
+    texts = load_model(Path(recipe.train.init_from)).texts
+    if not isinstance(texts, ConvertTexts):
+        raise ConfigError(f"train.init_from = {recipe.train.init_from} is no ConveRT; give one or leave it out")
+    return texts.subwords
+
+
+def _same_recipe(path: Path, recipe: Recipe) -> bool:
+    """Whether a run's recipe.json says the same; settings that did not exist when it was written have defaults."""
+    try:
+        return recipe_from_dict(json.loads(path.read_bytes())) == recipe
+    except (ValueError, ConfigError):
+        return False
+
+
 def make_step(
-    model: Model, texts: Texts, settings: TrainConfig, examples: Sequence[Example], device: torch.device, seed: int
+    model: Model,
+    texts: Texts | ConvertTexts,
+    settings: TrainConfig,
+    examples: Sequence[Example],
+    device: torch.device,
+    seed: int,
 ) -> Step:
     """The training method that the settings name."""
     if settings.method == "in_batch":
+        if isinstance(model, Convert):
+            assert isinstance(texts, ConvertTexts), "new_model() gives it these"
+            return ConvertStep(
+                model,
+                texts,
+                device,
+                smoothing=settings.smoothing,
+                scale_steps=settings.scale_steps,
+                loss_weights=settings.loss_weights,
+                range_steps=settings.range_steps,
+            )
+        assert isinstance(texts, Texts), "only a ConveRT has texts of another kind"
         assert not isinstance(model, CrossEncoder), "train() refuses this"
-        return InBatchStep(model, texts, device)
+        return InBatchStep(model, texts, device, settings.smoothing)
     pool = list(dict.fromkeys(response for example in examples if (response := example.response) is not None))
     if len(pool) <= settings.n_negatives:
         raise DataError(

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from polyrank.data import sample_negatives
 from polyrank.losses import cross_entropy, distinct
-from polyrank.models import BiEncoder, CrossEncoder, PolyEncoder
+from polyrank.models import BiEncoder, Convert, CrossEncoder, PolyEncoder
 from polyrank.records import Context, Example
 from polyrank.scores import scores
-from polyrank.text import Texts
+from polyrank.text import ConvertTexts, Texts
 
 
 class Step(Protocol):
@@ -25,8 +25,8 @@ class Step(Protocol):
         """Tokens of an example, for grouping."""
         ...
 
-    def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int) -> Tensor:
-        """The mean loss of a batch of (position in the data, example): a scalar with a gradient."""
+    def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int) -> Tensor:
+        """The mean loss of a batch of (position in the data, example), in update ``number``: has a gradient."""
         ...
 
 
@@ -40,6 +40,7 @@ class InBatchStep:
         model: a Bi- or Poly-encoder.
         texts: its text policy at work.
         device: where to compute.
+        smoothing: how much probability is spread over the wrong candidates.
 
     Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.2.
     """
@@ -47,32 +48,33 @@ class InBatchStep:
     model: BiEncoder | PolyEncoder
     texts: Texts
     device: torch.device
+    smoothing: float = 0.0
 
     def length(self, example: Example) -> int:
         """Tokens of the context; the longer side decides the cost."""
         return len(self.texts.context_ids(example.query))
 
-    def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int) -> Tensor:
+    def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int = 0) -> Tensor:
         """The mean loss of the batch."""
-        del epoch
+        del epoch, number
         examples = [example for _, example in batch]
-        responses = [_response(example) for example in examples]
+        responses = [response_of(example) for example in examples]
         given = [
             text
             for e in examples
             for i, text in enumerate(e.candidates)
-            if i not in e.relevant and text != _response(e)
+            if i not in e.relevant and text != response_of(e)
         ]
         columns = [*responses, *dict.fromkeys(given)]
-        number = {text: i for i, text in enumerate(dict.fromkeys(columns))}
-        unique = self.model.encode_candidates(self.texts.candidates(list(number)).to(self.device))
-        keys = torch.tensor([number[text] for text in columns], device=self.device)
+        place = {text: i for i, text in enumerate(dict.fromkeys(columns))}
+        unique = self.model.encode_candidates(self.texts.candidates(list(place)).to(self.device))
+        keys = torch.tensor([place[text] for text in columns], device=self.device)
         contexts, mask = self.model.encode_contexts(
             self.texts.contexts([example.query for example in examples]).to(self.device)
         )
         values = scores(contexts, unique[keys][None], mask)
         target = torch.arange(len(examples), device=self.device)
-        return cross_entropy(values, target, distinct(keys, len(examples)))
+        return cross_entropy(values, target, distinct(keys, len(examples)), self.smoothing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,8 @@ class ListwiseStep:
     Source: Humeau et al., Poly-encoders (ICLR 2020), sections 4.3 and 5.1.
     """
 
-    model: BiEncoder | PolyEncoder | CrossEncoder
-    texts: Texts
+    model: BiEncoder | PolyEncoder | CrossEncoder | Convert
+    texts: Texts | ConvertTexts
     device: torch.device
     pool: Sequence[str]
     n_negatives: int
@@ -121,10 +123,11 @@ class ListwiseStep:
                 index=position,
             )
             wrong += [text for i in drawn if (text := self.pool[int(i)]) not in taken][:missing]
-        return [_response(example), *wrong]
+        return [response_of(example), *wrong]
 
-    def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int) -> Tensor:
+    def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int = 0) -> Tensor:
         """The mean loss of the batch."""
+        del number
         lists = [self.candidates_of(position, example, epoch) for position, example in batch]
         contexts = [example.query for _, example in batch]
         width = max(map(len, lists))
@@ -137,6 +140,7 @@ class ListwiseStep:
     def _score(self, contexts: Sequence[Context], lists: Sequence[Sequence[str]]) -> Tensor:
         """Scores of all pairs, row by row: ``[sum of lengths]``."""
         if isinstance(self.model, CrossEncoder):
+            assert isinstance(self.texts, Texts), "only a ConveRT has texts of another kind"
             pairs = [(context, text) for context, row in zip(contexts, lists, strict=True) for text in row]
             return self.model(self.texts.pairs(pairs).to(self.device))  # type: ignore[no-any-return]  # untyped call
         vectors, mask = self.model.encode_contexts(self.texts.contexts(contexts).to(self.device))
@@ -149,7 +153,7 @@ class ListwiseStep:
         return torch.cat(parts)
 
 
-def _response(example: Example) -> str:
+def response_of(example: Example) -> str:
     response = example.response
     assert response is not None, "recipe.py keeps only examples with a response"
     return response

@@ -1,0 +1,86 @@
+"""From ConveRT's settings to its network and vocabulary."""
+
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+from polyrank.config import ConvertConfig, ConvertText
+from polyrank.errors import ConfigError
+from polyrank.models.convert.network import Convert
+from polyrank.text import ConvertSubwords, ConvertTexts, learn_subwords, load_convert_subwords
+
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "none": None}
+
+
+def build_convert(config: ConvertConfig, n_subwords: int, dropout: float | None = None) -> Convert:
+    """The network that the settings describe, its weights not yet set.
+
+    Args:
+        config: sizes and ablations.
+        n_subwords: rows of the embedding table.
+        dropout: instead of the configuration's.
+
+    Raises:
+        ConfigError: a size is below 1, or there is no layer.
+    """
+    for name, value in asdict(config).items():
+        sizes = value if isinstance(value, tuple) else (value,)
+        for size in sizes:
+            if isinstance(size, int) and not isinstance(size, bool) and size < 1:
+                raise ConfigError(f"model.{name} = {value!r} is below 1; give at least 1")
+    if not config.spans or not config.position_periods:
+        raise ConfigError(
+            "model.spans and model.position_periods must not be empty; give one number per layer or table"
+        )
+    values = asdict(config)
+    dtype = DTYPES[values.pop("quantization")]
+    own_dropout = values.pop("dropout")
+    return Convert(n_subwords, dropout=own_dropout if dropout is None else dropout, dtype=dtype, **values)
+
+
+def empty_convert(config: ConvertConfig, n_subwords: int) -> Convert:
+    """A network for saved weights to be put into; nothing is initialised."""
+    with torch.device("meta"):
+        model = build_convert(config, n_subwords)
+    return model.to_empty(device="cpu")
+
+
+def new_convert(
+    config: ConvertConfig,
+    policy: ConvertText,
+    *,
+    seed: int,
+    corpus: Iterable[str] = (),
+    subwords: ConvertSubwords | None = None,
+    dropout: float | None = None,
+) -> tuple[Convert, ConvertTexts]:
+    """A fresh ConveRT.
+
+    Args:
+        config: sizes and ablations.
+        policy: text settings.
+        seed: of the weights.
+        corpus: texts to learn the vocabulary from, when there is none.
+        subwords: a vocabulary to use; None: the policy's file, or learnt.
+        dropout: instead of the configuration's.
+
+    Returns:
+        The model and its text policy at work; the policy no longer names a vocabulary file, for it is saved with it.
+    """
+    if subwords is None and policy.vocabulary is not None:
+        subwords = load_convert_subwords(Path(policy.vocabulary))
+    if subwords is None:
+        subwords = learn_subwords(
+            corpus, min_count=policy.min_count, size=policy.vocabulary_size, n_buckets=policy.n_buckets
+        )
+    if subwords.n_buckets != policy.n_buckets:
+        raise ConfigError(
+            f"text.n_buckets = {policy.n_buckets}, but the vocabulary has {subwords.n_buckets}; set it to that number"
+        )
+    model = build_convert(config, len(subwords), dropout)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model.start()
+    return model, ConvertTexts(subwords, replace(policy, vocabulary=None), config.multi_context)

@@ -1,0 +1,243 @@
+"""ConveRT: subwords to vectors of length one, by one small transformer for both sides and a network for each side.
+
+Shapes: B contexts or candidates, T subwords, D dimensions, R dimensions of r.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polyrank.models.convert.layers import Layer, Packing, Reduction, SideNetwork
+from polyrank.models.convert.quantization import (
+    Embedding,
+    Linear,
+    Norm,
+    Rounding,
+    Table,
+    from_eight_bits,
+    to_eight_bits,
+)
+from polyrank.text import Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class ContextEncodings:
+    """What a multi-context ConveRT says of a context.
+
+    Args:
+        immediate: h_x ``[B, D]``, of the last turn.
+        earlier: h_z ``[B, D]``, of the turns before it; zeros where there are none.
+        both: h_xz ``[B, D]``.
+        has_earlier: ``[B]``, true where there are earlier turns.
+    """
+
+    immediate: Tensor
+    earlier: Tensor
+    both: Tensor
+    has_earlier: Tensor
+
+
+class Convert(nn.Module):
+    """A single- or multi-context ConveRT.
+
+    A context's row of ids may hold the boundary id (one past the embeddings); what is behind it are the earlier turns.
+
+    Args:
+        n_subwords: rows of the embedding table, buckets included.
+        embedding_dim, attention_dim, ffn_dim: of the layers.
+        spans: of each layer.
+        position_periods: rows of each position table.
+        n_heads: of attention.
+        relative_bias: by offset.
+        reduction_heads: weighted sums in r.
+        side_dim, side_layers, side_skips: of the side networks.
+        output_dim: D.
+        multi_context: whether earlier turns are read.
+        combination: of h_x and h_z: their mean, or one more side network on it.
+        dropout: after embeddings and attention.
+        dtype: 16-bit type that weights are rounded to (embeddings: 8 bits), or None.
+
+    Source: Henderson et al., ConveRT (2020), section 2.
+    """
+
+    scale: Tensor
+
+    def __init__(
+        self,
+        n_subwords: int,
+        *,
+        embedding_dim: int,
+        attention_dim: int,
+        ffn_dim: int,
+        spans: tuple[int, ...],
+        position_periods: tuple[int, ...],
+        n_heads: int,
+        relative_bias: bool,
+        reduction_heads: int,
+        side_dim: int,
+        side_layers: int,
+        side_skips: bool,
+        output_dim: int,
+        multi_context: bool,
+        combination: Literal["feed_forward", "mean"],
+        dropout: float,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        self.n_subwords, self.boundary_id = n_subwords, n_subwords
+        self.dimension, self.dtype, self.dropout = output_dim, dtype, dropout
+        self.multi_context = multi_context
+        self.final_scale = math.sqrt(output_dim)
+        self.register_buffer("scale", torch.tensor(self.final_scale))
+        self.subwords = Embedding(n_subwords, embedding_dim, dtype)
+        self.positions = nn.ModuleList(Table(period, embedding_dim, dtype) for period in position_periods)
+        self.layers = nn.ModuleList(
+            Layer(
+                embedding_dim,
+                attention_dim=attention_dim,
+                ffn_dim=ffn_dim,
+                span=span,
+                n_heads=n_heads,
+                relative_bias=relative_bias,
+                dropout=dropout,
+                dtype=dtype,
+            )
+            for span in spans
+        )
+        self.reduction = Reduction(embedding_dim, attention_dim=attention_dim, n_heads=reduction_heads, dtype=dtype)
+
+        def side(n_inputs: int) -> SideNetwork:
+            return SideNetwork(
+                n_inputs,
+                dimension=side_dim,
+                n_layers=side_layers,
+                skips=side_skips,
+                output_dim=output_dim,
+                dtype=dtype,
+            )
+
+        self.context_side, self.response_side = side(self.reduction.dimension), side(self.reduction.dimension)
+        self.earlier_side = side(self.reduction.dimension) if multi_context else None
+        joins = multi_context and combination == "feed_forward"
+        self.combined_side = side(output_dim) if joins else None
+
+    def reduced(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """r ``[B, R]`` of padded texts: the encoding that transfers best to other tasks (section 4).
+
+        Args:
+            ids: ``[B, T]``.
+            mask: ``[B, T]``, true on real subwords, which come first.
+        """
+        packing = Packing.of(mask)
+        places = torch.arange(mask.shape[1], device=mask.device).expand(mask.shape).flatten()[packing.places]
+        packed = self.subwords(ids.flatten()[packing.places]) * math.sqrt(self.subwords.weight.shape[1])
+        for table in self.positions:
+            packed = packed + table(places)
+        packed = F.dropout(packed, self.dropout, self.training)
+        for layer in self.layers:
+            packed = layer(packed, packing)
+        return self.reduction(packed, packing)  # type: ignore[no-any-return]  # nn.Module calls are untyped
+
+    def split(self, tokens: Tokens) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Ids and mask of the immediate contexts, and of the earlier turns behind the boundary."""
+        width = tokens.ids.shape[1]
+        if width == 0:  # texts without a visible character
+            return (tokens.ids, tokens.mask), (tokens.ids, tokens.mask)
+        boundary = (tokens.ids == self.boundary_id) & tokens.mask
+        passed = boundary.long().cumsum(1) > 0
+        immediate = tokens.mask & ~passed
+        starts = torch.where(boundary.any(1), boundary.long().argmax(1) + 1, width)
+        places = starts[:, None] + torch.arange(width, device=tokens.ids.device)
+        inside = places < width
+        places = places.clamp(max=width - 1)
+        earlier = inside & tokens.mask.gather(1, places)
+        return _trimmed(tokens.ids, immediate), _trimmed(tokens.ids.gather(1, places), earlier)
+
+    def context_encodings(self, tokens: Tokens) -> ContextEncodings:
+        """h_x, h_z and h_xz, all of length one. Without earlier turns the mean is h_x alone."""
+        (ids, mask), (earlier_ids, earlier_mask) = self.split(tokens)
+        immediate = self.context_side(self.reduced(ids, mask))
+        has_earlier = earlier_mask.any(1)
+        if self.earlier_side is None:
+            return ContextEncodings(immediate, torch.zeros_like(immediate), immediate, has_earlier)
+        earlier = torch.zeros_like(immediate)
+        rows = has_earlier.nonzero()[:, 0]
+        if len(rows):
+            found = self.earlier_side(self.reduced(earlier_ids[rows], earlier_mask[rows]))
+            earlier = earlier.index_copy(0, rows, found)
+        mean = (immediate + earlier) / (1 + has_earlier[:, None].float())
+        both = F.normalize(mean, dim=-1) if self.combined_side is None else self.combined_side(mean)
+        return ContextEncodings(immediate, earlier, both, has_earlier)
+
+    def encode_contexts(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Context vectors ``[B, 1, D]``, as long as the scale of the cosine, and their mask ``[B, 1]``."""
+        vector = (self.context_encodings(tokens).both * self.scale)[:, None, :]
+        return vector, torch.ones(vector.shape[:2], dtype=torch.bool, device=vector.device)
+
+    def encode_candidates(self, tokens: Tokens) -> Tensor:
+        """Candidate vectors ``[N, D]`` of length one."""
+        return self.response_side(self.reduced(tokens.ids, tokens.mask))  # type: ignore[no-any-return]  # untyped call
+
+    def embeddings(self) -> nn.Module:
+        """The subword embeddings."""
+        return self.subwords
+
+    def transformer_layers(self) -> list[nn.Module]:
+        """Layers from bottom to top."""
+        return list(self.layers)
+
+    def new_parameters(self) -> list[nn.Parameter]:
+        """Parameters that did not come with a backbone: there is none, so none of them stands out."""
+        return []
+
+    def stored(self) -> dict[str, Tensor]:
+        """The state as the file holds it: int8 embeddings, 16-bit weights, and the few other numbers in fp32."""
+        state = {name: tensor.detach() for name, tensor in self.state_dict().items()}
+        if self.dtype is None:
+            return state
+        weights = {name for name, _ in self.named_parameters()}
+        state = {name: t.to(self.dtype) if name in weights else t for name, t in state.items()}
+        state["subwords.weight"] = to_eight_bits(self.subwords.weight.detach(), self.subwords.seen)
+        return state
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """The inverse of ``stored``. The weights then are what a forward pass of training would make of them."""
+        if self.dtype is not None:
+            weight = from_eight_bits(tensors["subwords.weight"], tensors["subwords.seen"])
+            tensors = {**tensors, "subwords.weight": weight}
+        self.load_state_dict(tensors)
+        for module in self.modules():
+            if isinstance(module, Rounding):
+                module.on_grid = True
+
+    @torch.no_grad()
+    def start(self) -> None:
+        """Fresh weights: embeddings of variance one once scaled, Glorot layers, orthogonal side networks, no bias."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, Norm):
+                nn.init.ones_(module.weight)
+                nn.init.zeros_(module.bias)
+            elif isinstance(module, Embedding | Table):
+                nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
+        for layer in self.layers:
+            if isinstance(layer, Layer) and layer.bias is not None:
+                nn.init.zeros_(layer.bias.weight)
+        for side in (module for module in self.modules() if isinstance(module, SideNetwork)):
+            for module in side.modules():
+                if isinstance(module, Linear):
+                    nn.init.orthogonal_(module.weight)
+        self.subwords.look()
+
+
+def _trimmed(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Without the columns that are padding in every row."""
+    width = int(mask.sum(1).max()) if mask.numel() else 0
+    return ids[:, :width], mask[:, :width]

@@ -1,0 +1,78 @@
+"""Dictionaries to frozen dataclasses: unknown keys and wrong types are refused. Nothing here knows a setting."""
+
+import dataclasses
+import difflib
+import tomllib
+import types
+from collections.abc import Iterable
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from polyrank.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def from_dict(kind: type[T], values: dict[str, Any], where: str = "") -> T:
+    """Build the dataclass ``kind``, refusing unknown keys and wrong types.
+
+    Raises:
+        ConfigError: names the key and suggests the nearest known one.
+
+    >>> Size = dataclasses.make_dataclass("Size", [("width", int), ("depth", float, 1.0)])
+    >>> from_dict(Size, {"width": 2, "depth": 3})
+    Size(width=2, depth=3.0)
+    >>> from_dict(Size, {"widht": 2})
+    Traceback (most recent call last):
+    polyrank.errors.ConfigError: unknown key "widht"; did you mean "width"?
+    """
+    hints = get_type_hints(kind)
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]  # every caller passes a dataclass
+    prefix = f"{where}." if where else ""
+    for key in values:
+        if key not in hints:
+            raise unknown_key(key, hints, prefix)
+    for entry in fields:
+        required = entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
+        if required and entry.name not in values:
+            raise ConfigError(f'missing key "{prefix}{entry.name}"; add it to the recipe')
+    return kind(**{key: _value(hints[key], value, prefix + key) for key, value in values.items()})
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    """Check ``value`` against a type hint; lists become tuples and whole numbers become floats where one is due."""
+    origin, options = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        if value not in options:
+            raise ConfigError(f"{where} = {value!r} is not one of {', '.join(map(repr, options))}")
+        return value
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in options:
+            return None
+        return _value(next(option for option in options if option is not type(None)), value, where)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise ConfigError(f"{where} = {value!r} is not a list; write [{value!r}]")
+        return tuple(_value(options[0], item, where) for item in value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise ConfigError(f"{where} = {value!r} is {type(value).__name__}; it must be {hint.__name__}")
+    return value
+
+
+def unknown_key(key: str, known: Iterable[str], prefix: str = "") -> ConfigError:
+    """What to say about a key that nobody knows: the nearest known one."""
+    names = sorted(known)
+    near = difflib.get_close_matches(key, names, n=1)
+    hint = f'did you mean "{prefix}{near[0]}"?' if near else f"known keys: {', '.join(names)}"
+    return ConfigError(f'unknown key "{prefix}{key}"; {hint}')
+
+
+def parsed(text: str) -> Any:
+    """A value as TOML writes it, or else the text itself; "none" is None."""
+    if text.lower() == "none":
+        return None
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

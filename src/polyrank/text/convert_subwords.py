@@ -1,0 +1,177 @@
+"""ConveRT's subwords: words cut greedily into the longest known prefixes, unknown characters into hashed buckets.
+
+Ids: the subwords of the vocabulary come first, then the buckets. ``boundary_id`` is one past them: it stands between
+the immediate context and the earlier turns, has no embedding, and is never looked up. This module segments and reads
+and writes the file; how a vocabulary is learnt is ``convert_vocabulary``'s business.
+"""
+
+import json
+import re
+import unicodedata
+import zlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+
+from polyrank.errors import ArtifactError, ConfigError
+
+END = " "
+"""Marks the end of a word inside a subword ("hello "). No word holds white space, so it needs no escaping."""
+
+FORMAT = 1
+MAX_REMEMBERED = 500_000
+
+# runs of letters and digits, or runs of other visible characters: the borders are word boundaries and punctuation
+_WORD = re.compile(r"[^\W_]+|(?:[^\w\s]|_)+")
+
+
+def split_words(lowered: str) -> list[str]:
+    """The words of a lower-case text: runs of letters and digits, and runs of punctuation.
+
+    A letter that is written as two characters becomes one.
+
+    >>> split_words("don't panic... ok_1")
+    ['don', "'", 't', 'panic', '...', 'ok', '_', '1']
+    """
+    return _WORD.findall(lowered if lowered.isascii() else unicodedata.normalize("NFC", lowered))
+
+
+def longest_prefixes(marked: str, known: Collection[str], longest: int) -> Iterator[str]:
+    """Cut a word, its end marked, into pieces: always the longest known prefix, else one unknown character.
+
+    The mark is part of the last piece where that is known; left over, it is no piece.
+
+    Args:
+        marked: a word and ``END``.
+        known: the vocabulary.
+        longest: characters of its longest subword.
+
+    >>> list(longest_prefixes("nowhere ", {"no", "now", "where ", "e"}, 6))
+    ['now', 'h', 'e', 'r', 'e']
+    """
+    start, stop = 0, len(marked) - 1  # the mark alone is no piece
+    while start < stop:
+        for end in range(min(start + longest, stop + 1), start + 1, -1):
+            if marked[start:end] in known:
+                break
+        else:
+            end = start + 1
+        yield marked[start:end]
+        start = end
+
+
+class _Remembered(dict[str, tuple[int, ...]]):
+    """What a function gave for each text, until there are too many."""
+
+    def __init__(self, function: Callable[[str], tuple[int, ...]]) -> None:
+        super().__init__()
+        self.function = function
+
+    def __missing__(self, text: str) -> tuple[int, ...]:
+        if len(self) >= MAX_REMEMBERED:
+            self.clear()
+        found = self[text] = self.function(text)
+        return found
+
+
+class ConvertSubwords:
+    """Text to ids by a learnt vocabulary and hashed buckets.
+
+    Args:
+        subwords: the vocabulary; a subword's place is its id.
+        n_buckets: ids for characters outside the vocabulary.
+
+    Raises:
+        ConfigError: a subword is empty or there twice, or there is no bucket.
+
+    Source: Henderson et al., ConveRT (2020), section 2.1.
+
+    >>> own = ConvertSubwords(["hello ", "wor", "ld "], n_buckets=1)
+    >>> own.encode("Hello world"), own.encode("word")  # the d of "word" is unknown: bucket 0, id 3
+    ((0, 1, 2), (1, 3))
+    """
+
+    pad_id = 0  # masked wherever it stands, so it needs no row of its own
+
+    def __init__(self, subwords: Sequence[str], n_buckets: int = 1000) -> None:
+        if n_buckets < 1:
+            raise ConfigError(f"text.n_buckets = {n_buckets} is below 1; give at least 1 for unknown characters")
+        self.subwords, self.n_buckets = tuple(subwords), n_buckets
+        self._ids = {subword: i for i, subword in enumerate(self.subwords)}
+        if len(self._ids) < len(self.subwords) or any(not subword.strip() for subword in self.subwords):
+            raise ConfigError("a vocabulary holds an empty subword or one twice; keep each once")
+        self._longest = max(map(len, self.subwords), default=1)
+        self._words, self._stretches = _Remembered(self._word), _Remembered(self._stretch)
+        # the turns of a dialogue come back in every later context
+        self._encode = lru_cache(maxsize=200_000)(self._encode_now)
+
+    def __len__(self) -> int:
+        """Rows that an embedding table needs: subwords and buckets."""
+        return len(self.subwords) + self.n_buckets
+
+    @property
+    def boundary_id(self) -> int:
+        """Stands between the immediate context and the earlier turns; it has no row."""
+        return len(self)
+
+    def bucket(self, character: str) -> int:
+        """The id of an unknown character: the CRC-32 of its UTF-8 bytes, the same on every machine."""
+        return len(self.subwords) + zlib.crc32(character.encode("utf-8", "surrogatepass")) % self.n_buckets
+
+    def _word(self, word: str) -> tuple[int, ...]:
+        ids = self._ids
+        pieces = longest_prefixes(word + END, ids, self._longest)
+        return tuple(ids[piece] if piece in ids else self.bucket(piece) for piece in pieces)
+
+    def _stretch(self, stretch: str) -> tuple[int, ...]:
+        """The ids of lower-case text without white space, such as "can't?"."""
+        return tuple(chain.from_iterable(map(self._words.__getitem__, split_words(stretch))))
+
+    def _encode_now(self, text: str) -> tuple[int, ...]:
+        # white space always ends a word, so what stands between it is remembered whole and seldom taken apart; a loop
+        # written out here would be three times as slow
+        return tuple(chain.from_iterable(map(self._stretches.__getitem__, text.lower().split())))
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The ids of one text; none for a text without a visible character."""
+        return self._encode(text) if len(text) < 2_000 else self._encode_now(text)
+
+    def to_bytes(self) -> bytes:
+        """The vocabulary as one JSON file, the same bytes for the same vocabulary."""
+        document = {"convert_subwords": FORMAT, "n_buckets": self.n_buckets, "subwords": self.subwords}
+        return json.dumps(document, separators=(",", ":")).encode()
+
+
+def read_convert_subwords(data: bytes, where: str) -> ConvertSubwords:
+    """The inverse of ``ConvertSubwords.to_bytes``; ``where`` names the file in errors.
+
+    Raises:
+        ArtifactError: the bytes are no such file, or of a newer version.
+    """
+    try:
+        document = json.loads(data)
+        version, subwords, n_buckets = (document[key] for key in ("convert_subwords", "subwords", "n_buckets"))
+        if isinstance(version, int) and version > FORMAT:
+            raise ValueError(f"format {version}, this reads up to {FORMAT}")
+        if not isinstance(n_buckets, int) or not all(isinstance(subword, str) for subword in subwords):
+            raise ValueError("a subword is no text or n_buckets no number")
+        return ConvertSubwords(subwords, n_buckets)
+    except (ValueError, KeyError, TypeError, ConfigError) as error:
+        raise ArtifactError(f"{where} is not a ConveRT vocabulary of polyrank ({error}); restore the file") from error
+
+
+def load_convert_subwords(path: Path) -> ConvertSubwords:
+    """A vocabulary file.
+
+    Raises:
+        ConfigError: there is no such file.
+        ArtifactError: it is damaged or something else.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"there is no vocabulary {path} ({error.strerror}); leave text.vocabulary out to learn one from the data"
+        ) from error
+    return read_convert_subwords(data, str(path))

@@ -1,0 +1,87 @@
+"""ConveRT's training as a step: a cosine whose scale grows, smoothed in-batch cross-entropy, up to three losses.
+
+Everything that changes with time is a function of the update's number, so a resumed run repeats it; the range of the
+8-bit embeddings is a buffer of the model and is kept in checkpoints.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from polyrank.losses import cross_entropy, distinct
+from polyrank.models import Convert
+from polyrank.records import Example
+from polyrank.text import ConvertTexts
+from polyrank.training.steps import response_of
+
+
+def annealed_scale(number: int, n_steps: int, final: float) -> float:
+    """The scale of the cosine in 0-based update ``number``: linear from 1 to ``final`` within ``n_steps``.
+
+    >>> [annealed_scale(i, 4, 9.0) for i in (0, 1, 4, 100)], annealed_scale(0, 0, 9.0)
+    ([1.0, 3.0, 9.0, 9.0], 9.0)
+    """
+    return final if number >= n_steps else 1.0 + (final - 1.0) * number / n_steps
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertStep:
+    """In-batch cross-entropy of scaled cosines; equal texts are masked, given negatives are columns for everyone.
+
+    With multiple contexts the loss is a weighted sum of those of the immediate context, of the earlier turns (over
+    the contexts that have any), and of both together.
+
+    Args:
+        model: the network.
+        texts: its text policy at work.
+        device: where to compute.
+        smoothing: how much probability is spread over the wrong responses.
+        scale_steps: updates in which the scale reaches its end.
+        loss_weights: of the three losses.
+        range_steps: updates between two looks at the range of the 8-bit embeddings.
+
+    Source: Henderson et al., ConveRT (2020), sections 2.1 and 3; the weights are published nowhere.
+    """
+
+    model: Convert
+    texts: ConvertTexts
+    device: torch.device
+    smoothing: float
+    scale_steps: int
+    loss_weights: tuple[float, ...]
+    range_steps: int
+
+    def length(self, example: Example) -> int:
+        """Characters of the last turn: for likeness they do as well as subwords, and nothing has to be segmented."""
+        return len(example.context[-1]) if example.context else 0
+
+    def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int) -> Tensor:
+        """The loss of the batch."""
+        del epoch
+        if number % self.range_steps == 0:
+            self.model.subwords.look()
+        self.model.scale.fill_(annealed_scale(number, self.scale_steps, self.model.final_scale))
+        examples = [example for _, example in batch]
+        responses = [response_of(example) for example in examples]
+        given = [text for e in examples for i, text in enumerate(e.candidates) if i not in e.relevant]
+        columns = [*responses, *dict.fromkeys(text for text in given if text not in set(responses))]
+        place = {text: i for i, text in enumerate(dict.fromkeys(columns))}
+        unique = self.model.encode_candidates(self.texts.candidates(list(place)).to(self.device))
+        keys = torch.tensor([place[text] for text in columns], device=self.device)
+        found = self.model.context_encodings(self.texts.contexts([e.query for e in examples]).to(self.device))
+        allowed = distinct(keys, len(examples))
+        candidates = unique[keys] * self.model.scale
+
+        def loss(encodings: Tensor, rows: Tensor) -> Tensor:
+            values = encodings[rows] @ candidates.T
+            return cross_entropy(values, rows, allowed[rows], self.smoothing)
+
+        everyone = torch.arange(len(examples), device=self.device)
+        if not self.model.multi_context:
+            return loss(found.immediate, everyone)
+        immediate, earlier, both = self.loss_weights
+        total = immediate * loss(found.immediate, everyone) + both * loss(found.both, everyone)
+        with_earlier = everyone[found.has_earlier]
+        return total + earlier * loss(found.earlier, with_earlier) if len(with_earlier) else total
