@@ -22,6 +22,9 @@
 
 enum { WIDEST = 8192 };
 
+/* Tiles stay in registers only when their small loops are unrolled. */
+#define UNROLL _Pragma("GCC unroll 8")
+
 static void products_plain(const int8_t *rows, const int16_t *columns, const float *row_scales,
                            const float *column_scales, float *out, int64_t n, int64_t q, int64_t d) {
     for (int64_t i = 0; i < n; i++)
@@ -37,24 +40,24 @@ static void products_plain(const int8_t *rows, const int16_t *columns, const flo
 #define TILE512(R, C)                                                                                              \
     for (; j + C <= q; j += C) {                                                                                   \
         __m512i sums[R][C];                                                                                        \
-        for (int r = 0; r < R; r++)                                                                                \
-            for (int c = 0; c < C; c++) sums[r][c] = _mm512_setzero_si512();                                       \
+        UNROLL for (int r = 0; r < R; r++)                                                                         \
+            UNROLL for (int c = 0; c < C; c++) sums[r][c] = _mm512_setzero_si512();                                \
         for (int64_t l = 0; l < d; l += 32) {                                                                      \
             __m512i y[R];                                                                                          \
-            for (int r = 0; r < R; r++) y[r] = _mm512_load_si512((const void *)(wide[r] + l));                     \
-            for (int c = 0; c < C; c++) {                                                                          \
+            UNROLL for (int r = 0; r < R; r++) y[r] = _mm512_load_si512((const void *)(wide[r] + l));              \
+            UNROLL for (int c = 0; c < C; c++) {                                                                   \
                 __m512i x = _mm512_loadu_si512((const void *)(columns + (j + c) * d + l));                         \
-                for (int r = 0; r < R; r++)                                                                        \
+                UNROLL for (int r = 0; r < R; r++)                                                                 \
                     sums[r][c] = _mm512_add_epi32(sums[r][c], _mm512_madd_epi16(y[r], x));                         \
             }                                                                                                      \
         }                                                                                                          \
-        for (int r = 0; r < R; r++)                                                                                \
-            for (int c = 0; c < C; c++)                                                                            \
+        UNROLL for (int r = 0; r < R; r++)                                                                         \
+            UNROLL for (int c = 0; c < C; c++)                                                                     \
                 out[(i + r) * q + j + c] =                                                                         \
                     (float)_mm512_reduce_add_epi32(sums[r][c]) * (row_scales[i + r] * column_scales[j + c]);       \
     }
 
-__attribute__((target("avx512f,avx512bw"), optimize("unroll-loops"))) static void products_avx512(
+__attribute__((target("avx512f,avx512bw"))) static void products_avx512(
     const int8_t *rows, const int16_t *columns, const float *row_scales, const float *column_scales, float *out,
     int64_t n, int64_t q, int64_t d) {
     static __thread int16_t wide[4][WIDEST] __attribute__((aligned(64)));
@@ -86,23 +89,23 @@ __attribute__((target("avx2"))) static int32_t sum256(__m256i x) {
 #define TILE256(R, C)                                                                                              \
     for (; j + C <= q; j += C) {                                                                                   \
         __m256i sums[R][C];                                                                                        \
-        for (int r = 0; r < R; r++)                                                                                \
-            for (int c = 0; c < C; c++) sums[r][c] = _mm256_setzero_si256();                                       \
+        UNROLL for (int r = 0; r < R; r++)                                                                         \
+            UNROLL for (int c = 0; c < C; c++) sums[r][c] = _mm256_setzero_si256();                                \
         for (int64_t l = 0; l < d; l += 16) {                                                                      \
             __m256i y[R];                                                                                          \
-            for (int r = 0; r < R; r++) y[r] = _mm256_load_si256((const __m256i *)(wide[r] + l));                  \
-            for (int c = 0; c < C; c++) {                                                                          \
+            UNROLL for (int r = 0; r < R; r++) y[r] = _mm256_load_si256((const __m256i *)(wide[r] + l));           \
+            UNROLL for (int c = 0; c < C; c++) {                                                                   \
                 __m256i x = _mm256_loadu_si256((const __m256i *)(columns + (j + c) * d + l));                      \
-                for (int r = 0; r < R; r++)                                                                        \
+                UNROLL for (int r = 0; r < R; r++)                                                                 \
                     sums[r][c] = _mm256_add_epi32(sums[r][c], _mm256_madd_epi16(y[r], x));                         \
             }                                                                                                      \
         }                                                                                                          \
-        for (int r = 0; r < R; r++)                                                                                \
-            for (int c = 0; c < C; c++)                                                                            \
+        UNROLL for (int r = 0; r < R; r++)                                                                         \
+            UNROLL for (int c = 0; c < C; c++)                                                                     \
                 out[(i + r) * q + j + c] = (float)sum256(sums[r][c]) * (row_scales[i + r] * column_scales[j + c]); \
     }
 
-__attribute__((target("avx2"), optimize("unroll-loops"))) static void products_avx2(
+__attribute__((target("avx2"))) static void products_avx2(
     const int8_t *rows, const int16_t *columns, const float *row_scales, const float *column_scales, float *out,
     int64_t n, int64_t q, int64_t d) {
     static __thread int16_t wide[4][WIDEST] __attribute__((aligned(64)));

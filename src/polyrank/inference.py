@@ -269,7 +269,9 @@ def load_scorer(path: Path, *, device: str = "auto", precision: Precision = "aut
     return make_scorer(found.model, found.texts, fingerprint=found.fingerprint, device=device, precision=precision)
 
 
-def untuned_scorer(name: str, policy: TextPolicy | None = None, *, device: str = "auto") -> EncoderScorer:
+def untuned_scorer(
+    name: str, policy: TextPolicy | None = None, *, device: str = "auto", precision: Precision = "auto"
+) -> EncoderScorer:
     """A backbone as it comes: its own reduction, cosine as the score. The baseline that fine-tuning must beat."""
     model, texts, config = new_model(
         BiConfig(backbone=name, shared_towers=True, output_scale=1.0), policy or TextPolicy(), seed=0, sample=()
@@ -278,7 +280,8 @@ def untuned_scorer(name: str, policy: TextPolicy | None = None, *, device: str =
     place = choose_device(device)
     document = json.dumps([model_to_dict(config), asdict(texts.policy)], sort_keys=True)
     fingerprint = hashlib.sha256(f"cosine {document}".encode()).hexdigest()
-    return CosineScorer(model.to(place), texts, fingerprint=fingerprint, device=place)
+    dtype = choose_dtype(precision, place)
+    return CosineScorer(model.to(place), texts, fingerprint=fingerprint, device=place, dtype=dtype)
 
 
 class CosineScorer(EncoderScorer):

@@ -1,6 +1,16 @@
 """Speed tables, as functions that return plain JSON values: ``{"machine": {...}, "rows": [{...}]}``."""
 
+from polyrank.bench.encoding import bench_encoding
 from polyrank.bench.machine import describe_machine
+from polyrank.bench.responding import KINDS, bench_responding
 from polyrank.bench.scoring import bench_scoring
+from polyrank.bench.searching import bench_searching
 
-__all__ = ["bench_scoring", "describe_machine"]
+__all__ = [
+    "KINDS",
+    "bench_encoding",
+    "bench_responding",
+    "bench_scoring",
+    "bench_searching",
+    "describe_machine",
+]

@@ -35,6 +35,20 @@ def plot_breakdown(evaluations: Mapping[str, Evaluation], path: Path) -> None:
     figure.savefig(path)
 
 
+def plot_times(rows: Sequence[Mapping[str, Any]], by: str, path: Path) -> None:
+    """Milliseconds against one column of a speed table, one line per form; both axes logarithmic."""
+    figure = _figure()
+    axes = figure.subplots()
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        lines.setdefault(f"{row['what']}, {row['form']}", []).append((row[by], row["ms"]))
+    for name, points in lines.items():
+        axes.plot(*zip(*sorted(points), strict=True), marker="o", label=name)
+    axes.set(xlabel=by, ylabel="ms", xscale="log", yscale="log")
+    axes.legend(fontsize="small")
+    figure.savefig(path)
+
+
 def plot_coverage(curves: Mapping[str, Sequence[Point]], path: Path) -> None:
     """Precision against coverage, one line per scorer, with the lower end of its 95% interval."""
     figure = _figure()

@@ -15,7 +15,8 @@ from polyrank.search.blocks import Block, Floats, Rows, as_tensor, norms_of
 from polyrank.search.scoring import close_bounds, precise_scores, rounding_of_product
 
 FIRST = 32  # candidates scored before the threshold is looked at again
-MANY = 128  # from here on a batch goes through fp32 first
+MANY = 64  # above, a batch goes through fp32 first
+WAITING = 8192  # candidates that wait at most, so that memory stays flat
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class Best:
         self.n_scored = 0
         self._precise = self.contexts.double()
         self._rows, self._scores = np.empty(0, np.int64), np.empty(0, np.float32)
+        self._waiting: list[tuple[NDArray[np.intp], Floats]] = []
+        self._n_waiting = 0
 
     @property
     def threshold(self) -> float:
@@ -88,6 +91,19 @@ class Best:
             else:
                 self._sift(block, now)
             n_batch = min(2 * n_batch, max(1024, self.k))
+
+    def defer(self, block: Block, places: NDArray[np.intp], bounds: Floats) -> None:
+        """Offer later, with the next of the same block: the fewer offers, the fewer candidates scored."""
+        self._waiting.append((places, bounds))
+        self._n_waiting += len(places)
+        if self._n_waiting > WAITING:
+            self.settle(block)
+
+    def settle(self, block: Block) -> None:
+        """Offer what waits."""
+        waiting, self._waiting, self._n_waiting = self._waiting, [], 0
+        if waiting:
+            self.offer(block, np.concatenate([w[0] for w in waiting]), np.concatenate([w[1] for w in waiting]))
 
     def found(self, *, exact: bool) -> Found:
         """The result."""

@@ -19,7 +19,7 @@ from polyrank.search.subspace import find_subspace
 
 SAMPLE = 256
 FEW = 4096  # candidates that are scanned as fast as they are planned for
-N_COLUMNS = (2, 4, 8, 16, 32)
+N_COLUMNS = (2, 4, 8, 16)
 # Milliseconds of one AVX-512 core for 100,000 candidates of 768 dimensions; their proportions are what counts.
 READ, COLUMN = 45.0, 1.6  # fp32: the least that a product costs, and each column
 READ_CODES, COLUMN_OF_CODES = 5.5, 2.2  # int8
@@ -38,7 +38,7 @@ def plan(best: Best, blocks: list[Block], *, compiled: bool) -> Query:
     vectors, norms, lost = _sample(blocks, compiled)
     more = lost * best.norm
     products = vectors @ best.contexts.T
-    scores = mean_of(products.clone(), torch.empty_like(products))[0].double()
+    scores = mean_of(products.clone())[0].double()
     reach = float(scores.mean() + scores.std() * NormalDist().inv_cdf(1.0 - best.k / n))
     wide = dimension / 768
     apart = wide * (APART + 3.0 * COLUMN * n_vectors) + EXP * n_vectors

@@ -79,9 +79,14 @@ def scan(queries: Sequence[Query], block: Block, device: torch.device, *, compil
     for group in _groups([query for query in queries if query.packed is not None]):
         _scan_codes(group, block)
     groups = _groups([query for query in queries if query.packed is None])
-    if not groups:
-        return
-    compiled = compiled and device.type == "cpu"
+    if groups:
+        _scan_vectors(groups, block, device, compiled=compiled and device.type == "cpu")
+    for query in queries:
+        query.best.settle(block)
+
+
+def _scan_vectors(groups: Sequence[Sequence[Query]], block: Block, device: torch.device, *, compiled: bool) -> None:
+    """For columns and candidates in fp32."""
     stacks = [torch.cat([query.columns for query in group]).to(device) for group in groups]
     norms = norms_of(block.vectors)
     for part in _chunks(block, max(len(stack) for stack in stacks)):
@@ -115,7 +120,7 @@ def _scan_codes(group: Sequence[Query], block: Block) -> None:
                 _offer_coarse(query, block, part, own, sizes, more)
                 continue
             error = more.add_(sizes, alpha=query.lost + query.best.rounding)
-            _, best = kernels.means(own)
+            best = own.amax(1) if own.shape[1] > 1 else own[:, 0]
             _offer_loose(query.best, block, part, (best + error).numpy(), own, error)
 
 
@@ -164,7 +169,7 @@ def _offer_coarse(
     if len(places):
         chosen = torch.from_numpy(places).to(products.device)
         fine = query.subspace.fine_bounds(products[chosen], error[chosen]).cpu().numpy()
-        query.best.offer(block, part.start + places, fine)
+        query.best.defer(block, part.start + places, fine)
 
 
 def _offer_loose(best: Best, block: Block, part: slice, bounds: Floats, products: Tensor, error: Tensor) -> None:
@@ -173,7 +178,7 @@ def _offer_loose(best: Best, block: Block, part: slice, bounds: Floats, products
     places = _reaching(bounds, best.threshold)
     if len(places):
         chosen = torch.from_numpy(places)
-        best.offer(block, part.start + places, loose_bounds(products[chosen], error[chosen]).numpy())
+        best.defer(block, part.start + places, loose_bounds(products[chosen], error[chosen]).numpy())
 
 
 def _offer_first(best: Best, block: Block, part: slice, bounds: Floats) -> None:

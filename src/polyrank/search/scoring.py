@@ -37,27 +37,27 @@ def real_vectors(contexts: Floats, mask: NDArray[np.bool_]) -> Floats:
     return vectors
 
 
-def mean_of(products: Tensor, spare: Tensor) -> tuple[Tensor, Tensor]:
+def mean_of(products: Tensor, spare: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Softmax-weighted means of products, in place.
 
     Args:
         products: ``[n, M]``; overwritten.
-        spare: the same shape; overwritten.
+        spare: the same shape; overwritten. ``None``: taken here.
 
     Returns:
         Scores and maxima, ``[n]`` each.
 
-    >>> mean, best = mean_of(torch.tensor([[3.0, 3.0], [90.0, -900.0]]), torch.empty(2, 2))
+    >>> mean, best = mean_of(torch.tensor([[3.0, 3.0], [90.0, -900.0]]))
     >>> mean.tolist(), best.tolist()
     ([3.0, 90.0], [3.0, 90.0])
     """
-    best = products.amax(1)
     if products.shape[1] == 1:
-        return best, best
+        return products[:, 0], products[:, 0]
+    best = products.amax(1)
     products.sub_(best[:, None]).clamp_(min=LOWEST)
-    torch.exp(products, out=spare)
-    total = spare.sum(1)
-    mean = spare.mul_(products).sum(1).div_(total).add_(best)
+    weights = torch.exp(products) if spare is None else torch.exp(products, out=spare)
+    total = weights.sum(1)
+    mean = weights.mul_(products).sum(1).div_(total).add_(best)
     return mean, best
 
 
@@ -115,13 +115,13 @@ def close_bounds(products: Tensor, error: Tensor, spare: Tensor | None = None) -
         error: ``[n]``, how far any product of a candidate may be off.
         spare: the same shape as products; overwritten. ``None``: the compiled loop is there.
     """
-    mean, best = means(products) if spare is None else mean_of(products, spare)
+    mean, best = means(products) if spare is None and products.shape[1] > 1 else mean_of(products, spare)
     return upper_bounds(mean, best, error, None, products.shape[1])
 
 
 def loose_bounds(products: Tensor, error: Tensor) -> Tensor:
     """Upper bounds ``[n]`` of scores, from products ``[n, M]`` that may be off by much, ``[n]``."""
-    mean, best = mean_of(products.clone(), torch.empty_like(products))
+    mean, best = mean_of(products.clone())
     return upper_bounds(mean, best, error, spread_of(products, mean, best), products.shape[1])
 
 
@@ -150,5 +150,5 @@ def precise_scores(contexts: Tensor, vectors: Floats) -> Floats:
     for start in range(0, len(vectors), ROWS_AT_A_TIME):
         part = slice(start, start + ROWS_AT_A_TIME)
         products = as_tensor(vectors[part]).double() @ contexts.T
-        result[part] = mean_of(products, torch.empty_like(products))[0].float().numpy()
+        result[part] = mean_of(products)[0].float().numpy()
     return result

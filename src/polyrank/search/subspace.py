@@ -16,7 +16,7 @@ from polyrank.search.blocks import ROUNDING
 from polyrank.search.kernels import Packed, pack
 from polyrank.search.scoring import loose_bounds, rounding_of_product
 
-WIDEST = 33  # columns at most; more would cost as much as they save
+WIDEST = 16  # columns at most; more would cost as much as they save
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,7 @@ def _main_directions(around: Tensor, n_directions: int) -> Tensor:
         single = around.float()
         generator = torch.Generator().manual_seed(0)
         sketch = single.T @ torch.randn(len(single), min(n_directions + 6, len(single)), generator=generator)
-        for _ in range(2):
-            sketch = single.T @ (single @ torch.linalg.qr(sketch)[0])
+        sketch = single.T @ (single @ torch.linalg.qr(sketch)[0])
         basis: Tensor = torch.linalg.qr(sketch.double())[0]  # [D, n]
         inside = around @ basis
         return _main_axes(inside.T @ inside, n_directions) @ basis.T

@@ -1,0 +1,157 @@
+"""A stored index of N candidates: how long building, opening, searching and changing it takes.
+
+Everything a user would do, on disk: the store is SQLite with fsync, the matrix is mapped, texts are read back.
+"""
+
+import resource
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from polyrank.bench.machine import describe_machine
+from polyrank.bench.scoring import make_inputs
+from polyrank.index import Writer, open_index, write_index
+from polyrank.records import Candidate
+from polyrank.search import Mode, search
+
+K = 10
+ROWS_AT_A_TIME = 8192
+MODES: tuple[Mode, ...] = ("exact", "fast", "certified", "approximate")
+
+
+def bench_searching(
+    *,
+    sizes: Sequence[int] = (10_000, 100_000),
+    d: int = 384,
+    m: int = 64,
+    ann: str = "auto",
+    n_queries: int = 5,
+    folder: Path | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Build, open, search, change.
+
+    Args:
+        sizes: numbers of candidates.
+        d: dimensions.
+        m: context vectors; 1 for a Bi-encoder.
+        ann: kind of inner-product index, see ``polyrank.index.ann``; "none": certified and approximate searches scan.
+        n_queries: contexts searched in each mode.
+        folder: where to build; None: a temporary place.
+        progress: told what comes next.
+
+    Returns:
+        ``machine``, and ``rows`` of ``what`` ("build", "open", a mode of search, "add 1", and so on), ``n``,
+        ``d``, ``m``, ``form``, ``ms`` (median), ``ratio`` (the exact search's time over this), and where they apply
+        ``recall_at_10``, ``exact`` (share of answers proven to be), ``n_scored`` and ``peak_mb`` of the process.
+    """
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        for n in sizes:
+            rows += _one_size(Path(temporary) / str(n), n, d, m, "" if ann == "none" else ann, n_queries, progress)
+    return {"machine": describe_machine(), "rows": rows}
+
+
+def _one_size(
+    path: Path, n: int, d: int, m: int, ann: str, n_queries: int, progress: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+
+    def row(what: str, seconds: float, **more: Any) -> None:
+        form = ann or "scan"
+        rows.append({"what": what, "n": n, "d": d, "m": m, "form": form, "ms": round(1e3 * seconds, 3), **more})
+
+    progress(f"building {n:,} candidates")
+    _, vectors = make_inputs("trained", n, d, m)
+    contexts = _contexts(vectors, m, n_queries)
+    pool = [Candidate(f"c{i}", f"reply number {i}") for i in range(n)]
+    started = perf_counter()
+    parts = (vectors[i : i + ROWS_AT_A_TIME] for i in range(0, n, ROWS_AT_A_TIME))
+    write_index(path, pool, parts, fingerprint="bench", model="bench", ann=ann)
+    row("build", perf_counter() - started, bytes=sum(p.stat().st_size for p in path.rglob("*") if p.is_file()))
+    del vectors, pool
+    started = perf_counter()
+    index = open_index(path)
+    row("open", perf_counter() - started)
+    mask = np.ones((1, m), np.bool_)
+    blocks, indexes = index.view()
+    truth = [search(c[None], mask, blocks, K, mode="exact")[0].rows.tolist() for c in contexts]
+    exact_seconds = 0.0
+    for mode in MODES:
+        progress(f"{mode} search of {n:,}")
+        given = indexes if mode in ("certified", "approximate") else None
+        taken, recall, proven, scored = [], [], [], []
+        for number, context in enumerate(contexts):
+            started = perf_counter()
+            found = search(context[None], mask, blocks, K, mode=mode, indexes=given)[0]
+            index.candidates(found.rows.tolist())
+            taken.append(perf_counter() - started)
+            recall.append(len(set(found.rows.tolist()) & set(truth[number])) / K)
+            proven.append(found.exact)
+            scored.append(found.n_scored)
+        exact_seconds = exact_seconds or median(taken)
+        figures = {"recall_at_10": float(np.mean(recall)), "exact": float(np.mean(proven))}
+        ratio = round(exact_seconds / median(taken), 2)
+        row(mode, median(taken), ratio=ratio, **figures, n_scored=int(np.mean(scored)), peak_mb=_peak_mb())
+    progress("adding and removing")
+    _changes(path, contexts[0], row)
+    index.close()
+    return rows
+
+
+def _contexts(vectors: Any, m: int, n: int) -> list[Any]:
+    """Contexts ``[M, D]`` near some of the candidates."""
+    generator = np.random.Generator(np.random.PCG64(1))
+    chosen = generator.integers(len(vectors), size=n)
+    spread = generator.standard_normal((n, m, vectors.shape[1]), np.float32)
+    spread *= 0.05 * 3.3 / np.linalg.norm(spread, axis=2, keepdims=True)
+    means = vectors[chosen] / np.linalg.norm(vectors[chosen], axis=1, keepdims=True) * np.float32(3.3)
+    return list(means[:, None] + spread)
+
+
+def _changes(path: Path, context: Any, row: Callable[..., None]) -> None:
+    """Single and batched changes, each durable when it returns, with a reader beside them."""
+    generator = np.random.Generator(np.random.PCG64(2))
+    d = context.shape[1]
+    stop = threading.Event()
+    searches: list[float] = []
+
+    def read() -> None:
+        with open_index(path) as index:
+            while not stop.is_set():
+                started = perf_counter()
+                index.refresh()
+                search(context[None], np.ones((1, len(context)), np.bool_), index.blocks(), K)
+                searches.append(perf_counter() - started)
+
+    with Writer(path) as writer:
+        one, many = [], []
+        for i in range(20):
+            started = perf_counter()
+            writer.add([Candidate(f"one{i}", "one more")], generator.standard_normal((1, d), np.float32))
+            one.append(perf_counter() - started)
+        row("add 1", median(one))
+        reader = threading.Thread(target=read)
+        reader.start()
+        for i in range(5):
+            batch = [Candidate(f"many{i} {j}", "one of many") for j in range(100)]
+            started = perf_counter()
+            writer.add(batch, generator.standard_normal((100, d), np.float32))
+            many.append(perf_counter() - started)
+        stop.set()
+        reader.join()
+        row("add 100 while searching", median(many))
+        row("search while adding", median(searches))
+        started = perf_counter()
+        writer.remove([f"one{i}" for i in range(20)])
+        row("remove 20", perf_counter() - started)
+
+
+def _peak_mb() -> float:
+    return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)

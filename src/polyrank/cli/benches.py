@@ -1,0 +1,143 @@
+"""``polyrank bench``: speed tables, as text, JSON or a plot."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from polyrank.cli.console import console, talk
+
+bench_app = typer.Typer(no_args_is_help=True, help="Measure speed on this machine, side by side.")
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Plot = Annotated[Path | None, typer.Option(help="Draw it here (.png or .svg).")]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; all by default.")]
+Texts = Annotated[Path | None, typer.Option(help="A file of replies; the shipped sample's by default.")]
+
+
+@bench_app.command("scoring")
+def bench_scoring(
+    n: Annotated[int, typer.Option("-n", min=1, help="Candidates.")] = 100_000,
+    d: Annotated[int, typer.Option("-d", min=1, help="Dimensions.")] = 768,
+    m: Annotated[list[int] | None, typer.Option("-m", min=1, help="Context vectors; repeatable.")] = None,
+    growth: Annotated[list[int] | None, typer.Option(min=1, help="Sizes for the growth of time; repeatable.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 5,
+    threads: Threads = None,
+    json_: Json = False,
+    plot: Plot = None,
+) -> None:
+    """The ten best of N vectors for one context: the papers' form against ours."""
+    from polyrank import bench
+
+    _threads(threads)
+    with console().status("measuring") as status:
+        found = bench.bench_scoring(
+            n=n, d=d, vectors=m or (16, 64, 360), growth=growth or (), repeats=repeats, progress=status.update
+        )
+    _show(found, json_, plot, by="m")
+
+
+@bench_app.command("encode")
+def bench_encode(
+    texts: Texts = None,
+    limit: Annotated[int, typer.Option(min=1, help="Use the first N texts.")] = 2000,
+    pairs: Annotated[int, typer.Option(min=1, help="Candidates to re-rank.")] = 100,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 3,
+    threads: Threads = None,
+    json_: Json = False,
+) -> None:
+    """Encoding in bulk, one context, and re-ranking: ours against the usual library, where it is installed."""
+    from polyrank import bench
+
+    _threads(threads)
+    with console().status("measuring") as status:
+        found = bench.bench_encoding(_texts(texts)[:limit], n_pairs=pairs, repeats=repeats, progress=status.update)
+    _show(found, json_, None, by="n")
+
+
+@bench_app.command("respond")
+def bench_respond(
+    texts: Texts = None,
+    n: Annotated[list[int] | None, typer.Option("-n", min=1, help="Candidates; repeatable.")] = None,
+    kind: Annotated[list[str] | None, typer.Option(help="Bi, Poly-16, Poly-64, Poly-360, Cross; repeatable.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 5,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    threads: Threads = None,
+    json_: Json = False,
+    plot: Plot = None,
+) -> None:
+    """From a context's text to the ten best of N candidates, for each kind of model: the papers' table."""
+    from polyrank import bench
+
+    _threads(threads)
+    with console().status("measuring") as status:
+        found = bench.bench_responding(
+            _texts(texts),
+            sizes=n or (1_000, 100_000),
+            kinds=kind or tuple(bench.KINDS),
+            repeats=repeats,
+            device=device,
+            progress=status.update,
+        )
+    _show(found, json_, plot, by="n")
+
+
+@bench_app.command("search")
+def bench_search(
+    n: Annotated[list[int] | None, typer.Option("-n", min=1, help="Candidates; repeatable.")] = None,
+    d: Annotated[int, typer.Option("-d", min=1, help="Dimensions.")] = 384,
+    m: Annotated[int, typer.Option("-m", min=1, help="Context vectors.")] = 64,
+    ann: Annotated[str, typer.Option(help="auto, flat, sq8, ivfpq, hnsw, or none.")] = "none",
+    folder: Annotated[Path | None, typer.Option(help="Where to build indexes; needs room.")] = None,
+    threads: Threads = None,
+    json_: Json = False,
+    plot: Plot = None,
+) -> None:
+    """A stored index: building, opening, searching in each mode, adding and removing while it is searched."""
+    from polyrank import bench
+
+    _threads(threads)
+    with console().status("measuring") as status:
+        found = bench.bench_searching(
+            sizes=n or (10_000, 100_000), d=d, m=m, ann=ann, folder=folder, progress=status.update
+        )
+    _show(found, json_, plot, by="n")
+
+
+def _threads(threads: int | None) -> None:
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def _texts(path: Path | None) -> list[str]:
+    from importlib.resources import files
+
+    from polyrank.data import read_pool
+
+    place = path or Path(str(files("polyrank") / "sample" / "replies.jsonl"))
+    return [candidate.text for candidate in read_pool(place)]
+
+
+def _show(found: dict[str, Any], as_json: bool, plot: Path | None, *, by: str) -> None:
+    if plot is not None:
+        from polyrank.evaluation import plot_times
+
+        plot_times(found["rows"], by, plot)
+        talk(f"wrote {plot}")
+    if as_json:
+        print(json.dumps(found))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    machine = found["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    talk(f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads, {versions}")
+    columns = list(dict.fromkeys(key for row in found["rows"] for key in row))
+    table = Table(*columns)
+    for row in found["rows"]:
+        table.add_row(*("" if row.get(key) is None else f"{row[key]:,}" if isinstance(row[key], int | float) and not
+                        isinstance(row[key], bool) else str(row[key]) for key in columns))  # fmt: skip
+    Console().print(table)
