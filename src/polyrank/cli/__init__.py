@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from polyrank import __version__
-from polyrank.cli import answering, benches, data, evaluation, indexing, pipelines, training
+from polyrank.cli import answering, benches, data, evaluation, indexing, intents, pipelines, training
 from polyrank.cli.console import talk
 from polyrank.errors import PolyrankError
 
@@ -52,6 +52,7 @@ app.command("rank")(answering.rank)
 app.add_typer(indexing.index_app, name="index")
 app.add_typer(benches.bench_app, name="bench")
 app.add_typer(pipelines.pipeline_app, name="pipeline")
+app.add_typer(intents.intents_app, name="intents")
 
 
 def main() -> None:

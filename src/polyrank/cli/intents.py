@@ -1,0 +1,192 @@
+"""``polyrank intents``: a classifier on frozen encodings."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from polyrank.cli.console import console, talk
+from polyrank.errors import UsageError
+
+intents_app = typer.Typer(no_args_is_help=True, help="Classify utterances on the vectors of an encoder.")
+
+
+@intents_app.command("train")
+def intents_train(
+    data: Annotated[
+        Path, typer.Argument(help="A CSV or JSON-lines file (text, intent), or a folder of banking77, clinc150, hwu64.")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The classifier's folder to make.")],
+    encoder: Annotated[str, typer.Option(help="A model folder or untuned:BACKBONE.")] = "untuned:embedded",
+    dev: Annotated[Path | None, typer.Option(help="Development file; else a tenth of the training part.")] = None,
+    test: Annotated[Path | None, typer.Option(help="Test file.")] = None,
+    few_shot: Annotated[int | None, typer.Option(min=1, help="Train on N utterances per intent.")] = None,
+    layer: Annotated[str, typer.Option(help="auto, final, or r (of a ConveRT).")] = "auto",
+    seeds: Annotated[str, typer.Option(help="One training for each; the best on dev is kept.")] = "1",
+    hidden: Annotated[str, typer.Option(help="Hidden sizes to try.")] = "512",
+    dropout: Annotated[str, typer.Option(help="Dropouts to try.")] = "0.3,0.6",
+    lr: Annotated[str, typer.Option(help="Learning rates to try.")] = "0.02,0.06,0.2",
+    max_epochs: Annotated[int, typer.Option(min=1, help="Most epochs.")] = 200,
+    out_of_scope: Annotated[str, typer.Option(help="The intent that means none.")] = "oos",
+    aim: Annotated[
+        str, typer.Option(help="Of the threshold: balanced, accuracy, or f1 (of out of scope).")
+    ] = "balanced",
+    precision: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Without out-of-scope data: share of answers to be right.")
+    ] = None,
+    cache: Annotated[Path | None, typer.Option(help="Keep encodings in this folder for other runs.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the confusion matrix here (.png or .svg).")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier classifier.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Train a two-layer network on frozen encodings, choosing its sizes on the development part."""
+    import dataclasses
+
+    from polyrank import intents
+
+    intents.check_place(output, replace=overwrite)
+    splits = intents.read_intents(data, out_of_scope=out_of_scope)
+    if dev is not None:
+        splits = dataclasses.replace(splits, dev=intents.read_utterances(dev, out_of_scope=out_of_scope))
+    if test is not None:
+        splits = dataclasses.replace(splits, test=intents.read_utterances(test, out_of_scope=out_of_scope))
+    talk(f"{data}: {splits}")
+    grid = intents.Grid(
+        hidden_dim=tuple(_numbers(hidden, int, "--hidden")),
+        dropout=tuple(_numbers(dropout, float, "--dropout")),
+        lr=tuple(_numbers(lr, float, "--lr")),
+    )
+    with _Progress() as progress:
+        result = intents.train_intents(
+            splits,
+            intents.open_encoder(encoder, device=device),
+            encoder_name=encoder,
+            layer=layer,
+            grid=grid,
+            n_few_shot=few_shot,
+            seeds=_numbers(seeds, int, "--seeds"),
+            aim=intents.read_aim(aim),
+            precision=precision,
+            max_epochs=max_epochs,
+            cache=cache,
+            report=progress.report,
+        )
+    intents.save_intents(output, result.classifier, replace=overwrite)
+    if plot is not None:
+        intents.plot_confusion(result.matrix, result.classifier.intents, plot)
+        talk(f"wrote {plot}")
+    if json_:
+        print(json.dumps({"data": str(data), **result.figures}))
+        return
+    _show(result.figures)
+    talk(f"{output}: try it with polyrank intents predict {output}")
+
+
+def _numbers(text: str, kind: Any, option: str) -> list[Any]:
+    try:
+        return [kind(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise UsageError(f"{option} {text!r} is no list of numbers; write them with commas between") from error
+
+
+class _Progress:
+    """A live bar for each thing that is done; plain lines where stderr is no terminal."""
+
+    def __init__(self) -> None:
+        from rich.progress import Progress
+
+        self.progress = Progress(console=console(), disable=not console().is_terminal, transient=True)
+        self.tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> "_Progress":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def report(self, what: str, done: int, total: int) -> None:
+        """``what`` is a name and, behind a comma, a note; a note of the grid counts as one more point done."""
+        name, comma, _ = what.partition(",")
+        if name not in self.tasks:
+            self.tasks[name] = self.progress.add_task(name, total=total)
+        if comma:
+            self.progress.update(self.tasks[name], advance=done, description=what)
+        else:
+            self.progress.update(self.tasks[name], completed=done)
+        if not console().is_terminal and (comma or done == total):
+            talk(what)
+
+
+def _show(figures: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    out = Console()
+    part = figures["judged_on"]
+    spread = "" if figures["accuracy_std"] is None else f" ± {100 * figures['accuracy_std']:.1f}"
+    chosen = figures["chosen"]
+    table = Table(title=f"{part}: the weakest of {figures['n_intents']} intents")
+    for heading in ("intent", "precision", "recall", "F1", "n"):
+        table.add_column(heading, justify="left" if heading == "intent" else "right")
+    for row in figures["per_intent"][:15]:
+        shares = [f"{100 * row[name]:.1f}" for name in ("precision", "recall", "f1")]
+        table.add_row(row["intent"], *shares, str(row["support"]))
+    out.print(table)
+    for row in figures["most_confused"][:5]:
+        out.print(f"{row['intent']} taken for {row['taken_for']}: {row['count']}", markup=False)
+    n = figures["n_test"] if part == "test" else figures["n_dev"]
+    out.print(
+        f"{part} accuracy {100 * figures['accuracy']:.1f}%{spread} on {n:,} in scope; {figures['n_train']:,} to train,"
+        f" {figures['n_dev']:,} dev; H {chosen['hidden_dim']}, dropout {chosen['dropout']}, lr {chosen['lr']}",
+        soft_wrap=True,
+    )
+    outside = figures["out_of_scope"]
+    if outside is not None:
+        out.print(
+            f"rejecting by {outside['measure']} < {outside['threshold']:.4g}: in scope"
+            f" {100 * outside['in_scope_accuracy']:.1f}%, out of scope recall {100 * outside['recall']:.1f}%, precision"
+            f" {100 * outside['precision']:.1f}%, F1 {100 * outside['f1']:.1f}% ({outside['n_out_of_scope']:,})",
+            soft_wrap=True,
+        )
+
+
+@intents_app.command("predict")
+def intents_predict(
+    classifier: Annotated[Path, typer.Argument(metavar="FOLDER", help="A classifier's folder.")],
+    text: Annotated[list[str] | None, typer.Argument(help="Utterances; else the lines of stdin.")] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many intents to list.")] = 3,
+    encoder: Annotated[str | None, typer.Option(help="The encoder, where it has moved.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """The intent of each utterance: lines in a terminal, JSON in a pipe."""
+    from polyrank.intents import load_intents
+
+    found = load_intents(classifier, encoder=encoder, device=device)
+
+    def answer(utterance: str) -> None:
+        prediction = found.predict([utterance], k)[0]
+        if sys.stdout.isatty():
+            best = ", ".join(f"{name} {100 * share:.0f}%" for name, share in prediction.best)
+            print(f"{prediction.intent or '(out of scope)'}  [{best}]", flush=True)
+            return
+        row = {
+            "text": utterance,
+            "intent": prediction.intent,
+            "confidence": prediction.confidence,
+            "intents": [{"intent": name, "probability": share} for name, share in prediction.best],
+        }
+        print(json.dumps(row, ensure_ascii=False), flush=True)
+
+    if text:
+        for utterance in text:
+            answer(utterance)
+        return
+    if sys.stdin.isatty():
+        talk("Type an utterance. Ctrl-D leaves.")
+    for line in sys.stdin:
+        if line.strip():
+            answer(line.strip())

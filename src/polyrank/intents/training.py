@@ -1,0 +1,267 @@
+"""A classifier from labelled utterances: parts made, encodings computed once, a grid searched, seeds compared.
+
+Shapes: N utterances, D dimensions, L intents.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.abstention import Abstention, calibrate
+from polyrank.errors import ConfigError, DataError, UsageError
+from polyrank.inference import Encoder
+from polyrank.intents.classifier import IntentClassifier
+from polyrank.intents.encoding import Floats, encode, read_layer
+from polyrank.intents.network import Encoded, Grid, HeadFit, Labels, fit_head, search
+from polyrank.intents.reading import IntentSplits, Utterance, Utterances
+from polyrank.intents.rejection import Aim, calibrate_rejection, judge_rejection
+from polyrank.intents.report import confusion, most_confused, per_intent, predicted
+
+DEV_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class IntentResult:
+    """What a training gave.
+
+    Args:
+        classifier: of the seed that did best on the development part.
+        figures: ready for JSON: counts, the grid, each seed, test, out of scope, per intent.
+        matrix: confusion ``[L + 1, L + 1]`` on the test part, else on the development part.
+    """
+
+    classifier: IntentClassifier
+    figures: dict[str, Any]
+    matrix: NDArray[np.int64]
+
+
+def few_shot(utterances: Sequence[Utterance], n: int, *, seed: int) -> Utterances:
+    """``n`` utterances of each intent, drawn by the seed; those of a smaller n are among those of a larger one.
+
+    Utterances that are out of scope are left out.
+
+    Raises:
+        DataError: an intent has fewer.
+    """
+    return tuple(utterances[i] for i in _few_shot_rows(utterances, n, seed))
+
+
+def split_off(utterances: Sequence[Utterance], share: float, *, seed: int) -> tuple[Utterances, Utterances]:
+    """The rest and a development part: this share of each intent and of those out of scope, at least one of each.
+
+    An intent of a single utterance keeps it.
+    """
+    outside = [i for i, utterance in enumerate(utterances) if utterance.intent is None]
+    groups = [*_by_intent(utterances).values(), *([outside] if outside else [])]
+    taken = {
+        i
+        for place, group in enumerate(groups)
+        for i in _drawn(group, seed, place)[: min(max(1, round(share * len(group))), len(group) - 1)]
+    }
+    rest = tuple(utterance for i, utterance in enumerate(utterances) if i not in taken)
+    return rest, tuple(utterances[i] for i in sorted(taken))
+
+
+def _by_intent(utterances: Sequence[Utterance]) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
+    for i, utterance in enumerate(utterances):
+        if utterance.intent is not None:
+            groups.setdefault(utterance.intent, []).append(i)
+    return {name: groups[name] for name in sorted(groups)}
+
+
+def _few_shot_rows(utterances: Sequence[Utterance], n: int, seed: int) -> list[int]:
+    groups = _by_intent(utterances)
+    small = [(name, len(group)) for name, group in groups.items() if len(group) < n]
+    if small:
+        name, count = min(small, key=lambda item: item[1])
+        raise DataError(f"intent {name!r} has {count:,} utterances, fewer than the {n:,} asked for; ask for fewer")
+    return sorted(i for place, group in enumerate(groups.values()) for i in _drawn(group, seed, place)[:n])
+
+
+def _drawn(group: list[int], seed: int, place: int) -> list[int]:
+    order = np.random.Generator(np.random.PCG64([seed, place])).permutation(len(group))
+    return [group[i] for i in order]
+
+
+def train_intents(
+    splits: IntentSplits,
+    encoder: Encoder,
+    *,
+    encoder_name: str,
+    layer: str = "auto",
+    grid: Grid | None = None,
+    n_few_shot: int | None = None,
+    seeds: Sequence[int] = (1,),
+    aim: Aim = "balanced",
+    precision: float | None = None,
+    patience: int = 5,
+    max_epochs: int = 200,
+    cache: Path | None = None,
+    report: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> IntentResult:
+    """Encode once, search the grid with the first seed, train the chosen sizes with every seed, judge on the test part.
+
+    Without a development part, a tenth of the training part becomes it (by the first seed, whatever the others). For
+    few-shot training both are cut to n per intent, drawn anew with each seed: more labels than that are not looked at.
+    Utterances out of scope are never trained on; in the development part they calibrate the threshold.
+
+    Args:
+        splits: the data.
+        encoder: frozen.
+        encoder_name: by which it is opened again.
+        layer: see ``read_layer``.
+        grid: of sizes; None: the default one.
+        n_few_shot: utterances per intent; None: all.
+        seeds: of weights, order, dropout and few-shot samples.
+        aim: of the threshold, see ``calibrate_rejection``.
+        precision: where no development utterance is out of scope: reject so much that this share of answers is
+            right; None: reject nothing.
+        patience: epochs without a gain on the development part.
+        max_epochs: most epochs.
+        cache: folder of encodings.
+        report: told what is being done, and how much of it is done.
+
+    Raises:
+        ConfigError: no seeds, or an impossible size.
+        DataError: too little data, or intents that were never trained on.
+        DivergedError: no learning rate works.
+    """
+    if not seeds:
+        raise ConfigError("there are no seeds; give at least one")
+    if n_few_shot is not None and n_few_shot < 1:
+        raise UsageError(f"{n_few_shot} utterances per intent are too few; give at least 1")
+    train, dev = (splits.train, splits.dev) if splits.dev else split_off(splits.train, DEV_SHARE, seed=seeds[0])
+    intents = tuple(_by_intent(train))
+    if len(intents) < 2:
+        raise DataError(f"the training part has {len(intents)} intents; there is nothing to tell apart, give two")
+    chosen_layer = read_layer(layer, encoder)
+
+    def encoded(part: Utterances, name: str) -> tuple[Floats, Labels]:
+        texts = [utterance.text for utterance in part]
+        vectors = encode(
+            encoder,
+            texts,
+            chosen_layer,
+            cache=cache,
+            progress=lambda done, total: report(f"encoding {name}", done, total),
+        )
+        return vectors, _labels(part, intents, name)
+
+    parts = {name: encoded(part, name) for name, part in (("train", train), ("dev", dev), ("test", splits.test))}
+    trials: list[HeadFit] = []
+    points = list((grid or Grid()).points())
+    fits: list[tuple[int, HeadFit, dict[str, Any]]] = []
+    for seed in seeds:
+        rows, dev_rows = _rows(train, dev, n_few_shot, seed)
+        own = _chosen(parts["train"], rows), _chosen(parts["dev"], dev_rows)
+        if not len(own[1].labels):
+            raise DataError("the development part has no utterance in scope; give some with --dev")
+        if not trials:
+            best, trials = search(
+                *own,
+                len(intents),
+                grid or Grid(),
+                seed=seed,
+                patience=patience,
+                max_epochs=max_epochs,
+                report=lambda fit: report(f"grid, {fit.accuracy:.1%} at {_named(fit)}", 1, len(points)),
+            )
+        else:
+            best = fit_head(*own, len(intents), best.config, seed=seed, patience=patience, max_epochs=max_epochs)
+        counts = {"n_train": len(own[0].labels), "n_dev": len(own[1].labels)}
+        fits.append((seed, best, counts))
+        report("seeds", len(fits), len(seeds))
+    seed, fit, counts = max(fits, key=lambda item: item[1].rank)
+    made = IntentClassifier(encoder, encoder_name, chosen_layer, fit.head, intents)
+    abstention = _threshold(made, parts["dev"], aim, precision)
+    figures: dict[str, Any] = {
+        "encoder": encoder_name,
+        "layer": chosen_layer,
+        "n_intents": len(intents),
+        "n_few_shot": n_few_shot,
+        **counts,
+        "n_test": int((parts["test"][1] >= 0).sum()),
+        "grid": [{**asdict(t.config), "dev": t.accuracy, "n_epochs": t.n_epochs} for t in trials],
+        "chosen": {**asdict(fit.config), "seed": seed, "dev": fit.accuracy, "n_epochs": fit.n_epochs},
+    }
+    metadata = dict(figures)
+    made = replace(made, abstention=abstention, metadata=metadata)
+    judged, matrix = _figures(made, parts, fits)
+    return IntentResult(made, {**figures, **judged}, matrix)
+
+
+def _named(fit: HeadFit) -> str:
+    return f"H {fit.config.hidden_dim}, dropout {fit.config.dropout}, lr {fit.config.lr}"
+
+
+def _labels(part: Utterances, intents: Sequence[str], name: str) -> Labels:
+    numbers = {intent: i for i, intent in enumerate(intents)}
+    for utterance in part:
+        if utterance.intent is not None and utterance.intent not in numbers:
+            raise DataError(
+                f"intent {utterance.intent!r} of the {name} part has no training utterance; add some, or remove it"
+            )
+    return np.array([-1 if u.intent is None else numbers[u.intent] for u in part], np.int64)
+
+
+def _rows(train: Utterances, dev: Utterances, n: int | None, seed: int) -> tuple[list[int], list[int]]:
+    """Places of the utterances in scope that this seed trains on and is stopped by."""
+    if n is None:
+        return [i for i, u in enumerate(train) if u.intent is not None], [
+            i for i, u in enumerate(dev) if u.intent is not None
+        ]
+    kept = [i for place, group in enumerate(_by_intent(dev).values()) for i in _drawn(group, seed, place)[:n]]
+    return _few_shot_rows(train, n, seed), sorted(kept)
+
+
+def _chosen(part: tuple[Floats, Labels], rows: list[int]) -> Encoded:
+    return Encoded(part[0][rows], part[1][rows])
+
+
+def _threshold(
+    made: IntentClassifier, dev: tuple[Floats, Labels], aim: Aim, precision: float | None
+) -> Abstention | None:
+    vectors, labels = dev
+    scores = made.scores_of(vectors)
+    if (labels < 0).any():
+        return calibrate_rejection(scores, labels, aim=aim)[0]
+    if precision is None:
+        return None
+    ordered = -np.sort(-scores, axis=1)
+    return calibrate(list(ordered), scores.argmax(1) == labels, precision=precision)[0]
+
+
+def _figures(
+    made: IntentClassifier, parts: dict[str, tuple[Floats, Labels]], fits: Sequence[tuple[int, HeadFit, dict[str, Any]]]
+) -> tuple[dict[str, Any], NDArray[np.int64]]:
+    """Accuracy in scope by seed; for the chosen one, the threshold's figures and each intent's."""
+    name = "test" if len(parts["test"][1]) else "dev"
+    vectors, labels = parts[name]
+    inside = labels >= 0
+    seeds = []
+    for seed, fit, _ in fits:
+        scores = replace(made, head=fit.head).scores_of(vectors[inside])
+        right = float((scores.argmax(1) == labels[inside]).mean()) if inside.any() else 0.0
+        seeds.append({"seed": seed, "dev": fit.accuracy, name: right, "n_epochs": fit.n_epochs})
+    values = [row[name] for row in seeds]
+    scores = made.scores_of(vectors)
+    matrix = confusion(labels, predicted(scores, made.abstention), len(made.intents))
+    found: dict[str, Any] = {
+        "judged_on": name,
+        "seeds": seeds,
+        "accuracy": statistics.mean(values),
+        "accuracy_std": statistics.stdev(values) if len(values) > 1 else None,
+        "out_of_scope": None,
+        "per_intent": per_intent(matrix, made.intents),
+        "most_confused": most_confused(matrix, made.intents),
+    }
+    if made.abstention is not None:
+        rejection = judge_rejection(scores, labels, made.abstention)
+        found["out_of_scope"] = {**asdict(made.abstention), **rejection.to_dict()}
+    return found, matrix
