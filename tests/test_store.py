@@ -1,5 +1,6 @@
 """The candidate store: what was acknowledged is there, nothing else is, and damage never passes for an answer."""
 
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -18,6 +19,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from polyrank.errors import ArtifactError, DataError, LockedError, PolyrankError, UsageError
 from polyrank.index import Index, Writer, open_index, verify_index, write_index
 from polyrank.index import writer as writer_module
+from polyrank.index.lock import LOCK
 from polyrank.index.store import FILE
 from polyrank.records import Candidate
 from polyrank.search import search
@@ -155,7 +157,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStore = StoreMachine.TestCase
 TestStore.settings = settings(
-    max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=12, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 
@@ -189,8 +191,8 @@ def test_every_flipped_bit_and_every_cut_is_found_or_harmless(tmp_path: Path) ->
     n_found = 0
     for file in sorted(p for p in path.rglob("*") if p.is_file() and p.stat().st_size):
         data = file.read_bytes()
-        # an empty page of SQLite's is thousands of zeros: every byte of what is written, and some of those
-        places = [i for i in range(len(data)) if data[i] or i < 200 or i % 97 == 0]
+        # runs/crash.py flips every bit; here one in some of what is written, and in fewer of an empty page's zeros
+        places = [i for i in range(len(data)) if i % (7 if data[i] or i < 200 else 301) == 0]
         for i in places:
             damaged = bytearray(data)
             damaged[i] ^= 1 << (i % 8)
@@ -201,10 +203,11 @@ def test_every_flipped_bit_and_every_cut_is_found_or_harmless(tmp_path: Path) ->
         for length in (0, 1, len(data) // 2, len(data) - 1):
             file.write_bytes(data[:length])
             answer = or_error(lambda: ask(path))
-            assert answer == 4 or (answer == want and length == len(data) - 1), (file.name, length)
-            assert verify_index(path) or length == len(data) - 1
+            harmless = file.name == LOCK or length == len(data) - 1
+            assert answer == 4 or (answer == want and harmless), (file.name, length)
+            assert verify_index(path) or harmless
         file.write_bytes(data)
-    assert n_found > 500
+    assert n_found > 100
     assert verify_index(path) == []
     assert ask(path) == want
 
@@ -213,7 +216,7 @@ def test_a_damaged_list_of_ids_is_found_before_anything_is_changed(tmp_path: Pat
     path = small(tmp_path / "i", 40)
     file = path / FILE
     data = file.read_bytes()
-    for i in [place for place in range(100, len(data)) if data[place]][::23]:
+    for i in [place for place in range(100, len(data)) if data[place]][::149]:
         file.write_bytes(data[:i] + bytes([data[i] ^ (1 << (i % 8))]) + data[i + 1 :])
         assert or_error(lambda: without_c5(path)) in (4, {f"c{j}" for j in range(40)} - {"c5"})
         shutil.rmtree(path)
@@ -242,7 +245,7 @@ def test_a_lost_matrix_is_made_again_and_a_damaged_one_is_refused(tmp_path: Path
 
 def test_one_writer_at_a_time_and_a_dead_ones_lock_is_free(tmp_path: Path) -> None:
     path = small(tmp_path / "i")
-    with Writer(path), pytest.raises(LockedError, match="being written to by another writer"):
+    with Writer(path), pytest.raises(LockedError, match=f"being written to by process {os.getpid()}; wait"):
         Writer(path)
     code = (
         "import os, sys; from polyrank.index import Writer; w = Writer(sys.argv[1]); print('locked', flush=True);"
@@ -253,9 +256,9 @@ def test_one_writer_at_a_time_and_a_dead_ones_lock_is_free(tmp_path: Path) -> No
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "locked\n"
-        with pytest.raises(LockedError):
+        with pytest.raises(LockedError, match=f"process {child.pid}"):
             Writer(path)
-        with pytest.raises(LockedError):
+        with pytest.raises(LockedError, match=f"process {child.pid}"):
             write_index(path, [], np.zeros((0, D), np.float32), fingerprint="f", model="m", overwrite=True)
         with open_index(path) as index:  # readers do not care
             assert len(content(index)) == 3

@@ -117,6 +117,7 @@ class Session:
         if step.name in ("create", "recreate"):
             again = step.name == "recreate"
             write_index(self.index, step.candidates, vectors, fingerprint="f" * 64, model="m", overwrite=again)
+            return
         if self.writer is None:
             self.writer = Writer(self.index)
         if step.name in ("add", "replace"):

@@ -5,17 +5,24 @@ Knows bytes and folders; refuses to know what they mean.
 
 import ctypes
 import errno
+import glob
 import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from polyrank.errors import ResourceError, UsageError
 
+try:
+    import fcntl
+except ImportError:  # a system without such locks
+    fcntl = None  # type: ignore[assignment]
+
 Place = str | os.PathLike[str]
+LEFTOVER = ".part"  # how the name of a folder ends that is not yet in its place
 
 
 def sync_folder(folder: Path) -> None:
@@ -40,12 +47,13 @@ def write_file(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data``: after a crash it holds all of the old bytes or all of the new ones.
 
     Raises:
-        ResourceError: the disk is full or failing; the old file is intact.
+        ResourceError: the disk is full or failing; the old file is there still, or the new one, whole.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
+    temporary: Path | None = None
     try:
+        make_folders(path.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        temporary = Path(name)
         with os.fdopen(handle, "wb") as stream:
             stream.write(data)
             stream.flush()
@@ -53,7 +61,8 @@ def write_file(path: Path, data: bytes) -> None:
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
         raise disk_error(path, error) from error
 
 
@@ -80,6 +89,8 @@ def check_replaceable(path: Path, *, ours: Collection[str], replace: bool) -> No
 def new_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """Yield a temporary sibling to fill; on success it becomes ``path``, whole and durable, or nothing changes.
 
+    What processes that died at this have left beside ``path`` is removed.
+
     Args:
         path: the folder to be made.
         replace: whether an existing folder may be replaced. The old one is kept until the new one is in place.
@@ -90,28 +101,105 @@ def new_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """
     if not replace:
         check_replaceable(path, ours=(), replace=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    temporary: Path | None = None
     try:
-        yield temporary
-        for entry in sorted(temporary.rglob("*")):
-            sync_folder(entry) if entry.is_dir() else sync_file(entry)
-        sync_folder(temporary)
-        temporary.chmod(0o755)
-        check_replaceable(path, ours=sorted(entry.name for entry in temporary.iterdir()), replace=replace)
-        if not path.exists():
-            temporary.rename(path)
-        elif not _exchange(temporary, path):
-            # without an atomic exchange there is an instant at which neither is in place, and both lie beside it
-            retired = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
-            path.rename(retired / "was")
-            temporary.rename(path)
-            shutil.rmtree(retired)
-        sync_folder(path.parent)
+        with ExitStack() as held:
+            make_folders(path.parent)
+            _remove_leftovers(path)
+            temporary = _temporary_folder(path, held)
+            yield temporary
+            for entry in sorted(temporary.rglob("*")):
+                sync_folder(entry) if entry.is_dir() else sync_file(entry)
+            sync_folder(temporary)
+            temporary.chmod(0o755)
+            check_replaceable(path, ours=sorted(entry.name for entry in temporary.iterdir()), replace=replace)
+            if path.exists():
+                _hold(path, held)  # once it has the temporary name, nobody may take it for a leftover
+                _put_in_place_of(path, temporary)
+            else:
+                _put(path, temporary)
     except OSError as error:
         raise disk_error(path, error) from error
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def make_folders(path: Path) -> None:
+    """Make a folder and those above it; their names are durable, so that a file in it can be."""
+    missing = []
+    while not path.exists():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def _temporary_folder(path: Path, held: ExitStack) -> Path:
+    """An empty sibling that is told from a leftover by the lock that this process has on it."""
+    while True:
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=LEFTOVER, dir=path.parent))
+        with suppress(FileNotFoundError):  # taken for a leftover before it was held
+            if _hold(temporary, held):
+                return temporary
+
+
+def _hold(folder: Path, held: ExitStack) -> bool:
+    """Lock a folder for as long as this process lives; false where another has it or has replaced it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    held.callback(os.close, descriptor)
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system that knows no locks
+        return True
+    return os.path.samestat(folder.stat(), os.fstat(descriptor))
+
+
+def _remove_leftovers(path: Path) -> None:
+    if fcntl is None:  # the living cannot be told from the dead
+        return
+    for entry in path.parent.glob(f".{glob.escape(path.name)}.????????{LEFTOVER}"):
+        with ExitStack() as held, suppress(OSError):
+            if _hold(entry, held):
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+def _put(path: Path, temporary: Path) -> None:
+    temporary.rename(path)
+    try:
+        sync_folder(path.parent)
+    except OSError:
+        path.rename(temporary)  # it is reported as not done, so it must not be there
+        raise
+
+
+def _put_in_place_of(path: Path, temporary: Path) -> None:
+    if _exchange(temporary, path):
+        try:
+            sync_folder(path.parent)
+        except OSError:
+            _exchange(temporary, path)
+            raise
+        return
+    # without an atomic exchange there is an instant at which neither is in place, and both lie beside it
+    retired = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
+    try:
+        path.rename(retired / "was")
+        try:
+            _put(path, temporary)
+        except OSError:
+            (retired / "was").rename(path)
+            raise
+    except OSError:
+        with suppress(OSError):
+            retired.rmdir()
+        raise
+    shutil.rmtree(retired, ignore_errors=True)
 
 
 def _exchange(a: Path, b: Path) -> bool:

@@ -136,13 +136,16 @@ def read_manifest(path: Path) -> dict[str, Any]:
         FileNotFoundError: there is no such folder.
         ArtifactError: the manifest is missing or damaged.
     """
-    path.stat()
     place = path / "manifest.json"
     try:
         data = place.read_bytes()
+    except OSError as error:
+        path.stat()  # a writer may have put another matrix in place of this one
+        raise ArtifactError(f"{place} cannot be read ({error.strerror}); {REMEDY}") from error
+    try:
         document: dict[str, Any] = json.loads(data)
         checksum = document["checksum"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ArtifactError(f"{place} is damaged ({error}); {REMEDY}") from error
     if data != _canonical(document) or checksum != _checksum(document):
         raise ArtifactError(f"{place} is damaged: its checksum does not match; {REMEDY}")
@@ -154,11 +157,16 @@ def verified(path: Path, name: str, document: dict[str, Any]) -> Iterator[Binary
     """A part, open at its start, once all of its bytes have been found to be those that were written.
 
     What is read is what was verified: the same open file, whatever its name means by now.
+
+    Raises:
+        FileNotFoundError: there is no such folder any more.
+        ArtifactError: it is missing or damaged.
     """
     place, written = path / name, document["files"][name]
     try:
         stream = place.open("rb")
     except OSError as error:
+        path.stat()
         raise ArtifactError(f"{place} cannot be read ({error.strerror}); {REMEDY}") from error
     with stream:
         size = os.fstat(stream.fileno()).st_size

@@ -3,9 +3,11 @@
 The mapped matrix is the bulk; rows added since lie in blocks in memory, and rows removed since are marked.
 """
 
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,12 +17,15 @@ import numpy as np
 from polyrank.durable import Place
 from polyrank.errors import ArtifactError
 from polyrank.index.ann import Ann
+from polyrank.index.lock import acknowledged, check_acknowledged
 from polyrank.index.matrix import REMEDY, Block, open_matrix
 from polyrank.index.store import (
     FILE,
     MODULUS,
     Meta,
+    Still,
     connect,
+    log_size,
     read_meta,
     read_rows,
     scan_rows,
@@ -48,52 +53,59 @@ class Index:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
-        self._view: tuple[tuple[Block, ...], tuple[Ann | None, ...]] = ((), ())
-        self._open()
+        self._connection, self._state = self._opened()
 
-    def _open(self) -> None:
-        self._connection = connect(self.path, write=False)
-        try:
-            self._identity = _identity(self.path)
-            self._load()
-        except BaseException:
-            self._connection.close()
-            raise
+    def _opened(self) -> "tuple[sqlite3.Connection, _State]":
+        """A connection and all that is there, from nothing."""
+        while True:
+            place = _identity(
+                self.path, still=True
+            )  # before it is opened: a folder that replaces it meanwhile shows later
+            try:
+                with ExitStack() as held:
+                    connection = connect(self.path, write=False)
+                    held.callback(connection.close)
+                    state = self._loaded(connection, None)
+                    held.pop_all()
+                return connection, replace(state, place=place if isinstance(connection, Still) else place[:2])
+            except ArtifactError:
+                if _identity(self.path) == place[:2]:
+                    raise
 
     @property
     def fingerprint(self) -> str:
         """Of the encoder that made the vectors."""
-        return self._meta.fingerprint
+        return self._state.meta.fingerprint
 
     @property
     def model(self) -> str:
         """Where that encoder's folder was."""
-        return self._meta.model
+        return self._state.meta.model
 
     @property
     def dimension(self) -> int:
         """D."""
-        return self._meta.dimension
+        return self._state.meta.dimension
 
     @property
     def change(self) -> int:
         """Number of the last change that was taken in."""
-        return self._meta.change
+        return self._state.meta.change
 
     def __len__(self) -> int:
-        return self._meta.n
+        return self._state.meta.n
 
     def blocks(self) -> tuple[Block, ...]:
         """One consistent view of all live vectors, which later changes leave as it is."""
-        return self._view[0]
+        return self._state.view[0]
 
     def view(self) -> tuple[tuple[Block, ...], tuple[Ann | None, ...]]:
         """``blocks`` and ``product_indexes`` of one moment."""
-        return self._view
+        return self._state.view
 
     def product_indexes(self) -> tuple[Ann | None, ...]:
         """An inner-product index of each of ``blocks()``, where there is one; take both from one view."""
-        return self._view[1]
+        return self._state.view[1]
 
     def candidates(self, rows: Sequence[int]) -> list[Candidate]:
         """Candidates by row, in the order asked for.
@@ -118,20 +130,29 @@ class Index:
         """Take in what was committed since; whether anything changed. Microseconds when nothing did.
 
         Raises:
-            ArtifactError: what was committed is damaged; the earlier view stays.
+            ArtifactError: what was committed is damaged, or of another encoder; the earlier view stays.
         """
         with self._lock:
-            if _identity(self.path) != self._identity:  # the whole folder was replaced
+            still = isinstance(self._connection, Still)
+            if _identity(self.path, still=still) != self._state.place:  # the whole folder was replaced
+                connection, state = self._opened()
+                try:
+                    check_fingerprint(state.meta.fingerprint, self.fingerprint, self.path)
+                except ArtifactError:
+                    connection.close()
+                    raise
                 self._connection.close()
-                self._open()
+                self._connection, self._state = connection, state
                 return True
-            if self._data_version() == self._seen:
+            if self._version(self._connection) == self._state.version:
                 return False
-            return self._load()
+            known = self._state
+            self._state = replace(self._loaded(self._connection, known), place=known.place)
+            return self._state.view is not known.view
 
     def info(self) -> dict[str, Any]:
         """What the index says of itself."""
-        meta = self._meta
+        meta = self._state.meta
         return {
             "format": meta.format,
             "written_by": meta.written_by,
@@ -158,36 +179,35 @@ class Index:
     ) -> None:
         self.close()
 
-    def _data_version(self) -> int:
+    def _version(self, connection: sqlite3.Connection) -> int:
+        """A number that changes with every commit of others."""
         with sqlite_errors(self.path):
-            return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+            return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
-    def _load(self, *, rebuild: bool = False) -> bool:
-        """Bring the view up to the last change; whether that is another one than before."""
+    def _loaded(self, connection: sqlite3.Connection, known: "_State | None") -> "_State":
+        """What is there as of the last change, by way of what is known."""
         try:
-            return self._load_once(rebuild)
+            return self._loaded_once(connection, known, rebuild=False)
         except FileNotFoundError:
             # a writer swapped the matrix since this view began; or else it is gone, and the truth has all that it had
-            return self._load(rebuild=True)
+            return self._loaded_once(connection, known, rebuild=True)
 
-    def _load_once(self, rebuild: bool) -> bool:
-        self._seen = self._data_version()
-        with transaction(self._connection, self.path, write=False):
-            meta = read_meta(self._connection, self.path)
-            known: Meta | None = getattr(self, "_meta", None)
-            if known is not None and known.change == meta.change:
-                self._meta = meta
-                return False
-            if known is not None and known.change >= meta.matrix_change:
-                view = _View(
-                    list(self.blocks()), known.change, known.digest, self._view[1][0] if self._view[1] else None
-                )
+    def _loaded_once(self, connection: sqlite3.Connection, known: "_State | None", *, rebuild: bool) -> "_State":
+        version = self._version(connection)
+        expected = acknowledged(self.path)
+        with transaction(connection, self.path, write=False):
+            meta = read_meta(connection, self.path)
+            check_acknowledged(self.path, meta.change, expected)
+            if known is not None and known.meta.change == meta.change:
+                return replace(known, meta=meta, version=version)
+            if known is not None and known.meta.change >= meta.matrix_change:
+                blocks, indexes = known.view
+                view = _View(list(blocks), known.meta.change, known.meta.digest, indexes[0] if indexes else None)
             else:
                 view = self._from_matrix(meta, rebuild)
-            view.follow(self, meta)
+            view.follow(connection, self.path, meta)
         indexes = (view.ann, *(None for _ in view.blocks[1:])) if view.blocks else ()
-        self._view, self._meta = (tuple(view.blocks), indexes), meta
-        return True
+        return _State(meta, (tuple(view.blocks), indexes), version)
 
     def _from_matrix(self, meta: Meta, rebuild: bool) -> "_View":
         if not meta.matrix:
@@ -205,20 +225,37 @@ class Index:
         return _View([block] if len(block.rows) else [], found.change, found.digest, found.ann)
 
 
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What an index has taken in, all of one change; replaced as a whole.
+
+    Args:
+        meta: as of that change.
+        view: blocks, and the inner-product index of each.
+        version: SQLite's number for what was read.
+        place: which file it was read from.
+    """
+
+    meta: Meta
+    view: tuple[tuple[Block, ...], tuple[Ann | None, ...]]
+    version: int
+    place: tuple[int, ...] = ()
+
+
 class _View:
     """Blocks as of a change, on their way to a later one."""
 
     def __init__(self, blocks: list[Block], change: int, digest: int, ann: Ann | None = None) -> None:
         self.blocks, self.change, self.digest, self.ann = blocks, change, digest, ann  # ann: of the first block
 
-    def follow(self, index: Index, meta: Meta) -> None:
+    def follow(self, connection: sqlite3.Connection, path: Path, meta: Meta) -> None:
         """Take in what was added and removed after ``change``."""
-        connection, path = index._connection, index.path
+        last = max((int(block.rows[-1]) for block in self.blocks if len(block.rows)), default=0)
         with sqlite_errors(path):
             removed = connection.execute("SELECT row, digest FROM removed WHERE change > ?", (self.change,)).fetchall()
         self._remove({int(row): int.from_bytes(digest, "little") for row, digest in removed})
         rows, vectors = [], []
-        for found in scan_rows(connection, path, after_change=self.change):
+        for found in scan_rows(connection, path, after=last):
             rows.append(found.row)
             vectors.append(found.vector)
             self.digest += int.from_bytes(found.digest, "little")
@@ -254,12 +291,14 @@ def _joined(blocks: Sequence[Block]) -> Block:
     )
 
 
-def _identity(path: Path) -> tuple[int, int]:
+def _identity(path: Path, *, still: bool = False) -> tuple[int, ...]:
+    """Which file it is; of one that is taken to stand still, also whether it does."""
     try:
         status = (path / FILE).stat()
     except FileNotFoundError:
         return (0, 0)
-    return status.st_dev, status.st_ino
+    known = (status.st_dev, status.st_ino)
+    return (*known, status.st_mtime_ns, status.st_size, log_size(path)) if still else known
 
 
 def open_index(path: Place, *, fingerprint: str | None = None) -> Index:

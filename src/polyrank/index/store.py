@@ -25,6 +25,7 @@ FORMAT = 2
 FILE = "candidates.db"
 MODULUS = 1 << 256
 REMEDY = "restore the index from a snapshot or build it again"
+CANNOT = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_NOMEM")
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -96,11 +97,16 @@ def row_digest(row: int, id_: str, text: str, metadata: str, change: int, vector
     return whole.digest()
 
 
+class Still(sqlite3.Connection):
+    """To a file at a place that cannot be written to, which is taken not to change."""
+
+
 def connect(path: Path, *, write: bool) -> sqlite3.Connection:
     """Open the index's file; a reader's connection cannot change it.
 
     Raises:
         ArtifactError: it is missing or no such file.
+        ResourceError: the disk is full or failing.
     """
     place = path / FILE
     if not place.exists():
@@ -109,19 +115,27 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
         connection = _open(place, "mode=rw")
         try:
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()
-        except sqlite3.OperationalError:  # a place that cannot be written to, such as read-only media
+        except sqlite3.OperationalError:  # a place that cannot be written to: read-only media, a full disk
             connection.close()
-            if write:
+            if write or log_size(path):  # what is in the log would not be seen
                 raise
-            connection = _open(place, "mode=ro&immutable=1")
+            connection = _open(place, "mode=ro&immutable=1", Still)
         connection.execute("PRAGMA synchronous=FULL" if write else "PRAGMA query_only=ON")
         return connection
 
 
-def _open(place: Path, mode: str) -> sqlite3.Connection:
+def _open(place: Path, mode: str, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
     # autocommit: transactions are begun by name; a connection is used under its owner's lock
     uri = f"{place.absolute().as_uri()}?{mode}"
-    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=30)
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=30, factory=kind)
+
+
+def log_size(path: Path) -> int:
+    """Bytes of SQLite's log, which holds what was committed and is not yet in the file."""
+    try:
+        return (path / f"{FILE}-wal").stat().st_size
+    except OSError:
+        return 0
 
 
 @contextmanager
@@ -136,8 +150,8 @@ def sqlite_errors(path: Path) -> Iterator[None]:
 def _translated(path: Path, error: Exception) -> PolyrankError:
     name = getattr(error, "sqlite_errorname", "") or ""
     place = path / FILE
-    if name.startswith(("SQLITE_FULL", "SQLITE_IOERR")) and "SHORT_READ" not in name and "CORRUPT" not in name:
-        return ResourceError(f"cannot write {place}: {error}; free some space or mend the disk and do it again")
+    if name.startswith(CANNOT) and "SHORT_READ" not in name and "CORRUPT" not in name:
+        return ResourceError(f"cannot work on {place}: {error}; free some space or mend the disk and do it again")
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return LockedError(f"{place} is locked by another process; wait until it has finished")
     return ArtifactError(f"{place} is damaged ({error}); {REMEDY}")
@@ -256,17 +270,28 @@ def read_rows(connection: sqlite3.Connection, path: Path, rows: Sequence[int]) -
     return found
 
 
-def scan_rows(connection: sqlite3.Connection, path: Path, *, after_change: int = 0) -> Iterator[Row]:
-    """Rows that a later change than ``after_change`` added, by number, each checked.
+def scan_rows(connection: sqlite3.Connection, path: Path, *, after: int = 0) -> Iterator[Row]:
+    """Rows of a higher number than ``after``, by number, each checked.
 
     Raises:
         ArtifactError: one is altered or has lost its vector.
     """
     with sqlite_errors(path):
-        query = f"SELECT {_COLUMNS} FROM candidates c LEFT JOIN vectors v ON v.row = c.row"
-        where = " WHERE c.change > ?" if after_change else " WHERE ? = 0"
-        for values in connection.execute(f"{query}{where} ORDER BY c.row", (after_change,)):
+        query = f"SELECT {_COLUMNS} FROM candidates c LEFT JOIN vectors v ON v.row = c.row WHERE c.row > ?"
+        for values in connection.execute(f"{query} ORDER BY c.row", (after,)):
             yield _checked(path, values)
+
+
+def count_since(connection: sqlite3.Connection, path: Path, change: int) -> int:
+    """How many rows were added and removed after a change; the work is that number, whatever N is."""
+    with sqlite_errors(path):
+        added = 0
+        for (number,) in connection.execute("SELECT change FROM candidates ORDER BY row DESC"):
+            if number <= change:  # rows are numbered in the order of their changes
+                break
+            added += 1
+        query = "SELECT count(*) FROM removed WHERE change > ?"
+        return added + int(connection.execute(query, (change,)).fetchone()[0])
 
 
 def _checked(path: Path, values: tuple[Any, ...]) -> Row:

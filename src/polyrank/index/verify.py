@@ -1,5 +1,6 @@
 """Everything that is wrong with an index, as sentences. No torch."""
 
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +8,10 @@ import numpy as np
 from polyrank.durable import Place
 from polyrank.errors import PolyrankError
 from polyrank.index import store
-from polyrank.index.matrix import open_matrix, read_manifest, verified
+from polyrank.index.lock import acknowledged, check_acknowledged
+from polyrank.index.matrix import REMEDY, open_matrix, read_manifest, verified
 from polyrank.index.reader import open_index
-from polyrank.index.store import FILE, Meta
+from polyrank.index.store import FILE
 
 
 def verify_index(path: Place) -> list[str]:
@@ -19,6 +21,7 @@ def verify_index(path: Place) -> list[str]:
         connection = store.connect(place, write=False)
     except PolyrankError as error:
         return [str(error)]
+    expected = acknowledged(place)
     problems: list[str] = []
     try:
         with store.transaction(connection, place, write=False):
@@ -33,11 +36,12 @@ def verify_index(path: Place) -> list[str]:
                     f"{place / FILE} is damaged: its {n:,} rows are not the {meta.n:,} that were written;"
                     f" {store.REMEDY}"
                 )
+            check_acknowledged(place, meta.change, expected)
+        problems += _matrix_problems(connection, place)
     except PolyrankError as error:
-        return [*problems, str(error)]
+        problems.append(str(error))
     finally:
         connection.close()
-    problems += _matrix_problems(place, meta)
     if not problems:
         try:
             open_index(place).close()
@@ -46,10 +50,18 @@ def verify_index(path: Place) -> list[str]:
     return problems
 
 
-def _matrix_problems(place: Path, meta: Meta) -> list[str]:
-    folder = place / meta.matrix
-    if not meta.matrix or not folder.exists():
-        return []  # derived, and made again from the truth
+def _matrix_problems(connection: sqlite3.Connection, place: Path) -> list[str]:
+    while True:
+        name = store.read_meta(connection, place).matrix
+        if not name or not (place / name).exists():
+            return []  # derived, and made again from the truth
+        try:
+            return _problems_of(place / name)
+        except FileNotFoundError:  # a writer has put another in its place
+            continue
+
+
+def _problems_of(folder: Path) -> list[str]:
     problems = []
     try:
         document = read_manifest(folder)
@@ -62,7 +74,7 @@ def _matrix_problems(place: Path, meta: Meta) -> list[str]:
         if not problems:
             rows = open_matrix(folder).block.rows
             if (np.diff(rows) <= 0).any():
-                problems.append(f"{folder / 'rows.npy'} is not in order; build the index again")
+                problems.append(f"{folder / 'rows.npy'} is not in order; {REMEDY}")
     except PolyrankError as error:
         problems.append(str(error))
     return problems

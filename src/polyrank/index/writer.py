@@ -4,13 +4,12 @@ The matrix is made anew in a background thread when enough was added and removed
 """
 
 import dataclasses
-import fcntl
 import os
 import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,8 +17,8 @@ from typing import Self
 import numpy as np
 
 from polyrank.durable import Place, check_replaceable, new_folder
-from polyrank.errors import ArtifactError, LockedError
-from polyrank.index import store
+from polyrank.errors import ArtifactError, PolyrankError, ResourceError
+from polyrank.index import lock, store
 from polyrank.index.checks import (
     Vectors,
     as_vectors,
@@ -33,10 +32,10 @@ from polyrank.index.reader import Index, check_fingerprint
 from polyrank.index.store import FILE, Meta
 from polyrank.records import Candidate
 
-LOCK = "writer.lock"
 OURS = (FILE, "index.json")  # what tells an index from other folders; the second was in earlier ones
 MIN_STALE, STALE_SHARE = 10_000, 0.2  # rows added and removed since the matrix, beyond which it is made anew
 ROWS_AT_A_TIME = 1024
+PATIENCE_MS = 1000
 
 
 def write_index(
@@ -76,9 +75,11 @@ def write_index(
         vectors = _slices(vectors)
     else:
         check_candidates(candidates)
-    guard = _lock(place) if overwrite and (place / FILE).exists() else nullcontext()
-    with guard, new_folder(place, replace=overwrite) as folder:
-        _write(folder, candidates, vectors, Meta(fingerprint, model, dimension=0, change=1, ann=ann))
+    with ExitStack() as guard:
+        if overwrite and (place / FILE).exists():
+            _take(guard, place)
+        with new_folder(place, replace=overwrite) as folder:
+            _write(folder, candidates, vectors, Meta(fingerprint, model, dimension=0, change=1, ann=ann))
 
 
 def _write(folder: Path, candidates: Sequence[Candidate], parts: Iterable[Vectors], meta: Meta) -> None:
@@ -96,7 +97,7 @@ def _write(folder: Path, candidates: Sequence[Candidate], parts: Iterable[Vector
             store.finish(connection)
     finally:
         connection.close()
-    (folder / LOCK).touch()
+    lock.write_lock(folder, meta.change)
 
 
 def _slices(vectors: Vectors) -> Iterator[Vectors]:
@@ -129,18 +130,19 @@ class Writer:
         self._mutex = threading.RLock()
         self._compaction: threading.Thread | None = None
         self._failure: Exception | None = None
-        self._connection = store.connect(self.path, write=True)
-        self._locked = ExitStack()
-        try:
-            self._locked.enter_context(_lock(self.path))
+        with ExitStack() as held:
+            if (self.path / FILE).exists():
+                # before anything is opened: an index that is replaced meanwhile would be written to in vain
+                self._lock = _take(held, self.path)
+            self._connection = store.connect(self.path, write=True)
+            held.callback(self._connection.close)
+            expected = lock.acknowledged(self.path)
             self._meta = self._checked_meta()
+            lock.check_acknowledged(self.path, self._meta.change, expected)
             if fingerprint is not None:
                 check_fingerprint(self._meta.fingerprint, fingerprint, self.path)
             self._sweep()
-        except BaseException:
-            self._connection.close()
-            self._locked.close()
-            raise
+            self._held = held.pop_all()
 
     def _checked_meta(self) -> Meta:
         """A damaged list of ids could hide a candidate from ``remove``, so it is checked before anything is changed."""
@@ -238,19 +240,12 @@ class Writer:
             meta = change(dataclasses.replace(self._meta, change=self._meta.change + 1))
             store.write_meta(self._connection, meta)
         self._meta = meta
-        self._compact_if_due()
+        self._lock.acknowledge(meta.change)
+        with suppress(PolyrankError, RuntimeError):  # the change is durable, whatever comes of this
+            n_stale = store.count_since(self._connection, self.path, meta.matrix_change)
+            if n_stale > max(MIN_STALE, STALE_SHARE * meta.n):
+                self._start_compaction()
         return meta
-
-    def _compact_if_due(self) -> None:
-        with store.sqlite_errors(self.path):
-            added, removed = (
-                self._connection.execute(
-                    f"SELECT count(*) FROM {table} WHERE change > ?", (self._meta.matrix_change,)
-                ).fetchone()[0]
-                for table in ("candidates", "removed")
-            )
-        if added + removed > max(MIN_STALE, STALE_SHARE * self._meta.n):
-            self._start_compaction()
 
     def compact(self) -> None:
         """Make the matrix anew from the truth and wait for it. Readers go on with the old one until they refresh.
@@ -265,6 +260,7 @@ class Writer:
 
     def _start_compaction(self) -> None:
         if self._compaction is None or not self._compaction.is_alive():
+            self._failure = None  # of one that this one makes up for
             self._compaction = threading.Thread(target=self._compact, name="polyrank-compaction", daemon=True)
             self._compaction.start()
 
@@ -283,9 +279,15 @@ class Writer:
                     store.write_meta(self._connection, meta)
                     self._connection.execute("DELETE FROM removed WHERE change <= ?", (made.matrix_change,))
                 self._meta = meta
-            shutil.rmtree(self.path / old, ignore_errors=True) if old else None
+            self._drop(self.path / old) if old else None
         except Exception as error:
             self._failure = error
+
+    def _drop(self, matrix: Path) -> None:
+        """Readers that are about to open it find it gone as a whole, and look for its successor."""
+        with suppress(OSError):
+            gone = matrix.rename(matrix.with_name(f".{matrix.name}"))
+            shutil.rmtree(gone, ignore_errors=True)
 
     def _wait(self) -> None:
         if self._compaction is not None:
@@ -308,18 +310,20 @@ class Writer:
             finally:
                 copy.close()
             if self._meta.matrix and (self.path / self._meta.matrix).is_dir():
-                shutil.copytree(self.path / self._meta.matrix, folder / self._meta.matrix)
-            (folder / LOCK).touch()
+                (folder / self._meta.matrix).mkdir()
+                for part in sorted((self.path / self._meta.matrix).iterdir()):
+                    shutil.copyfile(part, folder / self._meta.matrix / part.name)
+            lock.write_lock(folder, self._meta.change)
 
     def close(self) -> None:
         """Wait for a compaction under way, fold the log into the file, and let others write."""
         try:
             self._wait()
             with self._mutex, store.sqlite_errors(self.path):
+                self._connection.execute(f"PRAGMA busy_timeout={PATIENCE_MS}")  # for readers in the midst of it
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         finally:
-            self._connection.close()
-            self._locked.close()
+            self._held.close()
 
     def __enter__(self) -> Self:
         return self
@@ -330,22 +334,11 @@ class Writer:
         self.close()
 
 
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """The right to write, for as long as this process lives.
-
-    Raises:
-        LockedError: another has it.
-    """
-    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+def _take(held: ExitStack, path: Path) -> lock.Lock:
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise LockedError(f"{path} is being written to by another writer; wait until it has finished") from error
-        yield
-    finally:
-        os.close(descriptor)
+        return held.enter_context(lock.hold(path))
+    except OSError as error:
+        raise ResourceError(f"cannot write to {path}: {error.strerror}; free some space or mend the disk") from error
 
 
 class KnownVectors:
@@ -357,7 +350,9 @@ class KnownVectors:
 
     def __init__(self, index: Index) -> None:
         self._blocks = index.blocks()
-        self._rows = {candidate.text: row for row, candidate in index.iter_candidates()}
+        held = {row for block in self._blocks for row in block.rows.tolist()}
+        # what a writer has added since is not in the blocks
+        self._rows = {candidate.text: row for row, candidate in index.iter_candidates() if row in held}
 
     def __contains__(self, text: str) -> bool:
         return text in self._rows

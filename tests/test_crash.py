@@ -1,0 +1,90 @@
+"""Crashes, failing disks and damage: a short version of runs/crash.py, which has the rest."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMAND = Path(__file__).parents[1] / "runs" / "crash.py"
+sys.path.insert(0, str(COMMAND.parent))
+
+from crashes import faults  # noqa: E402
+from crashes.disk import CREATE, EXCHANGE, MKDIR, RENAME, SYNC, UNLINK, WRITE, Change, Disk  # noqa: E402
+from crashes.workload import held_by, script  # noqa: E402
+
+
+def crash(*options: str) -> dict[str, Any]:
+    """A run of the command; its summary."""
+    done = subprocess.run([sys.executable, COMMAND, *options], capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout, done.stderr
+    summary: dict[str, Any] = json.loads(done.stdout)
+    assert [text for tally in summary.values() for text in tally["violations"]] == []
+    assert done.returncode == 0
+    return summary
+
+
+def test_a_killed_writer_loses_nothing_and_brings_nothing_back() -> None:
+    assert crash("--kills", "25", "--seed", "5")["kills"]["n"] == 25
+
+
+@pytest.mark.skipif(faults.compiler() is None, reason="needs a C compiler")
+def test_every_durable_call_may_fail_or_be_the_last() -> None:
+    found = crash("--calls", "1", "--every", "29", "--seed", "1")["calls"]
+    assert found["n_calls"] > 100
+    assert found["outcomes"]["killed"] > 5
+    assert found["outcomes"]["EIO: reported"] > 2
+
+
+@pytest.mark.skipif(faults.compiler() is None, reason="needs a C compiler")
+def test_a_power_loss_keeps_what_was_acknowledged() -> None:
+    assert crash("--power", "1", "--every", "5", "--seed", "2")["power"]["n"] > 50
+
+
+def test_damage_is_refused_or_harmless() -> None:
+    found = crash("--flips", "1", "--every", "211", "--seed", "3")
+    assert found["flips"]["outcomes"]["refused"] > 100
+    assert found["removals"]["outcomes"]["refused"] > 5
+
+
+def test_the_script_says_what_is_there() -> None:
+    plan = script(0)
+    assert plan.held[0] is None
+    assert [step.name for step in plan.steps].count("recreate") == 1
+    for step, before, after in zip(plan.steps[1:], plan.held[1:], plan.held[2:], strict=False):
+        assert before is not None
+        assert after is not None
+        if step.name == "remove":
+            assert set(before) - set(after) == set(step.ids) - {"unknown"}
+        if step.name in ("compact", "snapshot", "reopen"):
+            assert before == after
+
+
+def test_nothing_is_held_by_a_place_that_is_not_there(tmp_path: Path) -> None:
+    assert held_by(tmp_path / "none") is None
+
+
+def test_power_loss_leaves_what_was_synced(tmp_path: Path) -> None:
+    """By hand: bytes need a sync of the file, names one of the folder; a rename is one step."""
+    disk, root = Disk(Path("/d")), tmp_path
+
+    def left(*changes: tuple[int, str, str, bytes]) -> dict[str, bytes]:
+        for kind, path, other, data in changes:
+            disk.apply(Change(kind, path, other, 0, data))
+        place = root / str(len(list(root.iterdir())))
+        place.mkdir()
+        disk.leave(place, None)
+        return {str(p.relative_to(place)): p.read_bytes() for p in sorted(place.rglob("*")) if p.is_file()}
+
+    assert left((CREATE, "/d/a", "", b""), (WRITE, "/d/a", "", b"one"), (SYNC, "/d/a", "", b"")) == {}
+    assert left((SYNC, "/d", "", b"")) == {"a": b"one"}
+    assert left((WRITE, "/d/a", "", b"two"), (MKDIR, "/d/f", "", b""), (RENAME, "/d/a", "/d/b", b"")) == {"a": b"one"}
+    assert left((SYNC, "/d", "", b"")) == {"b": b"one"}
+    assert left((SYNC, "/d/b", "", b""), (CREATE, "/d/f/c", "", b""), (SYNC, "/d/f", "", b"")) == {
+        "b": b"two",
+        "f/c": b"",
+    }
+    assert left((EXCHANGE, "/d/f", "/d/b", b""), (SYNC, "/d", "", b"")) == {"b/c": b"", "f": b"two"}
+    assert left((UNLINK, "/d/f", "", b"")) == {"b/c": b"", "f": b"two"}
