@@ -1,4 +1,4 @@
-"""From a name on the command line to a Scorer: a model folder, "bm25", "tfidf" or "untuned:BACKBONE"."""
+"""From a name on the command line to a Scorer: a model or map folder, "bm25", "tfidf" or "untuned:BACKBONE"."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +8,9 @@ from polyrank.errors import UsageError
 from polyrank.index import BM25, TfIdf
 from polyrank.inference import Encoder, Scorer, load_scorer, untuned_scorer
 from polyrank.records import Candidate, Example
+from polyrank.response_map import KIND as MAP
+from polyrank.response_map import load_map
+from polyrank.tensor_folder import is_folder_of
 
 
 def open_scorer(
@@ -21,7 +24,7 @@ def open_scorer(
     """The Scorer that ``name`` means.
 
     Args:
-        name: "bm25", "tfidf", "untuned:embedded", "untuned:FOLDER", or a model folder.
+        name: "bm25", "tfidf", "untuned:embedded", "untuned:FOLDER", or a model or map folder.
         examples, pool: lexical scorers learn word statistics from their distinct candidates; nobody is told which of
             them are right.
         device: for networks.
@@ -35,16 +38,30 @@ def open_scorer(
         return untuned_scorer(name.removeprefix("untuned:"), policy, device=device)
     if not Path(name).is_dir():
         raise UsageError(f"{name} is no model folder; give one, or bm25, tfidf or untuned:embedded")
-    return load_scorer(Path(name), device=device)
+    return _open_folder(Path(name), device)
+
+
+def _open_folder(path: Path, device: str) -> Scorer:
+    """A model folder, or a map with the frozen encoder that it belongs to."""
+    if not is_folder_of(path, MAP):
+        return load_scorer(path, device=device)
+
+    def open_encoder(name: str) -> Encoder:
+        scorer = open_scorer(name, device=device)
+        if not isinstance(scorer, Encoder):
+            raise UsageError(f"{name} has no vectors to map; {path} needs the encoder that it was fitted on")
+        return scorer
+
+    return load_map(path, open_encoder)
 
 
 def load_encoder(path: Path, *, device: str = "auto") -> Encoder:
-    """A model folder as an Encoder.
+    """A model or map folder as an Encoder.
 
     Raises:
         UsageError: it is a Cross-encoder, which has no vectors to index.
     """
-    scorer = load_scorer(path, device=device)
+    scorer = _open_folder(path, device)
     if not isinstance(scorer, Encoder):
         raise UsageError(f"{path} is a Cross-encoder, which has no vectors to index; give a Bi- or Poly-encoder")
     return scorer

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from polyrank import __version__
-from polyrank.cli import answering, benches, data, evaluation, indexing, intents, pipelines, training
+from polyrank.cli import answering, benches, data, evaluation, indexing, intents, maps, pipelines, training
 from polyrank.cli.console import talk
 from polyrank.errors import PolyrankError
 
@@ -45,6 +45,7 @@ def options(
 app.command("quickstart")(training.quickstart)
 app.command("import")(data.import_)
 app.command("train")(training.train)
+app.command("map")(maps.map_)
 app.command("evaluate")(evaluation.evaluate)
 app.command("compare")(evaluation.compare)
 app.command("respond")(answering.respond)

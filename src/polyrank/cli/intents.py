@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from polyrank.cli.console import console, talk
-from polyrank.errors import UsageError
+from polyrank.cli.console import talk
+from polyrank.cli.progress import WorkDisplay, numbers
 
 intents_app = typer.Typer(no_args_is_help=True, help="Classify utterances on the vectors of an encoder.")
 
@@ -55,11 +55,11 @@ def intents_train(
         splits = dataclasses.replace(splits, test=intents.read_utterances(test, out_of_scope=out_of_scope))
     talk(f"{data}: {splits}")
     grid = intents.Grid(
-        hidden_dim=tuple(_numbers(hidden, int, "--hidden")),
-        dropout=tuple(_numbers(dropout, float, "--dropout")),
-        lr=tuple(_numbers(lr, float, "--lr")),
+        hidden_dim=tuple(numbers(hidden, int, "--hidden")),
+        dropout=tuple(numbers(dropout, float, "--dropout")),
+        lr=tuple(numbers(lr, float, "--lr")),
     )
-    with _Progress() as progress:
+    with WorkDisplay() as display:
         result = intents.train_intents(
             splits,
             intents.open_encoder(encoder, device=device),
@@ -67,12 +67,12 @@ def intents_train(
             layer=layer,
             grid=grid,
             n_few_shot=few_shot,
-            seeds=_numbers(seeds, int, "--seeds"),
+            seeds=numbers(seeds, int, "--seeds"),
             aim=intents.read_aim(aim),
             precision=precision,
             max_epochs=max_epochs,
             cache=cache,
-            report=progress.report,
+            report=display.report,
         )
     intents.save_intents(output, result.classifier, replace=overwrite)
     if plot is not None:
@@ -83,42 +83,6 @@ def intents_train(
         return
     _show(result.figures)
     talk(f"{output}: try it with polyrank intents predict {output}")
-
-
-def _numbers(text: str, kind: Any, option: str) -> list[Any]:
-    try:
-        return [kind(part) for part in text.split(",") if part.strip()]
-    except ValueError as error:
-        raise UsageError(f"{option} {text!r} is no list of numbers; write them with commas between") from error
-
-
-class _Progress:
-    """A live bar for each thing that is done; plain lines where stderr is no terminal."""
-
-    def __init__(self) -> None:
-        from rich.progress import Progress
-
-        self.progress = Progress(console=console(), disable=not console().is_terminal, transient=True)
-        self.tasks: dict[str, Any] = {}
-
-    def __enter__(self) -> "_Progress":
-        self.progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.progress.stop()
-
-    def report(self, what: str, done: int, total: int) -> None:
-        """``what`` is a name and, behind a comma, a note; a note of the grid counts as one more point done."""
-        name, comma, _ = what.partition(",")
-        if name not in self.tasks:
-            self.tasks[name] = self.progress.add_task(name, total=total)
-        if comma:
-            self.progress.update(self.tasks[name], advance=done, description=what)
-        else:
-            self.progress.update(self.tasks[name], completed=done)
-        if not console().is_terminal and (comma or done == total):
-            talk(what)
 
 
 def _show(figures: dict[str, Any]) -> None:

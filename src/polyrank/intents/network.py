@@ -199,7 +199,7 @@ def search(
     seed: int,
     patience: int = 5,
     max_epochs: int = 200,
-    report: Callable[[HeadFit], None] = lambda fit: None,
+    report: Callable[[HeadFit, int, int], None] = lambda fit, done, total: None,
 ) -> tuple[HeadFit, list[HeadFit]]:
     """The best point of the grid, and all of them; points that diverge are left out.
 
@@ -211,12 +211,12 @@ def search(
     if not points:
         raise ConfigError("the grid is empty; give at least one hidden size, dropout and learning rate")
     found: list[HeadFit] = []
-    for config in points:
+    for number, config in enumerate(points, 1):
         try:
             found.append(fit_head(train, dev, n_intents, config, seed=seed, patience=patience, max_epochs=max_epochs))
         except DivergedError:
             continue
-        report(found[-1])
+        report(found[-1], number, len(points))
     if not found:
         raise DivergedError(f"every learning rate of {grid.lr} diverged; give smaller ones")
     return max(found, key=lambda fit: fit.rank), found

@@ -155,7 +155,6 @@ def train_intents(
 
     parts = {name: encoded(part, name) for name, part in (("train", train), ("dev", dev), ("test", splits.test))}
     trials: list[HeadFit] = []
-    points = list((grid or Grid()).points())
     fits: list[tuple[int, HeadFit, dict[str, Any]]] = []
     for seed in seeds:
         rows, dev_rows = _rows(train, dev, n_few_shot, seed)
@@ -170,7 +169,7 @@ def train_intents(
                 seed=seed,
                 patience=patience,
                 max_epochs=max_epochs,
-                report=lambda fit: report(f"grid, {fit.accuracy:.1%} at {_named(fit)}", 1, len(points)),
+                report=lambda fit, done, total: report(f"grid, {fit.accuracy:.1%} at {_named(fit)}", done, total),
             )
         else:
             best = fit_head(*own, len(intents), best.config, seed=seed, patience=patience, max_epochs=max_epochs)

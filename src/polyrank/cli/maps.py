@@ -1,0 +1,67 @@
+"""``polyrank map``: a learnt linear map of response vectors on a frozen encoder, the MAP baseline."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from polyrank.cli.console import talk
+from polyrank.cli.progress import WorkDisplay, numbers
+
+
+def map_(
+    data: Annotated[Path, typer.Argument(help="Training examples: pairs, dialogues or candidate lists.")],
+    valid: Annotated[Path, typer.Option(help="Candidate lists to choose and to stop by.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The map's folder to make.")],
+    encoder: Annotated[str, typer.Option(help="A model folder or untuned:BACKBONE; it stays as it is.")] = (
+        "untuned:embedded"
+    ),
+    speaker: Annotated[str | None, typer.Option(help="For dialogues, learn only this speaker's turns.")] = None,
+    max_train: Annotated[int | None, typer.Option(min=2, help="Use a random subset of so many pairs.")] = 20_000,
+    max_valid: Annotated[int | None, typer.Option(min=1, help="Use the first N validation lists.")] = 500,
+    lr: Annotated[str, typer.Option(help="Learning rates to try.")] = "1e-3,3e-4",
+    l2: Annotated[str, typer.Option(help="Decays towards the identity to try.")] = "1e-2,1e-3",
+    batch_size: Annotated[int, typer.Option(min=2, help="Pairs per step.")] = 256,
+    max_epochs: Annotated[int, typer.Option(min=0, help="Most epochs.")] = 30,
+    seed: Annotated[int, typer.Option(min=0, help="Of the order.")] = 1,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier map.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Fit a map of response vectors into context space on cached encodings; evaluate, index and respond take it."""
+    from polyrank.config import BiConfig, DataConfig, Recipe
+    from polyrank.errors import UsageError
+    from polyrank.inference import Encoder
+    from polyrank.response_map import MapConfig, check_map_place, fit_response_map, save_map
+    from polyrank.scorers import open_scorer
+    from polyrank.training.recipe import load_data
+
+    check_map_place(output, replace=overwrite)
+    config = MapConfig(
+        lr=tuple(numbers(lr, float, "--lr")),
+        l2=tuple(numbers(l2, float, "--l2")),
+        batch_size=batch_size,
+        max_epochs=max_epochs,
+        seed=seed,
+    )
+    settings = DataConfig(train=str(data), valid=str(valid), speaker=speaker, max_train=max_train, max_valid=max_valid)
+    examples, lists = load_data(Recipe(model=BiConfig(), data=settings, output=str(output)), talk)
+    frozen = open_scorer(encoder, device=device)
+    if not isinstance(frozen, Encoder):
+        raise UsageError(f"{encoder} has no vectors to map; give a Bi- or Poly-encoder, a ConveRT or an untuned one")
+    with WorkDisplay() as display:
+        made, figures = fit_response_map(frozen, examples, lists, config, report=display.report)
+    figures = {"encoder": encoder, "data": str(data), **figures}
+    save_map(output, made, name=encoder, metadata=figures, replace=overwrite)
+    _show(figures, output, json_)
+
+
+def _show(figures: dict[str, Any], output: Path, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(figures))
+        return
+    talk(
+        f"{output}: validation R@1 {figures['map']:.4f}, without the map {figures['similarity']:.4f}, on"
+        f" {figures['n_valid']:,} lists; fitted on {figures['n_train']:,} pairs"
+    )
