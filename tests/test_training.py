@@ -22,7 +22,7 @@ from polyrank.inference import load_scorer
 from polyrank.losses import cross_entropy, distinct
 from polyrank.models import new_model
 from polyrank.records import Example
-from polyrank.training import InBatchStep, ListwiseStep, train
+from polyrank.training import InBatchStep, ListwiseStep, RandomNegatives, train
 from polyrank.training.loop import check_steps
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
@@ -254,11 +254,11 @@ def test_distinct_and_cross_entropy_by_hand() -> None:
 def test_negatives_are_drawn_anew_each_epoch_and_never_right(tiny_backbone: Path) -> None:
     model, texts, _ = new_model(CrossConfig(backbone=str(tiny_backbone)), POLICY, seed=1, sample=[])
     pool = [f"reply {i}" for i in range(50)]
-    step = ListwiseStep(model, texts, CPU, pool, 9, seed=7)
+    step = ListwiseStep(model, texts, CPU, RandomNegatives(pool, 9, seed=7))
     example = Example(("hi",), ("reply 3", "given wrong"), (0,))
-    lists = [step.candidates_of(4, example, epoch) for epoch in (0, 1)]
+    lists = [step.lists([(4, example)], epoch)[0] for epoch in (0, 1)]
     assert lists[0] != lists[1]
-    assert lists[0] == step.candidates_of(4, example, 0)
+    assert lists[0] == step.lists([(4, example)], 0)[0]
     for found in lists:
         assert found[:2] == ["reply 3", "given wrong"]
         assert len(set(found)) == 10

@@ -173,7 +173,7 @@ MODEL_KINDS: dict[str, type[BiConfig] | type[CrossConfig] | type[ConvertConfig]]
 }
 
 
-def model_from_dict(values: dict[str, Any]) -> ModelConfig:
+def model_from_dict(values: dict[str, Any], where: str = "model") -> ModelConfig:
     """Build the configuration that ``kind`` ("bi", "poly", "cross", "convert") names.
 
     >>> model_from_dict({"kind": "poly", "n_codes": 16}).n_codes
@@ -181,9 +181,9 @@ def model_from_dict(values: dict[str, Any]) -> ModelConfig:
     """
     kind = values.get("kind")
     if kind not in MODEL_KINDS:
-        raise ConfigError(f"model.kind = {kind!r} is not one of {', '.join(MODEL_KINDS)}")
+        raise ConfigError(f"{where}.kind = {kind!r} is not one of {', '.join(MODEL_KINDS)}")
     rest = {key: value for key, value in values.items() if key != "kind"}
-    config: ModelConfig = from_dict(MODEL_KINDS[kind], rest, "model")
+    config: ModelConfig = from_dict(MODEL_KINDS[kind], rest, where)
     return config
 
 
@@ -193,12 +193,12 @@ def model_to_dict(config: ModelConfig) -> dict[str, Any]:
     return {"kind": kind, **dataclasses.asdict(config)}
 
 
-def text_from_dict(config: ModelConfig, values: dict[str, Any]) -> TextPolicy | ConvertText:
+def text_from_dict(config: ModelConfig, values: dict[str, Any], where: str = "text") -> TextPolicy | ConvertText:
     """Build the text settings that go with a model.
 
     >>> text_from_dict(ConvertConfig(), {}).max_context_tokens
     60
     """
     kind: type[TextPolicy] | type[ConvertText] = ConvertText if isinstance(config, ConvertConfig) else TextPolicy
-    text: TextPolicy | ConvertText = from_dict(kind, values, "text")
+    text: TextPolicy | ConvertText = from_dict(kind, values, where)
     return text

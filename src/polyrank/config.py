@@ -53,12 +53,23 @@ class TrainConfig:
     """How to train.
 
     Args:
-        method: "in_batch" (other responses of the batch are the negatives) or "listwise" (each context its own).
+        method: "in_batch" (other responses of the batch are the negatives), "listwise" (each context its own),
+            "distill" (listwise, and like ``teacher``) or "mutual" (listwise, two networks that learn from each other).
         init_from: a model folder whose weights to start from; None: the backbone's.
         batch_size: contexts per step.
         epochs: passes over the data.
         max_steps: stop after so many steps; None for no limit.
-        n_negatives: for "listwise": negatives per context, given ones first, then drawn at random anew each epoch.
+        n_negatives: but for "in_batch": negatives per context, given ones first, then drawn at random.
+        redraw_negatives: draw anew each epoch. False: the same for the whole run.
+        remine_epochs: every so many epochs, from the first on, take instead the wrong responses that the network (of
+            two, the one that encodes) now ranks highest; None: never.
+        remine_ranks: the ranks that they are drawn from, first and last, counted from 1 without right answers.
+        teacher: for "distill": a folder of a trained model, which stays as it is.
+        teacher_scores: file for its scores, which other runs may share; None: in the run's folder.
+        imitation: of the other network, by "kl" (of probabilities) or "margin_mse" (of differences between scores).
+        alpha: weight of the imitation.
+        label_weight: weight of the cross-entropy beside it; 0 learns from the other network alone.
+        temperature: for "kl": scores are divided by it before they become probabilities.
         optimizer: "adamw", "adamax" or "adadelta" (rho 0.9).
         lr: peak learning rate.
         new_lr: learning rate of codes, projections and heads; None: ``lr``.
@@ -87,12 +98,21 @@ class TrainConfig:
         seeds: one run for each.
     """
 
-    method: Literal["in_batch", "listwise"] = "in_batch"
+    method: Literal["in_batch", "listwise", "distill", "mutual"] = "in_batch"
     init_from: str | None = None
     batch_size: int = 64
     epochs: int = 1
     max_steps: int | None = None
     n_negatives: int = 15
+    redraw_negatives: bool = True
+    remine_epochs: int | None = None
+    remine_ranks: tuple[int, ...] = (1, 50)
+    teacher: str | None = None
+    teacher_scores: str | None = None
+    imitation: Literal["kl", "margin_mse"] = "kl"
+    alpha: float = 1.0
+    label_weight: float = 1.0
+    temperature: float = 3.0
     optimizer: Literal["adamw", "adamax", "adadelta"] = "adamw"
     lr: float = 5e-5
     new_lr: float | None = None
@@ -136,46 +156,101 @@ CONVERT_TRAIN: dict[str, Any] = {
 """What a recipe's ``train`` table starts from when its model is a ConveRT: the paper's pre-training (section 3)."""
 
 
+OF_ONE_NETWORK = (
+    "init_from", "optimizer", "lr", "new_lr", "weight_decay", "train_layers", "warmup_steps", "schedule", "final_lr",
+    "plateau_factor", "plateau_patience", "clip_norm", "clip_embeddings_norm", "dropout", "early_stopping",
+)  # fmt: skip
+"""The keys of ``train`` that two networks in one training may have apart; the rest is the same batches for both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partner:
+    """The second network of a mutual training: a re-ranker, or any other kind.
+
+    Args:
+        model: what it is.
+        text: its text settings; the first network's where they are of one kind.
+        train: the recipe's settings with its own ones (``OF_ONE_NETWORK``) put over them.
+    """
+
+    model: ModelConfig
+    text: TextPolicy | ConvertText
+    train: TrainConfig
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A whole training: what, from what text, on what data, how, and where to."""
+    """A whole training: what, from what text, on what data, how, and where to; for mutual learning, with whom."""
 
     model: ModelConfig
     data: DataConfig
     output: str
     text: TextPolicy | ConvertText = field(default_factory=TextPolicy)
     train: TrainConfig = field(default_factory=TrainConfig)
+    reranker: Partner | None = None
 
 
 def recipe_from_dict(values: dict[str, Any]) -> Recipe:
     """Build a Recipe from nested tables ``model``, ``text``, ``data``, ``train`` and the key ``output``.
 
-    A ConveRT has its own text settings, and its training starts from ``CONVERT_TRAIN``.
+    A ConveRT has its own text settings, and its training starts from ``CONVERT_TRAIN``. A second network is a table
+    ``reranker``: the keys of a model, and tables ``text`` and ``train`` inside it for what differs.
     """
-    tables = {"model": model_from_dict, "text": None, "data": None, "train": None}
-    for key, value in values.items():
-        if key in tables and not isinstance(value, dict):
-            raise ConfigError(f"{key} = {value!r} is no table; write [{key}]")
-    convert = values.get("model", {}).get("kind") == "convert"
-    if convert:
-        values = {"text": {}, **values, "train": {**CONVERT_TRAIN, **values.get("train", {})}}
-    kinds: dict[str, type[Any]] = {
-        "text": ConvertText if convert else TextPolicy,
-        "data": DataConfig,
-        "train": TrainConfig,
-    }
-    built: dict[str, Any] = {
-        key: model_from_dict(value) if key == "model" else from_dict(kinds[key], value, key) if key in kinds else value
-        for key, value in values.items()
-    }
-    for name in ("model", "data", "output"):
-        if name not in built:
-            raise ConfigError(f'missing key "{name}"; add it to the recipe')
     known = [entry.name for entry in dataclasses.fields(Recipe)]
-    for key in built:
+    for key, value in values.items():
         if key not in known:
             raise unknown_key(key, known)
-    return Recipe(**built)
+        if key != "output" and not isinstance(value, dict) and not (key == "reranker" and value is None):
+            raise ConfigError(f"{key} = {value!r} is no table; write [{key}]")
+    for name in ("model", "data", "output"):
+        if name not in values:
+            raise ConfigError(f'missing key "{name}"; add it to the recipe')
+    model, train = model_from_dict(values["model"]), values.get("train", {})
+    settings = from_dict(TrainConfig, {**_train_defaults(model), **train}, "train")
+    partner = values.get("reranker")
+    return Recipe(
+        model=model,
+        data=from_dict(DataConfig, values["data"], "data"),
+        output=values["output"],
+        text=text_from_dict(model, values.get("text", {})),
+        train=settings,
+        reranker=None if partner is None else _partner_from_dict(partner, model, settings, values.get("text", {})),
+    )
+
+
+def _train_defaults(model: ModelConfig) -> dict[str, Any]:
+    return CONVERT_TRAIN if isinstance(model, ConvertConfig) else {}
+
+
+def _partner_from_dict(values: dict[str, Any], first: ModelConfig, settings: TrainConfig, text: Any) -> Partner:
+    own: dict[str, Any] = {}
+    for name in ("text", "train"):
+        own[name] = values.get(name, {})
+        if not isinstance(own[name], dict):
+            raise ConfigError(f"reranker.{name} = {own[name]!r} is no table; write [reranker.{name}]")
+    model = model_from_dict({key: value for key, value in values.items() if key not in own}, "reranker")
+    for key in own["train"]:
+        if key in TrainConfig.__dataclass_fields__ and key not in OF_ONE_NETWORK:
+            raise ConfigError(f"reranker.train.{key} is one for both networks; set it in [train]")
+        if key not in OF_ONE_NETWORK:
+            raise unknown_key(key, OF_ONE_NETWORK, "reranker.train.")
+    alike = isinstance(model, ConvertConfig) == isinstance(first, ConvertConfig)
+    if not alike:  # what suits the one optimiser ruins the other
+        settings = dataclasses.replace(
+            TrainConfig(**_train_defaults(model)),
+            **{name: value for name, value in _plain(settings).items() if name not in OF_ONE_NETWORK},
+        )
+    # the first network's weights are its own, the rest of its settings may do for both
+    given = _plain(settings) | {"init_from": None} | own["train"]
+    return Partner(
+        model=model,
+        text=text_from_dict(model, {**(text if alike else {}), **own["text"]}, "reranker.text"),
+        train=from_dict(TrainConfig, given, "reranker.train"),
+    )
+
+
+def _plain(settings: TrainConfig) -> dict[str, Any]:
+    return dataclasses.asdict(settings)
 
 
 def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
@@ -205,18 +280,31 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
     base = path.resolve().parent
     valid = None if recipe.data.valid is None else str(base / recipe.data.valid)
     data = dataclasses.replace(recipe.data, train=str(base / recipe.data.train), valid=valid)
-    reading = recipe.text
-    if isinstance(reading, ConvertText) and reading.vocabulary is not None:
-        reading = dataclasses.replace(reading, vocabulary=str(base / reading.vocabulary))
-    return dataclasses.replace(recipe, data=data, text=reading, output=str(base / recipe.output))
+    partner = recipe.reranker
+    if partner is not None:
+        partner = dataclasses.replace(partner, text=_placed(partner.text, base))
+    return dataclasses.replace(
+        recipe, data=data, text=_placed(recipe.text, base), output=str(base / recipe.output), reranker=partner
+    )
+
+
+def _placed(text: TextPolicy | ConvertText, base: Path) -> TextPolicy | ConvertText:
+    """With the path of a vocabulary made absolute."""
+    if isinstance(text, ConvertText) and text.vocabulary is not None:
+        return dataclasses.replace(text, vocabulary=str(base / text.vocabulary))
+    return text
 
 
 def recipe_to_dict(recipe: Recipe) -> dict[str, Any]:
     """The inverse of ``recipe_from_dict``, ready for JSON."""
-    return {
+    values = {
         "model": model_to_dict(recipe.model),
         "text": dataclasses.asdict(recipe.text),
         "data": dataclasses.asdict(recipe.data),
-        "train": dataclasses.asdict(recipe.train),
+        "train": _plain(recipe.train),
         "output": recipe.output,
     }
+    if (partner := recipe.reranker) is not None:
+        own = {name: value for name, value in _plain(partner.train).items() if name in OF_ONE_NETWORK}
+        values["reranker"] = {**model_to_dict(partner.model), "text": dataclasses.asdict(partner.text), "train": own}
+    return values

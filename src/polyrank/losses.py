@@ -54,3 +54,62 @@ def distinct(keys: Tensor, n_contexts: int) -> Tensor:
             [False, False,  True]])
     """
     return keys[:n_contexts, None] != keys[None, :]
+
+
+def imitation(student: Tensor, teacher: Tensor, allowed: Tensor, temperature: float) -> Tensor:
+    """``T^2 KL(softmax(teacher / T) || softmax(student / T))``, mean over contexts; never below 0.
+
+    A temperature T above 1 shows what the teacher thinks of the wrong candidates beside each other. It also divides
+    the gradient by T, and both sides' differences by T once more; T^2 makes up for it, so that the weight of this
+    loss beside a cross-entropy need not change with T. No gradient reaches the teacher.
+
+    Args:
+        student, teacher: ``[B, K]``, raw; their softmax is made in fp32.
+        allowed: ``[B, K]``, false where a column takes no part; each row has one that does.
+        temperature: T, above 0.
+
+    Source: Hinton et al., Distilling the Knowledge in a Neural Network (2015); Tao et al., Efficient and Effective
+        Retrieval-based Dialogue via Mutual Learning, eqs. 6 to 9 (on sigmoids there; on raw scores here).
+
+    >>> s, t, everyone = torch.zeros(1, 2), torch.tensor([[3.0, 1.0]]).log(), torch.ones(1, 2, dtype=torch.bool)
+    >>> imitation(s, t, everyone, 1.0)  # 3/4 log(3/4 : 1/2) + 1/4 log(1/4 : 1/2)
+    tensor(0.1308)
+    >>> imitation(2 * s, 2 * t, everyone, 2.0)  # the same probabilities, times 2^2
+    tensor(0.5232)
+    """
+    p = _log_probabilities(student, allowed, temperature)
+    q = _log_probabilities(teacher.detach(), allowed, temperature)
+    # columns that take no part hold -inf in both, and 0 * (-inf + inf) is no number
+    terms = torch.where(allowed, q.exp() * (q.masked_fill(~allowed, 0.0) - p.masked_fill(~allowed, 0.0)), 0.0)
+    return temperature**2 * terms.sum(1).mean()
+
+
+def _log_probabilities(scores: Tensor, allowed: Tensor, temperature: float) -> Tensor:
+    return F.log_softmax((scores.float() / temperature).masked_fill(~allowed, -torch.inf), dim=1)
+
+
+def margin_mse(student: Tensor, teacher: Tensor, target: Tensor, allowed: Tensor) -> Tensor:
+    """Mean square error of ``score(right) - score(wrong)`` against the teacher's, over all pairs of right and wrong.
+
+    Scores of two networks need not be on one level, only their differences. No gradient reaches the teacher.
+
+    Args:
+        student, teacher: ``[B, K]``, raw.
+        target: ``[B]``, the column of the right candidate.
+        allowed: ``[B, K]``, false where a column takes no part.
+
+    Source: Hofstätter et al., Improving Efficient Neural Ranking Models with Cross-Architecture Knowledge
+        Distillation (2020), eq. 6.
+
+    >>> s, t = torch.tensor([[5.0, 4.0, 1.0]]), torch.tensor([[0.0, -3.0, -4.0]])  # margins 1, 4 and 3, 4
+    >>> margin_mse(s, t, torch.tensor([0]), torch.ones(1, 3, dtype=torch.bool))
+    tensor(2.)
+    """
+    wrong = allowed & ~F.one_hot(target, student.shape[1]).bool()
+    error = _margins(student, target) - _margins(teacher.detach(), target)
+    return torch.where(wrong, error.square(), 0.0).sum() / wrong.sum().clamp(min=1)
+
+
+def _margins(scores: Tensor, target: Tensor) -> Tensor:
+    raw = scores.float()
+    return raw.gather(1, target[:, None]) - raw

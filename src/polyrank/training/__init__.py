@@ -1,7 +1,21 @@
 """Training: one loop, the steps it is given, checkpoints, and the recipe that ties them together."""
 
-from polyrank.training.loop import FitResult, fit
+from polyrank.training.loop import FitResult, fit, fit_together
+from polyrank.training.mutual import DistillStep, Imitation, MutualStep
 from polyrank.training.recipe import RunResult, train
-from polyrank.training.steps import InBatchStep, ListwiseStep, Step
+from polyrank.training.steps import InBatchStep, ListwiseStep, RandomNegatives, Step
 
-__all__ = ["FitResult", "InBatchStep", "ListwiseStep", "RunResult", "Step", "fit", "train"]
+__all__ = [
+    "DistillStep",
+    "FitResult",
+    "Imitation",
+    "InBatchStep",
+    "ListwiseStep",
+    "MutualStep",
+    "RandomNegatives",
+    "RunResult",
+    "Step",
+    "fit",
+    "fit_together",
+    "train",
+]

@@ -4,6 +4,7 @@ Randomness needs no state here: batch order, negatives and dropout are pure func
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,26 @@ from polyrank.durable import write_file
 from polyrank.errors import ArtifactError
 from polyrank.models import Model
 
+Part = tuple[str, Model, torch.optim.Optimizer]
+"""A network in training: its name among several, empty where it is alone; itself; its optimiser."""
 
-def save_checkpoint(path: Path, model: Model, optimizer: torch.optim.Optimizer, progress: dict[str, Any]) -> None:
-    """Write what training changes (weights, buffers, the optimiser's tensors) and ``progress`` over any earlier one."""
+
+def save_checkpoint(path: Path, parts: Sequence[Part], progress: dict[str, Any]) -> None:
+    """Write what training changes (weights, buffers, the optimisers' tensors) and ``progress`` over any earlier one."""
+    tensors: dict[str, torch.Tensor] = {}
+    plain: dict[str, dict[str, dict[str, float]]] = {}
+    for name, model, optimizer in parts:
+        values, plain[name] = _state_of(model, optimizer)
+        tensors |= {f"{name}/{key}": value for key, value in values.items()}
+    header = {"progress": json.dumps({**progress, "optimizer_plain": plain})}
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    write_file(path, safetensors.torch.save(contiguous, header))
+
+
+def _state_of(
+    model: Model, optimizer: torch.optim.Optimizer
+) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, float]]]:
+    """Tensors by name, and the optimiser's plain numbers by parameter and name."""
     tensors = {f"model.{n}": p.detach().cpu() for n, p in model.named_parameters() if p.requires_grad}
     tensors |= {f"buffer.{name}": buffer.cpu() for name, buffer in _buffers(model).items()}
     plain: dict[str, dict[str, float]] = {}
@@ -27,9 +45,7 @@ def save_checkpoint(path: Path, model: Model, optimizer: torch.optim.Optimizer, 
                 tensors[f"optimizer.{index}.{name}"] = value.detach().cpu()
             else:
                 plain.setdefault(str(index), {})[name] = value
-    header = {"progress": json.dumps({**progress, "optimizer_plain": plain})}
-    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    write_file(path, safetensors.torch.save(contiguous, header))
+    return tensors, plain
 
 
 def _buffers(model: Model) -> dict[str, torch.Tensor]:
@@ -39,11 +55,11 @@ def _buffers(model: Model) -> dict[str, torch.Tensor]:
     return {name: tensor for name, tensor in named.items() if name in model.state_dict() and name not in weights}
 
 
-def load_checkpoint(path: Path, model: Model, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+def load_checkpoint(path: Path, parts: Sequence[Part]) -> dict[str, Any]:
     """Put a checkpoint back and return its ``progress``.
 
     Raises:
-        ArtifactError: the file is damaged or of another model.
+        ArtifactError: the file is damaged or of other models.
     """
     try:
         with safetensors.safe_open(str(path), framework="pt") as stream:
@@ -51,22 +67,35 @@ def load_checkpoint(path: Path, model: Model, optimizer: torch.optim.Optimizer) 
             tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118  # no dict: has no __iter__
     except Exception as error:  # the library raises its own error for a bad header, OSError, KeyError, ValueError
         raise ArtifactError(f"{path} is damaged ({error}); delete it to start the training again") from error
-    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    found = {name.removeprefix("model.") for name in tensors if name.startswith("model.")}
-    if found != set(trained):
+    wanted = {
+        f"{name}/model.{key}" for name, model, _ in parts for key, p in model.named_parameters() if p.requires_grad
+    }
+    if wanted != {name for name in tensors if name.partition("/")[2].startswith("model.")}:
         raise ArtifactError(f"{path} belongs to another model or recipe; delete it to start the training again")
+    plain = progress.pop("optimizer_plain")
+    for name, model, optimizer in parts:
+        own = {key.removeprefix(f"{name}/"): tensor for key, tensor in tensors.items() if key.startswith(f"{name}/")}
+        _put_back(model, optimizer, own, plain[name])
+    return progress
+
+
+def _put_back(
+    model: Model,
+    optimizer: torch.optim.Optimizer,
+    tensors: dict[str, torch.Tensor],
+    plain: dict[str, dict[str, float]],
+) -> None:
     with torch.no_grad():
-        for name, parameter in trained.items():
-            parameter.copy_(tensors[f"model.{name}"])
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                parameter.copy_(tensors[f"model.{name}"])
         for name, buffer in _buffers(model).items():
-            if f"buffer.{name}" in tensors:  # earlier versions, whose buffers never changed, did not write them
-                buffer.copy_(tensors[f"buffer.{name}"])
+            buffer.copy_(tensors[f"buffer.{name}"])
     state: dict[int, dict[str, Any]] = {}
     for name, tensor in tensors.items():
         kind, index, *rest = name.split(".", 2)
         if kind == "optimizer":
             state.setdefault(int(index), {})[rest[0]] = tensor
-    for number, values in progress.pop("optimizer_plain").items():
+    for number, values in plain.items():
         state.setdefault(int(number), {}).update(values)
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    return progress

@@ -4,30 +4,26 @@ It knows nothing of negatives, teachers or text. Everything random is a pure fun
 resumed run is the run that was never interrupted, bit for bit on the same machine and threads.
 """
 
-import json
 import math
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from polyrank.config import TrainConfig
 from polyrank.data import batch_order
 from polyrank.devices import choose_dtype
-from polyrank.durable import write_file
-from polyrank.errors import DivergedError, ResourceError
+from polyrank.errors import DivergedError
 from polyrank.models import Model
 from polyrank.records import Example
 from polyrank.training.checkpoints import load_checkpoint, save_checkpoint
-from polyrank.training.optimizer import Schedule, clip_gradients, freeze, make_optimizer
+from polyrank.training.learner import Learner, Report, Trainee, memory_needed
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
-from polyrank.training.steps import Step
-
-Report = Callable[[dict[str, Any]], None]
+from polyrank.training.steps import PhasedStep, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +59,7 @@ def fit(
     resume: bool = False,
     report: Report = lambda _: None,
 ) -> FitResult:
-    """Train ``model`` in place and keep its best version.
+    """Train ``model`` in place and keep its best version: ``fit_together`` of one.
 
     Args:
         model: the network, on ``device``.
@@ -83,94 +79,117 @@ def fit(
         ResourceError: a batch does not fit into memory.
         InterruptedTraining: SIGINT or SIGTERM; state is saved.
     """
-    freeze(model, settings.train_layers)
-    optimizer = make_optimizer(model, settings)
-    peaks = [group["lr"] for group in optimizer.param_groups]
+    learner = Learner(
+        model=model, settings=settings, folder=folder, save_best=save_best, evaluate=evaluate, report=report
+    )
+    return fit_together([learner], phased(step), examples, seed=seed, folder=folder, device=device, resume=resume)[0]
+
+
+def phased(step: Step | PhasedStep) -> PhasedStep:
+    """A step for one network as one of a single phase."""
+    return step if isinstance(step, PhasedStep) else _OnePhase(step)
+
+
+@dataclass(frozen=True, slots=True)
+class _OnePhase:
+    step: Step
+
+    def length(self, example: Example) -> int:
+        return self.step.length(example)
+
+    def phases(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int) -> Iterator[Tensor]:
+        yield self.step(batch, epoch, number)
+
+
+def fit_together(
+    learners: Sequence[Learner],
+    step: PhasedStep,
+    examples: Sequence[Example],
+    *,
+    seed: int,
+    folder: Path,
+    device: torch.device,
+    resume: bool = False,
+) -> list[FitResult]:
+    """Train networks on the same batches, in turns, and keep the best version of each by its own validation.
+
+    Args:
+        learners: the networks; batches, epochs and precision are as the first one's settings say.
+        step: the training method: gives a loss for each learner in turn, and is asked for the next one when the
+            learner before has been updated.
+        examples: what to learn from.
+        seed: of order, negatives and dropout.
+        folder: for ``checkpoint.safetensors``, which holds all of them; exists.
+        device: where to compute.
+        resume: go on from the checkpoint, if there is one.
+
+    Raises:
+        DivergedError: ``max_bad_steps`` non-finite losses of one network in a row.
+        ResourceError: a batch does not fit into memory.
+        InterruptedTraining: SIGINT or SIGTERM; state is saved.
+    """
+    settings = learners[0].settings
     lengths = [step.length(example) for example in examples]
     steps_per_epoch = math.ceil(len(examples) / settings.batch_size)
     n_steps = settings.epochs * steps_per_epoch
     if settings.max_steps is not None:
         n_steps = min(n_steps, settings.max_steps)
     checks = check_steps(n_steps, steps_per_epoch, settings.evaluate_per_epoch)
-    schedule = Schedule(settings, n_steps)
+    trainees = [Trainee(learner, n_steps) for learner in learners]
+    parts = [(trainee.learner.name, trainee.model, trainee.optimizer) for trainee in trainees]
     dtype = choose_dtype(settings.precision, device)
-    checkpoint, metrics = folder / "checkpoint.safetensors", folder / "metrics.jsonl"
+    checkpoint = folder / "checkpoint.safetensors"
 
-    state: dict[str, Any] = {"step": 0, "n_examples": 0, "bad": 0, "stale": 0, "best": {}, "best_step": 0}
+    done = n_examples = 0
     if resume and checkpoint.exists():
-        state = load_checkpoint(checkpoint, model, optimizer)
-        schedule.best_loss = math.inf if state["best_loss"] is None else state["best_loss"]
-        schedule.stalls, schedule.decay = state["stalls"], state["decay"]
-    _truncate(metrics, state["step"])
+        progress = load_checkpoint(checkpoint, parts)
+        done, n_examples = progress["step"], progress["n_examples"]
+        for trainee in trainees:
+            trainee.restore(progress["learners"][trainee.learner.name])
+    for trainee in trainees:
+        trainee.forget_after(done)
 
     def save() -> None:
-        best_loss = None if math.isinf(schedule.best_loss) else schedule.best_loss
-        plateau = {"best_loss": best_loss, "stalls": schedule.stalls, "decay": schedule.decay}
-        save_checkpoint(checkpoint, model, optimizer, {**state, **plateau})
-
-    def write(record: dict[str, Any]) -> None:
-        with metrics.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(record) + "\n")
-        report(record)
-
-    def check() -> bool:
-        """Validate, keep the best; whether to stop early."""
-        figures = {} if evaluate is None else dict(evaluate())
-        if figures:
-            schedule.observe(figures["loss"])
-            write({"step": state["step"], "valid": figures})
-        better = not figures or figures["R@1"] > state["best"].get("R@1", -1.0)
-        state["stale"] = 0 if better else state["stale"] + 1
-        if better:
-            state["best"], state["best_step"] = figures, state["step"]
-            save_best(figures)
-        return settings.early_stopping is not None and state["stale"] >= settings.early_stopping
+        own = {trainee.learner.name: trainee.progress for trainee in trainees}
+        save_checkpoint(checkpoint, parts, {"step": done, "n_examples": n_examples, "learners": own})
 
     started = time.monotonic()
     order: list[Any] = []
     epoch_of_order = -1
     with stop_on_signals() as request:
-        while state["step"] < n_steps:
-            epoch, position = divmod(state["step"], steps_per_epoch)
+        while done < n_steps:
+            epoch, position = divmod(done, steps_per_epoch)
             if epoch != epoch_of_order:
                 order = batch_order(lengths, settings.batch_size, seed=seed, epoch=epoch, window=settings.length_window)
                 epoch_of_order = epoch
             batch = [(int(i), examples[int(i)]) for i in order[position]]
-            factor = schedule.factor(state["step"])
-            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-                group["lr"] = peak * factor
-            loss = _update(model, step, batch, epoch, optimizer, settings, device, dtype, seed, state["step"])
-            state["bad"] = 0 if math.isfinite(loss) else state["bad"] + 1
-            state["step"] += 1
-            state["n_examples"] += len(batch)
-            write(
-                {
-                    "step": state["step"],
-                    "loss": loss if math.isfinite(loss) else None,
-                    "lr": settings.lr * factor,
-                    "n_steps": n_steps,
-                    "n_examples": state["n_examples"],
-                    "seconds": round(time.monotonic() - started, 3),
-                }
-            )
-            if state["bad"] > settings.max_bad_steps:
-                kept = f"the checkpoint in {folder} is from before" if checkpoint.exists() else "nothing was saved yet"
-                raise DivergedError(
-                    f"the loss was not finite for {state['bad']} steps in a row (train.max_bad_steps ="
-                    f" {settings.max_bad_steps}); {kept}; lower train.lr"
-                )
-            stop_early = False
-            if state["step"] in checks:
-                stop_early = check()
+            n_examples += len(batch)
+            phases = step.phases(batch, epoch, done)
+            records = []
+            for trainee in trainees:
+                rate = trainee.set_rates(done)
+                loss = _update(trainee, phases, len(batch), device, dtype, (seed * 1_000_003 + done) % 2**63)
+                records.append({"step": done + 1, "loss": loss if math.isfinite(loss) else None, "lr": rate})
+            done += 1
+            counts = {"n_steps": n_steps, "n_examples": n_examples, "seconds": round(time.monotonic() - started, 3)}
+            for trainee, record in zip(trainees, records, strict=True):
+                trainee.write({**record, **counts})
+                if trainee.n_bad > settings.max_bad_steps:
+                    raise _diverged(trainee.n_bad, settings.max_bad_steps, folder, checkpoint.exists())
+            enough = False
+            if done in checks:
+                verdicts = [trainee.check(done, done / steps_per_epoch) for trainee in trainees]
+                enough = all(verdicts)
                 save()
-            elif settings.checkpoint_steps and state["step"] % settings.checkpoint_steps == 0:
+            elif settings.checkpoint_steps and done % settings.checkpoint_steps == 0:
                 save()
-            if stop_early:
+            if enough:
                 break
             if request.signal_number is not None:
                 save()
                 raise InterruptedTraining(request.signal_number, str(folder))
-    return FitResult(state["step"], state["n_examples"], state["best"], state["best_step"], time.monotonic() - started)
+    seconds = time.monotonic() - started
+    return [FitResult(done, n_examples, trainee.best, trainee.best_step, seconds) for trainee in trainees]
 
 
 def check_steps(n_steps: int, steps_per_epoch: int, per_epoch: int) -> set[int]:
@@ -184,59 +203,19 @@ def check_steps(n_steps: int, steps_per_epoch: int, per_epoch: int) -> set[int]:
 
 
 def _update(
-    model: Model,
-    step: Step,
-    batch: Sequence[tuple[int, Example]],
-    epoch: int,
-    optimizer: torch.optim.Optimizer,
-    settings: TrainConfig,
-    device: torch.device,
-    dtype: torch.dtype,
-    seed: int,
-    number: int,
+    trainee: Trainee, phases: Iterator[Tensor], n_contexts: int, device: torch.device, dtype: torch.dtype, seed: int
 ) -> float:
-    """One update; a non-finite loss or gradient changes nothing. Returns the loss."""
-    torch.manual_seed((seed * 1_000_003 + number) % 2**63)  # dropout as a function of the step
-    model.train()
-    try:
+    """The next phase's loss and its learner's update; dropout is a function of ``seed``. Returns the loss."""
+    torch.manual_seed(seed)
+    trainee.model.train()
+    with memory_needed(n_contexts):
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            loss = step(batch, epoch, number)
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            return value
-        loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
-        if not math.isfinite(clip_gradients(model, optimizer, settings)):
-            return math.nan
-        optimizer.step()
-        return value
-    except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
-        if isinstance(error, RuntimeError) and not _out_of_memory(error):
-            raise
-        raise ResourceError(
-            f"a batch of {len(batch)} does not fit into memory; try train.batch_size={max(1, len(batch) // 2)} (with"
-            " in-batch negatives that is also fewer negatives) or smaller text budgets"
-        ) from error
-    finally:
-        optimizer.zero_grad(set_to_none=True)
+            loss = next(phases)
+        return trainee.update(loss)
 
 
-def _out_of_memory(error: RuntimeError) -> bool:
-    text = str(error).lower()
-    signs = ("out of memory", "not enough memory", "allocate memory")  # CUDA's, and the CPU allocator's two
-    return isinstance(error, torch.OutOfMemoryError) or any(sign in text for sign in signs)
-
-
-def _truncate(metrics: Path, last_step: int) -> None:
-    """Drop records from after the checkpoint: those steps will be made again."""
-    if not metrics.exists():
-        return
-    kept = []
-    for line in metrics.read_text("utf-8").splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            break  # a line that was being written when the process died
-        if record["step"] > last_step:
-            break
-        kept.append(line)
-    write_file(metrics, "".join(line + os.linesep for line in kept).encode())
+def _diverged(n_bad: int, limit: int, folder: Path, saved: bool) -> DivergedError:
+    kept = f"the checkpoint in {folder} is from before" if saved else "nothing was saved yet"
+    return DivergedError(
+        f"the loss was not finite for {n_bad} steps in a row (train.max_bad_steps = {limit}); {kept}; lower train.lr"
+    )

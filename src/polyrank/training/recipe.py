@@ -1,36 +1,36 @@
 """A recipe carried out: data read, model made, fit, the best model saved, once for each seed.
 
 A run folder holds recipe.json (as resolved), metrics.jsonl, tensorboard/ where that is installed,
-checkpoint.safetensors while it runs, and model/.
+checkpoint.safetensors while it runs, and model/. Of two networks each has such a folder in it, retriever/ and
+reranker/, for all but recipe and checkpoint.
 """
 
 import dataclasses
 import json
-import math
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from polyrank.artifacts import load_model, save_model
-from polyrank.config import ConvertConfig, CrossConfig, Recipe, TrainConfig, recipe_from_dict, recipe_to_dict
+from polyrank.config import CrossConfig, Recipe, recipe_from_dict, recipe_to_dict
 from polyrank.data import read_examples
-from polyrank.devices import choose_device, choose_dtype, keep_freed_memory
+from polyrank.devices import choose_device, keep_freed_memory
 from polyrank.durable import write_file
 from polyrank.errors import ConfigError, DataError, UsageError
-from polyrank.inference import CrossScorer, EncoderScorer
-from polyrank.metrics import metric_values, place, with_duplicates
-from polyrank.models import Convert, CrossEncoder, Model, new_model
 from polyrank.records import Example
-from polyrank.text import ConvertSubwords, ConvertTexts, Texts
-from polyrank.training.convert_step import ConvertStep
-from polyrank.training.loop import FitResult, fit
-from polyrank.training.steps import InBatchStep, ListwiseStep, Step
+from polyrank.training.learner import Report
+from polyrank.training.loop import FitResult, fit_together, phased
+from polyrank.training.methods import make_mutual_step, make_step
+from polyrank.training.mutual import MutualStep
+from polyrank.training.network import make_learner, new_network
+from polyrank.training.steps import Step
 from polyrank.training.tensorboard import TensorBoard
+
+TWO = ("retriever", "reranker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,13 @@ class RunResult:
         seed: of the run.
         model: the folder of the best model.
         fit: how it went.
+        network: "retriever" or "reranker" where there are two.
     """
 
     seed: int
     model: Path
     fit: FitResult
+    network: str = ""
 
 
 def train(
@@ -74,15 +76,14 @@ def train(
     keep_freed_memory()
     output = Path(recipe.output)
     settings = recipe.train
-    if isinstance(recipe.model, CrossConfig) and settings.method != "listwise":
-        raise ConfigError('a Cross-encoder has no in-batch negatives; set train.method = "listwise"')
+    check_method(recipe)
     if not settings.seeds:
         raise ConfigError("train.seeds is empty; give at least one")
     examples, valid = load_data(recipe, say)
     results = []
     for seed in settings.seeds:
         folder = output if len(settings.seeds) == 1 else output / f"seed-{seed}"
-        results.append(_train_one(recipe, seed, folder, examples, valid, resume, overwrite, device, report, say))
+        results.extend(_train_one(recipe, seed, folder, examples, valid, resume, overwrite, device, report, say))
     return results
 
 
@@ -109,6 +110,35 @@ def load_data(recipe: Recipe, say: Callable[[str], None]) -> tuple[list[Example]
     return examples, valid
 
 
+def check_method(recipe: Recipe) -> None:
+    """Whether a method has what it needs, and nothing that it would not look at.
+
+    Raises:
+        ConfigError: it has not.
+    """
+    settings, method = recipe.train, recipe.train.method
+    if isinstance(recipe.model, CrossConfig) and method == "in_batch":
+        raise ConfigError('a Cross-encoder has no in-batch negatives; set train.method = "listwise"')
+    if (method == "mutual") != (recipe.reranker is not None):
+        raise ConfigError(
+            'train.method = "mutual" takes two networks, and the second is the table [reranker]; give both or neither'
+        )
+    if (method == "distill") != (settings.teacher is not None):
+        raise ConfigError(
+            'train.method = "distill" takes a teacher, a model folder at train.teacher; give both or neither'
+        )
+    if settings.remine_epochs is not None and (settings.remine_epochs < 1 or method == "in_batch"):
+        raise ConfigError(
+            f"train.remine_epochs = {settings.remine_epochs} with train.method = {method!r}: lists are mined every 1 or"
+            ' more epochs, for "listwise", "distill" and "mutual"'
+        )
+    if settings.temperature <= 0 or settings.alpha < 0 or settings.label_weight < 0:
+        raise ConfigError(
+            f"train.temperature = {settings.temperature} must be above 0, train.alpha = {settings.alpha} and"
+            f" train.label_weight = {settings.label_weight} not below"
+        )
+
+
 def _train_one(
     recipe: Recipe,
     seed: int,
@@ -120,9 +150,9 @@ def _train_one(
     device: str,
     report: Callable[[int, dict[str, Any]], None],
     say: Callable[[str], None],
-) -> RunResult:
-    done, model_folder = folder / "result.json", folder / "model"
-    resolved = json.dumps(recipe_to_dict(recipe), indent=2, sort_keys=True).encode()
+) -> list[RunResult]:
+    done = folder / "result.json"
+    names = [""] if recipe.reranker is None else [*TWO]
     if folder.exists() and any(folder.iterdir()):
         if not (resume or overwrite):
             raise UsageError(
@@ -132,85 +162,76 @@ def _train_one(
             raise ConfigError(f"the recipe differs from the one that {folder} was started with; use another output")
         if resume and done.exists():
             say(f"{folder} is finished")
-            return RunResult(seed, model_folder, FitResult(**json.loads(done.read_text("utf-8"))))
+            found = json.loads(done.read_text("utf-8"))
+            fits = [FitResult(**(found[name] if name else found)) for name in names]
+            return _results(seed, folder, names, fits)
         if overwrite and not resume:
-            for name in ("checkpoint.safetensors", "metrics.jsonl", "result.json"):
-                (folder / name).unlink(missing_ok=True)
-            shutil.rmtree(folder / "tensorboard", ignore_errors=True)
+            _clear(folder, names)
     folder.mkdir(parents=True, exist_ok=True)
-    write_file(folder / "recipe.json", resolved)
+    write_file(folder / "recipe.json", json.dumps(recipe_to_dict(recipe), indent=2, sort_keys=True).encode())
 
-    responses = [response for example in examples if (response := example.response)]
-    model, texts, config = new_model(
-        recipe.model,
-        recipe.text,
-        seed=seed,
-        sample=responses[:256],
-        dropout=recipe.train.dropout,
-        corpus=distinct_texts(examples) if isinstance(recipe.model, ConvertConfig) else (),
-        subwords=_vocabulary_of(recipe),
-    )
-    if recipe.train.init_from is not None:
-        warm_start(model, Path(recipe.train.init_from))
     place = choose_device(device)
-    model.to(place)
-    say(f"seed {seed}: {sum(p.numel() for p in model.parameters()):,} parameters on {place}")
-    step = make_step(model, texts, recipe.train, examples, place, seed)
-    dtype = choose_dtype(recipe.train.precision, place)
-    kind = CrossScorer if isinstance(model, CrossEncoder) else EncoderScorer
-    scorer = kind(model, texts, device=place, dtype=dtype)  # type: ignore[arg-type]  # the pair of types belongs together
+    first = new_network(recipe.model, recipe.text, recipe.train, examples, seed=seed, device=place)
+    networks, settings = [first], [recipe.train]
+    step: Step | MutualStep
+    if recipe.reranker is None:
+        step = make_step(first, recipe.train, examples, device=place, seed=seed, folder=folder)
+    else:
+        partner = recipe.reranker
+        second = new_network(partner.model, partner.text, partner.train, examples, seed=seed, device=place)
+        networks, settings = [first, second], [recipe.train, partner.train]
+        step = make_mutual_step(first, second, recipe.train, examples, device=place, seed=seed, folder=folder)
+    n_parameters = sum(p.numel() for network in networks for p in network.model.parameters())
+    say(f"seed {seed}: {n_parameters:,} parameters on {place}")
 
-    def evaluate() -> dict[str, float]:
-        scorer.forget()
-        return validation_figures(scorer, valid)
+    def told(name: str, record: dict[str, Any]) -> None:
+        report(seed, {"network": name, **record} if name else record)
 
-    def save_best(figures: dict[str, float]) -> None:
-        metadata = {"recipe": recipe_to_dict(recipe), "seed": seed, "validation": figures}
-        save_model(model_folder, model, texts, config, metadata=metadata, replace=True)
-
-    curves = TensorBoard(folder / "tensorboard")
-
-    def keep(record: dict[str, Any]) -> None:
-        curves(record)
-        report(seed, record)
-
-    result = fit(
-        model,
-        step,
-        examples,
-        recipe.train,
-        seed=seed,
-        folder=folder,
-        device=place,
-        save_best=save_best,
-        evaluate=evaluate if valid else None,
-        resume=resume,
-        report=keep,
-    )
-    curves.close()
-    write_file(done, json.dumps(dataclasses.asdict(result)).encode())
-    (folder / "checkpoint.safetensors").unlink(missing_ok=True)
-    return RunResult(seed, model_folder, result)
-
-
-def distinct_texts(examples: Sequence[Example]) -> Iterator[str]:
-    """Every turn and candidate once, in order of appearance: the turns of a dialogue come back in later contexts."""
-    known: set[str] = set()
-    for example in examples:
-        for text in (*example.context, *example.candidates, *example.background):
-            if text not in known:
-                known.add(text)
-                yield text
+    curves = [TensorBoard(folder / name / "tensorboard") for name in names]
+    metadata = {"recipe": recipe_to_dict(recipe), "seed": seed}
+    learners = [
+        make_learner(
+            network,
+            own,
+            folder / name,
+            valid,
+            metadata=metadata,
+            report=_both(drawn, partial(told, name)),
+            name=name,
+        )
+        for network, own, name, drawn in zip(networks, settings, names, curves, strict=True)
+    ]
+    fits = fit_together(learners, phased(step), examples, seed=seed, folder=folder, device=place, resume=resume)
+    for drawn in curves:
+        drawn.close()
+    found = {name: dataclasses.asdict(fit) for name, fit in zip(names, fits, strict=True)}
+    write_file(done, json.dumps(found.get("", found)).encode())
+    for leftover in ("checkpoint.safetensors", "mined-*.npy"):
+        for path in folder.glob(leftover):
+            path.unlink()
+    return _results(seed, folder, names, fits)
 
 
-def _vocabulary_of(recipe: Recipe) -> ConvertSubwords | None:
-    """The vocabulary of the model to start from: embeddings mean nothing with another."""
-    if not isinstance(recipe.model, ConvertConfig) or recipe.train.init_from is None:
-        return None
-    texts = load_model(Path(recipe.train.init_from)).texts
-    if not isinstance(texts, ConvertTexts):
-        raise ConfigError(f"train.init_from = {recipe.train.init_from} is no ConveRT; give one or leave it out")
-    return texts.subwords
+def _results(seed: int, folder: Path, names: Sequence[str], fits: Sequence[FitResult]) -> list[RunResult]:
+    return [RunResult(seed, folder / name / "model", fit, name) for name, fit in zip(names, fits, strict=True)]
+
+
+def _both(first: Report, second: Report) -> Report:
+    def report(record: dict[str, Any]) -> None:
+        first(record)
+        second(record)
+
+    return report
+
+
+def _clear(folder: Path, names: Sequence[str]) -> None:
+    """Forget an earlier run; its models stay until better ones replace them, and a teacher's scores stay true."""
+    for pattern in ("checkpoint.safetensors", "result.json", "mined-*.npy"):
+        for path in folder.glob(pattern):
+            path.unlink()
+    for name in names:
+        (folder / name / "metrics.jsonl").unlink(missing_ok=True)
+        shutil.rmtree(folder / name / "tensorboard", ignore_errors=True)
 
 
 def _same_recipe(path: Path, recipe: Recipe) -> bool:
@@ -219,69 +240,3 @@ def _same_recipe(path: Path, recipe: Recipe) -> bool:
         return recipe_from_dict(json.loads(path.read_bytes())) == recipe
     except (ValueError, ConfigError):
         return False
-
-
-def make_step(
-    model: Model,
-    texts: Texts | ConvertTexts,
-    settings: TrainConfig,
-    examples: Sequence[Example],
-    device: torch.device,
-    seed: int,
-) -> Step:
-    """The training method that the settings name."""
-    if settings.method == "in_batch":
-        if isinstance(model, Convert):
-            assert isinstance(texts, ConvertTexts), "new_model() gives it these"
-            return ConvertStep(
-                model,
-                texts,
-                device,
-                smoothing=settings.smoothing,
-                scale_steps=settings.scale_steps,
-                loss_weights=settings.loss_weights,
-                range_steps=settings.range_steps,
-            )
-        assert isinstance(texts, Texts), "only a ConveRT has texts of another kind"
-        assert not isinstance(model, CrossEncoder), "train() refuses this"
-        return InBatchStep(model, texts, device, settings.smoothing)
-    pool = list(dict.fromkeys(response for example in examples if (response := example.response) is not None))
-    if len(pool) <= settings.n_negatives:
-        raise DataError(
-            f"{len(pool)} distinct responses are too few to draw {settings.n_negatives} negatives from; lower"
-            " train.n_negatives"
-        )
-    return ListwiseStep(model, texts, device, pool, settings.n_negatives, seed)
-
-
-def warm_start(model: Model, folder: Path) -> None:
-    """Start from a trained model's weights: all of them for the same kind, else those whose names both have.
-
-    A Poly-encoder started from a Bi-encoder keeps its own codes.
-    """
-    known = model.state_dict()
-    found = {name: tensor for name, tensor in load_model(folder).model.state_dict().items() if name in known}
-    odd = [name for name, tensor in found.items() if tensor.shape != known[name].shape]
-    if odd or not found:
-        raise ConfigError(f"the weights in {folder} do not fit this model ({(odd or ['no common part'])[0]})")
-    model.load_state_dict(found, strict=False)
-
-
-def validation_figures(scorer: CrossScorer | EncoderScorer, examples: Sequence[Example]) -> dict[str, float]:
-    """Mean cross-entropy ("loss"), R@1 and MRR over candidate lists."""
-    losses, placements = [], []
-    for start in range(0, len(examples), 32):
-        part = examples[start : start + 32]
-        lists = scorer.score([e.query for e in part], [e.candidates for e in part])
-        for example, values in zip(part, lists, strict=True):
-            if not np.isfinite(values).all():
-                return {"loss": math.inf, "R@1": 0.0, "MRR": 0.0}
-            top = values.max()
-            losses.append(float(top + np.log(np.exp(values - top).sum()) - values[example.relevant[0]]))
-            placements.append(place(values, with_duplicates(example.candidates, example.relevant)))
-    values_of = metric_values(placements, (1,))
-    return {
-        "loss": float(np.mean(losses)),
-        "R@1": float(values_of["R@1"].mean()),
-        "MRR": float(values_of["MRR"].mean()),
-    }

@@ -3,16 +3,16 @@
 A step also says how long each example is (for batches of like length) and what text it could use as negatives.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from polyrank.data import sample_negatives
 from polyrank.losses import cross_entropy, distinct
-from polyrank.models import BiEncoder, Convert, CrossEncoder, PolyEncoder
+from polyrank.models import BiEncoder, Convert, CrossEncoder, Model, PolyEncoder
 from polyrank.records import Context, Example
 from polyrank.scores import scores
 from polyrank.text import ConvertTexts, Texts
@@ -27,6 +27,27 @@ class Step(Protocol):
 
     def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int) -> Tensor:
         """The mean loss of a batch of (position in the data, example), in update ``number``: has a gradient."""
+        ...
+
+
+@runtime_checkable
+class PhasedStep(Protocol):
+    """What ``fit_together`` asks of a training method for several networks."""
+
+    def length(self, example: Example) -> int:
+        """Tokens of an example, for grouping."""
+        ...
+
+    def phases(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int) -> Iterator[Tensor]:
+        """A loss for each network in turn; what comes after a ``yield`` sees that network updated."""
+        ...
+
+
+class Negatives(Protocol):
+    """Wrong candidates for a context; a pure function of (seed, epoch, position), or kept on disk."""
+
+    def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
+        """Distinct texts, none of them a right answer."""
         ...
 
 
@@ -78,36 +99,23 @@ class InBatchStep:
 
 
 @dataclass(frozen=True, slots=True)
-class ListwiseStep:
-    """Cross-entropy over each context's own candidates: the response and ``n_negatives`` wrong ones.
-
-    Negatives that come with the example are used first; the rest are other responses of the data, drawn anew each
-    epoch as a pure function of (seed, epoch, position).
+class RandomNegatives:
+    """Wrong candidates that come with the example, then other responses of the data, drawn at random.
 
     Args:
-        model: any model here; a Cross-encoder reads B x (1 + n_negatives) pairs.
-        texts: its text policy at work.
-        device: where to compute.
         pool: distinct responses to draw from.
         n_negatives: per context.
         seed: of the draw.
-
-    Source: Humeau et al., Poly-encoders (ICLR 2020), sections 4.3 and 5.1.
+        redraw: anew each epoch. False: the same for the whole run, as in Tao et al.
     """
 
-    model: BiEncoder | PolyEncoder | CrossEncoder | Convert
-    texts: Texts | ConvertTexts
-    device: torch.device
     pool: Sequence[str]
     n_negatives: int
     seed: int
+    redraw: bool = True
 
-    def length(self, example: Example) -> int:
-        """Tokens of the context."""
-        return len(self.texts.context_ids(example.query))
-
-    def candidates_of(self, position: int, example: Example, epoch: int) -> list[str]:
-        """The response, then its negatives."""
+    def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
+        """Given ones first, in their order."""
         right = {example.candidates[i] for i in example.relevant}
         wrong = [text for text in dict.fromkeys(example.candidates) if text not in right][: self.n_negatives]
         missing = self.n_negatives - len(wrong)
@@ -119,23 +127,55 @@ class ListwiseStep:
                 (),
                 min(missing + len(taken), len(self.pool)),
                 seed=self.seed,
-                epoch=epoch,
+                epoch=epoch if self.redraw else 0,
                 index=position,
             )
             wrong += [text for i in drawn if (text := self.pool[int(i)]) not in taken][:missing]
-        return [response_of(example), *wrong]
+        return wrong
+
+
+@dataclass(frozen=True, slots=True)
+class ListwiseStep:
+    """Cross-entropy over each context's own candidates: the response and its wrong ones.
+
+    Every distinct candidate of a batch is encoded once; a Cross-encoder has to read each pair.
+
+    Args:
+        model: any model here; a Cross-encoder reads B x (1 + n_negatives) pairs.
+        texts: its text policy at work.
+        device: where to compute.
+        negatives: the wrong candidates of each context.
+
+    Source: Humeau et al., Poly-encoders (ICLR 2020), sections 4.3 and 5.1.
+    """
+
+    model: Model
+    texts: Texts | ConvertTexts
+    device: torch.device
+    negatives: Negatives
+
+    def length(self, example: Example) -> int:
+        """Tokens of the context."""
+        return len(self.texts.context_ids(example.query))
+
+    def lists(self, batch: Sequence[tuple[int, Example]], epoch: int) -> list[list[str]]:
+        """The candidates of each context: the response, then its negatives."""
+        return [[response_of(example), *self.negatives(position, example, epoch)] for position, example in batch]
 
     def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int = 0) -> Tensor:
         """The mean loss of the batch."""
         del number
-        lists = [self.candidates_of(position, example, epoch) for position, example in batch]
-        contexts = [example.query for _, example in batch]
+        lists = self.lists(batch, epoch)
+        values, allowed = self.values([example.query for _, example in batch], lists)
+        return listwise_loss(values, allowed)
+
+    def values(self, contexts: Sequence[Context], lists: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
+        """Scores ``[B, K]`` of lists, zero where a list is short of the longest one, and a mask that is false there."""
         width = max(map(len, lists))
         allowed = torch.tensor([[i < len(row) for i in range(width)] for row in lists], device=self.device)
         values = torch.zeros(len(lists), width, device=self.device)
         values[allowed] = self._score(contexts, lists)
-        target = torch.zeros(len(lists), dtype=torch.int64, device=self.device)
-        return cross_entropy(values, target, allowed)
+        return values, allowed
 
     def _score(self, contexts: Sequence[Context], lists: Sequence[Sequence[str]]) -> Tensor:
         """Scores of all pairs, row by row: ``[sum of lengths]``."""
@@ -143,6 +183,8 @@ class ListwiseStep:
             assert isinstance(self.texts, Texts), "only a ConveRT has texts of another kind"
             pairs = [(context, text) for context, row in zip(contexts, lists, strict=True) for text in row]
             return self.model(self.texts.pairs(pairs).to(self.device))  # type: ignore[no-any-return]  # untyped call
+        if isinstance(self.model, Convert) and self.model.training:
+            self.model.subwords.look()  # its embeddings move, and rounding them needs their range
         vectors, mask = self.model.encode_contexts(self.texts.contexts(contexts).to(self.device))
         number = {text: i for i, text in enumerate(dict.fromkeys(text for row in lists for text in row))}
         unique = self.model.encode_candidates(self.texts.candidates(list(number)).to(self.device))
@@ -151,6 +193,11 @@ class ListwiseStep:
             places = torch.tensor([number[text] for text in row], device=self.device)
             parts.append(scores(vectors[i : i + 1], unique[places][None], mask[i : i + 1])[0])
         return torch.cat(parts)
+
+
+def listwise_loss(values: Tensor, allowed: Tensor) -> Tensor:
+    """Mean cross-entropy of lists ``[B, K]`` whose first candidate is the right one."""
+    return cross_entropy(values, torch.zeros(len(values), dtype=torch.int64, device=values.device), allowed)
 
 
 def response_of(example: Example) -> str:

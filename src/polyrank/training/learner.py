@@ -1,0 +1,154 @@
+"""One network in training: its optimiser, schedule, best version and metrics.jsonl. The loop may have several."""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polyrank.config import TrainConfig
+from polyrank.durable import write_file
+from polyrank.errors import ResourceError
+from polyrank.models import Model
+from polyrank.training.optimizer import Schedule, clip_gradients, freeze, make_optimizer
+
+Report = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learner:
+    """A network to train, and what is its own where several are trained together.
+
+    Args:
+        name: of it among several; empty where it is alone.
+        model: the network, on its device.
+        settings: its optimiser's; a training of several takes batches and epochs from the first one's.
+        folder: for ``metrics.jsonl``; exists.
+        save_best: called with the figures when the model is the best so far (or final, without validation).
+        evaluate: validation figures with "loss" and "R@1"; None for none.
+        report: called with each record that goes to ``metrics.jsonl``.
+    """
+
+    model: Model
+    settings: TrainConfig
+    folder: Path
+    save_best: Callable[[dict[str, float]], None]
+    evaluate: Callable[[], Mapping[str, float]] | None = None
+    report: Report = lambda _: None
+    name: str = ""
+
+
+class Trainee:
+    """A learner at work. What ``progress`` gives, with weights and optimiser, is all that it takes to go on.
+
+    Args:
+        learner: the network and its settings.
+        n_steps: length of the whole training.
+    """
+
+    def __init__(self, learner: Learner, n_steps: int) -> None:
+        self.learner, self.model, self.settings = learner, learner.model, learner.settings
+        freeze(self.model, self.settings.train_layers)
+        self.optimizer = make_optimizer(self.model, self.settings)
+        self.schedule = Schedule(self.settings, n_steps)
+        self._peaks = [group["lr"] for group in self.optimizer.param_groups]
+        self.best: dict[str, float] = {}
+        self.n_bad = self.n_stale = self.best_step = 0
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """Everything that changes besides tensors, ready for JSON."""
+        best_loss = None if math.isinf(self.schedule.best_loss) else self.schedule.best_loss
+        plateau = {"best_loss": best_loss, "stalls": self.schedule.stalls, "decay": self.schedule.decay}
+        kept = {"best": self.best, "best_step": self.best_step}
+        return {"bad": self.n_bad, "stale": self.n_stale, **kept, **plateau}
+
+    def restore(self, progress: dict[str, Any]) -> None:
+        """Put back what ``progress`` gave."""
+        self.n_bad, self.n_stale = progress["bad"], progress["stale"]
+        self.best, self.best_step = progress["best"], progress["best_step"]
+        self.schedule.best_loss = math.inf if progress["best_loss"] is None else progress["best_loss"]
+        self.schedule.stalls, self.schedule.decay = progress["stalls"], progress["decay"]
+
+    def set_rates(self, step: int) -> float:
+        """Give the optimiser the learning rates of 0-based ``step``; returns the plain one."""
+        factor = self.schedule.factor(step)
+        for group, peak in zip(self.optimizer.param_groups, self._peaks, strict=True):
+            group["lr"] = peak * factor
+        return self.settings.lr * factor
+
+    def update(self, loss: Tensor) -> float:
+        """One update; a non-finite loss or gradient changes nothing. Returns the loss, not finite in that case."""
+        value = float(loss.detach())
+        try:
+            if math.isfinite(value):
+                loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+                if math.isfinite(clip_gradients(self.model, self.optimizer, self.settings)):
+                    self.optimizer.step()
+                else:
+                    value = math.nan
+        finally:
+            self.optimizer.zero_grad(set_to_none=True)
+        self.n_bad = 0 if math.isfinite(value) else self.n_bad + 1
+        return value
+
+    def check(self, step: int, epoch: float) -> bool:
+        """Validate after ``step`` updates, keep the best version; whether this network has learnt enough."""
+        figures = {} if self.learner.evaluate is None else dict(self.learner.evaluate())
+        if figures:
+            self.schedule.observe(figures["loss"])
+            self.write({"step": step, "epoch": round(epoch, 4), "valid": figures})
+        better = not figures or figures["R@1"] > self.best.get("R@1", -1.0)
+        self.n_stale = 0 if better else self.n_stale + 1
+        if better:
+            self.best, self.best_step = figures, step
+            self.learner.save_best(figures)
+        return self.settings.early_stopping is not None and self.n_stale >= self.settings.early_stopping
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Add a record to ``metrics.jsonl``."""
+        with (self.learner.folder / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(record) + "\n")
+        self.learner.report(record)
+
+    def forget_after(self, last_step: int) -> None:
+        """Drop records from after the checkpoint: those steps will be made again."""
+        metrics = self.learner.folder / "metrics.jsonl"
+        if not metrics.exists():
+            return
+        kept = []
+        for line in metrics.read_text("utf-8").splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                break  # a line that was being written when the process died
+            if record["step"] > last_step:
+                break
+            kept.append(line)
+        write_file(metrics, "".join(line + os.linesep for line in kept).encode())
+
+
+@contextmanager
+def memory_needed(n_contexts: int) -> Iterator[None]:
+    """Running out of memory inside becomes a ResourceError that says what would do."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
+        if isinstance(error, RuntimeError) and not _out_of_memory(error):
+            raise
+        raise ResourceError(
+            f"a batch of {n_contexts} does not fit into memory; try train.batch_size={max(1, n_contexts // 2)} (with"
+            " in-batch negatives that is also fewer negatives) or smaller text budgets"
+        ) from error
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    text = str(error).lower()
+    signs = ("out of memory", "not enough memory", "allocate memory")  # CUDA's, and the CPU allocator's two
+    return isinstance(error, torch.OutOfMemoryError) or any(sign in text for sign in signs)

@@ -1,0 +1,135 @@
+"""Learning from another network's scores: two networks from each other, or one from a teacher that stays as it is.
+
+Both work on lists: the response and the same wrong candidates for everyone. Knows no optimiser and no file.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from polyrank.inference import Scorer
+from polyrank.losses import imitation, margin_mse
+from polyrank.records import Example
+from polyrank.training.steps import ListwiseStep, listwise_loss
+
+
+@dataclass(frozen=True, slots=True)
+class Imitation:
+    """How the loss is made of labels and of another network's scores.
+
+    Args:
+        kind: "kl", ``losses.imitation``, or "margin_mse".
+        alpha: its weight. 0: the other network's scores are not even asked for.
+        temperature: for "kl".
+        label_weight: of the cross-entropy.
+    """
+
+    kind: Literal["kl", "margin_mse"] = "kl"
+    alpha: float = 1.0
+    temperature: float = 3.0
+    label_weight: float = 1.0
+
+    def loss(self, values: Tensor, teacher: Tensor, allowed: Tensor) -> Tensor:
+        """``label_weight * cross-entropy + alpha * imitation`` of lists ``[B, K]`` whose first candidate is right.
+
+        No gradient reaches the teacher.
+
+        >>> values, everyone = torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool)
+        >>> Imitation(alpha=2.0).loss(values, values, everyone)  # log 2, and nothing to imitate
+        tensor(0.6931)
+        """
+        labels = self.label_weight * listwise_loss(values, allowed)
+        if self.alpha == 0.0:
+            return labels
+        if self.kind == "kl":
+            return labels + self.alpha * imitation(values, teacher, allowed, self.temperature)
+        target = torch.zeros(len(values), dtype=torch.int64, device=values.device)
+        return labels + self.alpha * margin_mse(values, teacher, target, allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class MutualStep:
+    """Two networks on the same lists, each learning from the labels and from the other one's latest predictions.
+
+    The first learns from the second's predictions; then it predicts anew, and the second learns from that. The
+    second's predictions are computed once, with dropout: it has not changed when its own turn comes.
+
+    Args:
+        first: the retriever; its negatives are the lists of both.
+        second: the re-ranker.
+        imitation: how they learn from each other.
+
+    Source: Tao et al., Efficient and Effective Retrieval-based Dialogue via Mutual Learning, Algorithm 1; Zhang et
+        al., Deep Mutual Learning (2018).
+    """
+
+    first: ListwiseStep
+    second: ListwiseStep
+    imitation: Imitation
+
+    def length(self, example: Example) -> int:
+        """Tokens of the context, as the first network reads it."""
+        return self.first.length(example)
+
+    def phases(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int) -> Iterator[Tensor]:
+        """The first network's loss, and when it has been updated the second's."""
+        del number
+        contexts, lists = [example.query for _, example in batch], self.first.lists(batch, epoch)
+        device = self.first.device
+        # each network draws its dropout as if it were alone, so that with alpha 0 it is trained as if it were
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            self.second.model.train()
+            theirs, allowed = self.second.values(contexts, lists)
+        yield self.imitation.loss(self.first.values(contexts, lists)[0], theirs.detach(), allowed)
+        refreshed = torch.zeros_like(theirs)
+        if self.imitation.alpha:
+            with without_dropout(self.first.model), torch.no_grad():
+                refreshed, _ = self.first.values(contexts, lists)
+        yield self.imitation.loss(theirs, refreshed, allowed)
+
+
+@dataclass(frozen=True, slots=True)
+class DistillStep:
+    """One network on lists that a trained one has scored: mutual learning with a teacher that stays as it is.
+
+    Args:
+        student: the network that learns.
+        teacher: scores the same lists; its scores may come from a file.
+        imitation: how it learns from them.
+
+    Source: Hinton et al., Distilling the Knowledge in a Neural Network (2015).
+    """
+
+    student: ListwiseStep
+    teacher: Scorer
+    imitation: Imitation
+
+    def length(self, example: Example) -> int:
+        """Tokens of the context, as the student reads it."""
+        return self.student.length(example)
+
+    def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int = 0) -> Tensor:
+        """The mean loss of the batch."""
+        del number
+        contexts, lists = [example.query for _, example in batch], self.student.lists(batch, epoch)
+        values, allowed = self.student.values(contexts, lists)
+        teacher = torch.zeros_like(values)
+        if self.imitation.alpha:
+            scored = [torch.from_numpy(row) for row in self.teacher.score(contexts, lists)]
+            teacher[allowed] = torch.cat(scored).to(values.device)
+        return self.imitation.loss(values, teacher, allowed)
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; the model's own mode comes back afterwards."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

@@ -1,0 +1,90 @@
+"""A frozen teacher's scores, kept in a file: each pair of context and candidate is scored once, whatever the epochs.
+
+The file is SQLite. Scores are found by the pair's words and by the fingerprint of the teacher's weights, so one file
+serves several teachers, runs and seeds, and a teacher that was trained again finds nothing of its predecessor.
+"""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.errors import ArtifactError
+from polyrank.inference import Scorer
+from polyrank.records import Context
+
+Floats = NDArray[np.float32]
+
+
+class RememberedScores:
+    """A Scorer that asks another one only for pairs that its file does not hold.
+
+    Args:
+        path: the file; made where there is none.
+        scorer: the teacher.
+        fingerprint: of the teacher's weights and settings.
+
+    Raises:
+        ArtifactError: the file is damaged, or something else.
+    """
+
+    def __init__(self, path: Path, scorer: Scorer, fingerprint: str) -> None:
+        self.path, self.scorer, self.fingerprint = path, scorer, fingerprint
+        self.n_asked = 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = sqlite3.connect(path, isolation_level=None, timeout=60.0)
+        try:
+            self._file.execute("PRAGMA journal_mode = WAL")  # a second training may use the same file
+            self._file.execute("CREATE TABLE IF NOT EXISTS scores (pair BLOB PRIMARY KEY, score REAL) WITHOUT ROWID")
+        except sqlite3.DatabaseError as error:
+            raise ArtifactError(f"{path} is no file of scores ({error}); delete it or name another one") from error
+
+    def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+        """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
+        pairs = [
+            [self._key(context, text) for text in texts] for context, texts in zip(contexts, candidates, strict=True)
+        ]
+        known = self._find([key for row in pairs for key in row])
+        missing = [[i for i, key in enumerate(row) if key not in known] for row in pairs]
+        asked = [row for row, places in enumerate(missing) if places]
+        if asked:
+            texts = [[candidates[row][i] for i in missing[row]] for row in asked]
+            new: dict[bytes, float] = {}
+            for row, values in zip(asked, self.scorer.score([contexts[row] for row in asked], texts), strict=True):
+                new |= {pairs[row][i]: float(value) for i, value in zip(missing[row], values, strict=True)}
+            self.n_asked += len(new)
+            self._keep(new)
+            known |= new
+        return [np.array([known[key] for key in row], np.float32) for row in pairs]
+
+    def score_pool(self, contexts: Sequence[Context], pool: Sequence[str]) -> Floats:
+        """One shared pool for every context: ``[B, N]``."""
+        return np.stack(self.score(contexts, [pool] * len(contexts)))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _key(self, context: Context, text: str) -> bytes:
+        content = json.dumps([self.fingerprint, context.turns, context.background, text])
+        return hashlib.blake2b(content.encode(), digest_size=16).digest()
+
+    def _find(self, keys: Sequence[bytes]) -> dict[bytes, float]:
+        found: dict[bytes, float] = {}
+        try:
+            for start in range(0, len(keys), 500):  # SQLite takes a limited number of parameters
+                part = keys[start : start + 500]
+                marks = ", ".join("?" * len(part))
+                found |= dict(self._file.execute(f"SELECT pair, score FROM scores WHERE pair IN ({marks})", part))
+        except sqlite3.DatabaseError as error:
+            raise ArtifactError(f"{self.path} is damaged ({error}); delete it, the scores are made again") from error
+        return found
+
+    def _keep(self, new: dict[bytes, float]) -> None:
+        self._file.execute("BEGIN IMMEDIATE")
+        self._file.executemany("INSERT OR IGNORE INTO scores VALUES (?, ?)", new.items())
+        self._file.execute("COMMIT")
