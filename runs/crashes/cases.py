@@ -18,10 +18,23 @@ from pathlib import Path
 from typing import Any
 
 from crashes import faults
-from crashes.disk import NOTE, Disk, read_journal
-from crashes.workload import Script, Session, held_by, run, run_stubbornly, script, violations
+from crashes.disk import NOTE, SYNC, Disk, read_journal
+from crashes.workload import (
+    INDEX,
+    N_STEPS,
+    Held,
+    Script,
+    Session,
+    difference,
+    held_by,
+    held_in,
+    run,
+    run_stubbornly,
+    script,
+    violations,
+)
 from polyrank.errors import ArtifactError, PolyrankError
-from polyrank.index import Writer, verify_index
+from polyrank.index import Index, Writer, open_index, verify_index
 
 SHOWN = 10  # violations that are quoted
 Tally = dict[str, Any]
@@ -66,12 +79,15 @@ def kills(n: int, seed: int = 0) -> Tally:
     """Kill a writer at random moments of random workloads; a kill may also come while everything is closed."""
     chance, found, reached = random.Random(seed), [], Counter[str]()
     for case in range(n):
-        plan = script(chance.randrange(50), 14 + chance.randrange(8))
+        plan = script(chance.randrange(50), N_STEPS + chance.randrange(8))
         with workplace() as folder:
             child, reading = start(lambda pipe: run(folder, plan, lambda i: _say(pipe)))  # noqa: B023  # runs at once
             said, wanted = b"", chance.randrange(len(plan.steps))
+            watcher: Index | None = None
             while len(said) < wanted and (part := os.read(reading, 1)):
                 said += part
+                if plan.lively and watcher is None:  # a reader of another process, open across the kill
+                    watcher = open_index(folder / INDEX)
             until = time.perf_counter() + chance.random() ** 2 * 0.02
             while time.perf_counter() < until:
                 pass
@@ -81,15 +97,31 @@ def kills(n: int, seed: int = 0) -> Tally:
             reached[plan.steps[done].name if done < len(plan.steps) else "end"] += 1
             if status not in (0, -signal.SIGKILL):
                 found.append(f"kill {case}: the writer ended with {status}")
+            found += [f"kill {case}: {text}" for text in _watched(watcher, plan, done)]
             found += [f"kill {case}: {text}" for text in violations(folder, plan, done)]
+            if watcher is not None:
+                watcher.close()
     return _tally(n, found, killed_in=dict(reached))
+
+
+def _watched(watcher: Index | None, plan: Script, done: int) -> list[str]:
+    """What a reader that was open sees wrongly."""
+    if watcher is None:
+        return []
+    try:
+        watcher.refresh()
+        held = held_in(watcher)
+    except (PolyrankError, AssertionError) as error:
+        return [f"after {done} steps: an open reader: {type(error).__name__}: {error}"]
+    allowed = plan.held[done : done + 2]
+    return [] if held in allowed else [f"after {done} steps: an open reader: {difference(held, plan.held[done])}"]
 
 
 def _say(pipe: int) -> None:
     os.write(pipe, b".")
 
 
-def calls(seed: int = 0, every: int = 1, n_steps: int = 14) -> Tally:
+def calls(seed: int = 0, every: int = 1, n_steps: int = N_STEPS) -> Tally:
     """At every durable call of a workload: die before it, die in the middle of it, or see it fail."""
     plan = script(seed, n_steps)
     with workplace() as folder:
@@ -151,7 +183,7 @@ def _failing(folder: Path, plan: Script, what: int, at: int, code: int, pipe: in
     os.write(pipe, "\0".join([str(n_failed), *found]).encode())
 
 
-def power(seed: int = 0, every: int = 1, draws: int = 2, n_steps: int = 14) -> Tally:
+def power(seed: int = 0, every: int = 1, draws: int = 2, n_steps: int = N_STEPS) -> Tally:
     """Lose power after every durable call: without anything un-synced, and with random parts of it."""
     plan, chance, found, n_cases = script(seed, n_steps), random.Random(seed), [], 0
     with workplace() as folder:
@@ -183,59 +215,131 @@ def _logged(disk: Path, plan: Script, journal: Path) -> None:
     run(disk, plan, lambda i: faults.note(str(i)))
 
 
-def flips(seed: int = 0, every: int = 1, n_steps: int = 4, all_bits: int = 0) -> Tally:
-    """Flip a bit of each byte, and cut each file, of a closed index: it is refused, or holds exactly the same.
+def losses(seed: int = 0, every: int = 1, n_steps: int = N_STEPS) -> Tally:
+    """Each sync fails once and loses what it should have written; later the power is cut too."""
+    plan, chance, found, n_cases = script(seed, n_steps), random.Random(seed), [], 0
+    at, n_syncs = 1, 1
+    while at <= n_syncs:
+        with workplace() as folder:
+            journal = folder / "journal"
+            (folder / "disk").mkdir()
+            child, reading = start(lambda pipe: _losing(folder / "disk", plan, at, journal, pipe))  # noqa: B023
+            said, status = end(child, reading)
+            texts = [f"the writer ended with {status}"] if status else said.decode().split("\0")[1:]
+            changes = list(read_journal(journal))
+            n_syncs = 1 + sum(change.kind == SYNC for change in changes)
+            notes = [place for place, change in enumerate(changes) if change.kind == NOTE]
+            cuts = {*chance.sample(notes, min(3, len(notes))), *notes[-1:]}
+            disk, done = Disk(folder / "disk"), 0
+            for place, change in enumerate(changes):
+                disk.apply(change)
+                done += change.kind == NOTE
+                for what in (None, random.Random(chance.random())) if place in cuts else ():
+                    n_cases += 1
+                    with workplace() as left:
+                        disk.leave(left, what)
+                        texts += [f"power lost: {text}" for text in violations(left, plan, done)]
+            found += [f"sync {at}: {text}" for text in texts]
+        at += every
+    return _tally(n_cases, found, n_syncs=n_syncs)
+
+
+def _losing(disk: Path, plan: Script, at: int, journal: Path, pipe: int) -> None:
+    descriptor = os.open(journal, os.O_WRONLY | os.O_CREAT)
+    faults.arm(disk, faults.LOSE, at, journal=descriptor)
+    _, found = run_stubbornly(disk, plan, lambda: None, lambda i: faults.note(str(i)))
+    faults.disarm()
+    os.write(pipe, "\0".join(["", *found]).encode())
+
+
+def flips(seed: int = 0, every: int = 1, n_steps: int = 4, all_bits: int = 0, *, killed: bool = False) -> Tally:
+    """Flip a bit of each byte, and cut each file, of an index: it is refused, or holds exactly the same.
 
     Args:
         seed: of the workload that made the index.
         every: try each ``every``-th byte only.
         n_steps: of the workload; 4 leave a matrix and later additions and removals.
         all_bits: of how many first bytes of each file every bit is tried.
+        killed: the writer did not close it, so that a part of it is in SQLite's log.
     """
-    found: list[str] = []
-    outcomes = Counter[str]()
+    outcomes, found = Counter[str](), []
     chance = random.Random(seed)
     with workplace() as folder:
-        run(folder, script(seed, n_steps), lambda i: None)
-        index = folder / "index"
+        child, reading = start(lambda pipe: _left(folder, script(seed, n_steps), killed=killed))
+        status = end(child, reading)[1]
+        if status:
+            return _tally(1, [f"the workload itself ended with {status}"])
+        index = folder / INDEX
+        files = {path: path.read_bytes() for path in sorted(index.rglob("*")) if path.is_file()}
+        shared = index / "candidates.db-shm"  # memory, which no crash leaves behind
+        files.pop(shared, None)
+        log = index / "candidates.db-wal"
+        assert (log in files) == killed, "the log is where it should not be, or is not where it should"
+        shared.unlink(missing_ok=True)
+        _restore(files)
         expected = held_by(index)
-        for name in ("candidates.db-wal", "candidates.db-shm"):
-            (index / name).unlink(missing_ok=True)
-        files = sorted(path for path in index.rglob("*") if path.is_file())
-        for path in files:
-            data = path.read_bytes()
-            places = [(place, place % 8) for place in range(chance.randrange(every), len(data), every)]
-            places += [(place, bit) for place in range(min(all_bits, len(data))) for bit in range(8)]
-            for place, bit in places:
-                damaged = bytearray(data)
-                damaged[place] ^= 1 << bit
-                what = f"{path.relative_to(index)}: bit {bit} of byte {place}"
-                found += _damaged(index, path, bytes(damaged), expected, what, outcomes)
+        for path, data in files.items():
+            bits = [
+                (place, place % 8)
+                for place in range(min(all_bits, len(data)) + chance.randrange(every), len(data), every)
+            ]
+            bits += [(place, bit) for place in range(min(all_bits, len(data))) for bit in range(8)]
             lengths = {0, 1, len(data) // 2, len(data) - 1, *range(0, len(data), 512 * every)} - {len(data), -1}
+            for place, bit in bits:
+                damaged = data[:place] + bytes([data[place] ^ (1 << bit)]) + data[place + 1 :]
+                what = f"{path.relative_to(index)}: bit {bit} of byte {place}"
+                found += _damaged(index, files, path, damaged, expected, what, outcomes)
             for length in sorted(lengths):
                 what = f"{path.relative_to(index)}: cut to {length} bytes"
-                found += _damaged(index, path, data[:length], expected, what, outcomes)
-            path.write_bytes(data)
+                found += _damaged(index, files, path, data[:length], expected, what, outcomes)
+        _restore(files)
         found += [f"verify finds fault with a sound index: {text}" for text in verify_index(index)]
-    return _tally(sum(outcomes.values()), found, outcomes=dict(outcomes))
+    return _tally(sum(outcomes.values()), found, outcomes=dict(outcomes), n_bytes=sum(map(len, files.values())))
 
 
-def _damaged(index: Path, path: Path, data: bytes, expected: object, what: str, outcomes: Counter[str]) -> list[str]:
-    path.write_bytes(data)
+def _left(folder: Path, plan: Script, *, killed: bool) -> None:
+    """The workload; a killed writer leaves its log as it is."""
+    session = Session(folder, lively=plan.lively)
+    for step in plan.steps:
+        session.do(step)
+    if not killed:
+        session.close()
+
+
+def _restore(files: dict[Path, bytes]) -> None:
+    """The index as it was, whatever was done to it meanwhile."""
+    log = next(path for path in files if path.name == "candidates.db").with_name("candidates.db-wal")
+    if log not in files:
+        log.unlink(missing_ok=True)
+    for path, data in files.items():
+        path.write_bytes(data)
+
+
+def _damaged(
+    index: Path,
+    files: dict[Path, bytes],
+    path: Path,
+    data: bytes,
+    expected: Held | None,
+    what: str,
+    outcomes: Counter[str],
+) -> list[str]:
     try:
-        for name in ("candidates.db-wal", "candidates.db-shm"):
-            (index / name).unlink(missing_ok=True)
+        path.write_bytes(data)
         try:
             held = held_by(index)
         except ArtifactError:
             outcomes["refused"] += 1
             return [] if verify_index(index) else [f"{what}: refused, and verify finds nothing"]
-        except (PolyrankError, AssertionError) as error:
-            return [f"{what}: {type(error).__name__}: {error}"]
         outcomes["harmless"] += held == expected
         return [] if held == expected else [f"{what}: another content, silently"]
     except Exception as error:
         return [f"{what}: {type(error).__name__}: {error}"]
+    finally:
+        if any(folded.name == "candidates.db-wal" for folded in files):  # reading may have folded the log in
+            _restore(files)
+        else:
+            path.write_bytes(files[path])
 
 
 def lost_removals(seed: int = 0, every: int = 1) -> Tally:
@@ -247,10 +351,10 @@ def lost_removals(seed: int = 0, every: int = 1) -> Tally:
         run(folder, plan, lambda i: None)
         held = plan.held[4] or {}
         id_ = sorted(held)[len(held) // 2]
-        data = (folder / "index" / "candidates.db").read_bytes()
+        data = (folder / INDEX / "candidates.db").read_bytes()
         for place in range(0, len(data), every):
             copy = folder / "copy"
-            shutil.copytree(folder / "index", copy)
+            shutil.copytree(folder / INDEX, copy)
             damaged = bytearray(data)
             damaged[place] ^= 1 << (place % 8)
             (copy / "candidates.db").write_bytes(damaged)
@@ -273,4 +377,4 @@ def _tally(n: int, found: list[str], **more: Any) -> Tally:
     return {"n": n, "n_violations": len(found), "violations": found[:SHOWN], **more}
 
 
-__all__ = ["Session", "calls", "flips", "kills", "lost_removals", "power", "workplace"]
+__all__ = ["calls", "flips", "kills", "losses", "lost_removals", "power"]

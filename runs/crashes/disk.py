@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-WRITE, SYNC, TRUNCATE, RENAME, EXCHANGE, UNLINK, RMDIR, MKDIR, CREATE, NOTE = range(1, 11)
+WRITE, SYNC, TRUNCATE, RENAME, EXCHANGE, UNLINK, RMDIR, MKDIR, CREATE, NOTE, LOST = range(1, 12)
 SECTOR = 512
 _HEAD = struct.Struct("=5q")
 
@@ -122,8 +122,9 @@ class Disk:
         if change.kind == NOTE:
             return
         folder, name = self._parent(change.path)
-        if change.kind == SYNC and Path(change.path) == self.root:
-            _sync(self.top)
+        if change.kind in (SYNC, LOST) and Path(change.path) == self.root:
+            if change.kind == SYNC:
+                _sync(self.top)
             return
         if folder is None:  # in a file or folder that was deleted before
             return
@@ -145,6 +146,9 @@ class Disk:
             folder.change({name: File()})
         elif change.kind == SYNC and node is not None:
             _sync(node)
+        elif change.kind == LOST:
+            if isinstance(node, File):
+                node.pending = [part for part in node.pending if part[1] is None]
         elif isinstance(node, File):
             node.write(change.offset, change.data if change.kind == WRITE else None)
 
@@ -170,7 +174,10 @@ class Disk:
 
 def _sync(node: File | Folder) -> None:
     if isinstance(node, File):
-        node.durable = bytes(node.data)
+        durable = bytearray(node.durable)
+        for offset, data in node.pending:
+            _apply(durable, offset, data)
+        node.durable = bytes(durable)
     else:
         node.durable = dict(node.entries)
     node.pending.clear()

@@ -18,19 +18,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { COUNT, KILL, TEAR, FAIL, SHORT, FULL };  /* what happens at the chosen call */
-enum { WRITE = 1, SYNC, TRUNCATE, RENAME, EXCHANGE, UNLINK, RMDIR, MKDIR, CREATE, NOTE };  /* kinds of changes */
+enum { COUNT, KILL, TEAR, FAIL, SHORT, FULL, LOSE };  /* what happens at the chosen call; LOSE: at the chosen sync */
+enum { WRITE = 1, SYNC, TRUNCATE, RENAME, EXCHANGE, UNLINK, RMDIR, MKDIR, CREATE, NOTE, LOST };  /* kinds of changes */
 
 static char root[4096];
 static int mode, error_code, journal = -1;
-static long chosen, counted;
+static long chosen, counted, synced;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
 void faults_arm(const char *folder, int what, long at, int code, int descriptor) {
     snprintf(root, sizeof root, "%s/", folder);
-    mode = what, chosen = at, error_code = code, journal = descriptor, counted = 0;
+    mode = what, chosen = at, error_code = code, journal = descriptor, counted = synced = 0;
 }
 void faults_disarm(void) { root[0] = 0; }
 long faults_count(void) { return counted; }
@@ -86,7 +86,7 @@ static int place_at(int folder, const char *name, char *path) {
 static int decide(int grows) {
     long now = ++counted;
     if (mode == FULL && now >= chosen && grows) return errno = ENOSPC, 1;
-    if (now != chosen) return 0;
+    if (mode == LOSE || now != chosen) return 0;
     if (mode == KILL) raise(SIGKILL);
     if (mode == FAIL) return errno = error_code, 1;
     return mode == TEAR || mode == SHORT ? 2 : 0;
@@ -131,13 +131,19 @@ ssize_t sendfile64(int out, int in, off64_t *offset, size_t size) { return errno
     pthread_mutex_unlock(&lock);                     \
     return errno = code, result;
 
+/* A sync that fails may have lost what it was to write: the next one has nothing left to do and succeeds. */
+static int lost(const char *path) {
+    if (mode != LOSE || ++synced != chosen) return 0;
+    record(LOST, path, "", 0, NULL, 0);
+    return errno = EIO, 1;
+}
 int fsync(int fd) {
     char path[4096];
-    GUARDED(place(fd, path), 0, REAL(fsync)(fd), record(SYNC, path, "", 0, NULL, 0))
+    GUARDED(place(fd, path), 0, lost(path) ? -1 : REAL(fsync)(fd), record(SYNC, path, "", 0, NULL, 0))
 }
 int fdatasync(int fd) {
     char path[4096];
-    GUARDED(place(fd, path), 0, REAL(fdatasync)(fd), record(SYNC, path, "", 0, NULL, 0))
+    GUARDED(place(fd, path), 0, lost(path) ? -1 : REAL(fdatasync)(fd), record(SYNC, path, "", 0, NULL, 0))
 }
 int ftruncate64(int fd, off64_t size) {
     char path[4096];

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-COUNT, KILL, TEAR, FAIL, SHORT, FULL = range(6)  # what happens at the chosen call
+COUNT, KILL, TEAR, FAIL, SHORT, FULL, LOSE = range(7)  # what happens at the chosen call
 SOURCE = Path(__file__).with_name("faults.c")
 LIBRARY = "polyrank-faults.so"
 
@@ -38,7 +38,7 @@ def arm(folder: Path, what: int = COUNT, at: int = 0, code: int = 0, journal: in
     Args:
         folder: without symbolic links in its path.
         what: COUNT; KILL before the call; TEAR: kill after half of it; FAIL with ``code`` once; SHORT: write half
-            once; FULL: no space from then on.
+            once; FULL: no space from then on; LOSE: fail sync number ``at``, and what it should have written is lost.
         at: the call.
         code: errno.
         journal: descriptor of a file for the log; -1: none.

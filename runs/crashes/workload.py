@@ -1,22 +1,27 @@
 """A scripted workload on an index: what each step does, and what the index holds after it.
 
-The harness knows an index by its public functions only.
+The harness knows an index by its public functions only, and when it compacts in the background.
 """
 
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 from polyrank.errors import PolyrankError, ResourceError
-from polyrank.index import Writer, open_index, verify_index, write_index
+from polyrank.index import Index, KnownVectors, Writer, open_index, verify_index, write_index
+from polyrank.index import writer as index_writer
 from polyrank.records import Candidate
 
 DIMENSION = 8
+N_STEPS = 16
+INDEX = Path("indexes", "index")  # in a folder that has to be made
+MAKERS = ("create", "recreate", "rebuild")
+HAS_FAISS = find_spec("faiss") is not None
 Held = dict[str, tuple[str, tuple[tuple[str, object], ...], bytes]]  # id -> text, metadata, vector
-NOTHING: Held | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +29,7 @@ class Step:
     """One operation of the workload.
 
     Args:
-        name: create, recreate, add, replace, remove, compact, snapshot or reopen.
+        name: create, recreate, rebuild (of what it holds), add, replace, remove, compact, snapshot or reopen.
         candidates: of an addition.
         ids: of a removal.
         place: of a snapshot, below the workload's folder.
@@ -44,11 +49,13 @@ class Script:
         steps: in order.
         held: what the index holds before the first step, and after each.
         snapshots: what each snapshot holds, and the step that makes it.
+        lively: a reader is open throughout, and the index compacts in the background and keeps inner products.
     """
 
     steps: tuple[Step, ...]
     held: tuple[Held | None, ...]
     snapshots: dict[str, tuple[int, Held]] = field(default_factory=dict)
+    lively: bool = False
 
 
 def vector(candidate: Candidate) -> np.ndarray:
@@ -57,8 +64,8 @@ def vector(candidate: Candidate) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=DIMENSION).astype(np.float32)
 
 
-def script(seed: int, n_steps: int = 14) -> Script:
-    """A workload that creates, adds, replaces, removes, compacts, copies and opens again."""
+def script(seed: int, n_steps: int = N_STEPS) -> Script:
+    """A workload that creates, adds, replaces, removes, compacts, copies and opens again; lively for odd seeds."""
     chance = random.Random(seed)
     held: Held | None = None
     steps: list[Step] = []
@@ -76,15 +83,19 @@ def script(seed: int, n_steps: int = 14) -> Script:
         return tuple(result)
 
     names = ["create", "add", "replace", "remove", "compact", "add", "snapshot", "reopen", "remove", "compact"]
-    names += ["add", "recreate", "add", "compact"]
+    names += ["add", "recreate", "add", "compact", "rebuild", "remove"]
     names += chance.choices(
-        ["add", "replace", "remove", "compact", "snapshot", "reopen"], k=max(0, n_steps - len(names))
+        ["add", "replace", "remove", "compact", "snapshot", "reopen", "rebuild"], k=max(0, n_steps - len(names))
     )
     for name in names[:n_steps]:
         now = dict(held or {})
         step = Step(name)
         if name in ("create", "recreate"):
             step, now = Step(name, some(chance.choice([3, 12]))), {}
+        elif name == "rebuild":
+            kept = chance.sample(sorted(now), len(now) // 2)
+            step = Step(name, (*(Candidate(id_, now[id_][0], dict(now[id_][1])) for id_ in kept), *some(2)))
+            now = {}
         elif name == "add":
             step = Step(name, some(chance.choice([1, 5, 40])))
         elif name == "replace":
@@ -92,7 +103,7 @@ def script(seed: int, n_steps: int = 14) -> Script:
         elif name == "remove":
             step = Step(name, ids=(*chance.sample(sorted(now), min(3, len(now))), "unknown"))
         elif name == "snapshot":
-            step = Step(name, place=f"snapshot-{len(steps)}")
+            step = Step(name, place=f"copies/{len(steps)}/snapshot")
             snapshots[step.place] = (len(steps), now)
         for gone in step.ids:
             now.pop(gone, None)
@@ -100,23 +111,33 @@ def script(seed: int, n_steps: int = 14) -> Script:
         held = now
         steps.append(step)
         states.append(held)
-    return Script(tuple(steps), tuple(states), snapshots)
+    return Script(tuple(steps), tuple(states), snapshots, lively=seed % 2 == 1)
 
 
 class Session:
     """Carries out steps below a folder, with one Writer at a time."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.index, self.writer = folder, folder / "index", None
+    def __init__(self, folder: Path, *, lively: bool = False) -> None:
+        self.folder, self.index, self.ann = folder, folder / INDEX, "flat" if lively and HAS_FAISS else ""
+        self.writer: Writer | None = None
+        self.reader: Index | None = None
+        self._lively = lively
+        index_writer.MIN_STALE = 8 if lively else 10_000
 
     def do(self, step: Step) -> None:
         """One step; when it returns, its effect is durable."""
         vectors = np.array([vector(c) for c in step.candidates], np.float32).reshape(-1, DIMENSION)
-        if step.name in ("create", "recreate", "reopen"):
+        if step.name in (*MAKERS, "reopen"):
             self.close()
-        if step.name in ("create", "recreate"):
-            again = step.name == "recreate"
-            write_index(self.index, step.candidates, vectors, fingerprint="f" * 64, model="m", overwrite=again)
+        if step.name == "rebuild":
+            with open_index(self.index) as index:
+                known = KnownVectors(index)
+                vectors = np.array([known[c.text] if c.text in known else vector(c) for c in step.candidates])
+        if step.name in MAKERS:
+            again = step.name != "create"
+            write_index(
+                self.index, step.candidates, vectors, fingerprint="f" * 64, model="m", ann=self.ann, overwrite=again
+            )
             return
         if self.writer is None:
             self.writer = Writer(self.index)
@@ -129,8 +150,17 @@ class Session:
         elif step.name == "snapshot":
             self.writer.snapshot(self.folder / step.place)
 
+    def seen(self) -> Held | None:
+        """What a reader finds, by turns one that has been open all the time or a new one."""
+        if not self._lively or not self.index.exists():
+            return held_by(self.index)
+        if self.reader is None:
+            self.reader = open_index(self.index)
+        self.reader.refresh()
+        return held_in(self.reader)
+
     def close(self) -> None:
-        """Let go of the index."""
+        """Let the index be written to by others."""
         writer, self.writer = self.writer, None
         if writer is not None:
             writer.close()
@@ -146,17 +176,25 @@ def held_by(path: Path) -> Held | None:
     if not path.exists():
         return None
     with open_index(path) as index:
-        vectors: dict[int, bytes] = {}
-        for block in index.blocks():
-            for i, row in enumerate(block.rows.tolist()):
-                if block.alive is None or block.alive[i]:
-                    vectors[row] = block.vectors[i].tobytes()
-        listed = dict(index.iter_candidates())
-        assert listed.keys() == vectors.keys(), "blocks and candidates hold different rows"
-        rows = sorted(vectors)
-        assert index.candidates(rows) == [listed[row] for row in rows], "candidates differ from their listing"
-        assert len(index) == len(rows), "the index's length is another"
-        return {c.id: (c.text, tuple(c.metadata.items()), vectors[row]) for row, c in listed.items()}
+        return held_in(index)
+
+
+def held_in(index: Index) -> Held:
+    """What is in an open index."""
+    vectors: dict[int, bytes] = {}
+    for block, ann in zip(*index.view(), strict=True):
+        for i, row in enumerate(block.rows.tolist()):
+            if block.alive is None or block.alive[i]:
+                vectors[row] = block.vectors[i].tobytes()
+        if ann is not None:
+            best = (block.vectors @ block.vectors[0]).max()
+            assert np.allclose(ann.search(block.vectors[:1], 1)[0], best, rtol=1e-4), "inner products are others"
+    listed = dict(index.iter_candidates())
+    assert listed.keys() == vectors.keys(), "blocks and candidates hold different rows"
+    rows = sorted(vectors)
+    assert index.candidates(rows) == [listed[row] for row in rows], "candidates differ from their listing"
+    assert len(index) == len(rows), "the index's length is another"
+    return {c.id: (c.text, tuple(c.metadata.items()), vectors[row]) for row, c in listed.items()}
 
 
 def violations(folder: Path, plan: Script, done: int, *, began: bool = True) -> list[str]:
@@ -169,7 +207,7 @@ def violations(folder: Path, plan: Script, done: int, *, began: bool = True) -> 
         began: whether the next step may have begun, so that it may be there, whole.
     """
     found: list[str] = []
-    index = folder / "index"
+    index = folder / INDEX
     allowed = [plan.held[done]] + ([plan.held[done + 1]] if began and done < len(plan.steps) else [])
     try:
         held = held_by(index)
@@ -211,44 +249,54 @@ def difference(held: Held | None, expected: Held | None) -> str:
 
 def run(folder: Path, plan: Script, acknowledge: Callable[[int], None]) -> None:
     """The whole workload; ``acknowledge(i)`` once step ``i`` has returned."""
-    session = Session(folder)
+    session = Session(folder, lively=plan.lively)
     for i, step in enumerate(plan.steps):
         session.do(step)
         acknowledge(i)
+        if plan.lively:
+            held = session.seen()
+            assert held == plan.held[i + 1], f"a reader after step {i}: {difference(held, plan.held[i + 1])}"
     session.close()
 
 
-def run_stubbornly(folder: Path, plan: Script, lift: Callable[[], None]) -> tuple[int, list[str]]:
+def run_stubbornly(
+    folder: Path, plan: Script, lift: Callable[[], None], acknowledge: Callable[[int], None] = lambda i: None
+) -> tuple[int, list[str]]:
     """The workload on a disk that fails once: a failed step must change nothing and work when done again.
 
     Args:
         folder: to work in.
         plan: the steps.
-        lift: frees the disk again, once a step has failed.
+        lift: frees the disk again, once a step has failed and the index has been read.
+        acknowledge: called with ``i`` once step ``i`` has returned.
 
     Returns:
         How many steps failed, and what was wrong.
     """
-    session, found, failed = Session(folder), [], 0
+    session, found, failed = Session(folder, lively=plan.lively), [], 0
     for i, step in enumerate(plan.steps):
         try:
             session.do(step)
         except ResourceError:
             failed += 1
-            lift()
             try:
-                held = held_by(folder / "index")
+                held = session.seen()  # reading goes on meanwhile
+                lift()
                 if held != plan.held[i]:
                     found.append(f"step {i} ({step.name}) failed, yet: {difference(held, plan.held[i])}")
-                if step.name in ("create", "recreate") and held == plan.held[i + 1]:
+                if step.name in MAKERS and held == plan.held[i + 1]:
                     continue  # reported above; go on from what is there
                 session.do(step)
+                held = session.seen()
+                if held != plan.held[i + 1]:
+                    found.append(f"step {i} ({step.name}) done again: {difference(held, plan.held[i + 1])}")
             except Exception as error:
                 found.append(f"step {i} ({step.name}) done again: {type(error).__name__}: {error}")
                 break
         except Exception as error:
             found.append(f"step {i} ({step.name}): {type(error).__name__}: {error}")
             break
+        acknowledge(i)
     try:
         session.close()
     except ResourceError:

@@ -131,9 +131,16 @@ def make_folders(path: Path) -> None:
     while not path.exists():
         missing.append(path)
         path = path.parent
+    with suppress(PermissionError):  # who made this one may have died before its name was durable
+        sync_folder(path.parent)
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
+        try:
+            sync_folder(folder.parent)
+        except OSError:
+            with suppress(OSError):
+                folder.rmdir()
+            raise
 
 
 def _temporary_folder(path: Path, held: ExitStack) -> Path:

@@ -84,7 +84,8 @@ def write_matrix(path: Path, rows: Iterable[tuple[int, Vectors]], meta: Meta) ->
             stream.write(buffer[: count % ROWS_AT_A_TIME].tobytes())
         assert count == n, "the caller counts its rows"
         with (folder / "rows.npy").open("wb") as stream:
-            np.lib.format.write_array(stream, numbers, version=(1, 0))
+            np.lib.format.write_array_header_1_0(stream, _header("<i8", numbers.shape))
+            stream.write(numbers.tobytes())
         document: dict[str, Any] = {
             "change": meta.change,
             "digest": str(meta.digest),

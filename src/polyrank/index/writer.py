@@ -16,7 +16,7 @@ from typing import Self
 
 import numpy as np
 
-from polyrank.durable import Place, check_replaceable, new_folder
+from polyrank.durable import Place, check_replaceable, disk_error, new_folder, sync_folder
 from polyrank.errors import ArtifactError, PolyrankError, ResourceError
 from polyrank.index import lock, store
 from polyrank.index.checks import (
@@ -142,6 +142,10 @@ class Writer:
             if fingerprint is not None:
                 check_fingerprint(self._meta.fingerprint, fingerprint, self.path)
             self._sweep()
+            try:
+                sync_folder(self.path)  # SQLite goes on when the name of its new log cannot be made durable
+            except OSError as error:
+                raise disk_error(self.path, error) from error
             self._held = held.pop_all()
 
     def _checked_meta(self) -> Meta:
