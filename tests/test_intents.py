@@ -1,0 +1,574 @@
+"""Intents: readers of the published formats, few-shot parts, the network, the threshold, the folder, the commands."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from polyrank.abstention import Abstention
+from polyrank.artifacts import save_model
+from polyrank.cli.progress import numbers
+from polyrank.config import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
+from polyrank.errors import ArtifactError, ConfigError, DataError, DivergedError, UsageError
+from polyrank.inference import Encoder
+from polyrank.intents import (
+    Grid,
+    Head,
+    HeadConfig,
+    IntentSplits,
+    Utterance,
+    calibrate_rejection,
+    confusion,
+    encode,
+    few_shot,
+    fit_head,
+    judge_rejection,
+    load_intents,
+    most_confused,
+    open_encoder,
+    per_intent,
+    plot_confusion,
+    read_aim,
+    read_intents,
+    read_layer,
+    read_utterances,
+    save_intents,
+    search,
+    split_off,
+    train_intents,
+)
+from polyrank.intents.network import Encoded
+from polyrank.intents.plots import shown_intents
+from polyrank.models import new_model
+from polyrank.records import Context
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+TEXTS = {
+    "wifi": ["my wifi is down", "the wifi is down", "wifi down please", "is the wifi down", "hello wifi is down"],
+    "bill": ["my bill is too high", "the bill is high", "bill too high please", "is the bill high", "hello bill high"],
+    "light": ["the light is red", "light is green", "red light please", "is it a green light", "hello red light"],
+}
+GRID = Grid(hidden_dim=(16,), dropout=(0.1,), lr=(0.1, 0.3))
+SMALL = ConvertConfig(embedding_dim=16, ffn_dim=32, spans=(3, 5), side_dim=16, side_layers=1, output_dim=8)
+
+
+@pytest.fixture(scope="module")
+def models(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One of each kind with random weights, and a second Bi-encoder."""
+    folder = tmp_path_factory.mktemp("models")
+    policy = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
+    backbone = str(tiny_backbone)
+    configs = {
+        "bi": (BiConfig(backbone=backbone), 1),
+        "poly": (PolyConfig(backbone=backbone, n_codes=3), 1),
+        "cross": (CrossConfig(backbone=backbone), 1),
+        "other": (BiConfig(backbone=backbone, projection_dim=32), 2),
+    }
+    sample = [text for texts in TEXTS.values() for text in texts]
+    for name, (config, seed) in configs.items():
+        model, texts, resolved = new_model(config, policy, seed=seed, sample=sample)
+        save_model(folder / name, model, texts, resolved)
+    for name, many in (("convert", False), ("multi", True)):
+        made = new_model(
+            replace(SMALL, multi_context=many), ConvertText(min_count=1, n_buckets=16), seed=1, sample=(), corpus=sample
+        )
+        save_model(folder / name, *made)
+    return {name: folder / name for name in (*configs, "convert", "multi")}
+
+
+@pytest.fixture(scope="module")
+def bi(models: dict[str, Path]) -> Encoder:
+    return open_encoder(str(models["bi"]), device="cpu")
+
+
+def utterances(copies: int = 4) -> tuple[Utterance, ...]:
+    """Separable: each intent has words of its own."""
+    return tuple(
+        Utterance(f"{text}{' thanks' * i}", intent) for intent, texts in TEXTS.items() for text in texts
+        for i in range(copies)
+    )  # fmt: skip
+
+
+def clusters(n: int, seed: int, spread: float = 0.1) -> Encoded:
+    """Three well separated clouds of vectors."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+    labels = generator.integers(3, size=n)
+    return Encoded((np.eye(3, 8)[labels] + spread * generator.normal(size=(n, 8))).astype(np.float32), labels)
+
+
+# readers
+
+
+def test_banking77_files(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text('text,category\n"Hi, ""you""\nthere",card_arrival\nwhere?,atm\n', "utf-8")
+    (tmp_path / "test.csv").write_text("text,category\nwhen?,atm\n", "utf-8")
+    (tmp_path / "categories.json").write_text('["card_arrival", "atm"]', "utf-8")
+    found = read_intents(tmp_path)
+    assert found.train == (Utterance('Hi, "you"\nthere', "card_arrival"), Utterance("where?", "atm"))
+    assert found.dev == ()
+    assert found.test == (Utterance("when?", "atm"),)
+
+
+def test_clinc150_file(tmp_path: Path) -> None:
+    document = {
+        "oos_train": [["x", "oos"]], "train": [["pay it", "pay"], ["oh", "oos"]], "val": [["hi", "greet"]],
+        "oos_val": [["y", "oos"]], "test": [["hi", "greet"]], "oos_test": [["z", "oos"], ["w", "oos"]],
+    }  # fmt: skip
+    (tmp_path / "data_full.json").write_text(json.dumps(document), "utf-8")
+    for place in (tmp_path, tmp_path / "data_full.json"):
+        found = read_intents(place)
+        assert found.train == (Utterance("pay it", "pay"), Utterance("oh", None), Utterance("x", None))
+        assert [u.intent for u in found.dev] == ["greet", None]
+        assert [u.intent for u in found.test] == ["greet", None, None]
+
+
+def test_hwu64_files(tmp_path: Path) -> None:
+    header = "answerid;scenario;intent;answer_annotation;answer_from_anno;answer_from_user\n"
+    for part, text in (("trainset", 'set ""it"" for ten'), ("testset", "a; b")):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / "alarm_set.csv").write_text(
+            f'{header}null;alarm;set;"set [x : it]";"{text}";"Set."\n', "utf-8"
+        )
+    found = read_intents(tmp_path)
+    assert found.train == (Utterance('set "it" for ten', "alarm_set"),)
+    assert found.test == (Utterance("a; b", "alarm_set"),)
+
+
+def test_plain_files_and_folders(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"text": "hi", "intent": "greet"}\n{"text": "7", "intent": "none"}\n')
+    (tmp_path / "val.csv").write_text("utterance,label\nhello,greet\n")
+    found = read_intents(tmp_path, out_of_scope="none")
+    assert found.train == (Utterance("hi", "greet"), Utterance("7", None))
+    assert found.dev == (Utterance("hello", "greet"),)
+    assert read_intents(tmp_path / "train.jsonl").train == read_utterances(tmp_path / "train.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("a.csv", "text,intent\nhi\n", r"a.csv:2: 1 cells"),
+        ("a.csv", "text,intent\n ,greet\n", r"a.csv:2: the text is empty; remove"),
+        ("a.csv", "text,intent\nhi,\n", r'a.csv:2: the intent is empty; name it, or write "oos"'),
+        ("a.csv", "query,intent\nhi,greet\n", r'a.csv:2: missing field "text"'),
+        ("a.csv", "text,intent\n", "holds no utterances"),
+        ("a.jsonl", '{"text": "hi", "intent": 3}\n', r'a.jsonl:1: field "intent" holds a number'),
+        ("a.json", "{", "not JSON"),
+        ("a.json", '{"val": []}', 'has no list "train"'),
+        ("a.json", '{"train": [["hi", "greet"], ["hi"]]}', "train item 2 is no"),
+        ("trainset/b.csv", "scenario;intent;answer_from_anno\na;b\n", r"b.csv:2: .*get the file again"),
+        ("trainset/b.csv", "scenario;intent\na;b\n", r'b.csv:2: missing field "answer_from_anno"'),
+        ("other.txt", "hi", "holds no train.csv"),
+    ],
+)
+def test_broken_files_are_placed(tmp_path: Path, name: str, text: str, problem: str) -> None:
+    place = tmp_path / name
+    place.parent.mkdir(exist_ok=True)
+    place.write_text(text, "utf-8")
+    with pytest.raises(DataError, match=problem):
+        read_intents(place if place.parent == tmp_path and place.suffix != ".txt" else tmp_path)
+
+
+def test_no_such_place_and_two_of_a_part(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file or folder"):
+        read_intents(tmp_path / "gone")
+    for name in ("dev.csv", "valid.csv"):
+        (tmp_path / name).write_text("text,intent\nhi,greet\n")
+    with pytest.raises(DataError, match="could be its dev part; keep one"):
+        read_intents(tmp_path)
+
+
+# parts
+
+
+def test_few_shot_has_exactly_n_and_is_nested() -> None:
+    pool = (*utterances(), Utterance("what?", None))
+    five, ten = few_shot(pool, 5, seed=3), few_shot(pool, 10, seed=3)
+    for n, chosen in ((5, five), (10, ten)):
+        assert {name: sum(u.intent == name for u in chosen) for name in TEXTS} == dict.fromkeys(TEXTS, n)
+        assert len(chosen) == n * len(TEXTS)
+    assert set(five) <= set(ten)
+    assert five == few_shot(pool, 5, seed=3)
+    assert five != few_shot(pool, 5, seed=4)
+    # an intent's draw does not depend on the order in which the file names the others
+    assert set(few_shot(pool, 20, seed=3)) == {u for u in pool if u.intent}
+    with pytest.raises(DataError, match=r"'bill' has 20 utterances, fewer than the 21 asked for"):
+        few_shot(pool, 21, seed=3)
+
+
+def test_a_development_part_is_split_off() -> None:
+    pool = (*utterances(), *(Utterance(f"what {i}", None) for i in range(30)), Utterance("once", "rare"))
+    rest, dev = split_off(pool, 0.1, seed=1)
+    assert sorted((*rest, *dev), key=repr) == sorted(pool, key=repr)
+    assert [sum(u.intent == name for u in dev) for name in (*TEXTS, None, "rare")] == [2, 2, 2, 3, 0]
+    assert (rest, dev) == split_off(pool, 0.1, seed=1)
+    assert dev != split_off(pool, 0.1, seed=2)[1]
+
+
+# encodings
+
+
+def test_encodings_are_the_mean_of_the_real_vectors(models: dict[str, Path]) -> None:
+    encoder = open_encoder(str(models["poly"]), device="cpu")
+    texts = ["my wifi is down", "hi"]
+    vectors, mask = encoder.encode_contexts([Context((text,)) for text in texts])
+    want = [row[real].mean(0) for row, real in zip(vectors, mask, strict=True)]
+    np.testing.assert_allclose(encode(encoder, texts), want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["convert", "multi"])
+def test_r_is_what_the_reduction_gives(models: dict[str, Path], name: str) -> None:
+    encoder = open_encoder(str(models[name]), device="cpu")
+    assert read_layer("auto", encoder) == "r"
+    r = encode(encoder, ["my wifi is down", "red", ""], "r")
+    model = encoder.model  # type: ignore[attr-defined]  # an EncoderScorer, as r asks for
+    ids = torch.tensor([encoder.texts.context_ids(Context(("my wifi is down",)))])  # type: ignore[attr-defined]
+    with torch.inference_mode():
+        want = model.reduced(ids, torch.ones_like(ids, dtype=torch.bool))
+    assert r.shape == (3, model.reduction.dimension)
+    np.testing.assert_allclose(r[0], want[0].numpy(), rtol=1e-4, atol=1e-6)
+    assert encode(encoder, ["red"], "final").shape == (1, encoder.dimension)
+
+
+def test_layers_that_are_not_there(bi: Encoder, models: dict[str, Path]) -> None:
+    assert read_layer("auto", bi) == "final"
+    with pytest.raises(UsageError, match="only a ConveRT has a layer r"):
+        read_layer("r", bi)
+    with pytest.raises(UsageError, match="'pooled' is no layer; choose auto, final or r"):
+        read_layer("pooled", bi)
+    with pytest.raises(UsageError, match="has no vectors"):
+        open_encoder(str(models["cross"]))
+
+
+def test_the_cache_gives_the_same_bytes(bi: Encoder, models: dict[str, Path], tmp_path: Path) -> None:
+    texts = ["my wifi is down", "the light is red"]
+    calls: list[tuple[int, int]] = []
+    first = encode(bi, texts, cache=tmp_path / "c", progress=lambda done, total: calls.append((done, total)))
+    again = encode(bi, texts, cache=tmp_path / "c", progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(2, 2)]
+    assert first.tobytes() == again.tobytes()
+    encode(open_encoder(str(models["other"])), texts, cache=tmp_path / "c")
+    encode(bi, texts[::-1], cache=tmp_path / "c")
+    assert len(list((tmp_path / "c").iterdir())) == 3
+
+
+# the network
+
+
+def test_clusters_are_learnt_whatever_the_size_of_their_vectors() -> None:
+    train, dev = clusters(120, 1), clusters(60, 2)
+    for size in (1e-3, 1.0, 1e3):
+        scaled = [Encoded((part.vectors * size + 5 * size).astype(np.float32), part.labels) for part in (train, dev)]
+        fit = fit_head(*scaled, 3, HeadConfig(hidden_dim=16, dropout=0.1), seed=1)
+        assert fit.accuracy == 1.0
+
+
+def test_the_network_is_its_formula() -> None:
+    torch.manual_seed(0)
+    head = Head(4, 6, 3, dropout=0.5)
+    x = torch.randn(5, 4)
+    head.fit_scale(x)
+    h = torch.clamp((x - x.mean(0)) / (x - x.mean(0)).square().mean().sqrt() @ head.hidden.weight.T + head.hidden.bias,
+                    min=0)  # fmt: skip
+    torch.testing.assert_close(head.eval()(x), h @ head.output.weight.T + head.output.bias)
+    assert not torch.equal(head.train()(x), head(x))
+
+
+def test_a_step_is_sgd_on_the_cross_entropy() -> None:
+    """One epoch of one batch without dropout moves the weights by lr times the gradient."""
+    data = clusters(16, 1)
+    config = HeadConfig(hidden_dim=4, dropout=0.0, lr=0.5)
+    fit = fit_head(data, data, 3, config, seed=7, batch_size=16, max_epochs=1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        head = Head(8, 4, 3)
+    head.fit_scale(torch.from_numpy(data.vectors))
+    loss = torch.nn.functional.cross_entropy(head(torch.from_numpy(data.vectors)), torch.from_numpy(data.labels))
+    loss.backward()
+    for name, parameter in head.named_parameters():
+        assert parameter.grad is not None
+        want = parameter.detach() - 0.5 * parameter.grad
+        torch.testing.assert_close(dict(fit.head.named_parameters())[name].detach(), want)
+
+
+def test_seeds_reproduce_bit_for_bit() -> None:
+    train, dev = clusters(90, 1, spread=0.6), clusters(60, 2, spread=0.6)
+    config = HeadConfig(hidden_dim=8, dropout=0.3)
+    torch.manual_seed(1)
+    a = fit_head(train, dev, 3, config, seed=5)
+    torch.manual_seed(2)
+    state = torch.random.get_rng_state()
+    b = fit_head(train, dev, 3, config, seed=5)
+    assert torch.equal(state, torch.random.get_rng_state())
+    other = fit_head(train, dev, 3, config, seed=6)
+    assert (a.accuracy, a.loss, a.n_epochs) == (b.accuracy, b.loss, b.n_epochs)
+    assert all(torch.equal(x, y) for x, y in zip(a.head.parameters(), b.head.parameters(), strict=True))
+    assert not torch.equal(a.head.hidden.weight, other.head.hidden.weight)
+
+
+def test_it_stops_when_nothing_is_gained_and_keeps_the_best_epoch() -> None:
+    train, dev = clusters(60, 1), clusters(60, 2, spread=2.0)
+    config = HeadConfig(hidden_dim=8, dropout=0.0, lr=0.5)
+    fit = fit_head(train, dev, 3, config, seed=1, patience=5, max_epochs=200)
+    same = fit_head(train, dev, 3, config, seed=1, patience=200, max_epochs=fit.n_epochs)
+    assert torch.equal(fit.head.output.weight, same.head.output.weight)
+    longer = fit_head(train, dev, 3, config, seed=1, patience=5, max_epochs=fit.n_epochs + 5)
+    assert longer.n_epochs == fit.n_epochs
+
+
+def test_the_grid_keeps_the_best_and_leaves_out_what_diverges() -> None:
+    train, dev = clusters(60, 1, spread=0.5), clusters(60, 2, spread=0.5)
+    seen: list[tuple[int, int]] = []
+    grid = Grid(hidden_dim=(8,), dropout=(0.0,), lr=(1e-4, 0.1, 1e30))
+    best, trials = search(
+        train, dev, 3, grid, seed=1, max_epochs=20, report=lambda fit, done, total: seen.append((done, total))
+    )
+    assert best.config.lr == 0.1
+    assert [trial.config.lr for trial in trials] == [1e-4, 0.1]
+    assert seen == [(1, 3), (2, 3)]
+    with pytest.raises(DivergedError, match="every learning rate"):
+        search(train, dev, 3, replace(grid, lr=(1e30,)), seed=1)
+    with pytest.raises(ConfigError, match="the grid is empty"):
+        search(train, dev, 3, replace(grid, lr=()), seed=1)
+    for bad in ({"hidden_dim": 0}, {"dropout": 1.0}, {"lr": 0.0}, {"lr": float("nan")}):
+        with pytest.raises(ConfigError):
+            HeadConfig(**bad)  # type: ignore[arg-type]
+
+
+# the threshold and the report
+
+
+def test_a_threshold_on_known_scores() -> None:
+    scores = np.array([[9.0, 0], [8.0, 0], [0, 7.0], [3.0, 0], [0, 2.0], [1.0, 0]], np.float32)
+    labels = np.array([0, 0, 1, -1, -1, -1])
+    for aim in ("balanced", "accuracy", "f1"):
+        abstention, found = calibrate_rejection(scores, labels, aim=read_aim(aim), measure="score")
+        assert abstention == Abstention("score", 5.0)  # half-way between 3 and 7
+        assert (found.in_scope_accuracy, found.recall, found.precision, found.f1, found.accuracy) == (1, 1, 1, 1, 1)
+    # one of three in scope is now wrong and unsure, so it costs nothing to reject it
+    labels[2] = 0
+    abstention, found = calibrate_rejection(scores, labels, measure="score")
+    assert abstention.threshold == 5.0
+    assert found.in_scope_accuracy == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize("aim", ["balanced", "accuracy", "f1"])
+def test_no_threshold_does_better(aim: str) -> None:
+    generator = np.random.Generator(np.random.PCG64(4))
+    scores = generator.normal(size=(60, 4)).astype(np.float32)
+    labels = np.where(generator.random(60) < 0.3, -1, scores.argmax(1))
+    known = read_aim(aim)
+    abstention, found = calibrate_rejection(scores, labels, aim=known)
+    assert found == judge_rejection(scores, labels, abstention)
+    for measure in ("score", "margin", "softmax"):
+        for threshold in np.linspace(-1, 4, 101):
+            other = judge_rejection(scores, labels, Abstention(measure, float(threshold)))  # type: ignore[arg-type]
+            assert other.value(known) <= found.value(known) + 1e-12
+    assert found.n_in_scope + found.n_out_of_scope == 60
+
+
+def test_a_threshold_needs_both_kinds() -> None:
+    scores = np.zeros((2, 3), np.float32)
+    with pytest.raises(DataError, match="is out of scope; a threshold needs both"):
+        calibrate_rejection(scores, np.array([0, 1]))
+    with pytest.raises(DataError, match="is in scope; a threshold needs both"):
+        calibrate_rejection(scores, np.array([-1, -1]))
+    with pytest.raises(UsageError, match="'best' is no aim"):
+        read_aim("best")
+
+
+def test_the_report_agrees_with_counting(tmp_path: Path) -> None:
+    generator = np.random.Generator(np.random.PCG64(1))
+    labels, predictions = generator.integers(-1, 3, size=(2, 200))
+    matrix = confusion(labels, predictions, 3)
+    assert matrix.sum() == 200
+    names = ["a", "b", "c"]
+    for row in per_intent(matrix, names):
+        number = {**{name: i for i, name in enumerate(names)}, "oos": -1}[row["intent"]]
+        hits = int(((labels == number) & (predictions == number)).sum())
+        assert row["support"] == (labels == number).sum()
+        assert row["precision"] == hits / (predictions == number).sum()
+        assert row["recall"] == hits / (labels == number).sum()
+        assert row["f1"] == pytest.approx(2 / (1 / row["precision"] + 1 / row["recall"]))
+    worst = most_confused(matrix, names, n=100)
+    assert sum(row["count"] for row in worst) == (labels != predictions).sum()
+    assert worst == sorted(worst, key=lambda row: -row["count"])
+    plot_confusion(matrix, names, tmp_path / "all.svg")
+    plot_confusion(confusion(labels, labels, 300), [str(i) for i in range(300)], tmp_path / "many.png", n_shown=2)
+    assert (tmp_path / "all.svg").stat().st_size > 1000
+    assert (tmp_path / "many.png").stat().st_size > 1000
+    assert len(shown_intents(np.ones((300, 300), np.int64), 20)) == 20
+
+
+# all of it
+
+
+def outside() -> tuple[Utterance, ...]:
+    return tuple(Utterance(text, None) for text in ("restart", "did that", "restart it", "did it", "please", "that it"))
+
+
+def test_separable_data_is_learnt_and_the_folder_answers_alike(
+    bi: Encoder, models: dict[str, Path], tmp_path: Path
+) -> None:
+    splits = IntentSplits(train=(*utterances(), *outside()), test=(*utterances(2), *outside()))
+    seen: list[str] = []
+    result = train_intents(
+        splits, bi, encoder_name=str(models["bi"]), grid=GRID, seeds=(1, 2),
+        report=lambda what, done, total: seen.append(what),
+    )  # fmt: skip
+    figures = result.figures
+    assert figures["accuracy"] == 1.0
+    assert figures["accuracy_std"] == 0.0
+    assert (figures["n_train"], figures["n_dev"], figures["n_test"]) == (54, 6, 30)
+    assert figures["out_of_scope"]["n_out_of_scope"] == 6
+    assert len(figures["grid"]) == 2
+    assert result.matrix.sum() == 36
+    assert {"encoding train", "seeds"} <= set(seen)
+    assert json.loads(json.dumps(figures)) == figures
+
+    save_intents(tmp_path / "c", result.classifier)
+    found = load_intents(tmp_path / "c")
+    texts = [utterance.text for utterance in splits.test]
+    assert found.predict(texts) == result.classifier.predict(texts)
+    assert found.scores(texts).tobytes() == result.classifier.scores(texts).tobytes()
+    assert found.metadata == json.loads(json.dumps(result.classifier.metadata))
+    for prediction in found.predict(texts, k=2):
+        assert len(prediction.best) == 2
+        assert prediction.best[0][1] >= prediction.best[1][1]
+        assert prediction.intent in (None, prediction.best[0][0])
+    assert found.predict([]) == []
+    with pytest.raises(UsageError, match="k is 0"):
+        found.predict(texts, 0)
+
+
+def test_training_again_gives_the_same_bytes(bi: Encoder, models: dict[str, Path], tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        result = train_intents(
+            IntentSplits(utterances()), bi, encoder_name=str(models["bi"]), grid=GRID, n_few_shot=4, max_epochs=5
+        )
+        save_intents(tmp_path / name, result.classifier)
+        assert result.figures["judged_on"] == "dev"
+        assert result.figures["n_train"] == 12
+        assert result.figures["n_dev"] == 6
+    assert (tmp_path / "a" / "intent.safetensors").read_bytes() == (tmp_path / "b" / "intent.safetensors").read_bytes()
+
+
+def test_precision_calibrates_without_out_of_scope_data(bi: Encoder, models: dict[str, Path]) -> None:
+    result = train_intents(
+        IntentSplits(utterances(), utterances(1)), bi, encoder_name=str(models["bi"]), grid=GRID, precision=0.9
+    )
+    assert result.classifier.abstention is not None
+    assert result.figures["out_of_scope"]["n_out_of_scope"] == 0
+
+
+def test_what_cannot_be_is_said(bi: Encoder) -> None:
+    def run(splits: IntentSplits, **options: object) -> None:
+        train_intents(splits, bi, encoder_name="x", grid=GRID, **options)  # type: ignore[arg-type]
+
+    with pytest.raises(ConfigError, match="no seeds"):
+        run(IntentSplits(utterances()), seeds=())
+    with pytest.raises(UsageError, match="0 utterances per intent"):
+        run(IntentSplits(utterances()), n_few_shot=0)
+    with pytest.raises(DataError, match="has 1 intents"):
+        run(IntentSplits((Utterance("hi", "greet"), Utterance("hello", "greet"))))
+    with pytest.raises(DataError, match="'fly' of the test part has no training utterance"):
+        run(IntentSplits(utterances(), test=(Utterance("up", "fly"),)))
+    with pytest.raises(DataError, match="no utterance in scope"):
+        run(IntentSplits(utterances(), dev=outside()))
+
+
+def test_the_folder_refuses_another_encoder_and_damage(bi: Encoder, models: dict[str, Path], tmp_path: Path) -> None:
+    result = train_intents(IntentSplits(utterances()), bi, encoder_name=str(models["bi"]), grid=GRID, max_epochs=2)
+    place = tmp_path / "c"
+    save_intents(place, result.classifier)
+    with pytest.raises(ArtifactError, match="give the right one with --encoder"):
+        load_intents(place, encoder=str(models["other"]))
+    with pytest.raises(UsageError, match="which is not there; give its folder with --encoder"):
+        load_intents(place, encoder=str(tmp_path / "gone"))
+    with pytest.raises(UsageError, match="already exists"):
+        save_intents(place, result.classifier)
+    save_intents(place, result.classifier, replace=True)
+    with pytest.raises(UsageError, match="is an intent classifier"):
+        open_encoder(str(place))
+    with pytest.raises(ArtifactError, match="no folder of kind 'intent'"):
+        load_intents(tmp_path)
+    for name in ("intent.json", "intent.safetensors"):
+        data = (place / name).read_bytes()
+        for i in range(0, len(data), max(1, len(data) // 40)):
+            (place / name).write_bytes(data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :])
+            with pytest.raises(ArtifactError):
+                load_intents(place)
+        (place / name).write_bytes(data)
+    document = json.loads((place / "intent.json").read_text())
+    (place / "intent.json").write_text(json.dumps({**document, "format": 9}))
+    with pytest.raises(ArtifactError, match="in format 9, this reads up to 1"):
+        load_intents(place)
+    (place / "intent.json").write_text(json.dumps(document))
+    (place / "intent.safetensors").unlink()
+    with pytest.raises(ArtifactError, match="is missing"):
+        load_intents(place)
+
+
+# the commands
+
+
+def command(*arguments: str | Path, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "polyrank", "intents", *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_the_commands(models: dict[str, Path], tmp_path: Path) -> None:
+    rows = [{"text": u.text, "intent": u.intent or "none"} for u in (*utterances(), *outside())]
+    for name in ("train", "test"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    grid = ("--hidden", "16", "--dropout", "0.1", "--lr", "0.3", "--out-of-scope", "none")
+    made = command(
+        "train", tmp_path / "train.jsonl", "--test", tmp_path / "test.jsonl", "--encoder", models["convert"],
+        "-o", tmp_path / "c", *grid, "--seeds", "1,2", "--plot", tmp_path / "plot.svg", "--json",
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    figures = json.loads(made.stdout)
+    assert figures["layer"] == "r"
+    assert figures["n_test"] == 60
+    assert len(figures["seeds"]) == 2
+    assert "grid, " in made.stderr
+    assert (tmp_path / "plot.svg").exists()
+    piped = command("predict", tmp_path / "c", "-k", "2", stdin="my wifi is down\n\nthe light is red\n")
+    assert piped.returncode == 0, piped.stderr
+    answers = [json.loads(line) for line in piped.stdout.splitlines()]
+    assert [answer["text"] for answer in answers] == ["my wifi is down", "the light is red"]
+    want = load_intents(tmp_path / "c").predict(["my wifi is down", "the light is red"])
+    assert [answer["intent"] for answer in answers] == [prediction.intent for prediction in want]
+    assert [len(answer["intents"]) for answer in answers] == [2, 2]
+
+
+def test_bad_input_leaves_with_3(tmp_path: Path) -> None:
+    (tmp_path / "bad.csv").write_text("text,intent\nhi\n")
+    bad = command("train", tmp_path / "bad.csv", "-o", tmp_path / "c")
+    assert bad.returncode == 3
+    assert "bad.csv:2: 1 cells" in bad.stderr
+    assert not (tmp_path / "c").exists()
+    assert numbers("1, 2", int, "--seeds") == [1, 2]
+    with pytest.raises(UsageError, match="--lr 'fast' is no list of numbers"):
+        numbers("fast", float, "--lr")
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="needs the shared data")
+@pytest.mark.parametrize(
+    ("name", "counts", "n_intents"),
+    [("banking77", (10003, 0, 3080), 77), ("clinc150", (15100, 3100, 5500), 150), ("hwu64", (9960, 0, 1076), 64)],
+)
+def test_the_published_files(name: str, counts: tuple[int, int, int], n_intents: int) -> None:
+    found = read_intents(SHARED / name)
+    assert (len(found.train), len(found.dev), len(found.test)) == counts
+    assert len({u.intent for u in found.train} - {None}) == n_intents
+    assert {u.intent for u in found.test} <= {u.intent for u in found.train}
