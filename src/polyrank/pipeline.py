@@ -16,6 +16,7 @@ import numpy as np
 
 from polyrank import __version__
 from polyrank.abstention import N_SCORES, Abstention, Point, calibrate, confidence
+from polyrank.backends import Backend
 from polyrank.config import from_dict
 from polyrank.durable import new_folder
 from polyrank.ensembles import Ensemble, choose_ensemble
@@ -109,7 +110,14 @@ class Pipeline:
         return Answer(tuple(ranked[:k]), confidence(scores, self.abstention.measure), self.abstention.abstains(scores))
 
 
-def open_pipeline(path: Path, *, model: Path | None = None, mode: Mode | None = None, device: str = "auto") -> Pipeline:
+def open_pipeline(
+    path: Path,
+    *,
+    model: Path | None = None,
+    mode: Mode | None = None,
+    device: str = "auto",
+    backend: Backend = "torch",
+) -> Pipeline:
     """A pipeline folder, or an index folder as a pipeline of one stage.
 
     Args:
@@ -117,13 +125,14 @@ def open_pipeline(path: Path, *, model: Path | None = None, mode: Mode | None = 
         model: the encoder's folder, where it has moved.
         mode: of the dense search; None: the pipeline's.
         device: for networks.
+        backend: of every model, see ``open_scorer``.
 
     Raises:
         ArtifactError: it is neither, or something in it is damaged.
         UsageError: a model is not where it should be.
     """
     if not (path / FILE).exists():
-        return Pipeline(_dense(path, model, mode or "fast", device))
+        return Pipeline(_dense(path, model, mode or "fast", device, backend))
     config, _ = read_pipeline(path)
     if mode is not None:
         config = replace(config, mode=mode)
@@ -132,7 +141,7 @@ def open_pipeline(path: Path, *, model: Path | None = None, mode: Mode | None = 
     abstention = None
     if config.measure is not None and config.threshold is not None:
         abstention = Abstention(config.measure, config.threshold)
-    return Pipeline(make_retriever(config, device=device), abstention)
+    return Pipeline(make_retriever(config, device=device, backend=backend), abstention)
 
 
 def read_mode(name: str | None) -> Mode | None:
@@ -149,27 +158,27 @@ def read_mode(name: str | None) -> Mode | None:
     raise UsageError(f"{name!r} is no way to search; choose {', '.join(get_args(Mode))}")
 
 
-def make_retriever(config: PipelineConfig, *, device: str = "auto") -> Responds:
+def make_retriever(config: PipelineConfig, *, device: str = "auto", backend: Backend = "torch") -> Responds:
     """The stages that the settings name; its paths are absolute or relative to the working directory."""
     retriever: Responds
     if config.retriever == "dense":
         model = None if config.model is None else Path(config.model)
-        retriever = _dense(Path(config.index), model, config.mode, device)
+        retriever = _dense(Path(config.index), model, config.mode, device, backend)
     else:
         lexical = BM25() if config.retriever == "bm25" else TfIdf()
         retriever = LexicalRetriever(lexical, open_index(Path(config.index)))
     if config.reranker is None:
         return retriever
-    reranker = open_scorer(config.reranker, device=device)
+    reranker = open_scorer(config.reranker, device=device, backend=backend)
     return TwoStage(retriever, reranker, n_retrieved=config.n_retrieved, ensemble=config.ensemble)
 
 
-def _dense(index: Path, model: Path | None, mode: Mode, device: str) -> Retriever:
+def _dense(index: Path, model: Path | None, mode: Mode, device: str, backend: Backend) -> Retriever:
     found = open_index(index)
     place = model or Path(found.model)
     if not place.exists():
         raise UsageError(f"the index was built with {place}, which is not there; give the model's folder with --model")
-    return Retriever(load_encoder(place, device=device), found, mode=mode)
+    return Retriever(load_encoder(place, device=device, backend=backend), found, mode=mode)
 
 
 def open_ranker(
@@ -180,6 +189,7 @@ def open_ranker(
     n_retrieved: int = SHORTLIST,
     ensemble: Ensemble | None = None,
     device: str = "auto",
+    backend: Backend = "torch",
 ) -> Scorer:
     """A Scorer of one stage or two, to rank given lists or a pool.
 
@@ -189,20 +199,21 @@ def open_ranker(
         examples, pool: see ``open_scorer``.
         n_retrieved, ensemble: for "FIRST>SECOND".
         device: for networks.
+        backend: of every model, see ``open_scorer``.
     """
     first, arrow, second = (part.strip() for part in name.partition(">"))
     if not arrow:
         if not (Path(name) / FILE).exists():
-            return open_scorer(name, examples, pool, device=device)
+            return open_scorer(name, examples, pool, device=device, backend=backend)
         config, _ = read_pipeline(Path(name))
         first, second = config.retriever, config.reranker or ""
         n_retrieved, ensemble = config.n_retrieved, config.ensemble
         if first == "dense":
             first = config.model or open_index(Path(config.index)).model
-    retriever = open_scorer(first, examples, pool, device=device)
+    retriever = open_scorer(first, examples, pool, device=device, backend=backend)
     if not second:
         return retriever
-    reranker = open_scorer(second, examples, pool, device=device)
+    reranker = open_scorer(second, examples, pool, device=device, backend=backend)
     return TwoStageScorer(retriever, reranker, n_retrieved=n_retrieved, ensemble=ensemble)
 
 
@@ -268,13 +279,14 @@ def outcomes(
         for example, gone, ranked in zip(
             part, hidden[start : start + 32], retriever.respond([e.query for e in part], N_SCORES + most), strict=True
         ):
-            kept = [reply for reply in ranked if not (gone and _is_right(example, reply))]
+            kept = [reply for reply in ranked if not (gone and is_right(example, reply))]
             scores.append([reply.score for reply in kept])
-            right.append(bool(kept) and _is_right(example, kept[0]))
+            right.append(bool(kept) and is_right(example, kept[0]))
     return scores, right
 
 
-def _is_right(example: Example, reply: Ranked) -> bool:
+def is_right(example: Example, reply: Ranked) -> bool:
+    """Whether a reply is a right answer, by its id or by its text."""
     return reply.id in example.relevant_ids or reply.text in {example.candidates[i] for i in example.relevant}
 
 
@@ -289,7 +301,7 @@ def _best_ensemble(
             if ranked:
                 first.append(np.array([reply.stages["retriever"] for reply in ranked], np.float32))
                 second.append(np.array([reply.stages["reranker"] for reply in ranked], np.float32))
-                right.append([i for i, reply in enumerate(ranked) if _is_right(example, reply)])
+                right.append([i for i, reply in enumerate(ranked) if is_right(example, reply)])
     return choose_ensemble(first, second, right)
 
 

@@ -60,6 +60,7 @@ def bench_respond(
     texts: Texts = None,
     n: Annotated[list[int] | None, typer.Option("-n", min=1, help="Candidates; repeatable.")] = None,
     kind: Annotated[list[str] | None, typer.Option(help="Bi, Poly-16, Poly-64, Poly-360, Cross; repeatable.")] = None,
+    words: Annotated[int, typer.Option(min=1, help="Words of the context.")] = 100,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 5,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Threads = None,
@@ -75,6 +76,7 @@ def bench_respond(
             _texts(texts),
             sizes=n or (1_000, 100_000),
             kinds=kind or tuple(bench.KINDS),
+            n_words=words,
             repeats=repeats,
             device=device,
             progress=status.update,
@@ -102,6 +104,62 @@ def bench_search(
             sizes=n or (10_000, 100_000), d=d, m=m, ann=ann, folder=folder, progress=status.update
         )
     _show(found, json_, plot, by="n")
+
+
+@bench_app.command("stages")
+def bench_stages(
+    data: Annotated[Path, typer.Argument(help="Contexts whose right answers the indexes hold.")],
+    index: Annotated[list[Path], typer.Option(help="An index to retrieve from, by its own model; repeatable.")],
+    lexical: Annotated[bool, typer.Option("--lexical", help="Retrieve by BM25 too, from the first index.")] = False,
+    rerank: Annotated[list[str] | None, typer.Option(help="A model that re-ranks; repeatable.")] = None,
+    n: Annotated[list[int] | None, typer.Option("-n", min=1, help="Length of the shortlist; repeatable.")] = None,
+    ensemble: Annotated[
+        list[str] | None, typer.Option(help="none, raw, sigmoid, z-score or softmax; repeatable.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use the first N examples only.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    threads: Threads = None,
+    json_: Json = False,
+    plot: Plot = None,
+) -> None:
+    """Quality and time of one stage and of two, against the length of the shortlist."""
+    from polyrank import bench
+    from polyrank.data import read_examples
+    from polyrank.ensembles import read_ensemble
+    from polyrank.evaluation import plot_stages
+    from polyrank.index import BM25, open_index
+    from polyrank.pipeline import open_pipeline
+    from polyrank.retrieval import LexicalRetriever
+    from polyrank.scorers import open_scorer
+    from polyrank.two_stage import Responds
+
+    _threads(threads)
+    loaded = read_examples(data)
+    talk(f"{data}: {loaded.report}")
+    retrievers: dict[str, Responds] = {}
+    if lexical:
+        retrievers["bm25"] = LexicalRetriever(BM25(), open_index(index[0]))
+    retrievers |= {place.name: open_pipeline(place, device=device) for place in index}
+    rerankers = {_name(model): open_scorer(model, device=device) for model in rerank or ()}
+    with console().status("measuring") as status:
+        found = bench.bench_stages(
+            retrievers,
+            rerankers,
+            loaded.examples[:limit],
+            lengths=n or bench.LENGTHS,
+            ensembles=[read_ensemble(name) for name in ensemble or ("none",)],
+            progress=status.update,
+        )
+    if plot is not None:
+        plot_stages(found["rows"], plot)
+        talk(f"wrote {plot}")
+    _show(found, json_, None, by="n")
+
+
+def _name(model: str) -> str:
+    """What a table calls a model: its folder, or the run's folder that holds it."""
+    path = Path(model)
+    return path.parent.name if path.name == "model" and path.parent.name else path.name
 
 
 def _threads(threads: int | None) -> None:

@@ -1,6 +1,6 @@
 """How good a scorer is: protocols, tables with intervals, paired tests, scores files, plots. No torch."""
 
-from polyrank.evaluation.plots import plot_breakdown, plot_coverage, plot_times, plot_training
+from polyrank.evaluation.plots import plot_breakdown, plot_coverage, plot_stages, plot_times, plot_training
 from polyrank.evaluation.protocols import Evaluation, Record, evaluate
 from polyrank.evaluation.scores_file import read_scores, write_scores
 from polyrank.evaluation.tables import breakdown, markdown, paired_test, summarise, table
@@ -14,6 +14,7 @@ __all__ = [
     "paired_test",
     "plot_breakdown",
     "plot_coverage",
+    "plot_stages",
     "plot_times",
     "plot_training",
     "read_scores",

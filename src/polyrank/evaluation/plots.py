@@ -11,12 +11,12 @@ from polyrank.evaluation.protocols import Evaluation
 from polyrank.evaluation.tables import breakdown
 
 
-def _figure() -> Any:
+def _figure(width: float = 7) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("matplotlib", "plots") from error
-    return Figure(figsize=(7, 4), layout="constrained")
+    return Figure(figsize=(width, 4), layout="constrained")
 
 
 def plot_breakdown(evaluations: Mapping[str, Evaluation], path: Path) -> None:
@@ -46,6 +46,30 @@ def plot_times(rows: Sequence[Mapping[str, Any]], by: str, path: Path) -> None:
         axes.plot(*zip(*sorted(points), strict=True), marker="o", label=name)
     axes.set(xlabel=by, ylabel="ms", xscale="log", yscale="log")
     axes.legend(fontsize="small")
+    figure.savefig(path)
+
+
+def plot_stages(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """hits@1 and milliseconds against the length of the shortlist, side by side; dotted: the retriever alone."""
+    figure = _figure(width=11)
+    left, right = figure.subplots(1, 2)
+    lines: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        lines.setdefault((row["what"], row["form"]), []).append(row)
+    colors = {what: f"C{i}" for i, what in enumerate(dict.fromkeys(row["what"] for row in rows))}
+    styles = {form: ("-", "-", "--", "-.")[i % 4] for i, form in enumerate(dict.fromkeys(f for _, f in lines))}
+    for (what, form), points in lines.items():
+        if form == "alone":
+            left.axhline(points[0]["hits@1"], color=colors[what], linestyle=":")
+            continue
+        for axes, key in ((left, "hits@1"), (right, "ms")):
+            ordered = sorted((row["n"], row[key]) for row in points)
+            look = {"color": colors[what], "linestyle": styles[form], "marker": "o"}
+            axes.plot(*zip(*ordered, strict=True), **look, label=f"{what} > {form}")
+    left.set(xlabel="length of the shortlist", ylabel="hits@1", xscale="log")
+    right.set(xlabel="length of the shortlist", ylabel="ms per context", xscale="log", yscale="log")
+    if any(form != "alone" for _, form in lines):
+        right.legend(fontsize="small")
     figure.savefig(path)
 
 

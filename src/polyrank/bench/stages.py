@@ -1,0 +1,133 @@
+"""What a second stage buys and costs: hits, reciprocal ranks and milliseconds against the length of the shortlist.
+
+One context at a time, as a user would ask. A re-ranker reads the shortlist in parts, from each length to the next, so
+that one reading gives the figures of every length.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.bench.machine import describe_machine
+from polyrank.ensembles import Ensemble, combine
+from polyrank.errors import DataError, UsageError
+from polyrank.inference import Scorer
+from polyrank.metrics import Placement, hit_at, place, reciprocal_rank
+from polyrank.pipeline import is_right
+from polyrank.records import Example, Ranked
+from polyrank.two_stage import Responds
+
+Floats = NDArray[np.float32]
+KS = (1, 2, 5, 10, 50)
+DEPTH = 1000  # replies that a retriever gives; a right one behind them counts as not found
+LENGTHS = (10, 25, 50, 100)
+
+
+@dataclass(slots=True)
+class _Measured:
+    """One row of the table in the making."""
+
+    placements: list[Placement] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+
+def bench_stages(
+    retrievers: Mapping[str, Responds],
+    rerankers: Mapping[str, Scorer],
+    examples: Sequence[Example],
+    *,
+    lengths: Sequence[int] = LENGTHS,
+    ensembles: Sequence[Ensemble | None] = (None,),
+    progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Answer every example by each retriever alone and by each re-ranker over its shortlist.
+
+    Args:
+        retrievers: over the same candidates.
+        rerankers: second stages; may be none.
+        examples: whose right answers are named by id or by text.
+        lengths: of the shortlist.
+        ensembles: how both stages' scores are added; None: the re-ranker's alone.
+        progress: told what comes next.
+
+    Returns:
+        ``machine``, and ``rows`` of ``what`` (the retriever), ``form`` ("alone", or the re-ranker and its ensemble),
+        ``n`` (length of the shortlist; 0 alone), ``n_examples``, ``ms`` (median of a case, from text to order),
+        ``hits@1`` to ``hits@50`` and ``MRR`` as fractions; a right answer that is not found counts as 0.
+
+    Raises:
+        DataError: there are no examples, or one has no right answer.
+        UsageError: there is no retriever, or a length is not positive.
+    """
+    if not retrievers or min(lengths, default=0) < 1:
+        raise UsageError("give one retriever at least, and lengths of the shortlist from 1")
+    if not examples:
+        raise DataError("there are no examples; give a file with at least one")
+    if without := [e.id for e in examples if not (e.relevant or e.relevant_ids)]:
+        raise DataError(f"example {without[0]!r} has no right answer; leave such examples out")
+    measured: dict[tuple[str, str, int], _Measured] = {}
+    bounds = sorted(set(lengths))
+    for name, retriever in retrievers.items():
+        retriever.respond([examples[0].query], DEPTH)  # opens files, takes buffers
+        for number, example in enumerate(examples):
+            progress(f"{name}: {number + 1:,} of {len(examples):,}")
+            started = perf_counter()
+            found = retriever.respond([example.query], max(DEPTH, *bounds))[0]
+            seconds = perf_counter() - started
+            right = [i for i, reply in enumerate(found) if is_right(example, reply)]
+            first = np.array([reply.score for reply in found], np.float32)
+            _note(measured, (name, "alone", 0), place(first, right), seconds)
+            for other, reranker in rerankers.items():
+                for n, second, more in _read(reranker, example, found, bounds):
+                    for ensemble in ensembles:
+                        total = second if ensemble is None else combine(first[:n], second, ensemble)
+                        form = other if ensemble is None else f"{other} + {ensemble}"
+                        placement = place(_behind(total, first), right)
+                        _note(measured, (name, form, n), placement, seconds + more)
+    rows = [_row(*key, one) for key, one in measured.items()]
+    return {"machine": describe_machine(), "rows": rows}
+
+
+def _read(
+    reranker: Scorer, example: Example, found: Sequence[Ranked], bounds: Sequence[int]
+) -> list[tuple[int, Floats, float]]:
+    """For each length: it, the re-ranker's scores of so many replies, and the seconds it took for them."""
+    result = []
+    scores, seconds = np.empty(0, np.float32), 0.0
+    for n in bounds:
+        part = [reply.text for reply in found[len(scores) : n]]
+        if part:
+            started = perf_counter()
+            more = reranker.score([example.query], [part])[0]
+            seconds += perf_counter() - started
+            scores = np.concatenate([scores, more])
+        result.append((n, scores, seconds))
+    return result
+
+
+def _behind(total: Floats, first: Floats) -> Floats:
+    """The shortlist by its new scores, and all others behind it, in the retriever's order: ``[n]`` and ``[N]``."""
+    rest = first[len(total) :]
+    if not len(total) or not len(rest):
+        return total if len(total) else first
+    return np.concatenate([total, rest - rest.max() + total.min() - 1]).astype(np.float32)
+
+
+def _note(
+    measured: dict[tuple[str, str, int], _Measured], key: tuple[str, str, int], placement: Placement, seconds: float
+) -> None:
+    row = measured.setdefault(key, _Measured())
+    row.placements.append(placement)
+    row.seconds.append(seconds)
+
+
+def _row(what: str, form: str, n: int, one: _Measured) -> dict[str, Any]:
+    hits = {f"hits@{k}": float(np.mean([hit_at(placement, k) for placement in one.placements])) for k in KS}
+    rank = {"MRR": float(np.mean([reciprocal_rank(placement) for placement in one.placements]))}
+    ms = round(1e3 * median(one.seconds), 2)
+    return {"what": what, "form": form, "n": n, "n_examples": len(one.placements), "ms": ms, **hits, **rank}

@@ -1,0 +1,91 @@
+"""Validation figures by epoch, read from run folders and drawn together."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from polyrank.errors import DataError, UsageError
+from polyrank.evaluation.plots import _figure
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One validation of a training.
+
+    Args:
+        step: updates made before it.
+        epoch: passes over the data made before it; None where an old run does not say.
+        figures: by name, such as "R@1" and "loss".
+    """
+
+    step: int
+    epoch: float | None
+    figures: dict[str, float]
+
+
+def read_curves(folders: Sequence[Path]) -> dict[str, list[Check]]:
+    """The validations of each run. A folder of several runs (two networks, seeds) gives one curve for each.
+
+    Args:
+        folders: run folders, or ``metrics.jsonl`` files.
+
+    Raises:
+        UsageError: there is no metrics.jsonl.
+        DataError: ``file:line: what is wrong``.
+    """
+    curves: dict[str, list[Check]] = {}
+    for folder in folders:
+        files = [folder] if folder.is_file() else sorted(folder.glob("**/*metrics.jsonl"))
+        if not files:
+            raise UsageError(f"{folder} holds no metrics.jsonl; give the output folder of a training")
+        for file in files:
+            curves[_name(folder, file)] = _checks(file)
+    return curves
+
+
+def _name(folder: Path, file: Path) -> str:
+    if file == folder:
+        return file.name.removesuffix(".metrics.jsonl")
+    inside = file.relative_to(folder).as_posix().removesuffix("metrics.jsonl").rstrip("./")
+    return f"{folder.resolve().name}/{inside}" if inside else folder.resolve().name
+
+
+def _checks(file: Path) -> list[Check]:
+    found = []
+    for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
+        try:
+            record = json.loads(line)
+            if "valid" in record:
+                found.append(Check(record["step"], record.get("epoch"), record["valid"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{file}:{number}: no record of a training ({error}); remove the line") from error
+    return found
+
+
+def plot_curves(curves: Mapping[str, Sequence[Check]], path: Path, *, figure: str = "R@1") -> None:
+    """One validation figure, one line per run: by epoch where all runs know it, else by step.
+
+    Args:
+        curves: of ``read_curves``.
+        path: .png or .svg to write.
+        figure: what to draw; R@1 is drawn in percent.
+
+    Raises:
+        UsageError: no run has been validated, or none has such a figure.
+    """
+    checks = [check for curve in curves.values() for check in curve]
+    if not any(figure in check.figures for check in checks):
+        known = ", ".join(sorted({name for check in checks for name in check.figures})) or "none"
+        raise UsageError(f"no run has the validation figure {figure!r}; there are: {known}")
+    by_epoch = all(check.epoch is not None for check in checks)
+    scale = 1.0 if figure == "loss" else 100.0
+    canvas = _figure()
+    axes = canvas.subplots()
+    for name, curve in curves.items():
+        shown = [check for check in curve if figure in check.figures]
+        places = [check.epoch if by_epoch else check.step for check in shown]
+        axes.plot(places, [scale * check.figures[figure] for check in shown], marker="o", label=name)
+    axes.set(xlabel="epoch" if by_epoch else "step", ylabel=f"validation {figure}" + (" (%)" if scale > 1 else ""))
+    axes.legend(fontsize="small")
+    canvas.savefig(path)
