@@ -6,6 +6,7 @@ parsed. There is no pickle anywhere. The fingerprint names what the vectors of a
 
 import hashlib
 import json
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,75 @@ def load_model(path: Path) -> Artifact:
     load_state(model, safetensors.torch.load(data["model.safetensors"]))
     texts = _texts(model, policy, data["tokenizer.json"], str(path / "tokenizer.json"))
     return Artifact(model.eval(), texts, config, document["fingerprint"], document["metadata"])
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A group of a model's stored tensors.
+
+    Args:
+        name: the first part of the tensors' names.
+        n_parameters: numbers held.
+        n_bytes: that they take in the file.
+        dtypes: they are stored in, as the file names them ("I8", "F16", "F32").
+    """
+
+    name: str
+    n_parameters: int
+    n_bytes: int
+    dtypes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a model's file holds, part by part.
+
+    Args:
+        parts: in the order of the file's names.
+    """
+
+    parts: tuple[Part, ...]
+
+    @property
+    def n_parameters(self) -> int:
+        """Numbers held; buffers that are stored, such as a scale, are among them."""
+        return sum(part.n_parameters for part in self.parts)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the tensors; the file's header comes on top."""
+        return sum(part.n_bytes for part in self.parts)
+
+    @property
+    def n_bytes_fp32(self) -> int:
+        """Bytes if every number took four."""
+        return 4 * self.n_parameters
+
+
+def read_sizes(path: Path) -> Sizes:
+    """Parameters and bytes per part of a model folder, from the header of its file; no tensor is read.
+
+    Raises:
+        ArtifactError: it is no model folder, or its file of weights is damaged.
+    """
+    read_config(path)
+    place = path / "model.safetensors"
+    found: dict[str, list[tuple[int, int, str]]] = {}
+    try:
+        with place.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        for name, entry in header.items():
+            if name != "__metadata__":
+                start, end = entry["data_offsets"]
+                tensor = (math.prod(entry["shape"]), end - start, str(entry["dtype"]))
+                found.setdefault(name.split(".", 1)[0], []).append(tensor)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ArtifactError(f"{place} is damaged or missing ({error}); restore the model folder from a copy") from error
+    parts = []
+    for name in sorted(found):
+        counts, sizes, dtypes = zip(*found[name], strict=True)
+        parts.append(Part(name, sum(counts), sum(sizes), tuple(sorted(set(dtypes)))))
+    return Sizes(tuple(parts))
 
 
 def _texts(model: Model, policy: TextPolicy | ConvertText, tokenizer: bytes, where: str) -> Texts | ConvertTexts:

@@ -23,7 +23,7 @@ def build_convert(config: ConvertConfig, n_subwords: int, dropout: float | None 
         dropout: instead of the configuration's.
 
     Raises:
-        ConfigError: a size is below 1, or there is no layer.
+        ConfigError: a size is below 1, there is no layer, or the dropout is no probability below 1.
     """
     for name, value in asdict(config).items():
         sizes = value if isinstance(value, tuple) else (value,)
@@ -37,7 +37,10 @@ def build_convert(config: ConvertConfig, n_subwords: int, dropout: float | None 
     values = asdict(config)
     dtype = DTYPES[values.pop("quantization")]
     own_dropout = values.pop("dropout")
-    return Convert(n_subwords, dropout=own_dropout if dropout is None else dropout, dtype=dtype, **values)
+    used = own_dropout if dropout is None else dropout
+    if not 0 <= used < 1:
+        raise ConfigError(f"model.dropout = {used} is outside 0 to 1; give a share below 1, such as 0.2")
+    return Convert(n_subwords, dropout=used, dtype=dtype, **values)
 
 
 def empty_convert(config: ConvertConfig, n_subwords: int) -> Convert:

@@ -43,7 +43,7 @@ class Packing:
         """``[N, D]`` to ``[B, T, D]`` with zeros."""
         B, T = self.mask.shape
         padded = packed.new_zeros(B * T, packed.shape[1]).index_copy(0, self.places, packed)
-        return padded.view(B, T, -1)
+        return padded.view(B, T, packed.shape[1])
 
 
 def gelu(x: Tensor) -> Tensor:

@@ -1,0 +1,53 @@
+"""One training file and one validation file for a ConveRT out of four corpora.
+
+    python runs/convert_data.py SHARED_DATA OUTPUT_FOLDER
+
+``train.jsonl.gz`` holds dialogues whose turns to learn have the speaker "reply", for ``data.speaker``: in the corpora of
+whole dialogues every turn is one; in ubuntu-irc, whose rows are pairs, only the response. ``valid.jsonl.gz`` holds the
+first 250 candidate lists of each corpus's validation part. Test parts are not read.
+"""
+
+import gzip
+import json
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+DIALOGUES = ("self-dialogue", "sgd", "star")
+PAIRS = ("ubuntu-irc",)
+MAX_TURNS = 11  # the last turn and ten earlier ones are all that a ConveRT reads
+N_VALID = 250
+
+
+def rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a gzipped file of JSON lines."""
+    with gzip.open(path, "rt", encoding="utf-8") as stream:
+        yield from map(json.loads, stream)
+
+
+def dialogues(data: Path) -> Iterator[dict[str, Any]]:
+    """Every row as a dialogue with its turns to learn marked."""
+    for name in DIALOGUES:
+        for row in rows(data / name / "train.dialogues.jsonl.gz"):
+            turns = [{"speaker": "reply", "text": turn["text"]} for turn in row["turns"]]
+            yield {"id": row["id"], "turns": turns}
+    for name in PAIRS:
+        for row in rows(data / name / "train.jsonl.gz"):
+            context = [{"speaker": "context", "text": text} for text in row["context"][-MAX_TURNS:]]
+            yield {"id": row["id"], "turns": [*context, {"speaker": "reply", "text": row["response"]}]}
+
+
+def main(data: Path, output: Path) -> None:
+    """Write both files."""
+    output.mkdir(parents=True, exist_ok=True)
+    valid = (row for name in (*DIALOGUES, *PAIRS) for row in islice(rows(data / name / "dev.jsonl.gz"), N_VALID))
+    for name, made in (("train.jsonl.gz", dialogues(data)), ("valid.jsonl.gz", valid)):
+        with gzip.open(output / name, "wt", encoding="utf-8", compresslevel=1) as stream:
+            for row in made:
+                stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
