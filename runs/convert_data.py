@@ -2,9 +2,9 @@
 
     python runs/convert_data.py SHARED_DATA OUTPUT_FOLDER
 
-``train.jsonl.gz`` holds dialogues whose turns to learn have the speaker "reply", for ``data.speaker``: in the corpora of
-whole dialogues every turn is one; in ubuntu-irc, whose rows are pairs, only the response. ``valid.jsonl.gz`` holds the
-first 250 candidate lists of each corpus's validation part. Test parts are not read.
+``train.jsonl.gz`` holds dialogues whose turns to learn have the speaker "reply", for ``data.speaker``: in the corpora
+of whole dialogues every turn is one; in ubuntu-irc, whose rows are pairs, only the response. ``valid.jsonl.gz`` holds
+the first 50 candidate lists of each corpus's validation part. Test parts are not read.
 """
 
 import gzip
@@ -18,7 +18,7 @@ from typing import Any
 DIALOGUES = ("self-dialogue", "sgd", "star")
 PAIRS = ("ubuntu-irc",)
 MAX_TURNS = 11  # the last turn and ten earlier ones are all that a ConveRT reads
-N_VALID = 250
+N_VALID = 50
 
 
 def rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -237,6 +237,17 @@ def test_without_earlier_turns_the_immediate_context_decides() -> None:
     torch.testing.assert_close(found.both, found.immediate)
 
 
+def test_equal_sides_start_from_the_likeness_of_words() -> None:
+    config = dataclasses.replace(TINY, equal_sides=True, combination="mean")
+    model, texts, _ = new_model(config, POLICY, seed=1, sample=(), corpus=CORPUS)
+    scorer = make_scorer(model, texts, device="cpu", precision="fp32")
+    for reply in REPLIES[:3]:
+        other = [text for text in REPLIES[:3] if text != reply]
+        values = scorer.score([Context((reply,))], [[reply, *other]])[0]
+        assert values[0] == pytest.approx(math.sqrt(12), rel=1e-5)
+        assert values[0] > values[1:].max()
+
+
 @pytest.mark.parametrize("name", ABLATIONS)
 def test_every_ablation_changes_the_network_and_trains(name: str) -> None:
     changes, text = ABLATIONS[name]

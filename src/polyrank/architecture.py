@@ -137,6 +137,8 @@ class ConvertConfig:
         reduction_heads: how many weighted sums make r. 1: ablation E. (D is ``text.n_buckets = 1``.)
         side_dim, side_layers: the networks that each side has for itself.
         side_skips: their skip connections. False: ablation F.
+        equal_sides: start both sides' networks (and that of the earlier turns) from the same weights, so that training
+            starts from the likeness of words instead of from chance; wants ``combination = "mean"``.
         output_dim: D of the final encodings.
         multi_context: read the earlier turns as well.
         combination: of the immediate and the earlier context's encodings: their "mean", or one more "feed_forward"
@@ -157,6 +159,7 @@ class ConvertConfig:
     side_dim: int = 1024
     side_layers: int = 3
     side_skips: bool = True
+    equal_sides: bool = False
     output_dim: int = 512
     multi_context: bool = False
     combination: Literal["feed_forward", "mean"] = "feed_forward"

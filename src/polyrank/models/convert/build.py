@@ -37,6 +37,7 @@ def build_convert(config: ConvertConfig, n_subwords: int, dropout: float | None 
     values = asdict(config)
     dtype = DTYPES[values.pop("quantization")]
     own_dropout = values.pop("dropout")
+    values.pop("equal_sides")  # says how weights start, which is new_convert's business
     used = own_dropout if dropout is None else dropout
     if not 0 <= used < 1:
         raise ConfigError(f"model.dropout = {used} is outside 0 to 1; give a share below 1, such as 0.2")
@@ -85,5 +86,5 @@ def new_convert(
     model = build_convert(config, len(subwords), dropout)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model.start()
+        model.start(equal_sides=config.equal_sides)
     return model, ConvertTexts(subwords, replace(policy, vocabulary=None), config.multi_context)

@@ -215,8 +215,12 @@ class Convert(nn.Module):
                 module.on_grid = True
 
     @torch.no_grad()
-    def start(self) -> None:
-        """Fresh weights: embeddings of variance one once scaled, Glorot layers, orthogonal side networks, no bias."""
+    def start(self, equal_sides: bool = False) -> None:
+        """Fresh weights: embeddings of variance one once scaled, Glorot layers, orthogonal side networks, no bias.
+
+        Args:
+            equal_sides: give the response's and the earlier turns' networks the weights of the context's.
+        """
         for module in self.modules():
             if isinstance(module, Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -234,6 +238,10 @@ class Convert(nn.Module):
             for module in side.modules():
                 if isinstance(module, Linear):
                     nn.init.orthogonal_(module.weight)
+        if equal_sides:
+            for other in (self.response_side, self.earlier_side):
+                if other is not None:
+                    other.load_state_dict(self.context_side.state_dict())
         self.subwords.look()
 
 

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# A ConveRT from scratch on four corpora together, evaluated on each of their test parts, then fine-tuned on star.
+#   DATA=folder STEPS=updates TUNE_STEPS=updates ABLATION_STEPS=updates LIMIT=test-examples bash runs/convert.sh
+# PARTS chooses among multi, single, tuned and ablations. Writes WORK (runs/work/convert, not kept) and RESULTS
+# (runs/results/convert: NAME-SET.json, NAME.metrics.jsonl, NAME.size.json, kept).
+# Interrupted, it goes on where it was when it is started again.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+DATA=$(realpath "${DATA:-../shared/data}")
+STEPS=${STEPS:-2500}
+TUNE_STEPS=${TUNE_STEPS:-150}
+ABLATION_STEPS=${ABLATION_STEPS:-500}
+LIMIT=${LIMIT:-1000}
+PARTS=${PARTS:-multi single tuned ablations}
+SETS=${SETS:-self-dialogue sgd star ubuntu-irc}
+WORK=$(realpath -m "${WORK:-runs/work/convert}")
+RESULTS=$(realpath -m "${RESULTS:-runs/results/convert}")
+mkdir -p "$WORK" "$RESULTS"
+[[ -e $WORK/data/valid.jsonl.gz ]] || python runs/convert_data.py "$DATA" "$WORK/data"
+
+train() { # NAME RECIPE [--set ...]
+  local name=$1 recipe=$2
+  shift 2
+  polyrank train "runs/recipes/$recipe.toml" --set "output=$WORK/$name" "$@" --threads 1 --resume
+  cp "$WORK/$name/metrics.jsonl" "$RESULTS/$name.metrics.jsonl"
+  polyrank info "$WORK/$name/model" --json >"$RESULTS/$name.size.json"
+}
+
+evaluate() { # NAME SETS
+  for set in $2; do
+    [[ -s $RESULTS/$1-$set.json ]] && continue
+    polyrank evaluate "$WORK/$1/model" "$DATA/$set/test.jsonl.gz" --limit "$LIMIT" --scores "$WORK/$1-$set.scores.jsonl" \
+      --json >"$WORK/$1-$set.json"
+    mv "$WORK/$1-$set.json" "$RESULTS/"
+    echo "$1 $set $(cat "$RESULTS/$1-$set.json")"
+  done
+}
+
+everything=(--set "data.train=$WORK/data/train.jsonl.gz" --set "data.valid=$WORK/data/valid.jsonl.gz")
+star=(--set "data.train=$DATA/star/train.dialogues.jsonl.gz" --set data.speaker=agent --set "data.valid=$DATA/star/dev.jsonl.gz" --set data.max_valid=200)
+for part in $PARTS; do
+  case $part in
+    multi) train multi convert "${everything[@]}" --set "train.max_steps=$STEPS" ;;
+    single) train single convert "${everything[@]}" --set "train.max_steps=$STEPS" --set model.multi_context=false ;;
+    tuned) train tuned convert-tune "${star[@]}" --set "train.init_from=$WORK/multi/model" --set "train.max_steps=$TUNE_STEPS" ;;
+    ablations)
+      short=("${everything[@]}" --set "train.max_steps=$ABLATION_STEPS" --set train.scale_steps=$((ABLATION_STEPS / 8)) --set model.multi_context=false)
+      train ablation-none convert "${short[@]}"
+      train ablation-b convert "${short[@]}" --set model.relative_bias=false
+      train ablation-d convert "${short[@]}" --set text.n_buckets=1
+      train ablation-e convert "${short[@]}" --set model.reduction_heads=1
+      train ablation-f convert "${short[@]}" --set model.side_skips=false
+      train ablation-sides convert "${short[@]}" --set model.equal_sides=false
+      train ablation-fp32 convert "${short[@]}" --set model.quantization=none
+      for name in none b d e f sides fp32; do evaluate "ablation-$name" self-dialogue; done
+      continue
+      ;;
+  esac
+  case $part in
+    tuned) evaluate tuned star ;;
+    *) evaluate "$part" "$SETS" ;;
+  esac
+done

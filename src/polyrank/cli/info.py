@@ -1,0 +1,49 @@
+"""``polyrank info``: what a model folder holds."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def info(
+    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """A model's kind, fingerprint, and parameters and bytes part by part, computed from its files."""
+    from polyrank.artifacts import read_config, read_sizes
+
+    document, sizes = read_config(model), read_sizes(model)
+    if json_:
+        totals = {
+            "n_parameters": sizes.n_parameters,
+            "n_bytes": sizes.n_bytes,
+            "n_bytes_fp32": sizes.n_bytes_fp32,
+        }
+        named = {"kind": document["model"]["kind"], "fingerprint": document["fingerprint"]}
+        print(json.dumps({**named, **totals, "parts": [dataclasses.asdict(part) for part in sizes.parts]}))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("part", "stored as")
+    for column in ("parameters", "MB", "MB in fp32", "times smaller"):
+        table.add_column(column, justify="right")
+    rows = [(part.name, ", ".join(part.dtypes), part.n_parameters, part.n_bytes) for part in sizes.parts]
+    for name, dtypes, n_parameters, n_bytes in [*rows, ("all", "", sizes.n_parameters, sizes.n_bytes)]:
+        fp32 = 4 * n_parameters
+        table.add_row(
+            name,
+            dtypes,
+            f"{n_parameters:,}",
+            f"{n_bytes / 1e6:.2f}",
+            f"{fp32 / 1e6:.2f}",
+            f"{fp32 / max(n_bytes, 1):.1f}",
+        )
+    out = Console()
+    out.print(
+        f"{model}: {document['model']['kind']}, fingerprint {document['fingerprint']}", markup=False, soft_wrap=True
+    )
+    out.print(table)
