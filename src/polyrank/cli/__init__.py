@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from polyrank import __version__
-from polyrank.cli import answering, benches, data, evaluation, indexing, intents, maps, pipelines, training
+from polyrank.cli import answering, benches, data, evaluation, indexing, info, intents, maps, pipelines, training
 from polyrank.cli.console import talk
 from polyrank.errors import PolyrankError
 
@@ -50,6 +50,7 @@ app.command("evaluate")(evaluation.evaluate)
 app.command("compare")(evaluation.compare)
 app.command("respond")(answering.respond)
 app.command("rank")(answering.rank)
+app.command("info")(info.info)
 app.add_typer(indexing.index_app, name="index")
 app.add_typer(benches.bench_app, name="bench")
 app.add_typer(pipelines.pipeline_app, name="pipeline")
