@@ -27,7 +27,7 @@ for set in $SETS; do
       *)
         polyrank train "runs/recipes/$model.toml" "${data[@]}" --set "output=$work" --set "data.max_train=$BUDGET" --overwrite
         cp "$work/metrics.jsonl" "$result.metrics.jsonl"
-        scorer=$work/model
+        scorer=runs/work/$set/$model/model
         ;;
     esac
     limit=$LIMIT
