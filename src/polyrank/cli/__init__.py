@@ -10,7 +10,20 @@ from typing import Annotated
 import typer
 
 from polyrank import __version__
-from polyrank.cli import answering, benches, data, evaluation, indexing, info, intents, maps, pipelines, training
+from polyrank.cli import (
+    answering,
+    benches,
+    curves,
+    data,
+    evaluation,
+    indexing,
+    info,
+    intents,
+    maps,
+    mining,
+    pipelines,
+    training,
+)
 from polyrank.cli.console import talk
 from polyrank.errors import PolyrankError
 
@@ -44,7 +57,9 @@ def options(
 
 app.command("quickstart")(training.quickstart)
 app.command("import")(data.import_)
+app.command("mine")(mining.mine)
 app.command("train")(training.train)
+app.command("curves")(curves.curves)
 app.command("map")(maps.map_)
 app.command("evaluate")(evaluation.evaluate)
 app.command("compare")(evaluation.compare)

@@ -1,0 +1,88 @@
+"""``polyrank mine``."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyrank.cli.console import console, talk
+from polyrank.errors import UsageError
+
+
+def mine(
+    data: Annotated[Path, typer.Argument(help="Examples with right answers, to find wrong ones for.")],
+    retriever: Annotated[
+        str, typer.Option("--from", help="bm25, tfidf, a model folder, an index or a pipeline folder.")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="JSON lines to write.")],
+    pool: Annotated[
+        Path | None, typer.Option(help="Candidates to choose from; else the index's, or the data's own responses.")
+    ] = None,
+    n: Annotated[int, typer.Option("-n", min=1, help="Negatives per example.")] = 8,
+    ranks: Annotated[
+        str, typer.Option(help="First and last rank to take them from, right answers not counted.")
+    ] = "1:50",
+    max_overlap: Annotated[
+        float, typer.Option(help="Drop texts that share more of their words with a right answer; 1: equal ones only.")
+    ] = 1.0,
+    reranker: Annotated[
+        str | None, typer.Option(help="A model that drops texts which it takes for right, such as a Cross-encoder.")
+    ] = None,
+    margin: Annotated[float, typer.Option(help="It drops what scores above the right answer's score less this.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of the choice among the ranks.")] = 0,
+    speaker: Annotated[str | None, typer.Option(help="Of dialogues, only this speaker's turns.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Use the first N examples only.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier file.")] = False,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+) -> None:
+    """Find hard negatives: wrong candidates that a retriever ranks high. Writes lists to train on."""
+    from rich.progress import track
+
+    from polyrank.data import HardNegatives, read_examples, read_pool, write_examples
+    from polyrank.mining import from_pool, from_retriever
+    from polyrank.mining import mine as run
+    from polyrank.pipeline import open_pipeline
+    from polyrank.scorers import open_scorer
+
+    if output.exists() and not overwrite:
+        raise UsageError(f"{output} already exists; choose another place or pass --overwrite")
+    first, _, last = ranks.partition(":")
+    if not (first.isdigit() and last.isdigit()):
+        raise UsageError(f"--ranks {ranks!r} is not FIRST:LAST; write for example 1:50")
+    settings = HardNegatives(
+        n_negatives=n, first_rank=int(first), last_rank=int(last), max_overlap=max_overlap, seed=seed
+    )
+    loaded = read_examples(data, speaker=speaker, skip_bad=skip_bad)
+    talk(f"{data}: {loaded.report}")
+    examples = loaded.examples[:limit]
+    candidates = None if pool is None else read_pool(pool)
+    place = Path(retriever)
+    if candidates is None and place.is_dir() and not (place / "config.json").exists():
+        retrieve = from_retriever(open_pipeline(place, device=device))
+    else:
+        texts = [c.text for c in candidates] if candidates is not None else [e.response for e in examples if e.response]
+        retrieve = from_pool(open_scorer(retriever, examples, candidates, device=device), texts)
+    judge = None if reranker is None else open_scorer(reranker, examples, candidates, device=device)
+    mined = run(
+        examples,
+        retrieve,
+        settings,
+        reranker=judge,
+        margin=margin,
+        progress=lambda batches: track(
+            batches, "mining", console=console(), disable=not console().is_terminal, transient=True
+        ),
+    )
+    write_examples(output, mined.examples)
+    counts = {"n_examples": len(mined.examples), "n_skipped": mined.n_skipped, "n_short": mined.n_short,
+              "n_doubtful": mined.n_doubtful, "mean_negatives": mined.mean_negatives}  # fmt: skip
+    talk(
+        f"{output}: {len(mined.examples):,} examples with {mined.mean_negatives:.1f} negatives each;"
+        f" {mined.n_skipped:,} without a right answer left out, {mined.n_short:,} with fewer than {n},"
+        f" {mined.n_doubtful:,} texts dropped as likely right"
+    )
+    if json_:
+        print(json.dumps(counts))

@@ -1,0 +1,270 @@
+"""Hard negatives: what may be called wrong, from any retriever, in a file, and while training."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyrank.cli import main
+from polyrank.config import BiConfig, DataConfig, Recipe, TextPolicy, TrainConfig
+from polyrank.data import HardNegatives, candidates_for_wrong, choose, read_examples
+from polyrank.data.hard_negatives import same_words, word_overlap
+from polyrank.errors import UsageError
+from polyrank.index import BM25, TfIdf
+from polyrank.inference import EncoderScorer
+from polyrank.mining import from_pool, from_retriever, mine
+from polyrank.models import new_model
+from polyrank.records import Candidate, Context, Example
+from polyrank.retrieval import LexicalRetriever
+from polyrank.training import RandomNegatives, train
+from polyrank.training.mined import MinedNegatives
+
+POOL = [
+    "wifi is down",
+    "Wifi is DOWN!",
+    "restart the router",
+    "the bill is high",
+    "thanks",
+    "router light is red",
+    "wifi",
+]
+POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
+TEXTS = st.lists(st.sampled_from([*POOL, "wifi  is down", "red", "?!", ""]), max_size=12)
+
+
+class Lengths:
+    """A real small scorer: the longer the better."""
+
+    def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        return [np.array([len(text) for text in texts], np.float32) for texts in candidates]
+
+    def score_pool(self, contexts: Sequence[Context], pool: Sequence[str]) -> np.ndarray:
+        return np.stack(self.score(contexts, [pool] * len(contexts)))
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    TEXTS,
+    st.lists(st.sampled_from(POOL), min_size=1, max_size=2),
+    st.integers(1, 5),
+    st.integers(0, 6),
+    st.sampled_from([1.0, 0.4]),
+)
+def test_wrong_candidates_are_wrong_distinct_in_order_and_within_their_ranks(
+    ranked: list[str], right: list[str], first: int, more: int, overlap: float
+) -> None:
+    plan = HardNegatives(n_negatives=3, first_rank=first, last_rank=first + more, max_overlap=overlap)
+    found = candidates_for_wrong(ranked, right, plan)
+    assert not {same_words(text) for text in found} & {same_words(text) for text in right}
+    assert len({same_words(text) for text in found}) == len(found) <= more + 1
+    assert all(word_overlap(text, other) <= overlap for text in found for other in right if overlap < 1)
+    everything = candidates_for_wrong(ranked, right, HardNegatives(n_negatives=1, last_rank=99, max_overlap=overlap))
+    assert found == everything[first - 1 : first + more]
+    chosen = choose(found, plan, 4)
+    assert chosen == [text for text in found if text in chosen] == choose(found, plan, 4)
+    assert len(chosen) == min(3, len(found))
+
+
+def test_same_words_by_hand() -> None:
+    assert same_words("Wi-Fi  is DOWN!!") == same_words("wi fi is down")
+    assert same_words("？！") == "?!"  # full-width
+    assert same_words("no") != same_words("no way")
+    assert word_overlap("a b", "b c") == pytest.approx(1 / 3)
+
+
+EXAMPLES = [
+    Example(("my wifi is down",), ("wifi is down",), (0,), "a"),
+    Example(("the router light",), ("no", "router light is red", "thanks"), (1, 2), "b", ("a fact",)),
+    Example(("hello",), (), (), "c"),
+]
+
+
+@pytest.mark.parametrize(
+    "retrieve",
+    [
+        from_pool(BM25(), POOL),
+        from_pool(Lengths(), POOL),
+        from_retriever(LexicalRetriever(TfIdf().fit(POOL), [Candidate(str(i), text) for i, text in enumerate(POOL)])),
+    ],
+)
+def test_mined_examples_never_hold_a_right_answer_as_wrong(retrieve: Any) -> None:
+    found = mine(EXAMPLES, retrieve, HardNegatives(n_negatives=2, last_rank=4))
+    assert [e.id for e in found.examples] == ["a", "b"]
+    assert found.n_skipped == 1
+    for before, after in zip(EXAMPLES, found.examples, strict=False):
+        right = [before.candidates[i] for i in before.relevant]
+        assert [after.candidates[i] for i in after.relevant] == right
+        wrong = [text for i, text in enumerate(after.candidates) if i not in after.relevant]
+        assert len(wrong) == 2
+        assert not {same_words(text) for text in wrong} & {same_words(text) for text in right}
+        assert (after.context, after.background) == (before.context, before.background)
+    assert found == mine(EXAMPLES, retrieve, HardNegatives(n_negatives=2, last_rank=4))
+    assert mine(EXAMPLES, retrieve, HardNegatives(n_negatives=9)).n_short == 2
+
+
+def test_mining_equals_a_ranking_by_hand() -> None:
+    found = mine(EXAMPLES[:1], from_pool(Lengths(), POOL), HardNegatives(n_negatives=2, first_rank=2, last_rank=3))
+    assert found.examples[0].candidates == ("wifi is down", "restart the router", "the bill is high")
+
+
+def test_a_reranker_drops_what_it_takes_for_right() -> None:
+    retrieve = from_pool(BM25(), POOL)
+    plan = HardNegatives(n_negatives=9)
+    found = mine(EXAMPLES[:1], retrieve, plan, reranker=Lengths())
+    assert set(found.examples[0].candidates[1:]) == {"thanks", "wifi"}  # the only ones shorter than the right answer
+    assert found.n_doubtful == 3
+    strict = mine(EXAMPLES[:1], retrieve, plan, reranker=Lengths(), margin=7.0)
+    assert strict.examples[0].candidates[1:] == ("wifi",)
+    assert mine(EXAMPLES[:1], retrieve, plan, reranker=Lengths(), margin=-100.0).n_doubtful == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_negatives": 0}, "ask for one at least"),
+        ({"first_rank": 0}, "count from 1"),
+        ({"first_rank": 9, "last_rank": 3}, "ranks 9 to 3 hold nothing"),
+        ({"max_overlap": 1.5}, r"outside \(0, 1\]"),
+    ],
+)
+def test_impossible_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        HardNegatives(**{"n_negatives": 3, **changes})
+    with pytest.raises(UsageError, match="pool to mine from is empty"):
+        from_pool(BM25(), [])
+
+
+def run(*arguments: str) -> int:
+    import sys
+
+    before, sys.argv = sys.argv, ["polyrank", *arguments]
+    try:
+        main()
+    except SystemExit as error:
+        return int(error.code or 0)
+    finally:
+        sys.argv = before
+    return 0
+
+
+def test_the_command_writes_lists_to_train_on(
+    task: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "mined.jsonl"
+    arguments = ("mine", str(task["train"]), "--from", "bm25", "-o", str(output), "-n", "3", "--ranks", "1:5")
+    assert run(*arguments, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["mean_negatives"] == 3.0
+    found = read_examples(output).examples
+    assert [e.context for e in found] == [e.context for e in read_examples(task["train"]).examples]
+    assert all(len(e.candidates) == 4 and e.relevant == (0,) for e in found)
+    assert run(*arguments) == 2  # it is there already
+    assert run(*arguments, "--overwrite") == 0
+    assert run(*arguments[:-1], "five", "--overwrite") == 2
+    assert "FIRST:LAST" in capsys.readouterr().err
+
+
+def recipe(task: dict[str, Path], backbone: Path, output: Path, **changes: Any) -> Recipe:
+    values: dict[str, Any] = {
+        "method": "listwise", "batch_size": 18, "epochs": 2, "lr": 3e-3, "warmup_steps": 2, "schedule": "linear",
+        "precision": "fp32", "n_negatives": 3, "dropout": 0.0, "remine_epochs": 1, "remine_ranks": (1, 3), **changes,
+    }  # fmt: skip
+    return Recipe(
+        model=BiConfig(backbone=str(backbone), reduction="mean"),
+        text=POLICY,
+        data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
+        train=TrainConfig(**values),
+        output=str(output),
+    )
+
+
+def test_a_network_in_training_mines_what_it_ranks_highest(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    examples = read_examples(task["train"]).examples
+    pool = list(dict.fromkeys(e.candidates[0] for e in examples))
+    model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone), reduction="mean"), POLICY, seed=1, sample=pool)
+    scorer = EncoderScorer(model, texts)  # type: ignore[arg-type]
+    plan = HardNegatives(n_negatives=3, last_rank=3)
+
+    def negatives() -> MinedNegatives:
+        return MinedNegatives(examples, scorer, pool, plan, every=2, folder=tmp_path, rest=RandomNegatives(pool, 3, 1))
+
+    found = negatives()
+    values = scorer.score_pool([examples[5].query], pool)[0]
+    best = [pool[i] for i in np.argsort(-values, kind="stable") if pool[i] != examples[5].candidates[0]][:3]
+    assert found(5, examples[5], 0) == best
+    for parameter in model.parameters():
+        parameter.data.mul_(-0.5)
+    assert found(5, examples[5], 1) == best  # until it is their epoch
+    assert negatives()(5, examples[5], 1) == best  # also after a restart, from the file
+    scorer.forget()
+    values = scorer.score_pool([examples[5].query], pool)[0]
+    assert (
+        found(5, examples[5], 2)
+        == [pool[i] for i in np.argsort(-values, kind="stable") if pool[i] != examples[5].candidates[0]][:3]
+    )
+
+
+def test_too_few_mined_ones_are_filled_up(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    examples = read_examples(task["train"]).examples
+    pool = list(dict.fromkeys(e.candidates[0] for e in examples))
+    model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone)), POLICY, seed=1, sample=pool)
+    found = MinedNegatives(
+        examples, EncoderScorer(model, texts), pool, HardNegatives(n_negatives=5, last_rank=2),  # type: ignore[arg-type]
+        every=1, folder=tmp_path, rest=RandomNegatives(pool, 5, 1),
+    )(3, examples[3], 0)  # fmt: skip
+    assert len(set(found)) == 5
+    assert examples[3].candidates[0] not in found
+
+
+def test_training_on_mined_negatives_repeats_itself(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    losses: list[list[float]] = []
+    for name in ("a", "b", "drawn"):
+        changes: dict[str, Any] = {"remine_epochs": None} if name == "drawn" else {}
+        train(recipe(task, tiny_backbone, tmp_path / name, **changes))
+        lines = (tmp_path / name / "metrics.jsonl").read_text("utf-8").splitlines()
+        losses.append([r["loss"] for r in map(json.loads, lines) if "loss" in r])
+    assert losses[0] == losses[1] != losses[2]
+    assert not list((tmp_path / "a").glob("mined-*"))
+
+
+# curves
+
+
+def write_metrics(path: Path, epochs: bool = True) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    records: list[dict[str, Any]] = []
+    for step in range(1, 5):
+        records.append({"step": step, "loss": 1.0})
+        if step % 2 == 0:
+            valid = {"loss": 1.0, "R@1": step / 10, "MRR": 0.5}
+            records.append({"step": step, **({"epoch": step / 2} if epochs else {}), "valid": valid})
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+
+
+def test_curves_of_several_runs_in_one_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    write_metrics(tmp_path / "plain" / "metrics.jsonl")
+    for name in ("retriever", "reranker"):
+        write_metrics(tmp_path / "mutual" / name / "metrics.jsonl")
+    plot = tmp_path / "curves.svg"
+    assert run("curves", str(tmp_path / "plain"), str(tmp_path / "mutual"), "-o", str(plot), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"plain", "mutual/retriever", "mutual/reranker"}
+    assert [(c["epoch"], c["figures"]["R@1"]) for c in found["plain"]] == [(1.0, 0.2), (2.0, 0.4)]
+    assert plot.read_text("utf-8").startswith("<?xml")
+
+
+def test_curves_of_old_runs_and_of_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_metrics(tmp_path / "old" / "metrics.jsonl", epochs=False)
+    assert run("curves", str(tmp_path / "old")) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "old\tstep 2\tR@1 0.2000"
+    (tmp_path / "empty").mkdir()
+    assert run("curves", str(tmp_path / "empty")) == 2
+    (tmp_path / "old" / "metrics.jsonl").write_text("{", "utf-8")
+    assert run("curves", str(tmp_path / "old")) == 3

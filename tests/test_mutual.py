@@ -1,0 +1,493 @@
+"""Networks that learn from each other's scores: golden cases, isolation of gradients, resuming, recipes."""
+
+import dataclasses
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyrank.config import (
+    BiConfig,
+    ConvertConfig,
+    ConvertText,
+    CrossConfig,
+    DataConfig,
+    Partner,
+    PolyConfig,
+    Recipe,
+    TextPolicy,
+    TrainConfig,
+    load_recipe,
+    recipe_from_dict,
+    recipe_to_dict,
+)
+from polyrank.errors import ArtifactError, ConfigError
+from polyrank.inference import load_scorer
+from polyrank.losses import imitation, margin_mse
+from polyrank.models import new_model
+from polyrank.records import Context, Example
+from polyrank.training import DistillStep, Imitation, ListwiseStep, MutualStep, RandomNegatives, train
+from polyrank.training.steps import listwise_loss
+from polyrank.training.teacher import RememberedScores
+
+POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
+CPU = torch.device("cpu")
+TINY_CONVERT = ConvertConfig(
+    embedding_dim=16, attention_dim=8, ffn_dim=32, side_dim=32, output_dim=16, spans=(3, 5), position_periods=(7, 3)
+)
+NARROW_CONVERT = ConvertText(min_count=1, n_buckets=10)
+
+
+def recipe(
+    task: dict[str, Path], backbone: Path, output: Path, *, model: Any, partner: Any = None, **changes: Any
+) -> Recipe:
+    values: dict[str, Any] = {
+        "method": "listwise" if partner is None else "mutual", "batch_size": 18, "epochs": 1, "lr": 1e-3,
+        "warmup_steps": 2, "schedule": "linear", "train_layers": "all", "precision": "fp32", "n_negatives": 3,
+        "dropout": 0.1, **changes,
+    }  # fmt: skip
+
+    def placed(config: Any) -> Any:
+        return config if isinstance(config, ConvertConfig) else dataclasses.replace(config, backbone=str(backbone))
+
+    def text(config: Any) -> Any:
+        return NARROW_CONVERT if isinstance(config, ConvertConfig) else POLICY
+
+    train_settings = TrainConfig(**values)
+    return Recipe(
+        model=placed(model),
+        text=text(model),
+        data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
+        train=train_settings,
+        output=str(output),
+        reranker=None
+        if partner is None
+        else Partner(
+            model=placed(partner), text=text(partner), train=dataclasses.replace(train_settings, init_from=None)
+        ),
+    )
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "model" / "model.safetensors").read_bytes()
+
+
+def curve(folder: Path) -> list[Any]:
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    return [(r["step"], r.get("loss"), r.get("valid")) for r in records]
+
+
+BI, CROSS = BiConfig(reduction="mean"), CrossConfig()
+
+
+# losses
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.lists(st.floats(-30, 30), min_size=8, max_size=8), min_size=1, max_size=3),
+    st.floats(0.5, 8.0),
+    st.integers(1, 4),
+)
+def test_imitation_is_a_divergence(rows: list[list[float]], temperature: float, width: int) -> None:
+    both = torch.tensor(rows).reshape(len(rows), 2, 4)
+    allowed = torch.arange(4).expand(len(rows), 4) < width
+    value = imitation(both[:, 0], both[:, 1], allowed, temperature)
+    assert float(value) >= -1e-5
+    assert float(imitation(both[:, 0], both[:, 0] + 3.0, allowed, temperature)) == pytest.approx(0, abs=1e-4)
+    p, q = (torch.softmax(both[:, i, :width].double() / temperature, 1) for i in (0, 1))
+    by_hand = temperature**2 * (q * (q / p).log()).sum(1).mean()
+    assert float(value) == pytest.approx(float(by_hand), rel=1e-3, abs=1e-4)
+
+
+def test_no_gradient_reaches_a_teacher_or_a_column_that_takes_no_part() -> None:
+    torch.manual_seed(0)
+    student, teacher = (torch.randn(3, 4, requires_grad=True) for _ in range(2))
+    allowed = torch.arange(4).expand(3, 4) < torch.tensor([[4], [2], [3]])
+    right = torch.zeros(3, dtype=torch.int64)
+    for loss in (imitation(student, teacher, allowed, 2.0), margin_mse(student, teacher, right, allowed)):
+        student.grad = None
+        loss.backward()
+        assert student.grad is not None
+        assert torch.isfinite(student.grad).all()
+        assert teacher.grad is None
+        assert (student.grad[~allowed] == 0).all()
+        assert (student.grad[allowed] != 0).any()
+
+
+def test_losses_are_fp32_whatever_the_scores_are() -> None:
+    scores = torch.randn(2, 3).to(torch.bfloat16)
+    everyone = torch.ones(2, 3, dtype=torch.bool)
+    assert imitation(scores, scores + 1, everyone, 3.0).dtype == torch.float32
+    assert margin_mse(scores, scores, torch.tensor([0, 1]), everyone).dtype == torch.float32
+
+
+def test_the_gradient_keeps_its_size_at_high_temperatures() -> None:
+    student, teacher = torch.zeros(1, 4, requires_grad=True), torch.tensor([[0.4, -0.2, 0.1, -0.3]])
+    sizes = []
+    for temperature in (4.0, 64.0):
+        student.grad = None
+        imitation(student, teacher, torch.ones(1, 4, dtype=torch.bool), temperature).backward()
+        assert student.grad is not None
+        sizes.append(float(student.grad.norm()))
+    assert sizes[1] == pytest.approx(sizes[0], rel=0.1)
+
+
+# steps
+
+
+def make(backbone: Path, config: Any, seed: int = 1) -> ListwiseStep:
+    model, texts, _ = new_model(
+        dataclasses.replace(config, backbone=str(backbone)), POLICY, seed=seed, sample=["thanks"], dropout=0.0
+    )
+    pool = [f"{word} thanks" for word in ("wifi", "router", "bill", "light", "red", "green")]
+    return ListwiseStep(model, texts, CPU, RandomNegatives(pool, 3, seed=5))
+
+
+BATCH = list(
+    enumerate([Example(("my wifi",), ("wifi thanks",), (0,)), Example(("red light",), ("light thanks",), (0,))])
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(BI, CROSS), (CROSS, BI), (BI, PolyConfig(n_codes=2, code_init="normal"))]
+)
+@pytest.mark.parametrize("kind", ["kl", "margin_mse"])
+def test_phases_equal_their_formula_and_reach_only_their_network(
+    tiny_backbone: Path, first: Any, second: Any, kind: Any
+) -> None:
+    a, b = make(tiny_backbone, first), make(tiny_backbone, second, seed=2)
+    for step in (a, b):
+        step.model.train()
+    how = Imitation(kind, alpha=0.7, temperature=2.0)
+    contexts, lists = [e.query for _, e in BATCH], a.lists(BATCH, 0)
+    phases = MutualStep(a, b, how).phases(BATCH, 0, 0)
+    optimizer = torch.optim.SGD(a.model.parameters(), lr=0.05)
+    before, allowed = a.values(contexts, lists)
+    theirs, _ = b.values(contexts, lists)
+    one = next(phases)
+    torch.testing.assert_close(one, how.loss(before, theirs, allowed))
+    one.backward()
+    assert any(p.grad is not None for p in a.model.parameters())
+    assert all(p.grad is None for p in b.model.parameters())
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    two = next(phases)
+    after, _ = a.values(contexts, lists)
+    assert not torch.allclose(before, after)
+    torch.testing.assert_close(two, how.loss(theirs, after, allowed))  # from predictions made after the update
+    two.backward()
+    assert all(p.grad is None for p in a.model.parameters())
+    assert any(p.grad is not None for p in b.model.parameters())
+    assert next(phases, None) is None
+    assert a.model.training
+
+
+def test_every_candidate_of_a_batch_is_encoded_once(tiny_backbone: Path) -> None:
+    step = make(tiny_backbone, BI)
+    sizes = []
+    step.model.candidate_tower.register_forward_hook(lambda _, args, out: sizes.append(len(out)))  # type: ignore[operator, union-attr]
+    lists = step.lists(BATCH, 0)
+    step.values([e.query for _, e in BATCH], lists)
+    assert sizes == [len({text for row in lists for text in row})]
+
+
+def test_fixed_negatives_stay_for_the_run() -> None:
+    pool = [f"reply {i}" for i in range(50)]
+    example = Example(("hi",), ("reply 3",), (0,))
+    fixed, redrawn = (RandomNegatives(pool, 5, seed=1, redraw=redraw) for redraw in (False, True))
+    assert fixed(7, example, 0) == fixed(7, example, 3) == redrawn(7, example, 0)
+    assert redrawn(7, example, 3) != redrawn(7, example, 0)
+    assert fixed(7, example, 0) != fixed(8, example, 0)
+
+
+# whole trainings
+
+
+def test_alpha_zero_is_exactly_the_two_plain_trainings(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    train(recipe(task, tiny_backbone, tmp_path / "both", model=BI, partner=CROSS, alpha=0.0))
+    train(recipe(task, tiny_backbone, tmp_path / "bi", model=BI))
+    train(recipe(task, tiny_backbone, tmp_path / "cross", model=CROSS))
+    for name, alone in (("retriever", "bi"), ("reranker", "cross")):
+        assert curve(tmp_path / "both" / name) == curve(tmp_path / alone)
+        assert weights(tmp_path / "both" / name) == weights(tmp_path / alone)
+
+
+def test_mutual_learning_moves_both_and_keeps_the_best_of_each(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    plan = recipe(
+        task,
+        tiny_backbone,
+        tmp_path / "run",
+        model=BI,
+        partner=CROSS,
+        epochs=6,
+        lr=3e-3,
+        dropout=0.0,
+        evaluate_per_epoch=1,
+    )
+    results = train(plan)
+    assert [r.network for r in results] == ["retriever", "reranker"]
+    for result in results:
+        checks = [valid["R@1"] for _, _, valid in curve(result.model.parent) if valid]
+        assert result.fit.best["R@1"] == max(checks)
+        load_scorer(result.model, device="cpu")
+    assert results[0].fit.best["R@1"] > 2 / 12
+    assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
+    assert train(plan, resume=True) == results  # finished: nothing to do
+
+
+def test_a_frozen_partner_is_exactly_distillation(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    teacher = train(recipe(task, tiny_backbone, tmp_path / "teacher", model=CROSS))[0].model
+    mutual = recipe(task, tiny_backbone, tmp_path / "mutual", model=BI, partner=CROSS, dropout=0.0, alpha=2.0)
+    assert mutual.reranker is not None
+    frozen = dataclasses.replace(mutual.reranker.train, lr=0.0, weight_decay=0.0, init_from=str(teacher))
+    train(dataclasses.replace(mutual, reranker=dataclasses.replace(mutual.reranker, train=frozen)))
+    alone = recipe(
+        task,
+        tiny_backbone,
+        tmp_path / "alone",
+        model=BI,
+        method="distill",
+        teacher=str(teacher),
+        dropout=0.0,
+        alpha=2.0,
+    )
+    train(alone)
+    taught, distilled = (
+        [loss for _, loss, _ in curve(tmp_path / name) if loss is not None] for name in ("mutual/retriever", "alone")
+    )
+    assert len(taught) == 4
+    assert taught == pytest.approx(distilled, rel=1e-4)
+    assert weights(tmp_path / "mutual" / "reranker") == weights(tmp_path / "teacher")  # it did not move
+
+
+@pytest.mark.parametrize(
+    ("model", "partner"),
+    [
+        (PolyConfig(n_codes=2, code_init="normal"), CROSS),
+        (BI, PolyConfig(n_codes=2, code_init="normal")),
+        (TINY_CONVERT, CROSS),
+    ],
+)
+def test_any_two_kinds(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, model: Any, partner: Any) -> None:
+    plan = recipe(task, tiny_backbone, tmp_path / "run", model=model, partner=partner, max_steps=2, dropout=0.0)
+    for result in train(plan):
+        assert all(np.isfinite(loss) for _, loss, _ in curve(result.model.parent) if loss is not None)
+        scores = load_scorer(result.model, device="cpu").score([Context(("my wifi",))], [["wifi thanks", "bill"]])[0]
+        assert np.isfinite(scores).all()
+
+
+CHILD = """
+import json, sys, torch
+torch.set_num_threads(1)
+from polyrank.config import recipe_from_dict
+from polyrank.training import train
+def report(seed, record):
+    print(record["step"], record["network"], flush=True)
+train(recipe_from_dict(json.loads(sys.argv[1])), resume=True, report=report)
+"""
+
+
+def test_killed_and_resumed_equals_uninterrupted(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    def plan(name: str) -> Recipe:
+        return recipe(
+            task, tiny_backbone, tmp_path / name, model=BI, partner=CROSS, checkpoint_steps=5, schedule="plateau", evaluate_per_epoch=1,
+            epochs=3, remine_epochs=1, remine_ranks=(1, 6),
+        )  # fmt: skip
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        train(plan("whole"))
+        child = subprocess.Popen(
+            [sys.executable, "-c", CHILD, json.dumps(recipe_to_dict(plan("killed")))], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        for line in child.stdout:
+            if line.split() == ["7", "retriever"]:  # in the middle of a step and of an epoch
+                child.kill()
+                break
+        child.communicate(timeout=60)
+        assert child.returncode == -signal.SIGKILL
+        assert (tmp_path / "killed" / "mined-1.npy").exists()
+        train(plan("killed"), resume=True)
+    finally:
+        torch.set_num_threads(threads)
+    for name in ("retriever", "reranker"):
+        assert curve(tmp_path / "killed" / name) == curve(tmp_path / "whole" / name)
+        assert weights(tmp_path / "killed" / name) == weights(tmp_path / "whole" / name)
+    assert not list((tmp_path / "killed").glob("mined-*"))
+
+
+# a frozen teacher's scores
+
+
+class Lengths:
+    """A real small teacher: counts letters, and what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def score(self, contexts: Any, candidates: Any) -> list[np.ndarray]:
+        self.asked += [text for texts in candidates for text in texts]
+        return [np.array([len(text) / 3 for text in texts], np.float32) for texts in candidates]
+
+    def score_pool(self, contexts: Any, pool: Any) -> np.ndarray:
+        return np.stack(self.score(contexts, [pool] * len(contexts)))
+
+
+def test_scores_are_remembered_by_words_and_weights(tmp_path: Path) -> None:
+    teacher, file = Lengths(), tmp_path / "scores.sqlite"
+    contexts, lists = [Context(("hi",)), Context(("hello",))], [["a", "bb"], ["a", "ccc", "ccc"]]
+    remembered = RememberedScores(file, teacher, "one")
+    first = remembered.score(contexts, lists)
+    for got, want in zip(first, Lengths().score(contexts, lists), strict=True):
+        np.testing.assert_array_equal(got, want)
+    remembered.close()
+    again = RememberedScores(file, teacher, "one")
+    n_asked = len(teacher.asked)
+    for got, want in zip(again.score(contexts, lists), first, strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert len(teacher.asked) == n_asked
+    again.score([Context(("hi",), ("a fact",))], [["a"]])
+    RememberedScores(file, teacher, "two").score(contexts, lists)
+    assert len(teacher.asked) == n_asked + 1 + 5
+
+
+def test_files_that_hold_no_scores_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "scores.sqlite").write_bytes(b"something else " * 100)
+    with pytest.raises(ArtifactError, match=r"scores\.sqlite is no file of scores"):
+        RememberedScores(tmp_path / "scores.sqlite", Lengths(), "one")
+
+
+def test_distillation_asks_its_teacher_once_per_pair(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    teacher = train(recipe(task, tiny_backbone, tmp_path / "teacher", model=CROSS, max_steps=1))[0].model
+    changes: dict[str, Any] = {"method": "distill", "teacher": str(teacher), "redraw_negatives": False, "dropout": 0.0}
+    file = str(tmp_path / "scores.sqlite")
+    plan = recipe(task, tiny_backbone, tmp_path / "a", model=BI, epochs=2, teacher_scores=file, **changes)
+    train(plan)
+    (count,) = sqlite3.connect(file).execute("SELECT count(*) FROM scores").fetchone()
+    assert count == 72 * 4
+    mse = recipe(
+        task,
+        tiny_backbone,
+        tmp_path / "b",
+        model=BI,
+        teacher_scores=file,
+        imitation="margin_mse",
+        label_weight=0.0,
+        **changes,
+    )
+    train(mse)
+    assert sqlite3.connect(file).execute("SELECT count(*) FROM scores").fetchone() == (count,)
+    assert curve(tmp_path / "a")[0][1] != curve(tmp_path / "b")[0][1]
+
+
+def test_a_label_weight_of_zero_learns_from_the_teacher_alone(tiny_backbone: Path) -> None:
+    step = make(tiny_backbone, BI)
+    contexts, lists = [e.query for _, e in BATCH], step.lists(BATCH, 0)
+    values, allowed = step.values(contexts, lists)
+    teacher = torch.tensor([[len(text) / 3 for text in row] for row in lists])
+    loss = DistillStep(step, Lengths(), Imitation("margin_mse", label_weight=0.0))(BATCH, 0)
+    target = torch.zeros(2, dtype=torch.int64)
+    torch.testing.assert_close(loss, margin_mse(values, teacher, target, allowed))
+    plain = DistillStep(step, Lengths(), Imitation(alpha=0.0))(BATCH, 0)
+    torch.testing.assert_close(plain, listwise_loss(values, allowed))
+
+
+# recipes
+
+
+def write_recipe(folder: Path, **changes: str) -> Path:
+    parts = {
+        "train": 'method = "mutual"\nlr = 1e-3\nweight_decay = 0.5',
+        "reranker": 'kind = "cross"\nhead = "mlp"',
+        "reranker.text": "max_context_tokens = 90",
+        "reranker.train": 'lr = 1e-4\ninit_from = "somewhere"',
+        "text": "max_candidate_tokens = 30",
+        **changes,
+    }
+    body = "".join(f"[{name}]\n{lines}\n" for name, lines in parts.items() if lines != "none")
+    path = folder / "recipe.toml"
+    path.write_text(f'output = "run"\n[model]\nkind = "bi"\n[data]\ntrain = "train.jsonl"\n{body}', "utf-8")
+    return path
+
+
+def test_the_second_network_has_its_own_settings(tmp_path: Path) -> None:
+    plan = load_recipe(write_recipe(tmp_path), ("reranker.train.dropout=0.3",))
+    partner = plan.reranker
+    assert partner is not None
+    assert partner.model == CrossConfig(head="mlp")
+    assert partner.text == TextPolicy(max_context_tokens=90, max_candidate_tokens=30)
+    assert partner.train == dataclasses.replace(plan.train, lr=1e-4, init_from="somewhere", dropout=0.3)
+    assert recipe_from_dict(json.loads(json.dumps(recipe_to_dict(plan)))) == plan
+
+
+def test_a_transformer_beside_a_convert_does_not_take_its_optimiser(tmp_path: Path) -> None:
+    path = write_recipe(tmp_path, text="max_earlier_turns = 3", train='method = "mutual"\nbatch_size = 7')
+    path.write_text(path.read_text("utf-8").replace('kind = "bi"', 'kind = "convert"'), "utf-8")
+    plan = load_recipe(path)
+    assert plan.reranker is not None
+    assert plan.train.optimizer == "adadelta"
+    assert plan.reranker.train.optimizer == "adamw"
+    assert plan.reranker.train.batch_size == plan.train.batch_size == 7
+    assert plan.reranker.text == TextPolicy(max_context_tokens=90)
+    assert recipe_from_dict(json.loads(json.dumps(recipe_to_dict(plan)))) == plan
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reranker.train": "batch_size = 3"}, "reranker.train.batch_size is one for both networks"),
+        ({"reranker.train": "learning_rate = 3"}, 'unknown key "reranker.train.learning_rate"'),
+        ({"reranker": 'kind = "crss"'}, "reranker.kind = 'crss' is not one of bi, poly, cross"),
+        ({"reranker": 'kind = "cross"\nhaed = "mlp"'}, 'did you mean "reranker.head"'),
+        ({"reranker.text": "max_context_token = 3"}, 'did you mean "reranker.text.max_context_tokens"'),
+        ({"reranker": 'kind = "cross"\ntext = 3', "reranker.text": "none"}, "reranker.text = 3 is no table"),
+        ({"train": 'method = "mutul"'}, "train.method = 'mutul' is not one of"),
+    ],
+)
+def test_mistakes_in_the_second_network_are_named(tmp_path: Path, changes: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(write_recipe(tmp_path, **changes))
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "mutual"}, r"the second is the table \[reranker\]"),
+        ({"method": "distill"}, "takes a teacher"),
+        ({"teacher": "somewhere"}, "takes a teacher"),
+        ({"remine_epochs": 0}, "mined every 1 or more epochs"),
+        ({"method": "in_batch", "remine_epochs": 1}, "mined every 1 or more epochs"),
+        ({"temperature": 0.0}, r"temperature = 0.0 must be above 0"),
+        ({"alpha": -1.0}, r"alpha = -1.0"),
+        ({"remine_epochs": 1, "remine_ranks": (3,)}, "no first and last rank"),
+    ],
+)
+def test_methods_without_what_they_need_are_refused(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train(recipe(task, tiny_backbone, tmp_path / "run", model=BI, **changes))
+
+
+def test_a_cross_encoder_alone_cannot_mine(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="needs a network that encodes"):
+        train(recipe(task, tiny_backbone, tmp_path / "run", model=CROSS, remine_epochs=1))
