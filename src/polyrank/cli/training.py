@@ -18,7 +18,10 @@ def train(
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all by default.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Train a model by a recipe: the best model goes to OUTPUT/model, figures to OUTPUT/metrics.jsonl."""
+    """Train by a recipe: the best model goes to OUTPUT/model, figures to OUTPUT/metrics.jsonl.
+
+    Two networks that learn from each other go to OUTPUT/retriever and OUTPUT/reranker.
+    """
     import dataclasses
     import json
 
@@ -34,7 +37,7 @@ def train(
     plan = load_recipe(recipe, tuple(set_ or ()))
     with TrainingDisplay() as display:
         results = run(plan, resume=resume, overwrite=overwrite, device=device, report=display.report, say=talk)
-    rows = [{"seed": r.seed, "model": str(r.model), **dataclasses.asdict(r.fit)} for r in results]
+    rows = [{"seed": r.seed, "network": r.network, "model": str(r.model), **dataclasses.asdict(r.fit)} for r in results]
     if json_:
         print(json.dumps(rows))
         return
@@ -42,12 +45,19 @@ def train(
         best = row["best"]
         figures = ", ".join(f"{name} {value:.4f}" for name, value in best.items())
         talk(f"{row['model']}: {row['n_steps']} steps, {row['seconds']:.0f} s; best: step {row['best_step']} {figures}")
-    if len(rows) > 1 and rows[0]["best"]:
-        import statistics
+    for network in dict.fromkeys(r.network for r in results):
+        _say_spread(network, [r.fit.best for r in results if r.network == network])
 
-        for name in rows[0]["best"]:
-            values = [row["best"][name] for row in rows]
-            talk(f"{name} over {len(rows)} seeds: {statistics.mean(values):.4f} ± {statistics.stdev(values):.4f}")
+
+def _say_spread(network: str, best: list[dict[str, float]]) -> None:
+    """Mean and standard deviation of validation figures over seeds."""
+    import statistics
+
+    if len(best) > 1:
+        for name in best[0]:
+            values = [figures[name] for figures in best]
+            what = f"{network} {name}" if network else name
+            talk(f"{what} over {len(best)} seeds: {statistics.mean(values):.4f} ± {statistics.stdev(values):.4f}")
 
 
 class TrainingDisplay:
@@ -66,7 +76,8 @@ class TrainingDisplay:
             disable=not console().is_terminal,
         )
         self.tasks: dict[int, Any] = {}
-        self.valid = ""
+        self.valid: dict[str, str] = {}  # by network; "" where there is one
+        self.loss: dict[str, str] = {}
 
     def __enter__(self) -> "TrainingDisplay":
         self.progress.start()
@@ -77,19 +88,23 @@ class TrainingDisplay:
 
     def report(self, seed: int, record: dict[str, Any]) -> None:
         """Show one record of metrics.jsonl."""
+        network = record.get("network", "")
         if "valid" in record:
             figures = record["valid"]
-            self.valid = f"valid loss {figures['loss']:.3f} R@1 {figures['R@1']:.3f}"
+            self.valid[network] = f"{network} valid loss {figures['loss']:.3f} R@1 {figures['R@1']:.3f}".lstrip()
             if not console().is_terminal:
-                talk(f"seed {seed} step {record['step']}: {self.valid}")
+                talk(f"seed {seed} step {record['step']}: {self.valid[network]}")
             return
         if seed not in self.tasks:
             self.tasks[seed] = self.progress.add_task("", total=record["n_steps"], seed=seed, text="")
-        loss = "not finite" if record["loss"] is None else f"{record['loss']:.3f}"
+        self.loss[network] = "not finite" if record["loss"] is None else f"{record['loss']:.3f}"
+        loss, valid = " / ".join(self.loss.values()), " ".join(self.valid.values())
         speed = record["n_examples"] / max(record["seconds"], 1e-9)
         self.progress.update(
-            self.tasks[seed], completed=record["step"], text=f"loss {loss} {self.valid} {speed:.0f} examples/s"
+            self.tasks[seed], completed=record["step"], text=f"loss {loss} {valid} {speed:.0f} examples/s"
         )
+        if network == "retriever":
+            return  # the other network's record of the step follows
         if not console().is_terminal and record["step"] % 50 == 0:
             talk(f"seed {seed} step {record['step']}/{record['n_steps']}: loss {loss}, {speed:.0f} examples/s")
 

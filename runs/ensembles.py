@@ -1,0 +1,46 @@
+"""The sum of two models' scores, its scale chosen on validation lists; read from scores files, so no model is needed.
+
+    python runs/ensembles.py FOLDER RETRIEVER RERANKER
+
+reads FOLDER/NAME.dev.scores.jsonl and FOLDER/NAME.test.scores.jsonl of both and prints one JSON object: what was
+chosen, the ensemble's figures on the test lists, and paired tests against either model and between them.
+"""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from polyrank.ensembles import Ensemble, choose_ensemble, combine
+from polyrank.evaluation import Evaluation, paired_test, read_scores, summarise
+from polyrank.metrics import place
+
+
+def ensemble(first: Evaluation, second: Evaluation, how: Ensemble | None) -> Evaluation:
+    """The re-ranker's evaluation with summed scores."""
+    records = []
+    for a, b in zip(first.records, second.records, strict=True):
+        assert a.id == b.id, f"{a.id} is beside {b.id}: the files are of other examples"
+        assert a.scores is not None, "lists only"
+        assert b.scores is not None, "lists only"
+        scores = b.scores if how is None else combine(a.scores, b.scores, how)
+        records.append(replace(b, scores=scores, placement=place(scores, b.relevant)))
+    return replace(second, records=tuple(records))
+
+
+def main() -> None:
+    folder, *names = sys.argv[1:]
+    dev, test = (
+        [read_scores(Path(folder) / f"{name}.{part}.scores.jsonl") for name in names] for part in ("dev", "test")
+    )
+    lists = [[record.scores for record in evaluation.records] for evaluation in dev]
+    how, figures = choose_ensemble(*lists, [record.relevant for record in dev[1].records])  # type: ignore[arg-type]
+    both = ensemble(*test, how)
+    found = {"ensemble": how, "validation": figures, "n_validation": len(dev[0].records), **summarise(both)}
+    tests = {f"ensemble against {name}": paired_test(both, one) for name, one in zip(names, test, strict=True)}
+    tests[f"{names[1]} against {names[0]}"] = paired_test(test[1], test[0])
+    print(json.dumps({**found, "tests": tests}))
+
+
+if __name__ == "__main__":
+    main()

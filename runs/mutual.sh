@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Mutual learning against the same networks trained apart: the same examples, candidates and numbers of updates.
+#   DATA=folder BUDGET=contexts NEGATIVES=per-context EPOCHS=2 LIMIT=test-examples SETS="star ubuntu-irc" bash runs/mutual.sh
+# EXTRA="--set train.alpha=2" changes the mutual run, whose results then go by TAG=name.
+# Writes runs/work/mutual/SET (not kept) and runs/results/mutual/SET (kept): one JSON per model, ensemble.json, curves.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+DATA=$(realpath "${DATA:-../shared/data}")
+OUT=$(realpath -m "${OUT:-$PWD}")
+BUDGET=${BUDGET:-960}
+NEGATIVES=${NEGATIVES:-8}
+EPOCHS=${EPOCHS:-2}
+LIMIT=${LIMIT:-200} # a Cross-encoder reads each of 100 candidates of each example anew
+VALID=${VALID:-50}
+SETS=${SETS:-star ubuntu-irc}
+TAG=${TAG:-mutual}
+EXTRA=${EXTRA:-}
+
+for set in $SETS; do
+  work=$OUT/runs/work/mutual/$set
+  results=$OUT/runs/results/mutual/$set
+  mkdir -p "$work" "$results"
+  case $set in
+    star | sgd) data=(--set "data.train=$DATA/$set/train.dialogues.jsonl.gz" --set data.speaker=agent) ;;
+    *) data=(--set "data.train=$DATA/$set/train.jsonl.gz") ;;
+  esac
+  common=("${data[@]}" --set "data.valid=$DATA/$set/dev.jsonl.gz" --set "data.max_valid=$VALID"
+    --set "data.max_train=$BUDGET" --set "train.n_negatives=$NEGATIVES" --set "train.epochs=$EPOCHS" --overwrite)
+  # apart: the same recipe's networks, each alone, with the same lists
+  alone=(--set train.method=listwise --set train.redraw_negatives=false --set train.batch_size=8 --set train.warmup_steps=20)
+  if [[ ! -e $work/bi/result.json ]]; then
+    polyrank train runs/recipes/bi.toml "${common[@]}" "${alone[@]}" --set "output=$work/bi"
+  fi
+  if [[ ! -e $work/cross/result.json ]]; then
+    polyrank train runs/recipes/cross.toml "${common[@]}" "${alone[@]}" --set "output=$work/cross"
+  fi
+  # shellcheck disable=SC2086  # EXTRA is several words
+  polyrank train runs/recipes/mutual.toml "${common[@]}" --set "output=$work/$TAG" $EXTRA
+
+  declare -A folder=([bi]=$work/bi [cross]=$work/cross ["bi-$TAG"]=$work/$TAG/retriever ["cross-$TAG"]=$work/$TAG/reranker)
+  for model in bi cross "bi-$TAG" "cross-$TAG"; do
+    for part in dev test; do
+      scores=$work/$model.$part.scores.jsonl
+      [[ -e $scores && $model != *$TAG ]] && continue
+      limit=$LIMIT
+      [[ $part == dev ]] && limit=$VALID
+      against=()
+      [[ $part == test && $model == "bi-$TAG" ]] && against=(--against "$work/bi.test.scores.jsonl")
+      [[ $part == test && $model == "cross-$TAG" ]] && against=(--against "$work/cross.test.scores.jsonl")
+      polyrank evaluate "${folder[$model]}/model" "$DATA/$set/$part.jsonl.gz" --limit "$limit" --scores "$scores" \
+        "${against[@]}" --json >"$work/$model.$part.json"
+      [[ $part == test ]] && cp "$work/$model.$part.json" "$results/$model.json"
+    done
+    cp "${folder[$model]}/metrics.jsonl" "$results/$model.metrics.jsonl"
+  done
+  python runs/ensembles.py "$work" bi cross >"$results/ensemble.json"
+  python runs/ensembles.py "$work" "bi-$TAG" "cross-$TAG" >"$results/ensemble-$TAG.json"
+  polyrank curves "$results"/{bi,cross,"bi-$TAG","cross-$TAG"}.metrics.jsonl -o "$results/curves-$TAG.svg"
+  grep -H . "$results"/*.json
+done
