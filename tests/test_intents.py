@@ -425,6 +425,7 @@ def test_separable_data_is_learnt_and_the_folder_answers_alike(
     figures = result.figures
     assert figures["accuracy"] == 1.0
     assert figures["accuracy_std"] == 0.0
+    assert figures["interval"] == [1.0, 1.0]
     assert (figures["n_train"], figures["n_dev"], figures["n_test"]) == (54, 6, 30)
     assert figures["out_of_scope"]["n_out_of_scope"] == 6
     assert len(figures["grid"]) == 2

@@ -79,7 +79,7 @@ def intents_train(
         intents.plot_confusion(result.matrix, result.classifier.intents, plot)
         talk(f"wrote {plot}")
     if json_:
-        print(json.dumps({"data": str(data), **result.figures}))
+        print(json.dumps({"data": data.name, **result.figures}))
         return
     _show(result.figures)
     talk(f"{output}: try it with polyrank intents predict {output}")
@@ -91,6 +91,7 @@ def _show(figures: dict[str, Any]) -> None:
 
     out = Console()
     part = figures["judged_on"]
+    low, high = (100 * end for end in figures["interval"])
     spread = "" if figures["accuracy_std"] is None else f" ± {100 * figures['accuracy_std']:.1f}"
     chosen = figures["chosen"]
     table = Table(title=f"{part}: the weakest of {figures['n_intents']} intents")
@@ -104,8 +105,9 @@ def _show(figures: dict[str, Any]) -> None:
         out.print(f"{row['intent']} taken for {row['taken_for']}: {row['count']}", markup=False)
     n = figures["n_test"] if part == "test" else figures["n_dev"]
     out.print(
-        f"{part} accuracy {100 * figures['accuracy']:.1f}%{spread} on {n:,} in scope; {figures['n_train']:,} to train,"
-        f" {figures['n_dev']:,} dev; H {chosen['hidden_dim']}, dropout {chosen['dropout']}, lr {chosen['lr']}",
+        f"{part} accuracy {100 * figures['accuracy']:.1f}%{spread} (95%: {low:.1f}-{high:.1f}) on {n:,} in scope;"
+        f" {figures['n_train']:,} to train, {figures['n_dev']:,} dev; H {chosen['hidden_dim']},"
+        f" dropout {chosen['dropout']}, lr {chosen['lr']}",
         soft_wrap=True,
     )
     outside = figures["out_of_scope"]

@@ -52,7 +52,7 @@ def map_(
         raise UsageError(f"{encoder} has no vectors to map; give a Bi- or Poly-encoder, a ConveRT or an untuned one")
     with WorkDisplay() as display:
         made, figures = fit_response_map(frozen, examples, lists, config, report=display.report)
-    figures = {"encoder": encoder, "data": str(data), **figures}
+    figures = {"encoder": encoder, "data": data.name, **figures}
     save_map(output, made, name=encoder, metadata=figures, replace=overwrite)
     _show(figures, output, json_)
 

@@ -155,7 +155,7 @@ def train_intents(
 
     parts = {name: encoded(part, name) for name, part in (("train", train), ("dev", dev), ("test", splits.test))}
     trials: list[HeadFit] = []
-    fits: list[tuple[int, HeadFit, dict[str, Any]]] = []
+    fits: list[tuple[int, HeadFit, tuple[list[int], list[int]]]] = []
     for seed in seeds:
         rows, dev_rows = _rows(train, dev, n_few_shot, seed)
         own = _chosen(parts["train"], rows), _chosen(parts["dev"], dev_rows)
@@ -173,18 +173,19 @@ def train_intents(
             )
         else:
             best = fit_head(*own, len(intents), best.config, seed=seed, patience=patience, max_epochs=max_epochs)
-        counts = {"n_train": len(own[0].labels), "n_dev": len(own[1].labels)}
-        fits.append((seed, best, counts))
+        fits.append((seed, best, (rows, dev_rows)))
         report("seeds", len(fits), len(seeds))
-    seed, fit, counts = max(fits, key=lambda item: item[1].rank)
+    seed, fit, (rows, dev_rows) = max(fits, key=lambda item: item[1].rank)
     made = IntentClassifier(encoder, encoder_name, chosen_layer, fit.head, intents)
-    abstention = _threshold(made, parts["dev"], aim, precision)
+    judges = sorted([*dev_rows, *np.flatnonzero(parts["dev"][1] < 0).tolist()])
+    abstention = _threshold(made, _chosen(parts["dev"], judges), aim, precision)
     figures: dict[str, Any] = {
         "encoder": encoder_name,
         "layer": chosen_layer,
         "n_intents": len(intents),
         "n_few_shot": n_few_shot,
-        **counts,
+        "n_train": len(rows),
+        "n_dev": len(dev_rows),
         "n_test": int((parts["test"][1] >= 0).sum()),
         "grid": [{**asdict(t.config), "dev": t.accuracy, "n_epochs": t.n_epochs} for t in trials],
         "chosen": {**asdict(fit.config), "seed": seed, "dev": fit.accuracy, "n_epochs": fit.n_epochs},
@@ -223,11 +224,8 @@ def _chosen(part: tuple[Floats, Labels], rows: list[int]) -> Encoded:
     return Encoded(part[0][rows], part[1][rows])
 
 
-def _threshold(
-    made: IntentClassifier, dev: tuple[Floats, Labels], aim: Aim, precision: float | None
-) -> Abstention | None:
-    vectors, labels = dev
-    scores = made.scores_of(vectors)
+def _threshold(made: IntentClassifier, dev: Encoded, aim: Aim, precision: float | None) -> Abstention | None:
+    scores, labels = made.scores_of(dev.vectors), dev.labels
     if (labels < 0).any():
         return calibrate_rejection(scores, labels, aim=aim)[0]
     if precision is None:
@@ -236,19 +234,28 @@ def _threshold(
     return calibrate(list(ordered), scores.argmax(1) == labels, precision=precision)[0]
 
 
+def _interval(shares: NDArray[np.float64], *, n_bootstrap: int = 2000) -> list[float]:
+    """95% of the mean over utterances, by resampling them; each share is the mean over seeds."""
+    generator = np.random.Generator(np.random.PCG64(0))
+    means = [
+        shares[generator.integers(len(shares), size=len(shares))].mean() for _ in range(n_bootstrap * bool(len(shares)))
+    ]
+    return [float(end) for end in np.quantile(means, [0.025, 0.975])] if means else [0.0, 0.0]
+
+
 def _figures(
-    made: IntentClassifier, parts: dict[str, tuple[Floats, Labels]], fits: Sequence[tuple[int, HeadFit, dict[str, Any]]]
+    made: IntentClassifier, parts: dict[str, tuple[Floats, Labels]], fits: Sequence[tuple[int, HeadFit, Any]]
 ) -> tuple[dict[str, Any], NDArray[np.int64]]:
     """Accuracy in scope by seed; for the chosen one, the threshold's figures and each intent's."""
     name = "test" if len(parts["test"][1]) else "dev"
     vectors, labels = parts[name]
     inside = labels >= 0
-    seeds = []
-    for seed, fit, _ in fits:
-        scores = replace(made, head=fit.head).scores_of(vectors[inside])
-        right = float((scores.argmax(1) == labels[inside]).mean()) if inside.any() else 0.0
-        seeds.append({"seed": seed, "dev": fit.accuracy, name: right, "n_epochs": fit.n_epochs})
-    values = [row[name] for row in seeds]
+    right = [replace(made, head=fit.head).scores_of(vectors[inside]).argmax(1) == labels[inside] for _, fit, _ in fits]
+    values = [float(row.mean()) if len(row) else 0.0 for row in right]
+    seeds = [
+        {"seed": seed, "dev": fit.accuracy, name: value, "n_epochs": fit.n_epochs}
+        for (seed, fit, _), value in zip(fits, values, strict=True)
+    ]
     scores = made.scores_of(vectors)
     matrix = confusion(labels, predicted(scores, made.abstention), len(made.intents))
     found: dict[str, Any] = {
@@ -256,6 +263,7 @@ def _figures(
         "seeds": seeds,
         "accuracy": statistics.mean(values),
         "accuracy_std": statistics.stdev(values) if len(values) > 1 else None,
+        "interval": _interval(np.mean(right, axis=0)),
         "out_of_scope": None,
         "per_intent": per_intent(matrix, made.intents),
         "most_confused": most_confused(matrix, made.intents),
