@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from polyrank.backends import Backend, load_exported
 from polyrank.config import TextPolicy
 from polyrank.errors import UsageError
 from polyrank.index import BM25, TfIdf
@@ -20,6 +21,7 @@ def open_scorer(
     *,
     device: str = "auto",
     policy: TextPolicy | None = None,
+    backend: Backend = "torch",
 ) -> Scorer:
     """The Scorer that ``name`` means.
 
@@ -29,25 +31,28 @@ def open_scorer(
             them are right.
         device: for networks.
         policy: for untuned backbones; a model folder has its own.
+        backend: of model folders; "onnx" and "openvino" need an export, see ``polyrank.backends``.
     """
     if name in ("bm25", "tfidf"):
         texts = [c.text for c in pool] if pool is not None else [text for e in examples for text in e.candidates]
         lexical = BM25() if name == "bm25" else TfIdf()
         return lexical.fit(list(dict.fromkeys(texts))) if texts else lexical
     if name.startswith("untuned:"):
+        if backend != "torch":
+            raise UsageError(f"{name} has no {backend} export, only model folders have; use --backend torch")
         return untuned_scorer(name.removeprefix("untuned:"), policy, device=device)
     if not Path(name).is_dir():
         raise UsageError(f"{name} is no model folder; give one, or bm25, tfidf or untuned:embedded")
-    return _open_folder(Path(name), device)
+    return _open_folder(Path(name), device, backend)
 
 
-def _open_folder(path: Path, device: str) -> Scorer:
+def _open_folder(path: Path, device: str, backend: Backend) -> Scorer:
     """A model folder, or a map with the frozen encoder that it belongs to."""
     if not is_folder_of(path, MAP):
-        return load_scorer(path, device=device)
+        return load_scorer(path, device=device) if backend == "torch" else load_exported(path, backend, device=device)
 
     def open_encoder(name: str) -> Encoder:
-        scorer = open_scorer(name, device=device)
+        scorer = open_scorer(name, device=device, backend=backend)
         if not isinstance(scorer, Encoder):
             raise UsageError(f"{name} has no vectors to map; {path} needs the encoder that it was fitted on")
         return scorer
@@ -55,13 +60,13 @@ def _open_folder(path: Path, device: str) -> Scorer:
     return load_map(path, open_encoder)
 
 
-def load_encoder(path: Path, *, device: str = "auto") -> Encoder:
+def load_encoder(path: Path, *, device: str = "auto", backend: Backend = "torch") -> Encoder:
     """A model or map folder as an Encoder.
 
     Raises:
         UsageError: it is a Cross-encoder, which has no vectors to index.
     """
-    scorer = _open_folder(path, device)
+    scorer = _open_folder(path, device, backend)
     if not isinstance(scorer, Encoder):
         raise UsageError(f"{path} is a Cross-encoder, which has no vectors to index; give a Bi- or Poly-encoder")
     return scorer

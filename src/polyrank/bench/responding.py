@@ -17,7 +17,7 @@ from polyrank.bench.scoring import Pool
 from polyrank.config import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.errors import UsageError
 from polyrank.inference import CrossScorer, EncoderScorer, make_scorer
-from polyrank.models import new_model
+from polyrank.models import CrossEncoder, new_model
 from polyrank.records import Context
 from polyrank.search import search
 
@@ -75,10 +75,11 @@ def bench_responding(
         model, words, _ = new_model(KINDS[kind], policy, seed=0, sample=list(texts[:256]))
         scorer = make_scorer(model, words, device=device)
         if isinstance(scorer, CrossScorer):
+            assert isinstance(scorer.model, CrossEncoder), "it was made in torch"
             shapes[kind] = (0, scorer.model.backbone.dimension)
             runs |= {(kind, n): _cross_run(scorer, context, texts, n) for n in sizes}
         else:
-            found = scorer.encode_candidates(list(texts[:1000]))
+            found = scorer.encode_candidates(list(texts[: max(sizes)]))
             shapes[kind] = (scorer.encode_contexts([context])[1].shape[1], scorer.dimension)
             for n in sizes:
                 runs[kind, n] = _search_run(scorer, context, Pool(_mixtures(found, n), np.arange(n)))

@@ -16,6 +16,7 @@ from polyrank.cli import (
     curves,
     data,
     evaluation,
+    exporting,
     indexing,
     info,
     intents,
@@ -65,6 +66,7 @@ app.command("evaluate")(evaluation.evaluate)
 app.command("compare")(evaluation.compare)
 app.command("respond")(answering.respond)
 app.command("rank")(answering.rank)
+app.command("export")(exporting.export)
 app.command("info")(info.info)
 app.add_typer(indexing.index_app, name="index")
 app.add_typer(benches.bench_app, name="bench")

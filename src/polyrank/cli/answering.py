@@ -24,12 +24,14 @@ def respond(
         str | None, typer.Option(help="fast, exact or certified, which find the same, or approximate.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
 ) -> None:
     """The best replies: a chat in a terminal; in a pipe, JSON for each line of stdin (a list of turns, or text)."""
+    from polyrank.backends import read_backend
     from polyrank.pipeline import open_pipeline, read_mode
     from polyrank.records import Context
 
-    pipeline = open_pipeline(place, model=model, mode=read_mode(mode), device=device)
+    pipeline = open_pipeline(place, model=model, mode=read_mode(mode), device=device, backend=read_backend(backend))
 
     def answer(turns: tuple[str, ...]) -> None:
         found = pipeline.answer([Context(turns)], k)[0]
@@ -98,12 +100,14 @@ def _chat(pipeline: "Pipeline", k: int) -> None:
 def rank(
     model: Annotated[str, typer.Argument(help="A model folder, bm25, tfidf, or untuned:BACKBONE.")],
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
 ) -> None:
     """Score candidates: lines of {"context": [...], "candidates": [...]} on stdin, lines of {"scores": [...]} out."""
+    from polyrank.backends import read_backend
     from polyrank.records import Context
     from polyrank.scorers import open_scorer
 
-    scorer = open_scorer(model, [], None, device=device)
+    scorer = open_scorer(model, device=device, backend=read_backend(backend))
     for number, line in enumerate(sys.stdin, 1):
         if not line.strip():
             continue

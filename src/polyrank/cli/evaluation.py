@@ -24,6 +24,7 @@ def evaluate(
     scores: Annotated[Path | None, typer.Option(help="Write per-example scores here.")] = None,
     against: Annotated[Path | None, typer.Option(help="Scores file of another model, for a paired test.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -31,6 +32,7 @@ def evaluate(
     from rich.progress import track
 
     from polyrank import evaluation as ev
+    from polyrank.backends import read_backend
     from polyrank.data import read_examples, read_pool
     from polyrank.ensembles import read_ensemble
     from polyrank.pipeline import open_ranker
@@ -40,7 +42,13 @@ def evaluate(
     examples = loaded.examples[:limit]
     candidates = None if pool is None else read_pool(pool)
     scorer = open_ranker(
-        model, examples, candidates, n_retrieved=n_retrieved, ensemble=read_ensemble(ensemble), device=device
+        model,
+        examples,
+        candidates,
+        n_retrieved=n_retrieved,
+        ensemble=read_ensemble(ensemble),
+        device=device,
+        backend=read_backend(backend),
     )
     result = ev.evaluate(
         scorer,

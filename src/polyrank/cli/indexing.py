@@ -18,6 +18,7 @@ index_app = typer.Typer(no_args_is_help=True, help="Build, change and inspect in
 IndexPath = Annotated[Path, typer.Argument(help="An index folder.")]
 Replies = Annotated[Path, typer.Argument(help="Replies: JSON lines of id and text, CSV, or one per line.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Runtime = Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")]
 
 
 @index_app.command("build")
@@ -30,14 +31,16 @@ def index_build(
     ] = "none",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier index.")] = False,
     device: Device = "auto",
+    backend: Runtime = "torch",
 ) -> None:
     """Encode candidates once and write them as an index. Replacing one, only new texts are encoded."""
+    from polyrank.backends import read_backend
     from polyrank.data import read_pool
     from polyrank.retrieval import build_index
     from polyrank.scorers import load_encoder
 
     kind = "" if ann == "none" else ann
-    encoder = load_encoder(model, device=device)
+    encoder = load_encoder(model, device=device, backend=read_backend(backend))
     found = read_pool(candidates)
     with _progress() as progress:
         n = build_index(
@@ -53,6 +56,7 @@ def index_add(
     replace: Annotated[bool, typer.Option("--replace", help="Replace candidates of the same ids.")] = False,
     model: Annotated[Path | None, typer.Option(help="The model, where it has moved since the index was built.")] = None,
     device: Device = "auto",
+    backend: Runtime = "torch",
 ) -> None:
     """Add candidates: all of them or, with an error, none. Whoever searches the index sees them at once."""
     from polyrank.data import read_pool
@@ -61,19 +65,20 @@ def index_add(
 
     with open_index(index) as known:
         place = model or Path(known.model)
-    encoder = _encoder(place, device)
+    encoder = _encoder(place, device, backend)
     found = read_pool(candidates)
     with Writer(index, fingerprint=encoder.fingerprint) as writer, _progress() as progress:
         add_to_index(writer, encoder, found, replace=replace, progress=progress)
         talk(f"{index}: added {len(found):,}, now {len(writer):,} candidates")
 
 
-def _encoder(place: Path, device: str) -> "Encoder":
+def _encoder(place: Path, device: str, backend: str) -> "Encoder":
+    from polyrank.backends import read_backend
     from polyrank.scorers import load_encoder
 
     if not place.exists():
         raise UsageError(f"the index was built with {place}, which is not there; give the model's folder with --model")
-    return load_encoder(place, device=device)
+    return load_encoder(place, device=device, backend=read_backend(backend))
 
 
 @index_app.command("remove")

@@ -36,13 +36,19 @@ class Backbone(nn.Module):
         self.network = network
         self.config: Any = untyped.config
         self.dimension = int(self.config.hidden_size)
+        self._narrow = False
         self._takes_segments = int(getattr(self.config, "type_vocab_size", 0) or 0) > 1
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Token outputs ``[B, T, D]``."""
         segments = {"token_type_ids": tokens.segments} if self._takes_segments else {}
-        output = self.network(input_ids=tokens.ids, attention_mask=tokens.mask.long(), **segments)
-        return output.last_hidden_state  # type: ignore[no-any-return]  # untyped library
+        output = self.network(input_ids=tokens.ids, attention_mask=tokens.mask.long(), **segments).last_hidden_state
+        return output.float() if self._narrow else output  # type: ignore[no-any-return]  # untyped library
+
+    def narrow(self) -> None:
+        """Hold the weights in bf16 from now on. Outputs are fp32, so what reduces and compares them stays exact."""
+        self.network.to(torch.bfloat16)
+        self._narrow = True
 
     @property
     def max_positions(self) -> int:

@@ -1,0 +1,45 @@
+"""``polyrank export``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyrank.cli.console import console, talk
+from polyrank.errors import UsageError
+
+
+def export(
+    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    to: Annotated[str, typer.Option(help="onnx or openvino, kept in the model folder; or sentence-transformers.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The folder to make, for sentence-transformers.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare the export that is there with fp32, on this machine.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
+) -> None:
+    """A model for another runtime. Refused where its vectors or scores differ from fp32."""
+    from polyrank import backends
+
+    if to == "sentence-transformers":
+        if output is None or check:
+            raise UsageError("sentence-transformers needs a folder to make and has no --check; give it with -o FOLDER")
+        backends.export_to_sentence_transformers(model, output, replace=overwrite)
+        talk(f"wrote {output}")
+        return
+    backend = backends.read_backend(to)
+    if backend == "torch":
+        raise UsageError("a model folder is for torch already; choose onnx, openvino or sentence-transformers")
+    if output is not None:
+        raise UsageError(
+            f"a model folder keeps its {to} export itself, in {backends.export_folder(model, backend)}; leave out -o"
+        )
+    with console().status("comparing with fp32" if check else f"exporting to {to}"):
+        if check:
+            worst = backends.check_export(model, backend)
+        else:
+            worst = backends.export_model(model, backend, replace=overwrite)
+    place = backends.export_folder(model, backend)
+    talk(f"{place}: worst cosine to fp32 {worst:.6f}, at least {backends.MIN_COSINE} needed")

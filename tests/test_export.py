@@ -1,0 +1,240 @@
+"""Exports say what the network says, in every batch; those that do not, or are of other weights, are refused."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polyrank.architecture import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
+from polyrank.artifacts import load_model, save_model
+from polyrank.backends import check_export, export_folder, export_model, export_to_sentence_transformers, load_exported
+from polyrank.backends.fidelity import worst_cosine
+from polyrank.backends.folder import write_manifest
+from polyrank.backends.sessions import Backend, read_backend
+from polyrank.errors import ArtifactError, MissingExtraError, UsageError
+from polyrank.inference import CrossScorer, EncoderScorer, load_scorer
+from polyrank.models import new_model
+from polyrank.records import Context
+from polyrank.scorers import load_encoder, open_scorer
+
+POLICY = TextPolicy(max_context_tokens=48, max_candidate_tokens=16)
+CONTEXTS = [
+    Context(("my wifi is down",)),
+    Context(("hi", "hello", "the router light is red", "did it restart that")),
+    Context(("bill",)),
+    Context(tuple(["please restart the router", "it is too high"] * 12)),
+]
+CANDIDATES = ["restart the router please", "hi", "is the light green", "", "thanks the bill is too high " * 8]
+BACKENDS: list[Backend] = ["onnx", "openvino"]
+LIBRARIES = {"onnx": "onnxruntime", "openvino": "openvino"}
+
+
+def make(folder: Path, backbone: Path, kind: type[Any], *, seed: int = 0, **settings: Any) -> Path:
+    config: ModelConfig = kind(backbone=str(backbone), **settings)
+    model, texts, config = new_model(config, POLICY, seed=seed, sample=CANDIDATES)
+    save_model(folder, model, texts, config)
+    return folder
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    pytest.importorskip(LIBRARIES[request.param])
+    return read_backend(request.param)
+
+
+@pytest.fixture(scope="module")
+def cross(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Cross-encoder with an ONNX export."""
+    pytest.importorskip("onnxruntime")
+    path = make(tmp_path_factory.mktemp("cross") / "m", tiny_backbone, CrossConfig)
+    export_model(path, "onnx")
+    return path
+
+
+KINDS: list[tuple[type[Any], dict[str, Any]]] = [
+    (BiConfig, {"shared_towers": True, "projection_dim": 8}),
+    (PolyConfig, {"n_codes": 4}),
+    (PolyConfig, {"codes": "last_h1", "n_codes": 5}),
+    (CrossConfig, {"head": "mlp"}),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings"), KINDS)
+def test_an_export_scores_as_the_network_does(
+    tmp_path: Path, tiny_backbone: Path, backend: Backend, kind: type[Any], settings: dict[str, Any]
+) -> None:
+    path = make(tmp_path / "m", tiny_backbone, kind, **settings)
+    assert export_model(path, backend) >= 0.9999
+    exported, reference = load_exported(path, backend, precision="fp32"), load_scorer(path, precision="fp32")
+    assert exported.fingerprint == reference.fingerprint
+    lists = [CANDIDATES[: 1 + row] for row in range(len(CONTEXTS))]
+    expected = reference.score(CONTEXTS, lists)
+    for found, right in zip(exported.score(CONTEXTS, lists), expected, strict=True):
+        np.testing.assert_allclose(found, right, atol=1e-4, rtol=1e-4)
+    # batch mates change nothing, nor do batches of another size
+    exported.max_tokens = 1
+    for row in (3, 1):
+        exported.forget()
+        alone = exported.score([CONTEXTS[row]], [lists[row]])[0]
+        np.testing.assert_allclose(alone, expected[row], atol=1e-4, rtol=1e-4)
+
+
+def test_vectors_of_an_export_fit_the_index_of_the_model(tmp_path: Path, tiny_backbone: Path, backend: Backend) -> None:
+    path = make(tmp_path / "m", tiny_backbone, PolyConfig, n_codes=3)
+    export_model(path, backend)
+    ours, exported = load_encoder(path), load_encoder(path, backend=backend)
+    assert (ours.fingerprint, ours.dimension) == (exported.fingerprint, exported.dimension)
+    np.testing.assert_allclose(exported.encode_candidates(CANDIDATES), ours.encode_candidates(CANDIDATES), atol=1e-4)
+    vectors, mask = exported.encode_contexts(CONTEXTS)
+    assert mask.all()
+    np.testing.assert_allclose(vectors, ours.encode_contexts(CONTEXTS)[0], atol=1e-4)
+    assert isinstance(open_scorer(str(path), backend=backend), EncoderScorer)
+
+
+def test_an_export_of_other_weights_is_stale(tmp_path: Path, tiny_backbone: Path, cross: Path) -> None:
+    path = make(tmp_path / "m", tiny_backbone, CrossConfig, seed=1)
+    shutil.copytree(cross / "backends", path / "backends")
+    with pytest.raises(
+        ArtifactError, match=r"is stale: .* make it again with: polyrank export .* --to onnx --overwrite"
+    ):
+        load_exported(path, "onnx")
+    with pytest.raises(UsageError, match="already exists"):
+        export_model(path, "onnx")
+    export_model(path, "onnx", replace=True)
+    assert isinstance(load_exported(path, "onnx"), CrossScorer)
+
+
+@pytest.mark.parametrize("name", ["pairs.onnx", "export.json"])
+def test_every_changed_byte_is_seen(tmp_path: Path, cross: Path, name: str) -> None:
+    path = tmp_path / "m"
+    shutil.copytree(cross, path)
+    place = export_folder(path, "onnx") / name
+    whole = place.read_bytes()
+    for at in np.linspace(0, len(whole) - 1, 25, dtype=int):
+        place.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        with pytest.raises(ArtifactError, match=r"damaged|too new|stale"):
+            load_exported(path, "onnx")
+    place.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ArtifactError, match="damaged"):
+        load_exported(path, "onnx")
+
+
+def test_an_unfaithful_export_is_refused(tmp_path: Path, tiny_backbone: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
+    assert export_model(path, "onnx") >= 0.9999
+    folder = export_folder(path, "onnx")
+    document = json.loads((folder / "export.json").read_text())
+    graph = onnx.load(folder / "candidates.onnx")
+    noise = np.random.default_rng(0)
+    for tensor in graph.graph.initializer:
+        values = onnx.numpy_helper.to_array(tensor)
+        if values.dtype == np.float32 and values.ndim == 2:
+            noisy = values + noise.normal(scale=0.2, size=values.shape).astype(np.float32)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(noisy, tensor.name))
+    onnx.save(graph, folder / "candidates.onnx")
+    (folder / "export.json").unlink()
+    write_manifest(
+        folder,
+        backend="onnx",
+        fingerprint=document["fingerprint"],
+        dimension=document["dimension"],
+        graphs=document["graphs"],
+    )
+    with pytest.raises(
+        ArtifactError, match=r"worst cosine to fp32 is 0\.\d{4}, the limit is 0\.999; export to openvino"
+    ):
+        check_export(path, "onnx")
+
+
+def test_scorers_that_disagree_have_a_low_cosine(tmp_path: Path, tiny_backbone: Path) -> None:
+    first = load_scorer(make(tmp_path / "a", tiny_backbone, PolyConfig, n_codes=3, code_std=1.0))
+    same = load_scorer(tmp_path / "a")
+    other = load_scorer(make(tmp_path / "b", tiny_backbone, PolyConfig, n_codes=3, code_std=1.0, seed=1))
+    fewer = load_scorer(make(tmp_path / "c", tiny_backbone, PolyConfig, n_codes=2, code_std=1.0))
+    assert worst_cosine(first, same, CONTEXTS, CANDIDATES) == pytest.approx(1)
+    assert worst_cosine(first, other, CONTEXTS, CANDIDATES) < 0.999
+    assert worst_cosine(first, fewer, CONTEXTS, CANDIDATES) == -1
+
+
+def test_what_is_not_there_is_named(tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
+    with pytest.raises(UsageError, match="has no onnx export; make it with: polyrank export"):
+        load_exported(path, "onnx")
+    with pytest.raises(UsageError, match="'tpu' is no backend; choose torch, onnx, openvino"):
+        read_backend("tpu")
+    with pytest.raises(UsageError, match="computes on the CPU, not on cuda"):
+        load_exported(path, "onnx", device="cuda")
+    with pytest.raises(UsageError, match="use --backend torch"):
+        open_scorer("untuned:embedded", backend="onnx")
+    for backend in BACKENDS:
+        monkeypatch.setitem(sys.modules, LIBRARIES[backend], None)  # as Python marks what cannot be imported
+        with pytest.raises(MissingExtraError, match=rf'pip install "polyrank\[{backend}\]"'):
+            export_model(path, backend)
+    assert not list((path / "backends").iterdir())
+
+
+def test_sentence_transformers_loads_a_bi_encoder(tmp_path: Path, tiny_backbone: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    for number, settings in enumerate(
+        ({"reduction": "mean"}, {"reduction": "first", "projection_dim": 8}, {"reduction": "sqrt_n"})
+    ):
+        path = make(tmp_path / f"m{number}", tiny_backbone, BiConfig, shared_towers=True, output_scale=2.5, **settings)
+        export_to_sentence_transformers(path, tmp_path / f"st{number}")
+        ours = load_encoder(path)
+        theirs = library.SentenceTransformer(str(tmp_path / f"st{number}"), device="cpu", local_files_only=True)
+        texts = CANDIDATES[:4]
+        found = theirs.encode(texts, show_progress_bar=False)
+        np.testing.assert_allclose(found, ours.encode_candidates(texts), atol=1e-4)
+        joined = ["[SEP]".join(context.turns) for context in CONTEXTS[:3]]
+        found = theirs.encode(joined, show_progress_bar=False)
+        np.testing.assert_allclose(found, ours.encode_contexts(CONTEXTS[:3])[0][:, 0], atol=1e-4)
+        np.testing.assert_allclose(theirs.similarity(found, found), found @ found.T, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "reason"),
+    [
+        (BiConfig, {}, "has two towers"),
+        (BiConfig, {"shared_towers": True, "reduction": "mean_of_first"}, "reduces by 'mean_of_first'"),
+        (PolyConfig, {"shared_towers": True}, "is a PolyEncoder"),
+        (CrossConfig, {}, "is a CrossEncoder"),
+    ],
+)
+def test_sentence_transformers_has_no_form_for_others(
+    tmp_path: Path, tiny_backbone: Path, kind: type[Any], settings: dict[str, Any], reason: str
+) -> None:
+    path = make(tmp_path / "m", tiny_backbone, kind, **settings)
+    with pytest.raises(UsageError, match=reason):
+        export_to_sentence_transformers(path, tmp_path / "st")
+    assert not (tmp_path / "st").exists()
+
+
+def test_the_command(tmp_path: Path, cross: Path) -> None:
+    path = tmp_path / "m"
+    shutil.copytree(cross, path)
+
+    def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "polyrank", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, input=stdin, timeout=300, check=False)
+
+    found = run("export", str(path), "--to", "onnx", "--check")
+    assert found.returncode == 0
+    assert "worst cosine to fp32" in found.stderr
+    query = json.dumps({"context": ["hi"], "candidates": CANDIDATES})
+    scores = [
+        json.loads(run("rank", str(path), "--backend", name, stdin=query).stdout)["scores"]
+        for name in ("torch", "onnx")
+    ]
+    np.testing.assert_allclose(*scores, atol=1e-4)
+    found = run("rank", str(path), "--backend", "openvino", stdin=query)
+    assert (found.returncode, "has no openvino export" in found.stderr) == (2, True)
+
+
+def test_artifacts_are_unchanged_by_their_exports(cross: Path) -> None:
+    assert load_model(cross).fingerprint == load_exported(cross, "onnx").fingerprint
