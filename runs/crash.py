@@ -1,15 +1,18 @@
 """What an index survives: kills, failing calls, full disks, power loss, flipped bits. Prints a JSON summary.
 
-    python runs/crash.py --kills 1000 --calls 2 --power 2 --losses 2 --flips 2 > runs/results/crash.json
+    python runs/crash.py --kills 1000 --calls 2 --power 2 --losses 2 --flips 1 --all-bits --log-flips 1 --removals 1
 
 Acknowledged operations that are lost, removed candidates that are back and indexes that cannot be read must be 0.
-The calls and the power losses need a C compiler and Linux.
+The calls, the power losses and the lost syncs need a C compiler and Linux. Parts may run side by side, and their
+summaries be joined: ``python runs/crash.py --join a.json b.json``.
 """
 
 import argparse
 import json
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 from crashes import faults
 
@@ -22,37 +25,62 @@ def main() -> None:
     parser.add_argument("--power", type=int, default=0, help="how many workloads to cut the power of after every call")
     parser.add_argument("--losses", type=int, default=0, help="how many workloads to lose what each sync should write")
     parser.add_argument("--flips", type=int, default=0, help="how many indexes to flip a bit of each byte of")
-    parser.add_argument("--all-bits", type=int, default=200, help="of how many first bytes of a file to flip every bit")
+    parser.add_argument("--log-flips", type=int, default=0, help="the same, after a kill, with a part of it in the log")
+    parser.add_argument("--removals", type=int, default=0, help="the same, and then a candidate is removed")
+    parser.add_argument("--all-bits", action="store_true", help="flips: every bit, not one of each byte")
     parser.add_argument("--every", type=int, default=1, help="try every N-th place only")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--join", nargs="+", type=Path, default=[], help="summaries of earlier runs")
     options = parser.parse_args()
     if options.calls or options.power or options.losses:
         faults.preload()
+    parts = {key: part for path in options.join for key, part in json.loads(path.read_text())["parts"].items()}
+    parts |= run(options)
+    n_violations = sum(part["n_violations"] for part in parts.values())
+    print(json.dumps(summary(parts, n_violations), indent=2))
+    raise SystemExit(n_violations > 0)
+
+
+def run(options: argparse.Namespace) -> dict[str, Any]:
+    """Each part for each of its seeds."""
     from crashes import cases
 
-    seeds = range(options.seed, options.seed + max(options.calls, options.power, options.losses, options.flips))
-    bits = options.all_bits
-    parts = [
-        ("kills", [lambda: cases.kills(options.kills, options.seed)] * bool(options.kills)),
-        ("calls", [lambda s=s: cases.calls(s, options.every) for s in seeds[: options.calls]]),
-        ("power", [lambda s=s: cases.power(s, options.every) for s in seeds[: options.power]]),
-        ("losses", [lambda s=s: cases.losses(s, options.every) for s in seeds[: options.losses]]),
-        ("flips", [lambda s=s: cases.flips(s, options.every, all_bits=bits) for s in seeds[: options.flips]]),
-        ("log flips", [lambda s=s: cases.flips(s, options.every, killed=True) for s in seeds[: options.flips]]),
-        ("removals", [lambda s=s: cases.lost_removals(s, options.every) for s in seeds[: options.flips]]),
+    first, every = options.seed, options.every
+    kinds = [
+        ("kills", options.kills and 1, lambda seed: cases.kills(options.kills, seed)),
+        ("calls", options.calls, lambda seed: cases.calls(seed, every)),
+        ("power", options.power, lambda seed: cases.power(seed, every)),
+        ("losses", options.losses, lambda seed: cases.losses(seed, every)),
+        ("flips", options.flips, lambda seed: cases.flips(seed, every, all_bits=options.all_bits)),
+        ("log flips", options.log_flips, lambda seed: cases.flips(seed, every, killed=True)),
+        ("removals", options.removals, lambda seed: cases.lost_removals(seed, every)),
     ]
-    summary: dict[str, object] = {}
-    n_violations = 0
-    for name, runs in parts:
-        for number, run in enumerate(runs):
+    parts: dict[str, Any] = {}
+    for name, n, work in kinds:
+        for seed in range(first, first + n):
             started = time.monotonic()
-            tally = run()
-            n_violations += tally["n_violations"]
-            key = name if len(runs) == 1 else f"{name} {number}"
-            summary[key] = tally | {"seconds": round(time.monotonic() - started, 1)}
-            print(f"{key}: {tally['n']} cases, {tally['n_violations']} violations", file=sys.stderr)
-    print(json.dumps(summary, indent=2))
-    raise SystemExit(n_violations > 0)
+            tally = work(seed)
+            parts[f"{name}, seed {seed}"] = tally | {"seconds": round(time.monotonic() - started, 1)}
+            print(f"{name}, seed {seed}: {tally['n']} cases, {tally['n_violations']} violations", file=sys.stderr)
+    return parts
+
+
+def summary(parts: dict[str, Any], n_violations: int) -> dict[str, Any]:
+    """What was found, by kind and in all, and on which machine."""
+    from polyrank.bench.machine import describe_machine  # only now: it imports torch, which every fork would carry
+
+    kinds: dict[str, int] = {}
+    for key, part in parts.items():
+        kind = key.partition(",")[0]
+        kinds[kind] = kinds.get(kind, 0) + part["n"]
+    return {
+        "command": " ".join(["python", "runs/crash.py", *sys.argv[1:]]),
+        "machine": describe_machine(),
+        "cases": {**kinds, "in all": sum(kinds.values())},
+        "violations": n_violations,
+        "seconds": round(sum(part["seconds"] for part in parts.values()), 1),
+        "parts": parts,
+    }
 
 
 if __name__ == "__main__":

@@ -218,7 +218,7 @@ def _exchange(a: Path, b: Path) -> bool:
 
 def disk_error(path: Path, error: OSError) -> Exception:
     """Full and failing disks become a ResourceError; other errors of the system stay as they are."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
         return ResourceError(f"cannot write {path}: {os.strerror(error.errno)}; free some space and run it again")
     return error
 

@@ -1,0 +1,380 @@
+"""The candidate store among other processes, on full disks, damaged and replaced: what each must get.
+
+Kills, failing calls and power losses are in test_crash.py.
+"""
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyrank.durable import new_folder
+from polyrank.errors import ArtifactError, LockedError
+from polyrank.index import KnownVectors, Writer, open_index, verify_index, write_index
+from polyrank.index.lock import LOCK, acknowledged
+from polyrank.index.store import FILE
+from polyrank.records import Candidate
+
+D = 4
+
+
+def made(path: Path, names: str, value: float = 1.0, *, fingerprint: str = "f" * 64) -> Path:
+    """An index of candidates with one-letter ids."""
+    pool = [Candidate(name, f"text of {name}") for name in names]
+    vectors = np.full((len(names), D), value, np.float32)
+    write_index(path, pool, vectors, fingerprint=fingerprint, model="m", overwrite=True)
+    return path
+
+
+def add(writer: Writer, names: str, *, replace: bool = False) -> None:
+    pool = [Candidate(name, f"new text of {name}") for name in names]
+    writer.add(pool, np.ones((len(names), D), np.float32), replace=replace)
+
+
+def ids(path: Path) -> str:
+    with open_index(path) as index:
+        return "".join(sorted(c.id for _, c in index.iter_candidates()))
+
+
+def python(code: str, *arguments: str | Path) -> "subprocess.Popen[str]":
+    """A process that has the index's public names, and talks line by line."""
+    names = (
+        "import os, sys, resource, numpy as np; from polyrank.errors import *; from polyrank.index import *;"
+        "from polyrank.records import Candidate\n"
+    )
+    command = [sys.executable, "-c", names + code, *map(str, arguments)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def killed_writer(path: Path) -> None:
+    """Add "x", then "y", and die with both in SQLite's log."""
+    code = """
+writer = Writer(sys.argv[1])
+for name in "xy":
+    writer.add([Candidate(name, name)], np.ones((1, 4), np.float32))
+os.kill(os.getpid(), 9)
+"""
+    with python(code, path) as child:
+        child.communicate()
+    assert child.returncode == -signal.SIGKILL
+
+
+def test_an_open_index_follows_one_that_replaces_it(tmp_path: Path) -> None:
+    path = made(tmp_path / "i", "abc", 1.0)
+    with open_index(path) as index:
+        before = index.blocks()
+        made(path, "dbc", 2.0)  # as many changes, as many rows
+        assert index.refresh()
+        assert [c.id for c in index.candidates(index.blocks()[0].rows.tolist())] == ["d", "b", "c"]
+        assert index.blocks()[0].vectors.tolist() == [[2.0] * D] * 3
+        assert before[0].vectors.tolist() == [[1.0] * D] * 3
+        assert not index.refresh()
+        with Writer(path) as writer:
+            add(writer, "e")
+        assert index.refresh()
+        assert len(index) == 4
+
+
+def test_an_open_index_refuses_to_become_that_of_another_encoder(tmp_path: Path) -> None:
+    path = made(tmp_path / "i", "abc")
+    with open_index(path) as index:
+        made(path, "abc", 2.0, fingerprint="e" * 64)
+        for _ in range(2):
+            with pytest.raises(ArtifactError, match=r"e{16}, this one is f{16}"):
+                index.refresh()
+        assert index.blocks()[0].vectors.tolist() == [[1.0] * D] * 3
+        assert [c.id for c in index.candidates([1])] == ["a"]
+        shutil.rmtree(path)
+        with pytest.raises(ArtifactError, match="no index"):
+            index.refresh()
+        made(path, "z", 3.0)
+        assert index.refresh()
+        assert len(index) == 1
+
+
+def test_what_the_log_has_lost_is_missed(tmp_path: Path) -> None:
+    path = made(tmp_path / "i", "abc")
+    killed_writer(path)
+    log = path / f"{FILE}-wal"
+    data = log.read_bytes()
+    saved = shutil.copytree(path, tmp_path / "saved")
+    assert acknowledged(path) == 3
+    for damaged in (data[:-5000], data[:40], b"", data[:-1] + bytes([data[-1] ^ 1]), None):
+        shutil.rmtree(path)
+        shutil.copytree(saved, path)
+        log.unlink() if damaged is None else log.write_bytes(damaged)
+        for attempt in (open_index, Writer):
+            with pytest.raises(ArtifactError, match=r"number 3 was acknowledged.*-wal is lost; restore"):
+                attempt(path)
+        assert any("was acknowledged" in problem for problem in verify_index(path))
+    shutil.rmtree(path)
+    shutil.copytree(saved, path)
+    assert ids(path) == "abcxy"
+    assert verify_index(path) == []
+
+
+def test_what_is_not_known_to_be_acknowledged_is_not_missed(tmp_path: Path) -> None:
+    path = made(tmp_path / "i", "abc")
+    note = (path / LOCK).read_bytes()
+    for damaged in (b"", note[:10], b"9" + note[1:], bytes(96)):
+        (path / LOCK).write_bytes(damaged)
+        assert acknowledged(path) == 0
+        assert ids(path) == "abc"
+    with Writer(path) as writer:
+        add(writer, "d")
+    assert acknowledged(path) == 2
+
+
+def test_what_could_not_be_taken_in_is_tried_again(tmp_path: Path) -> None:
+    path = made(tmp_path / "i", "abc")
+    connection = sqlite3.connect(path / FILE, isolation_level=None)
+    with open_index(path) as index:
+        (n,) = connection.execute("SELECT value FROM meta WHERE key = 'n'").fetchone()
+        connection.execute("UPDATE meta SET value = '4' WHERE key = 'n'")
+        for _ in range(3):
+            with pytest.raises(ArtifactError, match="checksum of its settings"):
+                index.refresh()
+            assert len(index) == 3
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'n'", (n,))
+        index.refresh()
+        with Writer(path) as writer:
+            add(writer, "d")
+        assert index.refresh()
+        assert len(index) == 4
+    connection.close()
+
+
+def test_vectors_of_what_came_later_are_not_known(tmp_path: Path) -> None:
+    path = made(tmp_path / "i", "ab", 3.0)
+    with open_index(path) as index:
+        with Writer(path) as writer:
+            add(writer, "c")
+            add(writer, "a", replace=True)
+        known = KnownVectors(index)
+        assert "text of b" in known
+        assert known["text of b"].tolist() == [3.0] * D
+        for text in ("new text of c", "new text of a"):
+            assert text not in known
+        index.refresh()
+        assert KnownVectors(index)["new text of c"].tolist() == [1.0] * D
+
+
+def test_a_full_disk_changes_nothing_and_frees_itself(tmp_path: Path) -> None:
+    """Files may not grow beyond a limit, which fails writes as a full disk does."""
+    code = """
+import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+place = sys.argv[1]
+def limit(size): resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+def refused(work):
+    limit(200_000)
+    try: work()
+    except ResourceError as error: assert error.exit_code == 5 and place in str(error), error
+    else: raise SystemExit("it was not refused")
+pool, vectors = [Candidate(f"n{i}", "t" * 50) for i in range(900)], np.ones((900, 64), np.float32)
+write_index(place + "/i", [Candidate(name, name) for name in "abc"], vectors[:3], fingerprint="f", model="m")
+refused(lambda: write_index(place + "/j", pool, vectors, fingerprint="f", model="m"))
+assert os.listdir(place) == ["i"], os.listdir(place)
+refused(lambda: write_index(place + "/i", pool, vectors, fingerprint="f", model="m", overwrite=True))
+assert os.listdir(place) == ["i"], os.listdir(place)
+with Writer(place + "/i") as writer, open_index(place + "/i") as index:
+    refused(lambda: writer.add(pool, vectors))
+    assert len(writer) == 3 and not index.refresh() and len(index) == 3
+    limit(resource.RLIM_INFINITY)
+    writer.add(pool, vectors)
+    refused(writer.compact)
+    refused(lambda: writer.snapshot(place + "/copy"))
+    index.refresh()
+    assert len(index) == 903
+    limit(resource.RLIM_INFINITY)
+    writer.compact()
+    writer.remove(["a"])
+    writer.snapshot(place + "/copy")
+    index.refresh()
+    assert len(index) == 902
+assert verify_index(place + "/i") == [] == verify_index(place + "/copy")
+print("done")
+"""
+    with python(code, tmp_path) as child:
+        said, _ = child.communicate()
+    assert (said, child.returncode) == ("done\n", 0)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["copy", "i"]
+
+
+def test_readers_open_and_verify_while_the_matrix_is_swapped(tmp_path: Path) -> None:
+    path = made(tmp_path / "i", "abcdefgh")
+    stop, failures, n_opened = threading.Event(), list[str](), 0
+
+    def read() -> None:
+        nonlocal n_opened
+        while not stop.is_set():
+            try:
+                with open_index(path) as index:
+                    assert len(index) == 8
+                failures.extend(verify_index(path))
+                n_opened += 1
+            except Exception as error:
+                failures.append(repr(error))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with Writer(path) as writer:
+        while n_opened < 20 and not failures:
+            add(writer, "abc", replace=True)
+            writer.compact()
+    stop.set()
+    reader.join()
+    assert failures == []
+
+
+def test_a_snapshot_is_of_one_moment(tmp_path: Path) -> None:
+    path = made(tmp_path / "i", "")
+    with Writer(path) as writer:
+        stop = threading.Event()
+
+        def write() -> None:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                pool = [Candidate(f"{number} {i}", "one batch") for i in range(4)]
+                writer.add(pool, np.ones((4, D), np.float32))
+                writer.remove([f"{number} 3", f"{number - 1} 2"])
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        for i in range(5):
+            writer.snapshot(tmp_path / f"copy{i}")
+        stop.set()
+        thread.join()
+    n_batches = []
+    for i in range(5):
+        assert verify_index(tmp_path / f"copy{i}") == []
+        with open_index(tmp_path / f"copy{i}") as index:
+            size, numbers = len(index), {int(c.id.split()[0]) for _, c in index.iter_candidates()}
+        assert numbers == set(range(1, len(numbers) + 1))
+        # two are left of each batch, three of the last; or all four of it, and three of the one before
+        assert not numbers or size - 2 * len(numbers) in ((1, 2) if len(numbers) == 1 else (1, 3))
+        n_batches.append(len(numbers))
+    assert n_batches == sorted(n_batches)
+    Writer(tmp_path / "copy4").close()
+
+
+def test_the_command_line_names_the_holder_and_the_damage(tmp_path: Path) -> None:
+    def polyrank(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "polyrank", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    path = made(tmp_path / "i", "abc")
+    with python("w = Writer(sys.argv[1]); print('locked', flush=True); sys.stdin.read()", path) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "locked\n"
+        done = polyrank("index", "remove", path, "a")
+        assert done.returncode == 6
+        assert f"is being written to by process {child.pid}; wait" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
+        done = polyrank("index", "info", path)  # readers do not care
+        assert (done.returncode, '"n": 3' in done.stdout) == (0, True)
+        child.kill()
+        child.communicate()
+    assert polyrank("index", "remove", path, "a").returncode == 0
+    assert ids(path) == "bc"
+    data = (path / FILE).read_bytes()
+    at = data.index(b"text of c")
+    (path / FILE).write_bytes(data[:at] + b"T" + data[at + 1 :])
+    done = polyrank("index", "verify", path)
+    assert done.returncode == 4
+    assert "candidate row 3: its SHA-256 does not match; restore the index from a snapshot or" in done.stderr
+    assert str(path / FILE) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_dead_builders_left_is_removed_and_what_the_living_make_is_not(tmp_path: Path) -> None:
+    code = """
+from pathlib import Path; from polyrank.durable import new_folder
+with new_folder(Path(sys.argv[1])) as folder:
+    (folder / "half").write_text("half")
+    print(folder, flush=True); sys.stdin.readline()
+    os.kill(os.getpid(), 9)
+"""
+    other = tmp_path / ".i.notours1"
+    other.mkdir()
+    with python(code, tmp_path / "i") as child:
+        assert child.stdout is not None
+        left = Path(child.stdout.readline().strip())
+        with new_folder(tmp_path / "i", replace=True):
+            assert (left / "half").exists()  # its maker lives
+        child.communicate("\n")
+    assert left.exists()
+    made(tmp_path / "j", "a")
+    assert left.exists()  # it was to be another
+    shutil.rmtree(tmp_path / "i")
+    made(tmp_path / "i", "a")
+    assert sorted(tmp_path.iterdir()) == [other, tmp_path / "i", tmp_path / "j"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to become somebody else")
+def test_a_place_that_cannot_be_written_to_is_read_as_it_is() -> None:
+    code = """
+open_index(sys.argv[2]).close()  # everything is imported while it may be
+os.setuid(65534)
+index = None
+for line in sys.stdin:
+    try:
+        index = index or open_index(sys.argv[1])
+        index.refresh()
+        print("".join(c.id for _, c in index.iter_candidates()), len(index), flush=True)
+    except PolyrankError as error:
+        print(error.exit_code, flush=True)
+try: Writer(sys.argv[1])
+except ResourceError as error: print(error.exit_code, flush=True)
+"""
+
+    def ask(child: "subprocess.Popen[str]") -> str:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write("\n")
+        child.stdin.flush()
+        return child.stdout.readline().strip()
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        folder.chmod(0o755)
+        path, other = made(folder / "i", "abc"), made(folder / "other", "a")
+        with python(code, path, other) as child:
+            assert ask(child) == "abc 3"
+            with Writer(path) as writer:
+                add(writer, "d")
+                assert ask(child) in ("abcd 4", "5")  # what is in the log is read, or the index is refused
+            assert ask(child) == "abcd 4"
+            killed_writer(path)
+            assert ask(child) in ("abcdxy 6", "5")
+            Writer(path).close()
+            assert ask(child) == "abcdxy 6"
+            assert child.communicate("")[0] == "5\n"
+        with Writer(path) as writer:
+            writer.remove("xy")
+        killed_writer(path)
+        (path / f"{FILE}-shm").unlink()
+        with python(code, path, other) as child:
+            assert ask(child) == "5"
+            Writer(path).close()
+            assert ask(child) == "abcdxy 6"
+            child.communicate("")
+
+
+def test_the_lock_of_a_replaced_index_is_worth_nothing(tmp_path: Path) -> None:
+    """Who opened the lock's file of an index that is replaced meanwhile must not write to what is gone."""
+    path = made(tmp_path / "i", "abc")
+    with Writer(path), pytest.raises(LockedError):
+        made(path, "xyz")
+    made(path, "xyz")
+    with Writer(path) as writer:
+        add(writer, "w")
+    assert ids(path) == "wxyz"
