@@ -58,9 +58,8 @@ class Index:
     def _opened(self) -> "tuple[sqlite3.Connection, _State]":
         """A connection and all that is there, from nothing."""
         while True:
-            place = _identity(
-                self.path, still=True
-            )  # before it is opened: a folder that replaces it meanwhile shows later
+            # asked before it is opened, so that a folder that replaces it meanwhile shows at the next refresh
+            place = _identity(self.path, still=True)
             try:
                 with ExitStack() as held:
                     connection = connect(self.path, write=False)

@@ -108,9 +108,8 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
         ArtifactError: it is missing or no such file.
         ResourceError: the disk is full or failing.
     """
+    check_there(path)
     place = path / FILE
-    if not place.exists():
-        raise ArtifactError(f"{path} is no index: it has no {FILE}; build one with polyrank index build")
     with sqlite_errors(path):
         connection = _open(place, "mode=rw")
         try:
@@ -122,6 +121,16 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
             connection = _open(place, "mode=ro&immutable=1", Still)
         connection.execute("PRAGMA synchronous=FULL" if write else "PRAGMA query_only=ON")
         return connection
+
+
+def check_there(path: Path) -> None:
+    """Refuse what is no index.
+
+    Raises:
+        ArtifactError: it lacks the index's file.
+    """
+    if not (path / FILE).exists():
+        raise ArtifactError(f"{path} is no index: it has no {FILE}; build one with polyrank index build")
 
 
 def _open(place: Path, mode: str, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:

@@ -131,9 +131,9 @@ class Writer:
         self._compaction: threading.Thread | None = None
         self._failure: Exception | None = None
         with ExitStack() as held:
-            if (self.path / FILE).exists():
-                # before anything is opened: an index that is replaced meanwhile would be written to in vain
-                self._lock = _take(held, self.path)
+            store.check_there(self.path)
+            # before anything is opened: an index that is replaced meanwhile would be written to in vain
+            self._lock = _take(held, self.path)
             self._connection = store.connect(self.path, write=True)
             held.callback(self._connection.close)
             expected = lock.acknowledged(self.path)
@@ -342,7 +342,9 @@ def _take(held: ExitStack, path: Path) -> lock.Lock:
     try:
         return held.enter_context(lock.hold(path))
     except OSError as error:
-        raise ResourceError(f"cannot write to {path}: {error.strerror}; free some space or mend the disk") from error
+        raise ResourceError(
+            f"cannot write to {path}: {error.strerror}; make it writable, free some space or mend the disk"
+        ) from error
 
 
 class KnownVectors:
