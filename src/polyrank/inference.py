@@ -143,7 +143,10 @@ class EncoderScorer:
         return result
 
     def _encode(self, candidates: Sequence[str]) -> Floats:
-        rows = [self.texts.candidate_ids(text) for text in candidates]
+        if isinstance(self.texts, Texts):
+            rows = self.texts.all_candidate_ids(candidates)
+        else:
+            rows = [self.texts.candidate_ids(text) for text in candidates]
         result = np.empty((len(rows), self.dimension), np.float32)
         for batch in token_batches([len(row) for row in rows], self.max_tokens):
             tokens = pad([rows[i] for i in batch], pad_id=self.texts.subwords.pad_id)

@@ -76,8 +76,14 @@ class Texts:
 
     def candidate_ids(self, text: str) -> list[int]:
         """``[S] candidate [S]`` within ``max_candidate_tokens``."""
-        budget = self.policy.max_candidate_tokens - 2
-        return [self.subwords.start_id, *self.subwords.encode(text)[:budget], self.subwords.end_id]
+        return self._candidate(self.subwords.encode(text))
+
+    def all_candidate_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """``candidate_ids`` of many texts, faster than one after the other."""
+        return [self._candidate(ids) for ids in self.subwords.encode_all(texts)]
+
+    def _candidate(self, ids: Sequence[int]) -> list[int]:
+        return [self.subwords.start_id, *ids[: self.policy.max_candidate_tokens - 2], self.subwords.end_id]
 
     def pair_ids(self, context: Context, candidate: str) -> tuple[list[int], list[int]]:
         """``[S] context [S] candidate [S]`` and its segments 0 and 1.

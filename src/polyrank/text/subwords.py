@@ -9,6 +9,8 @@ from tokenizers import AddedToken, Tokenizer
 
 from polyrank.errors import ArtifactError, ConfigError
 
+MANY_TEXTS = 64  # worth the start of other threads
+
 
 class Subwords:
     """Text to ids without boundary tokens; those are the text policy's business.
@@ -39,6 +41,12 @@ class Subwords:
     def encode(self, text: str) -> tuple[int, ...]:
         """The ids of one text, without boundary tokens."""
         return self._encode(text) if len(text) < 2_000 else self._encode_now(text)
+
+    def encode_all(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """The ids of each text. Many are taken at once, on all cores, and not remembered: they would push out turns."""
+        if len(texts) < MANY_TEXTS:
+            return [self.encode(text) for text in texts]
+        return [tuple(found.ids) for found in self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def add(self, tokens: Sequence[str]) -> int:
         """Add special tokens that are missing; returns how many were new."""

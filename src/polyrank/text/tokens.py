@@ -2,8 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -32,8 +35,15 @@ def pad(rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None 
     >>> pad([[5, 6], [7]]).ids.tolist(), pad([[5, 6], [7]]).mask.tolist()
     ([[5, 6], [7, 0]], [[True, True], [True, False]])
     """
-    width = max(map(len, rows), default=0)
-    ids = torch.tensor([[*row, *[pad_id] * (width - len(row))] for row in rows], dtype=torch.int64)
-    lengths = torch.tensor([len(row) for row in rows])
-    kinds = [[0] * width for _ in rows] if segments is None else [[*s, *[0] * (width - len(s))] for s in segments]
-    return Tokens(ids, torch.arange(width) < lengths[:, None], torch.tensor(kinds, dtype=torch.int64))
+    lengths = np.array([len(row) for row in rows], np.int64)
+    mask = np.arange(lengths.max(initial=0)) < lengths[:, None]  # [B, T]
+    ids, kinds = np.full(mask.shape, pad_id, np.int64), np.zeros(mask.shape, np.int64)
+    ids[mask] = _flat(rows, lengths)
+    if segments is not None:
+        kinds[mask] = _flat(segments, lengths)
+    return Tokens(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(kinds))
+
+
+def _flat(rows: Sequence[Sequence[int]], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """All rows behind one another, which fills the true places of a mask row by row."""
+    return np.fromiter(chain.from_iterable(rows), np.int64, count=int(lengths.sum()))
