@@ -2,6 +2,7 @@
 # Mutual learning against the same networks trained apart: the same examples, candidates and numbers of updates.
 #   DATA=folder BUDGET=contexts NEGATIVES=per-context EPOCHS=2 LIMIT=test-examples SETS="star ubuntu-irc" bash runs/mutual.sh
 # EXTRA="--set train.alpha=2" changes the mutual run, whose results then go by TAG=name.
+# What is finished is not done again, and an interrupted training goes on; other budgets want another OUT=folder.
 # Writes runs/work/mutual/SET (not kept) and runs/results/mutual/SET (kept): one JSON per model, ensemble.json, curves.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -25,15 +26,12 @@ for set in $SETS; do
     *) data=(--set "data.train=$DATA/$set/train.jsonl.gz") ;;
   esac
   common=("${data[@]}" --set "data.valid=$DATA/$set/dev.jsonl.gz" --set "data.max_valid=$VALID"
-    --set "data.max_train=$BUDGET" --set "train.n_negatives=$NEGATIVES" --set "train.epochs=$EPOCHS" --overwrite)
+    --set "data.max_train=$BUDGET" --set "train.n_negatives=$NEGATIVES" --set "train.epochs=$EPOCHS"
+    --set train.checkpoint_steps=20 --resume)
   # apart: the same recipe's networks, each alone, with the same lists
   alone=(--set train.method=listwise --set train.redraw_negatives=false --set train.batch_size=8 --set train.warmup_steps=20)
-  if [[ ! -e $work/bi/result.json ]]; then
-    polyrank train runs/recipes/bi.toml "${common[@]}" "${alone[@]}" --set "output=$work/bi"
-  fi
-  if [[ ! -e $work/cross/result.json ]]; then
-    polyrank train runs/recipes/cross.toml "${common[@]}" "${alone[@]}" --set "output=$work/cross"
-  fi
+  polyrank train runs/recipes/bi.toml "${common[@]}" "${alone[@]}" --set "output=$work/bi"
+  polyrank train runs/recipes/cross.toml "${common[@]}" "${alone[@]}" --set "output=$work/cross"
   # shellcheck disable=SC2086  # EXTRA is several words
   polyrank train runs/recipes/mutual.toml "${common[@]}" --set "output=$work/$TAG" $EXTRA
 
@@ -41,7 +39,7 @@ for set in $SETS; do
   for model in bi cross "bi-$TAG" "cross-$TAG"; do
     for part in dev test; do
       scores=$work/$model.$part.scores.jsonl
-      [[ -e $scores && $model != *$TAG ]] && continue
+      [[ -e $scores ]] && continue
       limit=$LIMIT
       [[ $part == dev ]] && limit=$VALID
       against=()
