@@ -14,6 +14,7 @@ EPOCHS=${EPOCHS:-2}
 LIMIT=${LIMIT:-200} # a Cross-encoder reads each of 100 candidates of each example anew
 VALID=${VALID:-50}
 SETS=${SETS:-star ubuntu-irc}
+CHECKS=${CHECKS:-2} # validations per epoch
 TAG=${TAG:-mutual}
 EXTRA=${EXTRA:-}
 
@@ -27,7 +28,7 @@ for set in $SETS; do
   esac
   common=("${data[@]}" --set "data.valid=$DATA/$set/dev.jsonl.gz" --set "data.max_valid=$VALID"
     --set "data.max_train=$BUDGET" --set "train.n_negatives=$NEGATIVES" --set "train.epochs=$EPOCHS"
-    --set train.checkpoint_steps=20 --resume)
+    --set "train.evaluate_per_epoch=$CHECKS" --set train.checkpoint_steps=20 --resume)
   # apart: the same recipe's networks, each alone, with the same lists
   alone=(--set train.method=listwise --set train.redraw_negatives=false --set train.batch_size=8 --set train.warmup_steps=20)
   polyrank train runs/recipes/bi.toml "${common[@]}" "${alone[@]}" --set "output=$work/bi"
