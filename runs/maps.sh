@@ -10,7 +10,7 @@ ENCODER=${ENCODER:-untuned:embedded}
 NAME=${NAME:-untuned}
 SETS=${SETS:-star ubuntu-irc}
 BUDGET=${BUDGET:-1920}
-VALID=${VALID:-100}
+VALID=${VALID:-200}
 LIMIT=${LIMIT:-1000}
 
 for set in $SETS; do

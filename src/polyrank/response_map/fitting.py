@@ -39,11 +39,11 @@ class MapConfig:
         seed: of the order.
     """
 
-    lr: tuple[float, ...] = (1e-3, 3e-4)
-    l2: tuple[float, ...] = (1e-2, 1e-3)
+    lr: tuple[float, ...] = (3e-3, 1e-3, 3e-4)
+    l2: tuple[float, ...] = (1e-2, 3e-3)
     batch_size: int = 256
-    max_epochs: int = 30
-    patience: int = 3
+    max_epochs: int = 40
+    patience: int = 8
     seed: int = 1
 
     def __post_init__(self) -> None:
