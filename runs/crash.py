@@ -29,7 +29,9 @@ def main() -> None:
     parser.add_argument("--removals", type=int, default=0, help="the same, and then a candidate is removed")
     parser.add_argument("--all-bits", action="store_true", help="flips: every bit, not one of each byte")
     parser.add_argument("--every", type=int, default=1, help="try every N-th place only")
+    parser.add_argument("--offset", type=int, default=0, help="flips: the first of those places")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--bare", action="store_true", help="do not describe the machine")
     parser.add_argument("--join", nargs="+", type=Path, default=[], help="summaries of earlier runs")
     options = parser.parse_args()
     if options.calls or options.power or options.losses:
@@ -37,7 +39,7 @@ def main() -> None:
     parts = {key: part for path in options.join for key, part in json.loads(path.read_text())["parts"].items()}
     parts |= run(options)
     n_violations = sum(part["n_violations"] for part in parts.values())
-    print(json.dumps(summary(parts, n_violations), indent=2))
+    print(json.dumps((machine() if not options.bare else {}) | summary(parts, n_violations), indent=2))
     raise SystemExit(n_violations > 0)
 
 
@@ -45,37 +47,42 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     """Each part for each of its seeds."""
     from crashes import cases
 
-    first, every = options.seed, options.every
+    first, every, places = options.seed, options.every, slice(options.offset, None, options.every)
+    some = f", 1 place of {every} from {options.offset}" if every > 1 else ""
     kinds = [
         ("kills", options.kills and 1, lambda seed: cases.kills(options.kills, seed)),
         ("calls", options.calls, lambda seed: cases.calls(seed, every)),
         ("power", options.power, lambda seed: cases.power(seed, every)),
         ("losses", options.losses, lambda seed: cases.losses(seed, every)),
-        ("flips", options.flips, lambda seed: cases.flips(seed, every, all_bits=options.all_bits)),
-        ("log flips", options.log_flips, lambda seed: cases.flips(seed, every, killed=True)),
-        ("removals", options.removals, lambda seed: cases.lost_removals(seed, every)),
+        ("flips", options.flips, lambda seed: cases.flips(seed, places, all_bits=options.all_bits)),
+        ("log flips", options.log_flips, lambda seed: cases.flips(seed, places, killed=True)),
+        ("removals", options.removals, lambda seed: cases.lost_removals(seed, places)),
     ]
     parts: dict[str, Any] = {}
     for name, n, work in kinds:
         for seed in range(first, first + n):
             started = time.monotonic()
             tally = work(seed)
-            parts[f"{name}, seed {seed}"] = tally | {"seconds": round(time.monotonic() - started, 1)}
+            parts[f"{name}, seed {seed}{some}"] = tally | {"seconds": round(time.monotonic() - started, 1)}
             print(f"{name}, seed {seed}: {tally['n']} cases, {tally['n_violations']} violations", file=sys.stderr)
     return parts
 
 
-def summary(parts: dict[str, Any], n_violations: int) -> dict[str, Any]:
-    """What was found, by kind and in all, and on which machine."""
+def machine() -> dict[str, Any]:
+    """What this ran on."""
     from polyrank.bench.machine import describe_machine  # only now: it imports torch, which every fork would carry
 
+    return {"machine": describe_machine()}
+
+
+def summary(parts: dict[str, Any], n_violations: int) -> dict[str, Any]:
+    """What was found, by kind and in all."""
     kinds: dict[str, int] = {}
     for key, part in parts.items():
         kind = key.partition(",")[0]
         kinds[kind] = kinds.get(kind, 0) + part["n"]
     return {
         "command": " ".join(["python", "runs/crash.py", *sys.argv[1:]]),
-        "machine": describe_machine(),
         "cases": {**kinds, "in all": sum(kinds.values())},
         "violations": n_violations,
         "seconds": round(sum(part["seconds"] for part in parts.values()), 1),

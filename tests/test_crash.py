@@ -22,7 +22,9 @@ preloads = pytest.mark.skipif(
 
 def crash(*options: str) -> dict[str, Any]:
     """A run of the command; its summary."""
-    done = subprocess.run([sys.executable, COMMAND, *options], capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, COMMAND, "--bare", *options], capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.stdout, done.stderr
     summary: dict[str, Any] = json.loads(done.stdout)
     parts: dict[str, Any] = {key.partition(",")[0]: part for key, part in summary["parts"].items()}

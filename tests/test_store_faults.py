@@ -121,6 +121,23 @@ def test_what_the_log_has_lost_is_missed(tmp_path: Path) -> None:
     assert verify_index(path) == []
 
 
+def test_damaged_names_of_columns_are_found_before_they_are_used(tmp_path: Path) -> None:
+    path = made(tmp_path / "i", "abc")
+    with Writer(path) as writer:
+        writer.remove("b")
+    data = (path / FILE).read_bytes()
+    table = data.index(b"CREATE TABLE removed")
+    for name in (b"row", b"change", b"digest", b"INTEGER", b"BLOB"):
+        at = data.index(name, table)
+        (path / FILE).write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        for attempt in (open_index, Writer):
+            with pytest.raises(ArtifactError, match="is damaged"):
+                attempt(path)
+        assert verify_index(path)
+    (path / FILE).write_bytes(data)
+    assert ids(path) == "ac"
+
+
 def test_what_is_not_known_to_be_acknowledged_is_not_missed(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abc")
     note = (path / LOCK).read_bytes()

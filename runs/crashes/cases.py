@@ -32,12 +32,15 @@ from crashes.workload import (
     run,
     run_stubbornly,
     script,
+    vector,
     violations,
 )
 from polyrank.errors import ArtifactError, PolyrankError
 from polyrank.index import Index, Writer, open_index, verify_index
+from polyrank.records import Candidate
 
 SHOWN = 10  # violations that are quoted
+_ALL = slice(None)
 _FREE = re.compile(rb"\0{64,}")  # what SQLite has not yet used of its pages
 Tally = dict[str, Any]
 
@@ -254,18 +257,19 @@ def _losing(disk: Path, plan: Script, at: int, journal: Path, pipe: int) -> None
     os.write(pipe, "\0".join(["", *found]).encode())
 
 
-def flips(seed: int = 0, every: int = 1, n_steps: int = 4, *, all_bits: bool = False, killed: bool = False) -> Tally:
+def flips(
+    seed: int = 0, places: slice = _ALL, *, n_steps: int = 4, all_bits: bool = False, killed: bool = False
+) -> Tally:
     """Flip bits, and cut each file, of an index: it is refused, or holds exactly the same.
 
     Args:
         seed: of the workload that made the index.
-        every: try each ``every``-th byte only.
+        places: bytes to try.
         n_steps: of the workload; 4 leave a matrix and later additions and removals.
         all_bits: flip every bit that is in use and one in each byte of free space; else one in each byte.
         killed: the writer did not close it, so that a part of it is in SQLite's log.
     """
     outcomes, found = Counter[str](), []
-    chance = random.Random(seed)
     with workplace() as folder:
         child, reading = start(lambda pipe: _left(folder, script(seed, n_steps), killed=killed))
         status = end(child, reading)[1]
@@ -284,20 +288,28 @@ def flips(seed: int = 0, every: int = 1, n_steps: int = 4, *, all_bits: bool = F
             free = {place for run in _FREE.finditer(data) for place in range(*run.span())}
             bits = [
                 (place, bit)
-                for place in range(chance.randrange(every), len(data), every)
-                for bit in (range(8) if all_bits and place not in free else [place % 8])
+                for place in range(len(data))[places]
+                for bit in (range(8) if all_bits and place not in free else [_bit(place)])
             ]
-            lengths = {0, 1, len(data) // 2, len(data) - 1, *range(0, len(data), 512 * every)} - {len(data), -1}
+            lengths = {0, 1, len(data) // 2, len(data) - 1, *range(0, len(data), 512 * (places.step or 1))} - {
+                len(data),
+                -1,
+            }
             for place, bit in bits:
                 damaged = data[:place] + bytes([data[place] ^ (1 << bit)]) + data[place + 1 :]
                 what = f"{path.relative_to(index)}: bit {bit} of byte {place}"
-                found += _damaged(index, files, path, damaged, expected, what, outcomes, check=bit == place % 8)
+                found += _damaged(index, files, path, damaged, expected, what, outcomes, check=bit == _bit(place))
             for length in sorted(lengths):
                 what = f"{path.relative_to(index)}: cut to {length} bytes"
                 found += _damaged(index, files, path, data[:length], expected, what, outcomes)
         _restore(files)
         found += [f"verify finds fault with a sound index: {text}" for text in verify_index(index)]
     return _tally(sum(outcomes.values()), found, outcomes=dict(outcomes), n_bytes=sum(map(len, files.values())))
+
+
+def _bit(place: int) -> int:
+    """The one bit of a byte that is tried; all eight come up whatever places are left out."""
+    return (place + place // 8) % 8
 
 
 def _left(folder: Path, plan: Script, *, killed: bool) -> None:
@@ -347,8 +359,8 @@ def _damaged(
             path.write_bytes(files[path])
 
 
-def lost_removals(seed: int = 0, every: int = 1) -> Tally:
-    """Flip bits of the truth and let a writer remove a candidate: it is refused, or the candidate is gone."""
+def lost_removals(seed: int = 0, places: slice = _ALL) -> Tally:
+    """Flip bits of the truth and let a writer remove a candidate and add one: it is refused, or just that is done."""
     found: list[str] = []
     outcomes = Counter[str]()
     with workplace() as folder:
@@ -356,24 +368,28 @@ def lost_removals(seed: int = 0, every: int = 1) -> Tally:
         run(folder, plan, lambda i: None)
         held = plan.held[4] or {}
         id_ = sorted(held)[len(held) // 2]
+        new = Candidate("new", "added to what is damaged")
+        expected = {key: value for key, value in held.items() if key != id_}
+        expected["new"] = (new.text, (), vector(new).tobytes())
         data = (folder / INDEX / "candidates.db").read_bytes()
-        for place in range(0, len(data), every):
+        for place in range(len(data))[places]:
             copy = folder / "copy"
             shutil.copytree(folder / INDEX, copy)
             damaged = bytearray(data)
-            damaged[place] ^= 1 << (place % 8)
+            damaged[place] ^= 1 << _bit(place)
             (copy / "candidates.db").write_bytes(damaged)
             try:
                 with Writer(copy) as writer:
                     writer.remove([id_])
+                    writer.add([new], vector(new)[None])
                 now = held_by(copy)
                 outcomes["removed"] += 1
-                if now != {key: value for key, value in held.items() if key != id_}:
-                    found.append(f"bit {place % 8} of byte {place}: a removal went wrong, silently")
+                if now != expected:
+                    found.append(f"bit {_bit(place)} of byte {place}: a removal went wrong, silently")
             except PolyrankError:
                 outcomes["refused"] += 1
             except Exception as error:
-                found.append(f"bit {place % 8} of byte {place}: {type(error).__name__}: {error}")
+                found.append(f"bit {_bit(place)} of byte {place}: {type(error).__name__}: {error}")
             shutil.rmtree(copy)
     return _tally(sum(outcomes.values()), found, outcomes=dict(outcomes))
 

@@ -28,6 +28,7 @@ from polyrank.index.store import (
     log_size,
     read_meta,
     read_rows,
+    removed_rows,
     scan_rows,
     sqlite_errors,
     transaction,
@@ -250,9 +251,7 @@ class _View:
     def follow(self, connection: sqlite3.Connection, path: Path, meta: Meta) -> None:
         """Take in what was added and removed after ``change``."""
         last = max((int(block.rows[-1]) for block in self.blocks if len(block.rows)), default=0)
-        with sqlite_errors(path):
-            removed = connection.execute("SELECT row, digest FROM removed WHERE change > ?", (self.change,)).fetchall()
-        self._remove({int(row): int.from_bytes(digest, "little") for row, digest in removed})
+        self._remove(removed_rows(connection, path, self.change))
         rows, vectors = [], []
         for found in scan_rows(connection, path, after=last):
             rows.append(found.row)

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -216,8 +217,24 @@ def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
         )
     if values.pop("checksum", None) != _checksum(values) or set(values) != {field.name for field in fields(Meta)}:
         raise ArtifactError(f"{path / FILE} is damaged: the checksum of its settings does not match; {REMEDY}")
+    with sqlite_errors(path):  # a damaged name of a column would give other columns, or none
+        if connection.execute(_TABLES).fetchall() != _expected_tables():
+            raise ArtifactError(f"{path / FILE} is damaged: its tables are not those that were made; {REMEDY}")
     numbers = {key: int(values[key]) for key in ("dimension", "change", "n", "digest", "matrix_change", "format")}
     return Meta(**(values | numbers))
+
+
+_TABLES = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name"
+
+
+@cache
+def _expected_tables() -> list[tuple[str, ...]]:
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.executescript(SCHEMA)
+        return connection.execute(_TABLES).fetchall()
+    finally:
+        connection.close()
 
 
 def write_meta(connection: sqlite3.Connection, meta: Meta) -> None:
@@ -291,12 +308,26 @@ def scan_rows(connection: sqlite3.Connection, path: Path, *, after: int = 0) -> 
             yield _checked(path, values)
 
 
+def removed_rows(connection: sqlite3.Connection, path: Path, change: int) -> dict[int, int]:
+    """Rows removed after a change, and their digests.
+
+    Raises:
+        ArtifactError: one is not what was written.
+    """
+    with sqlite_errors(path):
+        found = connection.execute("SELECT row, digest FROM removed WHERE change > ?", (change,)).fetchall()
+    for row, digest in found:
+        if not isinstance(row, int) or not isinstance(digest, bytes):
+            raise _row_fault(path, row, "its removal is damaged")
+    return {row: int.from_bytes(digest, "little") for row, digest in found}
+
+
 def count_since(connection: sqlite3.Connection, path: Path, change: int) -> int:
     """How many rows were added and removed after a change; the work is that number, whatever N is."""
     with sqlite_errors(path):
         added = 0
         for (number,) in connection.execute("SELECT change FROM candidates ORDER BY row DESC"):
-            if number <= change:  # rows are numbered in the order of their changes
+            if not isinstance(number, int) or number <= change:  # rows are numbered in the order of their changes
                 break
             added += 1
         query = "SELECT count(*) FROM removed WHERE change > ?"
