@@ -1,5 +1,6 @@
 """ConveRT's subwords: cut as the rule says, stable everywhere, learnt from counts alone; and how contexts are read."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -24,6 +25,7 @@ CORPUS = [
     "thanks, that worked... the light is green now :)",
     "my bill is too high: 12345678 euros for 1234 minutes?!",
 ] * 5
+LEARNT = learn_subwords(CORPUS, min_count=3, n_buckets=5)
 LETTERS = "abcde é_,!?12 \t"
 
 
@@ -49,7 +51,7 @@ def reference_ids(text: str, subwords: list[str], bucket: Any) -> list[int]:
     return ids
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(
     st.lists(
         st.text("abcde,!1é", min_size=1, max_size=4).flatmap(lambda s: st.sampled_from([s, s + " "])), unique=True
@@ -61,10 +63,10 @@ def test_segmentation_is_the_greedy_longest_prefix(subwords: list[str], text: st
     assert list(own.encode(text)) == reference_ids(text, subwords, own.bucket)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.text(max_size=60))
 def test_any_text_is_cut_and_every_id_has_a_row(text: str) -> None:
-    own = learn_subwords(CORPUS, min_count=3, n_buckets=5)
+    own = LEARNT
     ids = own.encode(text)
     assert list(ids) == reference_ids(text, list(own.subwords), own.bucket)
     assert all(0 <= i < len(own) for i in ids)
@@ -99,18 +101,16 @@ def test_learning_does_not_depend_on_the_process() -> None:
         "import json, sys, hashlib; from polyrank.text import learn_subwords;"
         "print(hashlib.sha256(learn_subwords(json.load(sys.stdin), min_count=4).to_bytes()).hexdigest())"
     )
-    digests = set()
-    for seed in ("0", "77"):
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            input=json.dumps(CORPUS),
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        digests.add(done.stdout.strip())
-    assert len(digests) == 1
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps(CORPUS),
+        env={**os.environ, "PYTHONHASHSEED": "77"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    here = learn_subwords(CORPUS, min_count=4).to_bytes()
+    assert done.stdout.strip() == hashlib.sha256(here).hexdigest()
 
 
 def test_learnt_subwords_obey_the_limits_and_are_frequent() -> None:
