@@ -138,6 +138,33 @@ def test_damaged_names_of_columns_are_found_before_they_are_used(tmp_path: Path)
     assert ids(path) == "ac"
 
 
+def test_a_removal_whose_number_is_damaged_hides_no_other(tmp_path: Path) -> None:
+    path = made(tmp_path / "i", "abcd")
+    with Writer(path) as writer:
+        writer.remove("c")
+    connection = sqlite3.connect(path / FILE, isolation_level=None)
+    for number in (1, 2, 4, 7):
+        connection.execute("UPDATE removed SET row = ?", (number,))
+        with pytest.raises(ArtifactError, match="is damaged"):
+            open_index(path)
+        assert verify_index(path)
+    connection.execute("UPDATE removed SET row = 3")
+    connection.close()
+    assert ids(path) == "abd"
+
+
+def test_a_listing_that_lacks_a_candidate_says_so(tmp_path: Path) -> None:
+    path = made(tmp_path / "i", "abcd")
+    connection = sqlite3.connect(path / FILE, isolation_level=None)
+    connection.execute("DELETE FROM candidates WHERE id = 'c'")
+    connection.close()
+    with open_index(path) as index:
+        with pytest.raises(ArtifactError, match="its 3 rows are not the 4 that were written"):
+            list(index.iter_candidates())
+        with pytest.raises(ArtifactError, match="row 3: it is missing"):
+            index.candidates([1, 3])
+
+
 def test_what_is_not_known_to_be_acknowledged_is_not_missed(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abc")
     note = (path / LOCK).read_bytes()

@@ -21,9 +21,9 @@ from polyrank.index.lock import acknowledged, check_acknowledged
 from polyrank.index.matrix import REMEDY, Block, open_matrix
 from polyrank.index.store import (
     FILE,
-    MODULUS,
     Meta,
     Still,
+    check_sum,
     connect,
     log_size,
     read_meta,
@@ -33,7 +33,6 @@ from polyrank.index.store import (
     sqlite_errors,
     transaction,
 )
-from polyrank.index.store import REMEDY as REBUILD
 from polyrank.records import Candidate
 
 MAX_BLOCKS = 8  # blocks of added rows are joined beyond this number
@@ -117,12 +116,19 @@ class Index:
             return [row.candidate for row in read_rows(self._connection, self.path, rows)]
 
     def iter_candidates(self) -> Iterator[tuple[int, Candidate]]:
-        """All live rows and their candidates, by row. Of the last change, taken in or not."""
+        """All live rows and their candidates, by row. Of the last change, taken in or not.
+
+        Raises:
+            ArtifactError: one is damaged; or, after the last, some are missing.
+        """
         connection = connect(self.path, write=False)
         try:
             with transaction(connection, self.path, write=False):
+                n, digest = 0, 0
                 for row in scan_rows(connection, self.path):
+                    n, digest = n + 1, digest + int.from_bytes(row.digest, "little")
                     yield row.row, row.candidate
+                check_sum(self.path, read_meta(connection, self.path), n, digest)
         finally:
             connection.close()
 
@@ -260,10 +266,7 @@ class _View:
         if rows:
             self.blocks.append(Block(np.stack(vectors), np.array(rows, np.int64)))
         n = sum(len(block.rows) if block.alive is None else int(block.alive.sum()) for block in self.blocks)
-        if self.digest % MODULUS != meta.digest or n != meta.n:
-            raise ArtifactError(
-                f"{path / FILE} is damaged: its {n:,} rows are not the {meta.n:,} that were written; {REBUILD}"
-            )
+        check_sum(path, meta, n, self.digest)
         if len(self.blocks) > MAX_BLOCKS:
             self.blocks = [self.blocks[0], _joined(self.blocks[1:])]
 

@@ -314,12 +314,32 @@ def removed_rows(connection: sqlite3.Connection, path: Path, change: int) -> dic
     Raises:
         ArtifactError: one is not what was written.
     """
+    query = "SELECT r.row, r.digest, c.row FROM removed r LEFT JOIN candidates c ON c.row = r.row WHERE r.change > ?"
     with sqlite_errors(path):
-        found = connection.execute("SELECT row, digest FROM removed WHERE change > ?", (change,)).fetchall()
-    for row, digest in found:
-        if not isinstance(row, int) or not isinstance(digest, bytes):
+        found = connection.execute(query, (change,)).fetchall()
+    for row, digest, live in found:
+        # numbers are never used again: a removal of a live row is that of another, whose number is damaged
+        if not isinstance(row, int) or not isinstance(digest, bytes) or live is not None:
             raise _row_fault(path, row, "its removal is damaged")
-    return {row: int.from_bytes(digest, "little") for row, digest in found}
+    return {row: int.from_bytes(digest, "little") for row, digest, _ in found}
+
+
+def check_sum(path: Path, meta: Meta, n: int, digest: int) -> None:
+    """Refuse rows that are not all those that were written.
+
+    Args:
+        path: of the index.
+        meta: what was written.
+        n: how many rows there are.
+        digest: sum of their digests.
+
+    Raises:
+        ArtifactError: there are others, more or fewer.
+    """
+    if n != meta.n or digest % MODULUS != meta.digest:
+        raise ArtifactError(
+            f"{path / FILE} is damaged: its {n:,} rows are not the {meta.n:,} that were written; {REMEDY}"
+        )
 
 
 def count_since(connection: sqlite3.Connection, path: Path, change: int) -> int:

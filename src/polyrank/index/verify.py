@@ -31,11 +31,7 @@ def verify_index(path: Place) -> list[str]:
             n, digest = 0, 0
             for row in store.scan_rows(connection, place):
                 n, digest = n + 1, digest + int.from_bytes(row.digest, "little")
-            if n != meta.n or digest % store.MODULUS != meta.digest:
-                problems.append(
-                    f"{place / FILE} is damaged: its {n:,} rows are not the {meta.n:,} that were written;"
-                    f" {store.REMEDY}"
-                )
+            store.check_sum(place, meta, n, digest)
             check_acknowledged(place, meta.change, expected)
         problems += _matrix_problems(connection, place)
     except PolyrankError as error:

@@ -157,11 +157,7 @@ class Writer:
         if faults != ["ok"]:
             raise ArtifactError(f"{self.path / FILE} is damaged ({faults[0]}); {store.REMEDY}")
         total = sum(int.from_bytes(digest, "little") for digest in digests if isinstance(digest, bytes))
-        if len(digests) != meta.n or total % store.MODULUS != meta.digest:
-            raise ArtifactError(
-                f"{self.path / FILE} is damaged: its {len(digests):,} rows are not the {meta.n:,} that were written;"
-                f" {store.REMEDY}"
-            )
+        store.check_sum(self.path, meta, len(digests), total)
         return meta
 
     def _sweep(self) -> None:
