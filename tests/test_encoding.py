@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from conftest import WORDS
 from polyrank.architecture import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.inference import CrossScorer, EncoderScorer, make_scorer, token_batches
 from polyrank.models import Backbone, new_model
+from polyrank.models.first_output import FirstOutput
 from polyrank.records import Context
 from polyrank.text import Texts, load_subwords, pad
 
@@ -21,10 +23,10 @@ texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=20).map(" ".join), mi
 
 
 def scorer(
-    backbone: Path, config: ModelConfig | None = None, precision: str = "fp32", narrow: bool = False
+    backbone: Path, config: ModelConfig | None = None, precision: str = "fp32", frozen: bool = False
 ) -> EncoderScorer | CrossScorer:
     model, words, _ = new_model(config or BiConfig(backbone=str(backbone)), POLICY, seed=0, sample=["hello router"])
-    return make_scorer(model, words, device="cpu", precision=precision, narrow=narrow)  # type: ignore[arg-type]
+    return make_scorer(model, words, device="cpu", precision=precision, frozen=frozen)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +94,7 @@ def test_narrow_weights_give_nearly_the_same_and_only_the_backbone_is_narrow(tin
     candidates = [" ".join(WORDS[i:]) for i in range(18)]
     contexts = [Context((text, "thanks")) for text in candidates]
     config = PolyConfig(backbone=str(tiny_backbone), n_codes=3, projection_dim=16)
-    exact, narrow = scorer(tiny_backbone, config), scorer(tiny_backbone, config, "bf16", narrow=True)
+    exact, narrow = scorer(tiny_backbone, config), scorer(tiny_backbone, config, "bf16", frozen=True)
     assert isinstance(exact, EncoderScorer)
     assert isinstance(narrow, EncoderScorer)
     for a, b in (
@@ -114,3 +116,32 @@ def test_a_model_in_training_is_never_narrowed(tiny_backbone: Path) -> None:
     bf16 = scorer(tiny_backbone, precision="bf16")
     bf16.score([Context(("hi",))], [["hello", "thanks"]])
     assert {p.dtype for p in bf16.model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (CrossConfig, {"head": "mlp"}),
+        (BiConfig, {"reduction": "first"}),
+        (BiConfig, {"reduction": "first", "shared_towers": True}),
+        (BiConfig, {"reduction": "mean"}),
+        (PolyConfig, {"reduction": "first", "n_codes": 3}),
+        (PolyConfig, {"reduction": "first", "n_codes": 3, "shared_towers": True}),
+    ],
+)
+def test_a_last_layer_that_computes_only_what_is_read_gives_the_same_scores(
+    tiny_backbone: Path, kind: type[Any], options: dict[str, Any]
+) -> None:
+    config: ModelConfig = kind(backbone=str(tiny_backbone), **options)
+    contexts = [Context(("my wifi is down",)), Context(("hi", "please restart it", "did that"))]
+    candidates = [["hello", "the light is red", ""], ["thanks " * 9, "too high"]]
+    expected = scorer(tiny_backbone, config).score(contexts, candidates)
+    frozen = scorer(tiny_backbone, config, frozen=True)
+    for found, right in zip(frozen.score(contexts, candidates), expected, strict=True):
+        np.testing.assert_allclose(found, right, atol=1e-5)
+    sides = ["backbone"] if kind is CrossConfig else ["context_tower", "candidate_tower"]
+    parts = {side: getattr(frozen.model, side).modules() for side in sides}
+    shortened = {side for side, modules in parts.items() if any(isinstance(m, FirstOutput) for m in modules)}
+    poly = {"candidate_tower"} if isinstance(config, PolyConfig) and not config.shared_towers else set()
+    whole = poly if kind is PolyConfig else set(sides)
+    assert shortened == (whole if options.get("reduction") != "mean" else set())

@@ -68,6 +68,8 @@ KINDS: list[tuple[type[Any], dict[str, Any]]] = [
 def test_an_export_scores_as_the_network_does(
     tmp_path: Path, tiny_backbone: Path, backend: Backend, kind: type[Any], settings: dict[str, Any]
 ) -> None:
+    if backend == "openvino" and kind is PolyConfig:
+        pytest.skip("OpenVINO reads the ONNX graph, and one Poly-encoder is tested below")
     path = make(tmp_path / "m", tiny_backbone, kind, **settings)
     assert export_model(path, backend) >= 0.9999
     exported, reference = load_exported(path, backend, precision="fp32"), load_scorer(path, precision="fp32")
@@ -215,25 +217,16 @@ def test_sentence_transformers_has_no_form_for_others(
     assert not (tmp_path / "st").exists()
 
 
-def test_the_command(tmp_path: Path, cross: Path) -> None:
-    path = tmp_path / "m"
-    shutil.copytree(cross, path)
-
+def test_the_command(cross: Path) -> None:
     def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "polyrank", *arguments]
         return subprocess.run(command, capture_output=True, text=True, input=stdin, timeout=300, check=False)
 
-    found = run("export", str(path), "--to", "onnx", "--check")
-    assert found.returncode == 0
-    assert "worst cosine to fp32" in found.stderr
+    found = run("export", str(cross), "--to", "onnx", "--check")
+    assert (found.returncode, "worst cosine to fp32" in found.stderr) == (0, True), found.stderr
     query = json.dumps({"context": ["hi"], "candidates": CANDIDATES})
-    scores = [
-        json.loads(run("rank", str(path), "--backend", name, stdin=query).stdout)["scores"]
-        for name in ("torch", "onnx")
-    ]
-    np.testing.assert_allclose(*scores, atol=1e-4)
-    found = run("rank", str(path), "--backend", "openvino", stdin=query)
-    assert (found.returncode, "has no openvino export" in found.stderr) == (2, True)
+    scores = json.loads(run("rank", str(cross), "--backend", "onnx", stdin=query).stdout)["scores"]
+    np.testing.assert_allclose(scores, load_scorer(cross).score([Context(("hi",))], [CANDIDATES])[0], atol=1e-4)
 
 
 def test_artifacts_are_unchanged_by_their_exports(cross: Path) -> None:

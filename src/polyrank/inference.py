@@ -21,6 +21,7 @@ from polyrank.config import BiConfig, TextPolicy, model_to_dict
 from polyrank.devices import Precision, choose_device, choose_dtype
 from polyrank.models import Backbone, BiEncoder, Convert, CrossEncoder, Model, PolyEncoder, new_model
 from polyrank.models.exported import ExportedCross, ExportedEncoder
+from polyrank.models.first_output import read_first_outputs_only
 from polyrank.records import Context
 from polyrank.scores import scores
 from polyrank.text import ConvertTexts, Texts, pad
@@ -245,15 +246,23 @@ def inference(model: nn.Module, device: torch.device, dtype: torch.dtype) -> Ite
         model.train(was_training)
 
 
-def narrow_weights(model: Model) -> torch.dtype:
-    """Hold the weights of a model's backbones in bf16, for good; what is behind them stays fp32.
+def freeze(model: Model, dtype: torch.dtype) -> torch.dtype:
+    """Make a model faster for good, at the price that it can be neither trained nor saved.
+
+    Where only the first output is read, the last layer computes no other. In bf16, the backbones' weights are held in
+    it, which beats converting them in every pass and takes half the memory; what is behind them stays fp32.
+
+    Args:
+        model: to be changed.
+        dtype: of the large products.
 
     Returns:
-        The type that passes are to be computed in: fp32, since nothing is left to convert. A ConveRT has weights of its
-        own kind and is left as it is, to be computed in bf16.
+        The type that passes are still to be converted to: none, that is fp32, once the weights are in bf16. A ConveRT
+        has weights of its own kind and is left as it is.
     """
-    if isinstance(model, Convert):
-        return torch.bfloat16
+    read_first_outputs_only(model)
+    if isinstance(model, Convert) or dtype == torch.float32:
+        return dtype
     for module in model.modules():
         if isinstance(module, Backbone):
             module.narrow()
@@ -267,7 +276,7 @@ def make_scorer(
     fingerprint: str = "",
     device: str = "auto",
     precision: Precision = "auto",
-    narrow: bool = False,
+    frozen: bool = False,
 ) -> EncoderScorer | CrossScorer:
     """Bind a model to where and how it computes.
 
@@ -275,14 +284,14 @@ def make_scorer(
         model, texts, fingerprint: of the artifact.
         device: "auto", "cpu" or "cuda".
         precision: "auto" is bf16 where the hardware is fast at it.
-        narrow: in bf16, hold the backbone's weights in it, which is faster than converting them in every pass and takes
-            half the memory. Not for a model that is trained on.
+        frozen: the model will be neither trained nor saved, so it may be changed to be faster: in bf16 its weights are
+            held in it, and last layers compute only what is read.
     """
     place = choose_device(device)
     dtype = choose_dtype(precision, place)
     model.to(place)
-    if narrow and dtype == torch.bfloat16:
-        dtype = narrow_weights(model)
+    if frozen:
+        dtype = freeze(model, dtype)
     if isinstance(model, CrossEncoder):
         assert isinstance(texts, Texts), "only a ConveRT has texts of another kind"
         return CrossScorer(model, texts, fingerprint=fingerprint, device=place, dtype=dtype)
@@ -297,7 +306,7 @@ def load_scorer(path: Path, *, device: str = "auto", precision: Precision = "aut
     """
     found = load_model(path)
     return make_scorer(
-        found.model, found.texts, fingerprint=found.fingerprint, device=device, precision=precision, narrow=True
+        found.model, found.texts, fingerprint=found.fingerprint, device=device, precision=precision, frozen=True
     )
 
 
@@ -313,8 +322,7 @@ def untuned_scorer(
     document = json.dumps([model_to_dict(config), asdict(texts.policy)], sort_keys=True)
     fingerprint = hashlib.sha256(f"cosine {document}".encode()).hexdigest()
     dtype = choose_dtype(precision, place)
-    if dtype == torch.bfloat16:
-        dtype = narrow_weights(model)
+    dtype = freeze(model, dtype)
     return CosineScorer(model.to(place), texts, fingerprint=fingerprint, device=place, dtype=dtype)
 
 

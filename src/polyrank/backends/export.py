@@ -1,5 +1,6 @@
 """Make an export of a model folder, check it against fp32, and keep it only if it is faithful."""
 
+import copy
 from pathlib import Path
 
 from polyrank.artifacts import Artifact, load_model
@@ -11,6 +12,7 @@ from polyrank.durable import check_replaceable, new_folder
 from polyrank.errors import ArtifactError
 from polyrank.inference import make_scorer
 from polyrank.models import BiEncoder, PolyEncoder
+from polyrank.models.first_output import read_first_outputs_only
 
 
 def export_model(path: Path, backend: Backend, *, replace: bool = False) -> float:
@@ -36,7 +38,9 @@ def export_model(path: Path, backend: Backend, *, replace: bool = False) -> floa
     check_replaceable(folder, ours=(FILE,), replace=replace)
     found = load_model(path)
     with new_folder(folder, replace=replace) as temporary:
-        graphs = write_graphs(found.model, temporary, backend)
+        model = copy.deepcopy(found.model)  # the reference below is the network as it is
+        read_first_outputs_only(model)
+        graphs = write_graphs(model, temporary, backend)
         dimension = found.model.dimension if isinstance(found.model, BiEncoder | PolyEncoder) else 0
         write_manifest(temporary, backend=backend, fingerprint=found.fingerprint, dimension=dimension, graphs=graphs)
         return _check(path, temporary, backend, found)

@@ -5,21 +5,29 @@ precision, and where padding goes. Medians are told.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from polyrank.architecture import BiConfig, CrossConfig, ModelConfig, TextPolicy
+from polyrank.artifacts import save_model
+from polyrank.backends import Backend, export_model, load_exported
 from polyrank.bench.machine import describe_machine
-from polyrank.config import CrossConfig, TextPolicy
+from polyrank.devices import choose_dtype
 from polyrank.errors import UsageError
-from polyrank.inference import CrossScorer, EncoderScorer, make_scorer, untuned_scorer
+from polyrank.inference import CrossScorer, EncoderScorer, load_scorer, untuned_scorer
 from polyrank.models import find_backbone, new_model
 from polyrank.records import Context
 
 CONTEXT_WORDS = 100
+PEER = "sentence-transformers"
+POLICY = TextPolicy(max_context_tokens=256, max_candidate_tokens=72)
 Run = Callable[[], NDArray[np.float32]]
 
 
@@ -29,6 +37,8 @@ def bench_encoding(
     n_pairs: int = 100,
     n_words: int = CONTEXT_WORDS,
     repeats: int = 3,
+    backends: Sequence[Backend] = (),
+    models: Sequence[Path] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Time bulk encoding, the encoding of one context, and the re-ranking of a shortlist.
@@ -38,56 +48,125 @@ def bench_encoding(
         n_pairs: length of the shortlist.
         n_words: of the context.
         repeats: rounds; each times every form once.
+        backends: "onnx", "openvino": the same network exported, beside torch.
+        models: folders of other models, to be timed on the same texts.
         progress: told what comes next.
 
     Returns:
         ``machine``, and ``rows`` of ``what``, ``n`` (texts or pairs), ``d``, ``form``, ``ms`` (median), ``ratio`` (the
-        library's time over this; None without it), ``per_second`` and ``max_abs_error`` (against our fp32).
+        library's time over this; None without it), ``per_second`` and ``max_abs_error`` (against our fp32; None where
+        the network is another one).
 
     Raises:
         UsageError: there are too few texts.
+        MissingExtraError: a backend's runtime is not installed.
     """
     if len(texts) < n_pairs or n_pairs < 1 or repeats < 1:
         raise UsageError(f"{len(texts)} texts are too few for {n_pairs} pairs; give more")
-    policy = TextPolicy(max_context_tokens=256, max_candidate_tokens=72)
-    encoder = untuned_scorer("embedded", policy)
-    reference = untuned_scorer("embedded", policy, precision="fp32")
+    progress("loading")
+    encoder, exact = untuned_scorer("embedded", POLICY), untuned_scorer("embedded", POLICY, precision="fp32")
+    encoders: dict[str, EncoderScorer] = {"polyrank": encoder}
+    crosses: dict[str, CrossScorer] = {}
+    with TemporaryDirectory() as folder:
+        bi = _saved(Path(folder) / "bi", BiConfig(shared_towers=True, output_scale=1.0))
+        cross = _saved(Path(folder) / "cross", CrossConfig())
+        for name, precision in (("polyrank", "auto"), ("exact", "fp32")):
+            _sort(name, load_scorer(cross, precision=precision), encoders, crosses)  # type: ignore[arg-type]
+        for backend in backends:
+            progress(f"exporting to {backend}")
+            for place in (bi, cross):
+                export_model(place, backend)
+                _sort(f"polyrank {backend}", load_exported(place, backend), encoders, crosses)
+    for place in models:
+        _sort(str(place), load_scorer(place), encoders, crosses)
+    exact_cross = crosses.pop("exact")
     context = Context((" ".join((" ".join(texts).split() * n_words)[:n_words]),))
-    peer = _Peer.find()
-    distinct = list(dict.fromkeys(texts))
+    distinct, shortlist = list(dict.fromkeys(texts)), list(texts[:n_pairs])
+    peers = _peers()
 
     progress(f"encoding {len(distinct):,} texts")
-    bulk: dict[str, Run] = {"polyrank": lambda: _fresh(encoder, distinct)}
-    if peer is not None:
-        bulk["sentence-transformers"] = lambda: peer.encode(distinct)
-    rows = _compare("bulk", len(distinct), encoder.dimension, bulk, _fresh(reference, distinct), repeats)
+    bulk = {name: _bulk(found, distinct) for name, found in encoders.items()}
+    bulk |= {name: _peer_bulk(peer, distinct) for name, (peer, _) in peers.items()}
+    rows = _compare("bulk", len(distinct), encoder.dimension, bulk, _fresh(exact, distinct), repeats)
 
     progress("encoding one context")
-    one: dict[str, Run] = {"polyrank": lambda: encoder.encode_contexts([context])[0][:, 0]}
-    if peer is not None:
-        one["sentence-transformers"] = lambda: peer.encode(list(context.turns))
-    rows += _compare("context", 1, encoder.dimension, one, reference.encode_contexts([context])[0][:, 0], 4 * repeats)
+    one = {name: _one(found, context) for name, found in encoders.items()}
+    one |= {name: _peer_bulk(peer, list(context.turns)) for name, (peer, _) in peers.items()}
+    rows += _compare("context", 1, encoder.dimension, one, _one(exact, context)(), 4 * repeats)
 
     progress(f"re-ranking {n_pairs} candidates")
-    shortlist = list(texts[:n_pairs])
-    cross, exact = _cross(policy, "auto"), _cross(policy, "fp32")
-    pairs: dict[str, Run] = {"polyrank": lambda: cross.score([context], [shortlist])[0]}
-    if peer is not None:
-        pairs["sentence-transformers"] = lambda: peer.rank(context.turns[0], shortlist)
-    rows += _compare("rerank", n_pairs, encoder.dimension, pairs, exact.score([context], [shortlist])[0], repeats)
+    pairs = {name: _ranking(found, context, shortlist) for name, found in crosses.items()}
+    pairs |= {name: _peer_ranking(peer, context.turns[0], shortlist) for name, (_, peer) in peers.items()}
+    rows += _compare("rerank", n_pairs, encoder.dimension, pairs, exact_cross.score([context], [shortlist])[0], repeats)
     return {"machine": describe_machine(), "rows": rows}
+
+
+def _saved(path: Path, config: ModelConfig) -> Path:
+    model, texts, config = new_model(config, POLICY, seed=0, sample=())
+    save_model(path, model, texts, config)
+    return path
+
+
+def _sort(
+    name: str,
+    scorer: EncoderScorer | CrossScorer,
+    encoders: dict[str, EncoderScorer],
+    crosses: dict[str, CrossScorer],
+) -> None:
+    if isinstance(scorer, CrossScorer):
+        crosses[name] = scorer
+    else:
+        encoders[name] = scorer
 
 
 def _fresh(encoder: EncoderScorer, texts: Sequence[str]) -> NDArray[np.float32]:
     encoder.forget()
-    return encoder.encode_candidates(texts)
+    return _unit(encoder.encode_candidates(texts))
 
 
-def _cross(policy: TextPolicy, precision: Any) -> CrossScorer:
-    model, texts, _ = new_model(CrossConfig(), policy, seed=0, sample=())
-    scorer = make_scorer(model, texts, precision=precision)
-    assert isinstance(scorer, CrossScorer), "a Cross-encoder was made"
-    return scorer
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.asarray(vectors / np.linalg.norm(vectors, axis=-1, keepdims=True), np.float32)
+
+
+def _bulk(encoder: EncoderScorer, texts: Sequence[str]) -> Run:
+    return lambda: _fresh(encoder, texts)
+
+
+def _one(encoder: EncoderScorer, context: Context) -> Run:
+    return lambda: _unit(encoder.encode_contexts([context])[0][:, 0])
+
+
+def _ranking(cross: CrossScorer, context: Context, texts: Sequence[str]) -> Run:
+    return lambda: cross.score([context], [texts])[0]
+
+
+def _peers() -> dict[str, tuple[Any, Any]]:
+    """The usual library's encoder and Cross-encoder, same backbone: as they come, and in bf16 where that is fast."""
+    try:
+        from sentence_transformers import CrossEncoder, SentenceTransformer
+    except ImportError:
+        return {}
+    folder = str(find_backbone("embedded").folder)
+    forms: dict[str, dict[str, Any]] = {PEER: {}}
+    if choose_dtype("auto", torch.device("cpu")) == torch.bfloat16:
+        forms[f"{PEER} bf16"] = {"model_kwargs": {"dtype": torch.bfloat16}}
+    return {
+        name: (
+            SentenceTransformer(folder, device="cpu", **options),
+            CrossEncoder(folder, num_labels=1, device="cpu", **options),
+        )
+        for name, options in forms.items()
+    }
+
+
+def _peer_bulk(encoder: Any, texts: Sequence[str]) -> Run:
+    options = {"normalize_embeddings": True, "show_progress_bar": False}
+    return lambda: np.asarray(encoder.encode(list(texts), **options), np.float32)
+
+
+def _peer_ranking(cross: Any, query: str, texts: Sequence[str]) -> Run:
+    pairs = [(query, text) for text in texts]
+    return lambda: np.asarray(cross.predict(pairs, show_progress_bar=False), np.float32)
 
 
 def _compare(
@@ -100,37 +179,15 @@ def _compare(
             started = perf_counter()
             run()
             times[form].append(perf_counter() - started)
-    usual = times.get("sentence-transformers")
+    usual = times.get(PEER)
     rows = []
     for form, taken in times.items():
         seconds = median(taken)
         row: dict[str, Any] = {"what": what, "n": n, "d": d, "m": 1, "form": form, "ms": round(1e3 * seconds, 3)}
         row["ratio"] = None if usual is None else round(median(usual) / seconds, 2)
         row["per_second"] = round(n / seconds, 1)
-        # the library's Cross-encoder has another, random head: only ours can be compared
-        same = form == "polyrank" or what != "rerank"
+        # the library's Cross-encoder has another, random head, and so do other models: only ours can be compared
+        same = form.startswith("polyrank") or (form.startswith(PEER) and what != "rerank")
         row["max_abs_error"] = float(np.abs(answers[form] - reference).max()) if same else None
         rows.append(row)
     return rows
-
-
-class _Peer:
-    """The usual library with the same backbone, as it comes."""
-
-    def __init__(self, encoder: Any, cross: Any) -> None:
-        self.encoder, self.cross = encoder, cross
-
-    @classmethod
-    def find(cls) -> "_Peer | None":
-        try:
-            from sentence_transformers import CrossEncoder, SentenceTransformer
-        except ImportError:
-            return None
-        folder = str(find_backbone("embedded").folder)
-        return cls(SentenceTransformer(folder, device="cpu"), CrossEncoder(folder, num_labels=1, device="cpu"))
-
-    def encode(self, texts: list[str]) -> NDArray[np.float32]:
-        return np.asarray(self.encoder.encode(texts, normalize_embeddings=True, show_progress_bar=False))
-
-    def rank(self, query: str, texts: list[str]) -> NDArray[np.float32]:
-        return np.asarray(self.cross.predict([(query, text) for text in texts], show_progress_bar=False))

@@ -73,7 +73,7 @@ def bench_responding(
     for kind in kinds:
         progress(f"making a {kind}")
         model, words, _ = new_model(KINDS[kind], policy, seed=0, sample=list(texts[:256]))
-        scorer = make_scorer(model, words, device=device)
+        scorer = make_scorer(model, words, device=device, frozen=True)
         if isinstance(scorer, CrossScorer):
             assert isinstance(scorer.model, CrossEncoder), "it was made in torch"
             shapes[kind] = (0, scorer.model.backbone.dimension)

@@ -42,16 +42,28 @@ def bench_encode(
     texts: Texts = None,
     limit: Annotated[int, typer.Option(min=1, help="Use the first N texts.")] = 2000,
     pairs: Annotated[int, typer.Option(min=1, help="Candidates to re-rank.")] = 100,
+    backend: Annotated[
+        list[str] | None, typer.Option(help="Time an export beside torch: onnx, openvino; repeatable.")
+    ] = None,
+    model: Annotated[list[Path] | None, typer.Option(help="Time another model folder too; repeatable.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 3,
     threads: Threads = None,
     json_: Json = False,
 ) -> None:
     """Encoding in bulk, one context, and re-ranking: ours against the usual library, where it is installed."""
     from polyrank import bench
+    from polyrank.backends import read_backend
 
     _threads(threads)
     with console().status("measuring") as status:
-        found = bench.bench_encoding(_texts(texts)[:limit], n_pairs=pairs, repeats=repeats, progress=status.update)
+        found = bench.bench_encoding(
+            _texts(texts)[:limit],
+            n_pairs=pairs,
+            repeats=repeats,
+            backends=[read_backend(name) for name in backend or ()],
+            models=model or (),
+            progress=status.update,
+        )
     _show(found, json_, None, by="n")
 
 

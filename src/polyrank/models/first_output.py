@@ -1,0 +1,62 @@
+"""The last layer of a BERT for those who read only the first output: the same number, for a sixth of the layer's work.
+
+Attention of one output needs the keys and values of all, but only its own query, projection and feed-forward part.
+Shapes: B texts, T tokens, D dimensions, H heads.
+"""
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polyrank.models.backbone import Backbone
+from polyrank.models.bi_encoder import BiEncoder
+from polyrank.models.convert import Convert
+from polyrank.models.cross_encoder import CrossEncoder
+from polyrank.models.poly_encoder import PolyEncoder
+
+
+class FirstOutput(nn.Module):
+    """A BERT layer that computes its first output alone. For inference: there is no dropout.
+
+    Args:
+        layer: a ``BertLayer``.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer: Any = layer
+
+    def forward(self, hidden: Tensor, mask: Tensor | None = None, *_: object, **__: object) -> Tensor:
+        """``[B, 1, D]`` of ``hidden`` ``[B, T, D]`` and a mask ``[B, 1, 1 or T, T]``, added or boolean."""
+        own, first = self.layer.attention.self, hidden[:, :1]
+        query, key, value = (
+            projection(inputs).unflatten(-1, (-1, own.attention_head_size)).transpose(1, 2)
+            for projection, inputs in ((own.query, first), (own.key, hidden), (own.value, hidden))
+        )
+        mask = None if mask is None else mask[:, :, :1]
+        read = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=own.scaling)
+        attended = self.layer.attention.output(read.transpose(1, 2).flatten(2), first)
+        return self.layer.feed_forward_chunk(attended)  # type: ignore[no-any-return]  # untyped library
+
+
+def read_first_outputs_only(model: BiEncoder | PolyEncoder | CrossEncoder | Convert) -> None:
+    """Change the last layers of a model's BERTs wherever nothing but the first output is read. Others stay as they are.
+
+    Scores and vectors are the same. The model cannot be trained or saved afterwards.
+    """
+    if isinstance(model, CrossEncoder):
+        _shorten(model.backbone)
+    elif isinstance(model, BiEncoder | PolyEncoder) and model.reduction == "first":
+        if isinstance(model, BiEncoder):
+            _shorten(model.context_tower.backbone)
+        if isinstance(model, BiEncoder) or model.context_tower is not model.candidate_tower:
+            _shorten(model.candidate_tower.backbone)
+
+
+def _shorten(backbone: Backbone) -> None:
+    encoder: Any = getattr(backbone.network, "encoder", None)
+    if backbone.config.model_type != "bert" or backbone.config.is_decoder:
+        return
+    if not isinstance(encoder.layer[-1], FirstOutput):  # two towers may be one
+        encoder.layer[-1] = FirstOutput(encoder.layer[-1])
