@@ -304,8 +304,8 @@ train(recipe_from_dict(json.loads(sys.argv[1])), resume=True, report=report)
 def test_killed_and_resumed_equals_uninterrupted(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     def plan(name: str) -> Recipe:
         return recipe(
-            task, tiny_backbone, tmp_path / name, model=BI, partner=CROSS, checkpoint_steps=5, schedule="plateau", evaluate_per_epoch=1,
-            epochs=2, remine_epochs=1, remine_ranks=(1, 6),
+            task, tiny_backbone, tmp_path / name, model=BI, partner=CROSS, checkpoint_steps=5, schedule="plateau",
+            evaluate_per_epoch=1, epochs=2, remine_epochs=1, remine_ranks=(1, 6),
         )  # fmt: skip
 
     threads = torch.get_num_threads()
