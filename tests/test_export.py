@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from polyrank.architecture import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.artifacts import load_model, save_model
@@ -16,6 +17,7 @@ from polyrank.backends import check_export, export_folder, export_model, export_
 from polyrank.backends.fidelity import worst_cosine
 from polyrank.backends.folder import write_manifest
 from polyrank.backends.sessions import Backend, read_backend
+from polyrank.cli import app
 from polyrank.errors import ArtifactError, MissingExtraError, UsageError
 from polyrank.inference import CrossScorer, EncoderScorer, load_scorer
 from polyrank.models import new_model
@@ -217,15 +219,13 @@ def test_sentence_transformers_has_no_form_for_others(
     assert not (tmp_path / "st").exists()
 
 
-def test_the_command(cross: Path) -> None:
-    def run(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "polyrank", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, input=stdin, timeout=300, check=False)
-
-    found = run("export", str(cross), "--to", "onnx", "--check")
+def test_the_commands(cross: Path) -> None:
+    command = [sys.executable, "-m", "polyrank", "export", str(cross), "--to", "onnx", "--check"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert (found.returncode, "worst cosine to fp32" in found.stderr) == (0, True), found.stderr
     query = json.dumps({"context": ["hi"], "candidates": CANDIDATES})
-    scores = json.loads(run("rank", str(cross), "--backend", "onnx", stdin=query).stdout)["scores"]
+    answer = CliRunner().invoke(app, ["rank", str(cross), "--backend", "onnx"], input=query)
+    scores = json.loads(answer.stdout)["scores"]
     np.testing.assert_allclose(scores, load_scorer(cross).score([Context(("hi",))], [CANDIDATES])[0], atol=1e-4)
 
 

@@ -82,6 +82,15 @@ def token_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     return batches
 
 
+def tokens_per_batch(device: torch.device) -> int:
+    """Padded tokens that a batch should hold: on a CPU few, so that what passes between layers stays in its cache.
+
+    Measured on an AVX-512 core with a network of six layers and 384 dimensions: batches of 512 to 1,024 tokens take a
+    third less time than those of 4,096, whether texts have 15 tokens or pairs 135.
+    """
+    return 1024 if device.type == "cpu" else 16_384
+
+
 class EncoderScorer:
     """A Bi- or Poly-encoder or a ConveRT as an Encoder.
 
@@ -93,7 +102,7 @@ class EncoderScorer:
         fingerprint: what an index must match; empty while training.
         device: where to compute.
         dtype: of the large products; results are fp32.
-        max_tokens: padded tokens per batch.
+        max_tokens: padded tokens per batch; None: what suits the device.
     """
 
     max_remembered = 100_000
@@ -106,11 +115,12 @@ class EncoderScorer:
         fingerprint: str = "",
         device: torch.device | None = None,
         dtype: torch.dtype = torch.float32,
-        max_tokens: int = 4096,
+        max_tokens: int | None = None,
     ) -> None:
         self.device = device or torch.device("cpu")
         self.model, self.texts, self.fingerprint = model, texts, fingerprint
-        self.dtype, self.max_tokens, self.dimension = dtype, max_tokens, model.dimension
+        self.dtype, self.dimension = dtype, model.dimension
+        self.max_tokens = max_tokens or tokens_per_batch(self.device)
         self._remembered: dict[str, Floats] = {}
 
     def encode_contexts(self, contexts: Sequence[Context]) -> tuple[Floats, NDArray[np.bool_]]:
@@ -196,7 +206,7 @@ class CrossScorer:
         fingerprint: names the model; empty while training.
         device: where to compute.
         dtype: of the large products; results are fp32.
-        max_tokens: padded tokens per batch.
+        max_tokens: padded tokens per batch; None: what suits the device.
     """
 
     def __init__(
@@ -207,11 +217,11 @@ class CrossScorer:
         fingerprint: str = "",
         device: torch.device | None = None,
         dtype: torch.dtype = torch.float32,
-        max_tokens: int = 4096,
+        max_tokens: int | None = None,
     ) -> None:
         self.device = device or torch.device("cpu")
         self.model, self.texts, self.fingerprint = model, texts, fingerprint
-        self.dtype, self.max_tokens = dtype, max_tokens
+        self.dtype, self.max_tokens = dtype, max_tokens or tokens_per_batch(self.device)
 
     def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
