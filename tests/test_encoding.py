@@ -14,7 +14,7 @@ from conftest import WORDS
 from polyrank.architecture import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.inference import CrossScorer, EncoderScorer, make_scorer, token_batches
 from polyrank.models import Backbone, new_model
-from polyrank.models.first_output import FirstOutput
+from polyrank.models.first_output import FirstOutput, read_first_outputs_only
 from polyrank.records import Context
 from polyrank.text import Texts, load_subwords, pad
 
@@ -136,7 +136,8 @@ def test_a_last_layer_that_computes_only_what_is_read_gives_the_same_scores(
     contexts = [Context(("my wifi is down",)), Context(("hi", "please restart it", "did that"))]
     candidates = [["hello", "the light is red", ""], ["thanks " * 9, "too high"]]
     expected = scorer(tiny_backbone, config).score(contexts, candidates)
-    frozen = scorer(tiny_backbone, config, frozen=True)
+    frozen = scorer(tiny_backbone, config)
+    read_first_outputs_only(frozen.model)
     for found, right in zip(frozen.score(contexts, candidates), expected, strict=True):
         np.testing.assert_allclose(found, right, atol=1e-5)
     sides = ["backbone"] if kind is CrossConfig else ["context_tower", "candidate_tower"]

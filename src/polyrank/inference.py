@@ -257,10 +257,11 @@ def inference(model: nn.Module, device: torch.device, dtype: torch.dtype) -> Ite
 
 
 def freeze(model: Model, dtype: torch.dtype) -> torch.dtype:
-    """Make a model faster for good, at the price that it can be neither trained nor saved.
+    """Make a model faster in bf16 for good, at the price that it can be neither trained nor saved.
 
-    Where only the first output is read, the last layer computes no other. In bf16, the backbones' weights are held in
-    it, which beats converting them in every pass and takes half the memory; what is behind them stays fp32.
+    The backbones' weights are held in bf16, which beats converting them in every pass and takes half the memory; what
+    is behind them stays fp32. Where only the first output is read, the last layer computes no other. In fp32 nothing
+    changes: what is loaded scores bit for bit as what was saved.
 
     Args:
         model: to be changed.
@@ -270,9 +271,9 @@ def freeze(model: Model, dtype: torch.dtype) -> torch.dtype:
         The type that passes are still to be converted to: none, that is fp32, once the weights are in bf16. A ConveRT
         has weights of its own kind and is left as it is.
     """
-    read_first_outputs_only(model)
     if isinstance(model, Convert) or dtype == torch.float32:
         return dtype
+    read_first_outputs_only(model)
     for module in model.modules():
         if isinstance(module, Backbone):
             module.narrow()
