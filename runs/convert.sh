@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # A ConveRT from scratch on four corpora together, evaluated on each of their test parts, then fine-tuned on star.
 #   DATA=folder STEPS=updates TUNE_STEPS=updates ABLATION_STEPS=updates LIMIT=test-examples bash runs/convert.sh
-# PARTS chooses among multi, single, tuned and ablations. Writes WORK (runs/work/convert, not kept) and RESULTS
-# (runs/results/convert: NAME-SET.json, NAME.metrics.jsonl, NAME.size.json, kept).
+# PARTS chooses among multi, single, tuned and ablations. Writes runs/work/convert (not kept) and runs/results/convert
+# (NAME-SET.json, NAME.metrics.jsonl and NAME.size.json, kept).
 # Interrupted, it goes on where it was when it is started again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,15 +13,15 @@ ABLATION_STEPS=${ABLATION_STEPS:-500}
 LIMIT=${LIMIT:-1000}
 PARTS=${PARTS:-multi single tuned ablations}
 SETS=${SETS:-self-dialogue sgd star ubuntu-irc}
-WORK=$(realpath -m "${WORK:-runs/work/convert}")
-RESULTS=$(realpath -m "${RESULTS:-runs/results/convert}")
+WORK=runs/work/convert
+RESULTS=runs/results/convert
 mkdir -p "$WORK" "$RESULTS"
 [[ -e $WORK/data/valid.jsonl.gz ]] || python runs/convert_data.py "$DATA" "$WORK/data"
 
 train() { # NAME RECIPE [--set ...]
   local name=$1 recipe=$2
   shift 2
-  polyrank train "runs/recipes/$recipe.toml" --set "output=$WORK/$name" "$@" --threads 1 --resume
+  polyrank train "runs/recipes/$recipe.toml" --set "output=$PWD/$WORK/$name" "$@" --threads 1 --resume
   cp "$WORK/$name/metrics.jsonl" "$RESULTS/$name.metrics.jsonl"
   polyrank info "$WORK/$name/model" --json >"$RESULTS/$name.size.json"
 }
@@ -36,7 +36,7 @@ evaluate() { # NAME SETS
   done
 }
 
-everything=(--set "data.train=$WORK/data/train.jsonl.gz" --set "data.valid=$WORK/data/valid.jsonl.gz")
+everything=(--set "data.train=$PWD/$WORK/data/train.jsonl.gz" --set "data.valid=$PWD/$WORK/data/valid.jsonl.gz")
 star=(--set "data.train=$DATA/star/train.dialogues.jsonl.gz" --set data.speaker=agent --set "data.valid=$DATA/star/dev.jsonl.gz" --set data.max_valid=200)
 for part in $PARTS; do
   case $part in
