@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polyrank.errors import DataError, UsageError
-from polyrank.evaluation.plots import _figure
+from polyrank.evaluation.plots import new_figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def plot_curves(curves: Mapping[str, Sequence[Check]], path: Path, *, figure: st
         raise UsageError(f"no run has the validation figure {figure!r}; there are: {known}")
     by_epoch = all(check.epoch is not None for check in checks)
     scale = 1.0 if figure == "loss" else 100.0
-    canvas = _figure()
+    canvas = new_figure()
     axes = canvas.subplots()
     for name, curve in curves.items():
         shown = [check for check in curve if figure in check.figures]

@@ -11,7 +11,12 @@ from polyrank.evaluation.protocols import Evaluation
 from polyrank.evaluation.tables import breakdown
 
 
-def _figure(width: float = 7) -> Any:
+def new_figure(width: float = 7) -> Any:
+    """A matplotlib figure, 4 inches high.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -21,7 +26,7 @@ def _figure(width: float = 7) -> Any:
 
 def plot_breakdown(evaluations: Mapping[str, Evaluation], path: Path) -> None:
     """R@1 by the number of turns in the context, one line per scorer, with 95% intervals."""
-    figure = _figure()
+    figure = new_figure()
     axes = figure.subplots()
     for name, evaluation in evaluations.items():
         rows = breakdown(evaluation)
@@ -37,7 +42,7 @@ def plot_breakdown(evaluations: Mapping[str, Evaluation], path: Path) -> None:
 
 def plot_times(rows: Sequence[Mapping[str, Any]], by: str, path: Path) -> None:
     """Milliseconds against one column of a speed table, one line per form; both axes logarithmic."""
-    figure = _figure()
+    figure = new_figure()
     axes = figure.subplots()
     lines: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
@@ -51,7 +56,7 @@ def plot_times(rows: Sequence[Mapping[str, Any]], by: str, path: Path) -> None:
 
 def plot_stages(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """hits@1 and milliseconds against the length of the shortlist, side by side; dotted: the retriever alone."""
-    figure = _figure(width=11)
+    figure = new_figure(width=11)
     left, right = figure.subplots(1, 2)
     lines: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -75,7 +80,7 @@ def plot_stages(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def plot_coverage(curves: Mapping[str, Sequence[Point]], path: Path) -> None:
     """Precision against coverage, one line per scorer, with the lower end of its 95% interval."""
-    figure = _figure()
+    figure = new_figure()
     axes = figure.subplots()
     for name, curve in curves.items():
         coverage = [100 * point.coverage for point in curve]
@@ -88,7 +93,7 @@ def plot_coverage(curves: Mapping[str, Sequence[Point]], path: Path) -> None:
 
 def plot_training(metrics: Mapping[str, Path], path: Path) -> None:
     """Training loss and validation R@1 by step, one line per ``metrics.jsonl``."""
-    figure = _figure()
+    figure = new_figure()
     left, right = figure.subplots(1, 2)
     for name, file in metrics.items():
         records = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
