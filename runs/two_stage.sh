@@ -7,7 +7,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
 BUDGET=${BUDGET:-1920}
-LIMIT=${LIMIT:-200}
+LIMIT=${LIMIT:-100} # a Cross-encoder reads every shortlist anew
 SETS=${SETS:-ubuntu-irc medquad}
 
 for set in $SETS; do
@@ -22,5 +22,5 @@ for set in $SETS; do
   done
   polyrank bench stages "$DATA/$set/test.pool.jsonl.gz" --index "runs/work/$set/index/bi" --index "runs/work/$set/index/poly-64" \
     --lexical --rerank "runs/work/$set/cross/model" --ensemble none --ensemble z-score \
-    -n 10 -n 25 -n 50 -n 100 --limit "$LIMIT" --plot "runs/results/$set/stages.svg" --json >"runs/results/$set/stages.json"
+    -n 10 -n 25 -n 50 --limit "$LIMIT" --plot "runs/results/$set/stages.svg" --json >"runs/results/$set/stages.json"
 done
