@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Mutual learning against the same networks trained apart: the same examples, candidates and numbers of updates.
-#   DATA=folder BUDGET=contexts NEGATIVES=per-context EPOCHS=2 LIMIT=test-examples SETS="star ubuntu-irc" bash runs/mutual.sh
+#   DATA=folder BUDGET=contexts NEGATIVES=per-context EPOCHS=1 LIMIT=test-examples SETS="star ubuntu-irc" bash runs/mutual.sh
+# Both networks are first trained apart for WARM epochs (0: none), for an untrained re-ranker at T = 3 teaches nothing but
+# the uniform distribution; from there each goes on alone, and both together, for EPOCHS more.
 # EXTRA="--set train.alpha=2" changes the mutual run, whose results then go by TAG=name.
 # What is finished is not done again, and an interrupted training goes on; other budgets want another OUT=folder.
 # Writes runs/work/mutual/SET (not kept) and runs/results/mutual/SET (kept): one JSON per model, ensemble.json, curves.
@@ -9,8 +11,10 @@ cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
 OUT=$(realpath -m "${OUT:-$PWD}")
 BUDGET=${BUDGET:-960}
-NEGATIVES=${NEGATIVES:-8}
-EPOCHS=${EPOCHS:-2}
+NEGATIVES=${NEGATIVES:-4}
+TOKENS=${TOKENS:-64} # of a context; half as many of a candidate
+WARM=${WARM:-1}
+EPOCHS=${EPOCHS:-1}
 LIMIT=${LIMIT:-200} # a Cross-encoder reads each of 100 candidates of each example anew
 VALID=${VALID:-50}
 SETS=${SETS:-star ubuntu-irc}
@@ -27,14 +31,25 @@ for set in $SETS; do
     *) data=(--set "data.train=$DATA/$set/train.jsonl.gz") ;;
   esac
   common=("${data[@]}" --set "data.valid=$DATA/$set/dev.jsonl.gz" --set "data.max_valid=$VALID"
-    --set "data.max_train=$BUDGET" --set "train.n_negatives=$NEGATIVES" --set "train.epochs=$EPOCHS"
-    --set "train.evaluate_per_epoch=$CHECKS" --set train.checkpoint_steps=20 --resume)
+    --set "data.max_train=$BUDGET" --set "train.n_negatives=$NEGATIVES" --set "text.max_context_tokens=$TOKENS"
+    --set "text.max_candidate_tokens=$((TOKENS / 2))" --set train.checkpoint_steps=20 --resume)
+  later=("${common[@]}" --set "train.epochs=$EPOCHS" --set "train.evaluate_per_epoch=$CHECKS")
   # apart: the same recipe's networks, each alone, with the same lists
   alone=(--set train.method=listwise --set train.redraw_negatives=false --set train.batch_size=8 --set train.warmup_steps=20)
-  polyrank train runs/recipes/bi.toml "${common[@]}" "${alone[@]}" --set "output=$work/bi"
-  polyrank train runs/recipes/cross.toml "${common[@]}" "${alone[@]}" --set "output=$work/cross"
+  bi=() cross=() both=()
+  if ((WARM)); then
+    for model in bi cross; do
+      polyrank train "runs/recipes/$model.toml" "${common[@]}" "${alone[@]}" --set "train.epochs=$WARM" \
+        --set train.evaluate_per_epoch=1 --set "output=$work/warm-$model"
+    done
+    bi=(--set "train.init_from=$work/warm-bi/model")
+    cross=(--set "train.init_from=$work/warm-cross/model")
+    both=("${bi[@]}" --set "reranker.train.init_from=$work/warm-cross/model")
+  fi
+  polyrank train runs/recipes/bi.toml "${later[@]}" "${alone[@]}" "${bi[@]}" --set "output=$work/bi"
+  polyrank train runs/recipes/cross.toml "${later[@]}" "${alone[@]}" "${cross[@]}" --set "output=$work/cross"
   # shellcheck disable=SC2086  # EXTRA is several words
-  polyrank train runs/recipes/mutual.toml "${common[@]}" --set "output=$work/$TAG" $EXTRA
+  polyrank train runs/recipes/mutual.toml "${later[@]}" "${both[@]}" --set "output=$work/$TAG" $EXTRA
 
   declare -A folder=([bi]=$work/bi [cross]=$work/cross ["bi-$TAG"]=$work/$TAG/retriever ["cross-$TAG"]=$work/$TAG/reranker)
   for model in bi cross "bi-$TAG" "cross-$TAG"; do

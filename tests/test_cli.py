@@ -185,6 +185,7 @@ def test_import_writes_what_train_reads(tmp_path: Path) -> None:
         (["index", "info", "{folder}"], 4, "candidates.db"),
         (["respond", "{index}", "hi", "--model", "{cross}"], 2, "Cross-encoder"),
         (["import", "no-such-format", "{test}", "-o", "{folder}/y"], 2, "no-such-format"),
+        (["export", "{cross}", "--to", "foo"], 2, "choose onnx, openvino or sentence-transformers"),
         (["evaluate"], 2, "Missing argument"),
         (["nonsense"], 2, "nonsense"),
     ],

@@ -7,7 +7,7 @@ from polyrank.artifacts import Artifact, load_model
 from polyrank.backends.fidelity import MIN_COSINE, sample_texts, worst_cosine
 from polyrank.backends.folder import FILE, export_folder, open_export, read_manifest, write_manifest
 from polyrank.backends.graphs import write_graphs
-from polyrank.backends.sessions import Backend
+from polyrank.backends.sessions import Backend, check_installed
 from polyrank.durable import check_replaceable, new_folder
 from polyrank.errors import ArtifactError
 from polyrank.inference import make_scorer
@@ -31,9 +31,10 @@ def export_model(path: Path, backend: Backend, *, replace: bool = False) -> floa
 
     Raises:
         UsageError: there is an export already and ``replace`` is false, or it is a ConveRT.
-        MissingExtraError: the runtime is not installed.
+        MissingExtraError: a library is not installed.
         ArtifactError: the model is damaged, or the worst cosine is below 0.999.
     """
+    check_installed(backend)
     folder = export_folder(path, backend)
     check_replaceable(folder, ours=(FILE,), replace=replace)
     found = load_model(path)

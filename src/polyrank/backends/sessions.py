@@ -4,6 +4,7 @@ A session takes named int64 arrays and returns arrays that are the caller's own.
 threads at once.
 """
 
+import importlib.util
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from polyrank.errors import ArtifactError, MissingExtraError, UsageError
 from polyrank.models.exported import Run
 
 Backend = Literal["torch", "onnx", "openvino"]
+RUNTIME = {"onnx": "onnxruntime", "openvino": "openvino"}
 SUFFIX = {"onnx": ".onnx", "openvino": ".xml"}
 
 
@@ -30,6 +32,17 @@ def read_backend(name: str) -> Backend:
         if name == known:
             return known  # type: ignore[no-any-return]  # get_args forgets what the literals are
     raise UsageError(f"{name!r} is no backend; choose {', '.join(get_args(Backend))}")
+
+
+def check_installed(backend: Backend) -> None:
+    """Look for what making and running an export takes, before any work is done.
+
+    Raises:
+        MissingExtraError: a library is not installed.
+    """
+    for library in ("onnx", RUNTIME[backend]):  # every export is written as ONNX first
+        if importlib.util.find_spec(library) is None:
+            raise MissingExtraError(library, backend)
 
 
 def open_session(path: Path, backend: Backend, dtype: torch.dtype) -> Run:

@@ -29,9 +29,9 @@ def export(
         backends.export_to_sentence_transformers(model, output, replace=overwrite)
         talk(f"wrote {output}")
         return
+    if to not in ("onnx", "openvino"):
+        raise UsageError(f"there is no export to {to!r}; choose onnx, openvino or sentence-transformers")
     backend = backends.read_backend(to)
-    if backend == "torch":
-        raise UsageError("a model folder is for torch already; choose onnx, openvino or sentence-transformers")
     if output is not None:
         raise UsageError(
             f"a model folder keeps its {to} export itself, in {backends.export_folder(model, backend)}; leave out -o"

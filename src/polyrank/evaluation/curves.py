@@ -8,6 +8,8 @@ from pathlib import Path
 from polyrank.errors import DataError, UsageError
 from polyrank.evaluation.plots import new_figure
 
+INSIDE = ("*metrics.jsonl", "*/*metrics.jsonl", "*/*/*metrics.jsonl")  # a run; two networks or seeds; seeds of two networks
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -36,7 +38,7 @@ def read_curves(folders: Sequence[Path]) -> dict[str, list[Check]]:
     """
     curves: dict[str, list[Check]] = {}
     for folder in folders:
-        files = [folder] if folder.is_file() else sorted(folder.glob("**/*metrics.jsonl"))
+        files = [folder] if folder.is_file() else sorted(file for way in INSIDE for file in folder.glob(way))
         if not files:
             raise UsageError(f"{folder} holds no metrics.jsonl; give the output folder of a training")
         for file in files:
