@@ -8,7 +8,8 @@ from pathlib import Path
 from polyrank.errors import DataError, UsageError
 from polyrank.evaluation.plots import new_figure
 
-INSIDE = ("*metrics.jsonl", "*/*metrics.jsonl", "*/*/*metrics.jsonl")  # a run; two networks or seeds; seeds of two networks
+# a run; its two networks or its seeds; the networks of each seed
+INSIDE = ("*metrics.jsonl", "*/*metrics.jsonl", "*/*/*metrics.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
