@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from polyrank.errors import ArtifactError, DataError, UsageError
 from polyrank.index import open_index, write_index
 from polyrank.inference import Encoder
+from polyrank.packing import read_precision
 from polyrank.records import Candidate, Context
 from polyrank.retrieval import Retriever, build_index
 from polyrank.scores import scores
@@ -170,6 +171,26 @@ def test_replacing_an_index_encodes_only_new_texts(tmp_path: Path) -> None:
         want = Hashed().encode_candidates([c.text for c in changed])
         np.testing.assert_array_equal(index.blocks()[0].vectors, want)
     assert build_index(tmp_path / "i", Hashed("e" * 64), changed, model="m", overwrite=True) == 5
+    # vectors in fewer bits are taken for the same precision, and never for a finer one
+    again = [
+        build_index(tmp_path / "i", Hashed("e" * 64), changed, model="m", precision=precision, overwrite=True)
+        for precision in map(read_precision, ("int8", "int8", "bf16", "fp32", "fp32"))
+    ]
+    assert again == [0, 0, 5, 5, 0]
+
+
+def test_building_holds_the_vectors_of_one_part_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyrank import retrieval
+
+    monkeypatch.setattr(retrieval, "TEXTS_AT_A_TIME", 4)
+    texts = [f"reply {i % 7}" for i in range(30)]
+    encoder, sizes = Hashed(), list[int]()
+    encode = encoder.encode_candidates
+    encoder.encode_candidates = lambda texts: (sizes.append(len(texts)), encode(texts))[1]  # type: ignore[method-assign]
+    assert build_index(tmp_path / "i", encoder, [Candidate(f"{i}", t) for i, t in enumerate(texts)], model="m") == 7
+    assert (max(sizes), sum(sizes)) == (4, 7)
+    with open_index(tmp_path / "i") as index:
+        np.testing.assert_array_equal(index.blocks()[0].vectors, encode(texts))
 
 
 def test_a_retriever_follows_the_writer(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index.ann import build_ann
+from polyrank.packing import PackedVectors, pack
 from polyrank.scores import scores
 from polyrank.search import Found, kernels, score_rows, search
 from polyrank.search.scoring import mean_of, rounding_of_mean, spread_of, steepness, upper_bounds
@@ -23,21 +24,21 @@ Floats = NDArray[np.float32]
 D = 24
 
 
-def block(vectors: Floats, first: int = 0, alive: NDArray[np.bool_] | None = None) -> Any:
+def block(vectors: Floats | PackedVectors, first: int = 0, alive: NDArray[np.bool_] | None = None) -> Any:
     return SimpleNamespace(vectors=vectors, rows=np.arange(first, first + len(vectors)), alive=alive)
 
 
-def brute_force(context: Floats, mask: NDArray[np.bool_], blocks: list[Any], k: int) -> tuple[Any, Floats]:
-    """From the formula, in fp64."""
-    vectors = np.concatenate([b.vectors for b in blocks]).astype(np.float64)
+def brute_force(context: Floats, mask: NDArray[np.bool_], blocks: list[Any], k: int) -> tuple[Any, Floats, Any]:
+    """From the formula, in fp64; and how large the products are whose differences the scores are."""
+    vectors = np.concatenate([b.vectors[:] for b in blocks]).astype(np.float64)
     rows = np.concatenate([b.rows for b in blocks])
     alive = np.concatenate([np.ones(len(b.rows), bool) if b.alive is None else b.alive for b in blocks])
     products = vectors @ context[mask].astype(np.float64).T
     weights = np.exp(products - products.max(1, keepdims=True))
     result = ((weights * products).sum(1) / weights.sum(1)).astype(np.float32)
-    rows, result = rows[alive], result[alive]
+    rows, result, size = rows[alive], result[alive], np.abs(products).max(1)[alive]
     order = np.lexsort((rows, -result))[:k]
-    return rows[order], result[order]
+    return rows[order], result[order], size[order]
 
 
 @dataclass
@@ -84,7 +85,8 @@ def cases(draw: st.DrawFn) -> Case:
     blocks, first = [], draw(st.sampled_from([0, 10]))
     for n in draw(st.lists(st.sampled_from([0, 1, 7, 300, 2500, 6000]), min_size=0, max_size=3)):
         alive = rng.random(n) < draw(st.sampled_from([0.0, 0.3, 0.9])) if draw(st.booleans()) else None
-        blocks.append(block(POOLS[draw(st.sampled_from(sorted(POOLS)))](rng, n), first, alive))
+        vectors = POOLS[draw(st.sampled_from(sorted(POOLS)))](rng, n)
+        blocks.append(block(pack(vectors, draw(st.sampled_from(["fp32", "bf16", "int8"]))), first, alive))
         first += n + 3
     return Case(contexts, mask, blocks, draw(st.sampled_from([1, 2, 10, 400])))
 
@@ -92,16 +94,21 @@ def cases(draw: st.DrawFn) -> Case:
 def same(found: list[Found], case: Case, *, close: bool = False) -> None:
     """Equal to brute force; rows whose fp64 scores round apart by one bit may change places."""
     for i, one in enumerate(found):
-        rows, truth = brute_force(case.contexts[i], case.mask[i], case.blocks, case.k) if case.blocks else ([], [])
+        nothing = np.zeros(0, np.float32)
+        rows, truth, size = (
+            brute_force(case.contexts[i], case.mask[i], case.blocks, case.k) if case.blocks else (nothing,) * 3
+        )
         assert one.exact
-        np.testing.assert_allclose(one.scores, truth, rtol=2e-7, atol=1e-30)
+        assert one.scores.shape == truth.shape
+        off = np.abs(one.scores.astype(np.float64) - truth)
+        assert (off <= 2e-7 * np.abs(truth) + 1e-15 * size + 1e-30).all()
         if not np.array_equal(one.rows, rows):
             np.testing.assert_array_equal(one.scores, score_all(case, i, one.rows))
             assert len(set(one.rows.tolist())) == len(rows)
 
 
 def score_all(case: Case, i: int, rows: NDArray[np.int64]) -> Floats:
-    vectors = {r: v for b in case.blocks for r, v in zip(b.rows.tolist(), b.vectors, strict=True)}
+    vectors = {r: v for b in case.blocks for r, v in zip(b.rows.tolist(), b.vectors[:], strict=True)}
     return score_rows(case.contexts[i], case.mask[i], np.array([vectors[r] for r in rows.tolist()], np.float32))
 
 
@@ -168,7 +175,7 @@ def test_scores_are_those_of_the_one_scoring_function(case: Case) -> None:
     found = search(case.contexts, case.mask, case.blocks, case.k, mode="exact")
     for i, one in enumerate(found):
         if len(one.rows):
-            vectors = {r: v for b in case.blocks for r, v in zip(b.rows.tolist(), b.vectors, strict=True)}
+            vectors = {r: v for b in case.blocks for r, v in zip(b.rows.tolist(), b.vectors[:], strict=True)}
             mine = np.array([vectors[r] for r in one.rows.tolist()], np.float32)
             theirs = scores(*map(torch.from_numpy, (case.contexts[i : i + 1], mine[None], case.mask[i : i + 1])))
             scale = np.linalg.norm(mine, axis=1).max() * np.linalg.norm(case.contexts[i], axis=1).max()
@@ -242,6 +249,24 @@ def test_read_only_memory_maps_are_searched_where_they_lie(tmp_path: Any) -> Non
     case = Case(contexts, np.ones((1, 9), bool), [block(mapped)], 5)
     same(search(contexts, case.mask, case.blocks, 5), case)
     np.testing.assert_array_equal(mapped, pool)
+
+
+def test_codes_that_are_stored_are_searched_where_they_lie() -> None:
+    """No copy in memory, and the same answers as from the numbers that they stand for."""
+    rng = np.random.default_rng(5)
+    stored = pack(rng.standard_normal((5000, 64), np.float32), "int8")
+    assert isinstance(stored, PackedVectors)
+    codes = kernels.codes_of(stored)
+    assert codes.values.base is stored.values or codes.values is stored.values
+    assert codes.scales is stored.scales
+    contexts = rng.standard_normal((1, 1, 64), np.float32) + 0.05 * rng.standard_normal((2, 16, 64), np.float32)
+    mask = np.ones((2, 16), np.bool_)
+    plain = search(contexts, mask, [block(stored[:])], 10, mode="exact")
+    for compiled in (True, False):
+        for one, other in zip(search(contexts, mask, [block(stored)], 10, compiled=compiled), plain, strict=True):
+            np.testing.assert_array_equal(one.rows, other.rows)
+            np.testing.assert_array_equal(one.scores, other.scores)
+            assert one.n_scored < 5000
 
 
 def test_wide_products_make_no_denormal_numbers() -> None:

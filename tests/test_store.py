@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 from polyrank.errors import ArtifactError, DataError, LockedError, PolyrankError, UsageError
-from polyrank.index import Index, Writer, open_index, verify_index, write_index
+from polyrank.index import Index, Writer, open_index, store, verify_index, write_index
 from polyrank.index import writer as writer_module
 from polyrank.index.lock import LOCK
 from polyrank.index.store import FILE
+from polyrank.packing import Precision, pack
 from polyrank.records import Candidate
 from polyrank.search import search
 
@@ -35,19 +36,24 @@ def candidate(name: str, version: int = 0) -> Candidate:
     return Candidate(name, f"text of {name}, version {version}", {"version": version})
 
 
-def small(path: Path, n: int = 3) -> Path:
+def stored(at: np.ndarray, precision: Precision) -> tuple[float, ...]:
+    """What an index holds of a vector."""
+    return tuple(pack(at[None].astype(np.float32), precision)[:][0].tolist())
+
+
+def small(path: Path, n: int = 3, precision: Precision = "fp32") -> Path:
     pool = [candidate(f"c{i}") for i in range(n)]
     vectors = np.stack([vector(i) for i in range(n)]) if n else np.zeros((0, D), np.float32)
-    write_index(path, pool, vectors, fingerprint="f" * 64, model="somewhere")
+    write_index(path, pool, vectors, fingerprint="f" * 64, model="somewhere", precision=precision)
     return path
 
 
 def content(index: Index) -> dict[str, tuple[Candidate, tuple[float, ...]]]:
     """All that an index says: candidates by id, with the vectors that a search would see."""
     vectors = {
-        int(row): tuple(block.vectors[i].tolist())
+        int(row): tuple(at.tolist())
         for block in index.blocks()
-        for i, row in enumerate(block.rows)
+        for i, (row, at) in enumerate(zip(block.rows, block.vectors[:], strict=True))
         if block.alive is None or block.alive[i]
     }
     rows = sorted(vectors)
@@ -67,16 +73,16 @@ class StoreMachine(RuleBasedStateMachine):
         import tempfile
 
         self.folder = Path(tempfile.mkdtemp())
-        self.path = small(self.folder / "i", 2)
+
+    @initialize(target=names, precision=st.sampled_from(get_args(Precision)))
+    def known(self, precision: Precision) -> Any:
+        self.precision, self.version = precision, 0
+        self.path = small(self.folder / "i", 2, precision)
         self.want: dict[str, tuple[Candidate, tuple[float, ...]]] = {
-            f"c{i}": (candidate(f"c{i}"), tuple(vector(i).tolist())) for i in range(2)
+            f"c{i}": (candidate(f"c{i}"), stored(vector(i), precision)) for i in range(2)
         }
         self.writer = Writer(self.path)
         self.reader = open_index(self.path)
-        self.version = 0
-
-    @initialize(target=names)
-    def known(self) -> Any:
         return multiple("c0", "c1")
 
     @rule(target=names, chosen=st.lists(st.sampled_from([f"n{i}" for i in range(8)]), max_size=4, unique=True))
@@ -91,7 +97,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.writer.change == before
         else:
             self.writer.add(new, vectors.astype(np.float32))
-            self.want |= {c.id: (c, tuple(v.tolist())) for c, v in zip(new, vectors, strict=True)}
+            self.want |= {c.id: (c, stored(v, self.precision)) for c, v in zip(new, vectors, strict=True)}
         return multiple(*chosen)
 
     @rule(name=names)
@@ -99,7 +105,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.version += 1
         new, at = candidate(name, self.version), vector(1000 * self.version)
         self.writer.add([new], at[None], replace=True)
-        self.want[name] = (new, tuple(at.tolist()))
+        self.want[name] = (new, stored(at, self.precision))
 
     @rule(chosen=st.lists(names, max_size=3))
     def remove(self, chosen: list[str]) -> None:
@@ -271,6 +277,7 @@ def test_a_reader_in_another_process_sees_each_acknowledged_batch(tmp_path: Path
     code = """
 import sys, numpy as np
 from polyrank.index import Writer
+from polyrank.packing import Precision, pack
 from polyrank.records import Candidate
 with Writer(sys.argv[1]) as writer:
     for line in sys.stdin:
@@ -398,7 +405,7 @@ def test_what_is_newer_or_anothers_is_refused_untouched(tmp_path: Path) -> None:
     connection.close()
     before = (path / FILE).read_bytes()
     for attempt in (open_index, Writer):
-        with pytest.raises(ArtifactError, match=r"in format 99, this reads up to 2; upgrade"):
+        with pytest.raises(ArtifactError, match=r"in format 99, this reads up to 3; upgrade"):
             attempt(path)
     assert (path / FILE).read_bytes() == before
 
@@ -419,6 +426,61 @@ def test_a_million_rows_would_not_be_held_in_memory(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="give one for each"):
         write_index(tmp_path / "j", [candidate(f"c{i}") for i in range(6)], short, fingerprint="f", model="m")
     assert not (tmp_path / "j").exists()
+
+
+@pytest.mark.parametrize(("precision", "share"), [("fp32", 1.0), ("bf16", 0.5), ("int8", 68 / 256)])
+def test_a_precision_is_kept_and_takes_its_room(tmp_path: Path, precision: Precision, share: float) -> None:
+    """Stored, compacted, copied and written from an index's own vectors, they are the same bits."""
+    n, d = 500, 64
+    vectors = np.random.default_rng(1).normal(size=(n, d)).astype(np.float32)
+    pool, path = [candidate(f"c{i}") for i in range(n)], tmp_path / "i"
+    write_index(path, pool, vectors, fingerprint="f", model="m", precision=precision)
+    want = pack(vectors, precision)[:]
+    with Writer(path) as writer:
+        writer.add([candidate("more")], vectors[:1])
+        with open_index(path) as index:
+            assert (index.precision, index.info()["precision"]) == (precision, precision)
+            assert index.info()["bytes"]["vectors"] == (n + 1) * d * 4 * share
+            first, second = index.blocks()
+            np.testing.assert_array_equal(first.vectors[:], want)
+            np.testing.assert_array_equal(second.vectors, want[:1])
+        writer.compact()
+        writer.snapshot(tmp_path / "copy")
+    with open_index(tmp_path / "copy") as index:
+        (block,) = index.blocks()
+        np.testing.assert_array_equal(block.vectors[:], np.concatenate([want, want[:1]]))
+        write_index(tmp_path / "again", pool, block.vectors[:n], fingerprint="f", model="m", precision=precision)
+    with open_index(tmp_path / "again") as index:
+        np.testing.assert_array_equal(index.blocks()[0].vectors[:], want)
+    (matrix,) = path.glob("matrix-*")
+    assert sum(p.stat().st_size for p in matrix.glob("*s.npy")) < (n + 1) * (d * 4 * share + 8) + 400
+    assert verify_index(path) == []
+    for part in matrix.glob("*.npy"):
+        data = part.read_bytes()
+        part.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+        with pytest.raises(ArtifactError, match=f"{part.name} is damaged"):
+            open_index(path)
+        part.write_bytes(data)
+
+
+def test_an_index_of_the_format_before_is_read_and_brought_up_to_date(tmp_path: Path) -> None:
+    path = small(tmp_path / "i")
+    connection = sqlite3.connect(path / FILE)
+    values = dict(connection.execute("SELECT key, value FROM meta"))
+    del values["precision"], values["checksum"]
+    values["format"] = "2"
+    values["checksum"] = store._checksum(values)
+    connection.execute("DELETE FROM meta")
+    connection.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
+    connection.commit()
+    connection.close()
+    with open_index(path) as index:
+        assert (index.info()["format"], index.precision, len(content(index))) == (2, "fp32", 3)
+    with Writer(path) as writer:
+        writer.remove(["c0"])
+    with open_index(path) as index:
+        assert (index.info()["format"], len(content(index))) == (3, 2)
+    assert verify_index(path) == []
 
 
 @pytest.mark.parametrize("kind", ["flat", "sq8", "hnsw", "auto"])

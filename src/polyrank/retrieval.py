@@ -1,5 +1,6 @@
 """Retrievers: a context in, ranked replies out. Dense search over an index, or lexical search over candidates."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from polyrank.index.checks import check_candidates
 from polyrank.index.reader import check_fingerprint
 from polyrank.index.writer import OURS
 from polyrank.inference import Encoder
+from polyrank.packing import Precision
 from polyrank.records import Candidate, Context, Ranked
 from polyrank.search import Found, Mode, search
 
@@ -127,10 +129,11 @@ def build_index(
     *,
     model: str,
     ann: str = "",
+    precision: Precision = "fp32",
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> int:
-    """Encode candidates, equal texts once, and write them as an index.
+    """Encode candidates, equal texts once, and write them as an index. Vectors are written as they come.
 
     Where an index of the same encoder is replaced, its vectors are taken over: only new texts are encoded.
 
@@ -140,6 +143,7 @@ def build_index(
         candidates: with distinct ids and texts that are not empty.
         model: where the encoder's folder is.
         ann: see ``write_index``.
+        precision: see ``write_index``; vectors of a replaced index that rounds more are not taken over.
         overwrite: whether an existing index may be replaced.
         progress: told how many distinct texts are encoded, and of how many.
 
@@ -154,20 +158,47 @@ def build_index(
     place = Path(path)
     check_replaceable(place, ours=OURS, replace=overwrite)
     check_candidates(candidates)
-    known = _known_vectors(place, encoder) if place.exists() else None
-    places = {text: i for i, text in enumerate(dict.fromkeys(c.text for c in candidates))}
-    new = [text for text in places if known is None or text not in known]
-    vectors = np.empty((len(places), encoder.dimension), np.float32)
-    for text in places:
-        if known is not None and text in known:
-            vectors[places[text]] = known[text]
-    for part in _parts(new, progress):
-        vectors[[places[text] for text in part]] = encoder.encode_candidates(part)
-    rows = np.array([places[c.text] for c in candidates], np.intp)
+    known = _known_vectors(place, encoder, precision) if place.exists() else None
+    left = Counter(candidate.text for candidate in candidates)  # how often each text is still to come
+    new = [text for text in left if known is None or text not in known]
     write_index(
-        place, candidates, vectors[rows], fingerprint=encoder.fingerprint, model=model, ann=ann, overwrite=overwrite
+        place,
+        candidates,
+        _vectors([candidate.text for candidate in candidates], encoder, known, left, len(new), progress),
+        fingerprint=encoder.fingerprint,
+        model=model,
+        ann=ann,
+        precision=precision,
+        overwrite=overwrite,
     )
     return len(new)
+
+
+def _vectors(
+    texts: Sequence[str],
+    encoder: Encoder,
+    known: KnownVectors | None,
+    left: Counter[str],
+    n_new: int,
+    progress: Progress | None,
+) -> Iterator[NDArray[np.float32]]:
+    """Vectors of texts in their order, in parts; only those of texts that come again are held."""
+    held: dict[str, NDArray[np.float32]] = {}
+    n_encoded = 0
+    for start in range(0, max(len(texts), 1), TEXTS_AT_A_TIME):
+        part = texts[start : start + TEXTS_AT_A_TIME]
+        new = [text for text in dict.fromkeys(part) if text not in held and (known is None or text not in known)]
+        held.update(zip(new, encoder.encode_candidates(new), strict=True))
+        vectors = np.empty((len(part), encoder.dimension), np.float32)
+        for row, text in enumerate(part):
+            vectors[row] = held[text] if text in held or known is None else known[text]
+            left[text] -= 1
+            if not left[text]:
+                held.pop(text, None)
+        n_encoded += len(new)
+        if progress and new:
+            progress(n_encoded, n_new)
+        yield vectors
 
 
 def add_to_index(
@@ -211,10 +242,10 @@ def _parts(texts: Sequence[str], progress: Progress | None) -> Iterator[Sequence
             progress(start + len(part), len(texts))
 
 
-def _known_vectors(path: Path, encoder: Encoder) -> KnownVectors | None:
-    """Those of an earlier index of the same encoder; a damaged one is worth nothing."""
+def _known_vectors(path: Path, encoder: Encoder, precision: Precision) -> KnownVectors | None:
+    """Those of an earlier index of the same encoder; a damaged one, or one that rounds more, is worth nothing."""
     try:
         with open_index(path, fingerprint=encoder.fingerprint) as index:
-            return KnownVectors(index)
+            return KnownVectors(index) if index.precision in ("fp32", precision) else None
     except ArtifactError:
         return None

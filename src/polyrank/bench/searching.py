@@ -16,7 +16,8 @@ import numpy as np
 
 from polyrank.bench.machine import describe_machine
 from polyrank.bench.scoring import make_inputs
-from polyrank.index import Writer, open_index, write_index
+from polyrank.index import Block, Writer, open_index, write_index
+from polyrank.packing import Precision
 from polyrank.records import Candidate
 from polyrank.search import Mode, search
 
@@ -31,6 +32,7 @@ def bench_searching(
     d: int = 384,
     m: int = 64,
     ann: str = "auto",
+    precision: Precision = "fp32",
     n_queries: int = 5,
     folder: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
@@ -42,6 +44,7 @@ def bench_searching(
         d: dimensions.
         m: context vectors; 1 for a Bi-encoder.
         ann: kind of inner-product index, see ``polyrank.index.ann``; "none": certified and approximate searches scan.
+        precision: of the stored vectors; "exact" is then of the rounded ones, recall always of those in fp32.
         n_queries: contexts searched in each mode.
         folder: where to build; None: a temporary place.
         progress: told what comes next.
@@ -54,17 +57,19 @@ def bench_searching(
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         for n in sizes:
-            rows += _one_size(Path(temporary) / str(n), n, d, m, "" if ann == "none" else ann, n_queries, progress)
+            rows += _one_size(
+                Path(temporary) / str(n), n, d, m, "" if ann == "none" else ann, precision, n_queries, progress
+            )
     return {"machine": describe_machine(), "rows": rows}
 
 
 def _one_size(
-    path: Path, n: int, d: int, m: int, ann: str, n_queries: int, progress: Callable[[str], None]
+    path: Path, n: int, d: int, m: int, ann: str, precision: Precision, n_queries: int, progress: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
 
     def row(what: str, seconds: float, **more: Any) -> None:
-        form = ann or "scan"
+        form = f"{ann or 'scan'} {precision}"
         rows.append({"what": what, "n": n, "d": d, "m": m, "form": form, "ms": round(1e3 * seconds, 3), **more})
 
     progress(f"building {n:,} candidates")
@@ -73,15 +78,15 @@ def _one_size(
     pool = [Candidate(f"c{i}", f"reply number {i}") for i in range(n)]
     started = perf_counter()
     parts = (vectors[i : i + ROWS_AT_A_TIME] for i in range(0, n, ROWS_AT_A_TIME))
-    write_index(path, pool, parts, fingerprint="bench", model="bench", ann=ann)
+    write_index(path, pool, parts, fingerprint="bench", model="bench", ann=ann, precision=precision)
     row("build", perf_counter() - started, bytes=sum(p.stat().st_size for p in path.rglob("*") if p.is_file()))
-    del vectors, pool
+    mask, whole = np.ones((1, m), np.bool_), Block(vectors, np.arange(1, n + 1))  # rows are counted from 1
+    truth = [search(c[None], mask, [whole], K, mode="exact")[0].rows.tolist() for c in contexts]
+    del vectors, pool, whole
     started = perf_counter()
     index = open_index(path)
     row("open", perf_counter() - started)
-    mask = np.ones((1, m), np.bool_)
     blocks, indexes = index.view()
-    truth = [search(c[None], mask, blocks, K, mode="exact")[0].rows.tolist() for c in contexts]
     exact_seconds = 0.0
     for mode in MODES:
         progress(f"{mode} search of {n:,}")

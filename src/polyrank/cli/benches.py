@@ -102,6 +102,7 @@ def bench_search(
     d: Annotated[int, typer.Option("-d", min=1, help="Dimensions.")] = 384,
     m: Annotated[int, typer.Option("-m", min=1, help="Context vectors.")] = 64,
     ann: Annotated[str, typer.Option(help="auto, flat, sq8, ivfpq, hnsw, or none.")] = "none",
+    precision: Annotated[str, typer.Option(help="Vectors are stored in fp32, bf16 or int8.")] = "fp32",
     folder: Annotated[Path | None, typer.Option(help="Where to build indexes; needs room.")] = None,
     threads: Threads = None,
     json_: Json = False,
@@ -109,11 +110,18 @@ def bench_search(
 ) -> None:
     """A stored index: building, opening, searching in each mode, adding and removing while it is searched."""
     from polyrank import bench
+    from polyrank.packing import read_precision
 
     _threads(threads)
     with console().status("measuring") as status:
         found = bench.bench_searching(
-            sizes=n or (10_000, 100_000), d=d, m=m, ann=ann, folder=folder, progress=status.update
+            sizes=n or (10_000, 100_000),
+            d=d,
+            m=m,
+            ann=ann,
+            precision=read_precision(precision),
+            folder=folder,
+            progress=status.update,
         )
     _show(found, json_, plot, by="n")
 

@@ -29,6 +29,9 @@ def index_build(
     ann: Annotated[
         str, typer.Option(help="For certified and approximate search: auto, flat, sq8, ivfpq, hnsw, or none.")
     ] = "none",
+    precision: Annotated[
+        str, typer.Option(help="Vectors are stored in fp32, bf16 (half the room) or int8 (about a quarter).")
+    ] = "fp32",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier index.")] = False,
     device: Device = "auto",
     backend: Runtime = "torch",
@@ -36,15 +39,23 @@ def index_build(
     """Encode candidates once and write them as an index. Replacing one, only new texts are encoded."""
     from polyrank.backends import read_backend
     from polyrank.data import read_pool
+    from polyrank.packing import read_precision
     from polyrank.retrieval import build_index
     from polyrank.scorers import load_encoder
 
-    kind = "" if ann == "none" else ann
+    kind, stored = "" if ann == "none" else ann, read_precision(precision)
     encoder = load_encoder(model, device=device, backend=read_backend(backend))
     found = read_pool(candidates)
     with _progress() as progress:
         n = build_index(
-            output, encoder, found, model=str(model.resolve()), ann=kind, overwrite=overwrite, progress=progress
+            output,
+            encoder,
+            found,
+            model=str(model.resolve()),
+            ann=kind,
+            precision=stored,
+            overwrite=overwrite,
+            progress=progress,
         )
     talk(f"{output}: {len(found):,} candidates of dimension {encoder.dimension}, {n:,} texts encoded")
 

@@ -1,7 +1,8 @@
 """The matrix of an index: the vectors of its live rows in one file to be mapped. Derived, checked, disposable.
 
-vectors.npy float32 [N, D]; rows.npy int64 [N], ascending; products.ann, where one is wanted, an inner-product index of
-the vectors; manifest.json what they are of, with SHA-256s. No torch.
+vectors.npy [N, D], in float32, bf16 (as uint16) or int8, which has scales.npy float32 [N] beside it; rows.npy int64
+[N], ascending; products.ann, where one is wanted, an inner-product index of the vectors; manifest.json what they are
+of, with SHA-256s. No torch.
 """
 
 import hashlib
@@ -10,6 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,9 +23,11 @@ from polyrank.errors import ArtifactError, MissingExtraError
 from polyrank.index.ann import CODES_FROM, Ann, build_ann, read_ann
 from polyrank.index.checks import Vectors
 from polyrank.index.store import Meta
+from polyrank.packing import PackedVectors, from_rows, pack
 
 ANN = "products.ann"
 ROWS_AT_A_TIME = 4096
+KINDS = {"fp32": "<f4", "bf16": "<u2", "int8": "|i1"}
 REMEDY = "run polyrank index compact, which makes it again"
 
 
@@ -32,12 +36,12 @@ class Block:
     """Vectors to search.
 
     Args:
-        vectors: ``[n, D]``, read-only.
+        vectors: ``[n, D]``, read-only; fp32 when some of them are taken.
         rows: ``[n]``, the rows that they are of, ascending.
         alive: ``[n]``, false where a row was removed since; None: all are live.
     """
 
-    vectors: Vectors
+    vectors: Vectors | PackedVectors
     rows: NDArray[np.int64]
     alive: NDArray[np.bool_] | None = None
 
@@ -59,12 +63,12 @@ class Matrix:
     digest: int
 
 
-def write_matrix(path: Path, rows: Iterable[tuple[int, Vectors]], meta: Meta) -> None:
+def write_matrix(path: Path, rows: Iterable[tuple[int, bytes]], meta: Meta) -> None:
     """Write a matrix folder, whole and durable or not at all; memory does not grow with N.
 
     Args:
         path: the folder to make.
-        rows: numbers, ascending, and vectors ``[D]``, of all live candidates.
+        rows: numbers, ascending, and stored vectors, of all live candidates.
         meta: of the index; where it names a kind of inner-product index, that is built as well.
 
     Raises:
@@ -73,19 +77,24 @@ def write_matrix(path: Path, rows: Iterable[tuple[int, Vectors]], meta: Meta) ->
     """
     n, dimension = meta.n, meta.dimension
     with new_folder(path) as folder:
-        numbers = np.empty(n, "<i8")
+        numbers, count, parts = np.empty(n, "<i8"), 0, ["vectors.npy", "rows.npy"]
+        scales = np.empty(n if meta.precision == "int8" else 0, "<f4")
         with (folder / "vectors.npy").open("wb") as stream:
-            np.lib.format.write_array_header_1_0(stream, _header("<f4", (n, dimension)))
-            buffer, count = np.empty((ROWS_AT_A_TIME, dimension), "<f4"), 0
-            for count, (number, vector) in enumerate(rows, 1):
-                numbers[count - 1], buffer[(count - 1) % ROWS_AT_A_TIME] = number, vector
-                if count % ROWS_AT_A_TIME == 0:
-                    stream.write(buffer.tobytes())
-            stream.write(buffer[: count % ROWS_AT_A_TIME].tobytes())
+            np.lib.format.write_array_header_1_0(stream, _header(KINDS[meta.precision], (n, dimension)))
+            remaining = iter(rows)
+            while part := list(islice(remaining, ROWS_AT_A_TIME)):
+                # what was stored is packed to the same bits again
+                packed = pack(from_rows([vector for _, vector in part], meta.precision), meta.precision)
+                here = slice(count, count := count + len(part))
+                numbers[here] = [number for number, _ in part]
+                if isinstance(packed, PackedVectors) and packed.scales is not None:
+                    scales[here] = packed.scales
+                stream.write((packed.values if isinstance(packed, PackedVectors) else packed).tobytes())
         assert count == n, "the caller counts its rows"
-        with (folder / "rows.npy").open("wb") as stream:
-            np.lib.format.write_array_header_1_0(stream, _header("<i8", numbers.shape))
-            stream.write(numbers.tobytes())
+        _write_array(folder / "rows.npy", numbers)
+        if meta.precision == "int8":
+            _write_array(folder / "scales.npy", scales)
+            parts.append("scales.npy")
         document: dict[str, Any] = {
             "change": meta.change,
             "digest": str(meta.digest),
@@ -93,11 +102,12 @@ def write_matrix(path: Path, rows: Iterable[tuple[int, Vectors]], meta: Meta) ->
             "dimension": dimension,
             "files": {},
         }
-        parts = ["vectors.npy", "rows.npy"]
         if meta.ann and n:
             # codes cannot be learnt from a few vectors, and a few are scanned in no time
             kind = meta.ann if n >= CODES_FROM or meta.ann == "hnsw" else "flat"
-            build_ann(np.load(folder / "vectors.npy", mmap_mode="r"), kind).write(folder / ANN)  # type: ignore[arg-type]
+            with (folder / "vectors.npy").open("rb") as stream:
+                vectors = _as_vectors(_map(stream), scales)
+            build_ann(vectors, kind).write(folder / ANN)  # type: ignore[arg-type]  # checked there
             parts.append(ANN)
         for name in parts:
             with (folder / name).open("rb") as stream:
@@ -105,6 +115,12 @@ def write_matrix(path: Path, rows: Iterable[tuple[int, Vectors]], meta: Meta) ->
             document["files"][name] = {"bytes": (folder / name).stat().st_size, "sha256": sha256}
         document["checksum"] = _checksum(document)
         (folder / "manifest.json").write_bytes(_canonical(document))
+
+
+def _write_array(path: Path, array: NDArray[Any]) -> None:
+    with path.open("wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, _header(array.dtype.str, array.shape))
+        stream.write(array.tobytes())
 
 
 def _header(kind: str, shape: tuple[int, ...]) -> dict[str, Any]:
@@ -122,12 +138,16 @@ def open_matrix(path: Path) -> Matrix:
     with verified(path, "rows.npy", document) as stream:
         rows = np.lib.format.read_array(stream, allow_pickle=False)
     with verified(path, "vectors.npy", document) as stream:
-        vectors = _map(stream)
+        values = _map(stream)
+    scales = np.empty(0, "<f4")
+    if "scales.npy" in document["files"]:
+        with verified(path, "scales.npy", document) as stream:
+            scales = np.lib.format.read_array(stream, allow_pickle=False)
     ann = None
     if ANN in document["files"]:
         with verified(path, ANN, document) as stream, suppress(MissingExtraError):  # who lacks the library scans
             ann = read_ann(stream.read())
-    return Matrix(Block(vectors, rows), ann, document["change"], int(document["digest"]))
+    return Matrix(Block(_as_vectors(values, scales), rows), ann, document["change"], int(document["digest"]))
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
@@ -179,12 +199,18 @@ def verified(path: Path, name: str, document: dict[str, Any]) -> Iterator[Binary
         yield stream
 
 
-def _map(stream: BinaryIO) -> Vectors:
+def _as_vectors(values: NDArray[Any], scales: Vectors) -> Vectors | PackedVectors:
+    if values.dtype == np.float32:
+        return values
+    return PackedVectors(values, scales if values.dtype == np.int8 else None)
+
+
+def _map(stream: BinaryIO) -> NDArray[Any]:
     """The array of an open .npy file, in memory only where it is looked at."""
     np.lib.format.read_magic(stream)
     shape, _, kind = np.lib.format.read_array_header_1_0(stream)
     if 0 in shape:  # an empty array cannot be mapped
-        return np.zeros(shape, np.float32)
+        return np.zeros(shape, kind)
     return np.memmap(stream, kind, "r", stream.tell(), shape)
 
 

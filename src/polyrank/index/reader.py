@@ -33,6 +33,7 @@ from polyrank.index.store import (
     sqlite_errors,
     transaction,
 )
+from polyrank.packing import Precision, bytes_per_vector, from_rows
 from polyrank.records import Candidate
 
 MAX_BLOCKS = 8  # blocks of added rows are joined beyond this number
@@ -85,6 +86,11 @@ class Index:
     def dimension(self) -> int:
         """D."""
         return self._state.meta.dimension
+
+    @property
+    def precision(self) -> Precision:
+        """In which the vectors are stored, see ``polyrank.packing``."""
+        return self._state.meta.precision
 
     @property
     def change(self) -> int:
@@ -168,8 +174,12 @@ class Index:
             "dimension": meta.dimension,
             "change": meta.change,
             "ann": meta.ann,
+            "precision": meta.precision,
             "blocks": [len(block.rows) for block in self.blocks()],
-            "bytes": {FILE: (self.path / FILE).stat().st_size, "vectors": meta.n * meta.dimension * 4},
+            "bytes": {
+                FILE: (self.path / FILE).stat().st_size,
+                "vectors": meta.n * bytes_per_vector(meta.dimension, meta.precision),
+            },
         }
 
     def close(self) -> None:
@@ -264,7 +274,7 @@ class _View:
             vectors.append(found.vector)
             self.digest += int.from_bytes(found.digest, "little")
         if rows:
-            self.blocks.append(Block(np.stack(vectors), np.array(rows, np.int64)))
+            self.blocks.append(Block(from_rows(vectors, meta.precision), np.array(rows, np.int64)))
         n = sum(len(block.rows) if block.alive is None else int(block.alive.sum()) for block in self.blocks)
         check_sum(path, meta, n, self.digest)
         if len(self.blocks) > MAX_BLOCKS:

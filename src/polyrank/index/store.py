@@ -15,14 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from polyrank import __version__
 from polyrank.errors import ArtifactError, LockedError, PolyrankError, ResourceError
 from polyrank.index.checks import Vectors, metadata_json
+from polyrank.packing import Precision, to_rows
 from polyrank.records import Candidate
 
-FORMAT = 2
+FORMAT = 3
 FILE = "candidates.db"
 MODULUS = 1 << 256
 REMEDY = "restore the index from a snapshot or build it again"
@@ -53,6 +52,7 @@ class Meta:
         matrix: name of the derived matrix's folder; empty for none.
         matrix_change: the change that it is of; removals up to it are no longer listed.
         ann: kind of the inner-product index beside the matrix, see ``polyrank.index.ann``; empty for none.
+        precision: of the vectors, see ``polyrank.packing``.
         format, written_by: of the file.
     """
 
@@ -65,6 +65,7 @@ class Meta:
     matrix: str = ""
     matrix_change: int = 0
     ann: str = ""
+    precision: Precision = "fp32"
     format: int = FORMAT
     written_by: str = __version__
 
@@ -76,14 +77,14 @@ class Row:
     Args:
         row: its number, never used again.
         candidate: what it holds.
-        vector: ``[D]``.
+        vector: as it is stored, see ``polyrank.packing``.
         change: that added it.
         digest: of all this.
     """
 
     row: int
     candidate: Candidate
-    vector: Vectors
+    vector: bytes
     change: int
     digest: bytes
 
@@ -215,7 +216,10 @@ def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
             f"{path / FILE}: written by polyrank {values.get('written_by')} in format {version}, this reads up to"
             f" {FORMAT}; upgrade polyrank"
         )
-    if values.pop("checksum", None) != _checksum(values) or set(values) != {field.name for field in fields(Meta)}:
+    sound = values.pop("checksum", None) == _checksum(values)
+    if version == "2":  # had fp32 only
+        values.setdefault("precision", "fp32")
+    if not sound or set(values) != {field.name for field in fields(Meta)}:
         raise ArtifactError(f"{path / FILE} is damaged: the checksum of its settings does not match; {REMEDY}")
     with sqlite_errors(path):  # a damaged name of a column would give other columns, or none
         if connection.execute(_TABLES).fetchall() != _expected_tables():
@@ -239,7 +243,7 @@ def _expected_tables() -> list[tuple[str, ...]]:
 
 def write_meta(connection: sqlite3.Connection, meta: Meta) -> None:
     """Replace what the index says of itself; part of the caller's transaction."""
-    values = {key: str(value) for key, value in asdict(meta).items()}
+    values = {key: str(value) for key, value in asdict(replace(meta, format=FORMAT)).items()}
     values["checksum"] = _checksum(values)
     connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
 
@@ -253,8 +257,8 @@ def insert(connection: sqlite3.Connection, meta: Meta, candidates: Sequence[Cand
     last = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'candidates'").fetchone()
     first = 1 + (last[0] if last else 0)
     rows, blobs, total = [], [], 0
-    for row, (candidate, vector) in enumerate(zip(candidates, vectors, strict=True), first):
-        blob, metadata = vector.tobytes(), metadata_json(candidate)
+    for row, (candidate, blob) in enumerate(zip(candidates, to_rows(vectors, meta.precision), strict=True), first):
+        metadata = metadata_json(candidate)
         digest = row_digest(row, candidate.id, candidate.text, metadata, meta.change, blob)
         rows.append((row, candidate.id, candidate.text, metadata, meta.change, digest))
         blobs.append((row, blob))
@@ -363,7 +367,7 @@ def _checked(path: Path, values: tuple[Any, ...]) -> Row:
         raise _row_fault(path, row, "a part of it is missing or of another type")
     if row_digest(row, id_, text, metadata, change, vector) != digest:
         raise _row_fault(path, row, "its SHA-256 does not match")
-    return Row(row, Candidate(id_, text, json.loads(metadata)), np.frombuffer(vector, "<f4"), change, digest)
+    return Row(row, Candidate(id_, text, json.loads(metadata)), vector, change, digest)
 
 
 def _row_fault(path: Path, row: object, what: str) -> ArtifactError:

@@ -30,6 +30,7 @@ from polyrank.index.checks import (
 from polyrank.index.matrix import write_matrix
 from polyrank.index.reader import Index, check_fingerprint
 from polyrank.index.store import FILE, Meta
+from polyrank.packing import Precision
 from polyrank.records import Candidate
 
 OURS = (FILE, "index.json")  # what tells an index from other folders; the second was in earlier ones
@@ -46,6 +47,7 @@ def write_index(
     fingerprint: str,
     model: str,
     ann: str = "",
+    precision: Precision = "fp32",
     overwrite: bool = False,
 ) -> None:
     """Write an index folder, whole or not at all.
@@ -59,6 +61,8 @@ def write_index(
         model: where the encoder's folder is, for whoever opens the index.
         ann: kind of inner-product index to keep beside the matrix ("auto": by size); empty for none. Searches in
             the modes "certified" and "approximate" use it.
+        precision: vectors are rounded to it when they are stored, and every search, exact ones too, is of what is
+            stored: "bf16" takes half the room, "int8" about a quarter.
         overwrite: whether an existing index may be replaced.
 
     Raises:
@@ -78,8 +82,9 @@ def write_index(
     with ExitStack() as guard:
         if overwrite and (place / FILE).exists():
             _take(guard, place)
+        meta = Meta(fingerprint, model, dimension=0, change=1, ann=ann, precision=precision)
         with new_folder(place, replace=overwrite) as folder:
-            _write(folder, candidates, vectors, Meta(fingerprint, model, dimension=0, change=1, ann=ann))
+            _write(folder, candidates, vectors, meta)
 
 
 def _write(folder: Path, candidates: Sequence[Candidate], parts: Iterable[Vectors], meta: Meta) -> None:
@@ -364,6 +369,6 @@ class KnownVectors:
         for block in self._blocks:
             at = int(np.searchsorted(block.rows, row))
             if at < len(block.rows) and block.rows[at] == row:
-                found: Vectors = block.vectors[at]
+                found: Vectors = block.vectors[np.array([at])][0]
                 return found
         raise KeyError(text)

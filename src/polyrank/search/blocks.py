@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polyrank.packing import Vectors
+
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]
 ROUNDING = 2.0**-24  # of one fp32 operation, relative
@@ -27,13 +29,13 @@ class Block(Protocol):
     """Some candidates (``polyrank.index.Block`` is one).
 
     Args:
-        vectors: ``[n, D]``, an array or a read-only memory map.
+        vectors: ``[n, D]``: an array, a read-only memory map, or either of them packed in fewer bits.
         rows: ``[n]``, ascending; the numbers by which answers name candidates.
         alive: ``[n]``, false where a candidate was removed; ``None``: all are alive.
     """
 
     @property
-    def vectors(self) -> Floats: ...
+    def vectors(self) -> Vectors: ...
 
     @property
     def rows(self) -> Rows: ...
@@ -45,7 +47,7 @@ class Block(Protocol):
 _derived: dict[tuple[str, int], Any] = {}
 
 
-def derive(name: str, array: Floats, make: Callable[[Floats], T]) -> T:
+def derive(name: str, array: Vectors, make: Callable[[Vectors], T]) -> T:
     """What ``make`` gives for this very array, made once and dropped with it.
 
     >>> row = np.ones((1, 2), np.float32)
@@ -78,7 +80,7 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.asarray(_Shared(array)))
 
 
-def norms_of(vectors: Floats) -> Floats:
+def norms_of(vectors: Vectors) -> Floats:
     """Euclidean norms ``[n]``, never below the true ones, nor below 1e-18, so that their squares do not underflow.
 
     >>> bool(norms_of(np.array([[3.0, 4.0]], np.float32))[0] >= 5.0)
@@ -87,7 +89,7 @@ def norms_of(vectors: Floats) -> Floats:
     return derive("norms", vectors, _norms)
 
 
-def _norms(vectors: Floats) -> Floats:
+def _norms(vectors: Vectors) -> Floats:
     result = np.empty(len(vectors), np.float32)
     up = 1.0 + 2.0 * (vectors.shape[1] + 8) * ROUNDING
     for start in range(0, len(vectors), ROWS_AT_A_TIME):

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polyrank.packing import PackedVectors, Vectors
 from polyrank.search.blocks import ROUNDING, ROWS_AT_A_TIME, Floats, as_tensor, derive, norms_of
 
 LANES = 32  # numbers that the loops take at a time: rows are padded with zeros to a multiple
@@ -66,13 +67,15 @@ def library() -> Any:
         return None
 
 
-def codes_of(vectors: Floats) -> Codes:
-    """The int8 copy of a block's vectors; made once."""
+def codes_of(vectors: Vectors) -> Codes:
+    """A block's vectors in int8: as they are stored, or a copy that is made once."""
     return derive("codes", vectors, _encode)
 
 
-def _encode(vectors: Floats) -> Codes:
+def _encode(vectors: Vectors) -> Codes:
     n, dimension = vectors.shape
+    if isinstance(vectors, PackedVectors) and vectors.scales is not None and dimension % LANES == 0:
+        return Codes(vectors.values.view(np.int8), vectors.scales, norms_of(vectors) * np.float32(4.0 * ROUNDING))
     values = np.zeros((n, -(-dimension // LANES) * LANES), np.int8)
     scales, lost = np.empty(n, np.float32), np.empty(n, np.float32)
     for start in range(0, n, ROWS_AT_A_TIME):
