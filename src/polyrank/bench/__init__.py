@@ -6,6 +6,7 @@ from polyrank.bench.responding import KINDS, bench_responding
 from polyrank.bench.scoring import bench_scoring
 from polyrank.bench.searching import bench_searching
 from polyrank.bench.stages import LENGTHS, bench_stages
+from polyrank.bench.training import bench_training
 
 __all__ = [
     "KINDS",
@@ -15,5 +16,6 @@ __all__ = [
     "bench_scoring",
     "bench_searching",
     "bench_stages",
+    "bench_training",
     "describe_machine",
 ]

@@ -1,0 +1,177 @@
+"""How many pairs a second a Bi-encoder learns from: ours, and a plain loop around the usual library's model and loss.
+
+Each form has a process of its own, because the allocator's setting is a process's; they take turns on the same pairs.
+Ours is timed twice: on the library's batches, and on its own, which put examples of like length together.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from polyrank.architecture import BiConfig, TextPolicy
+from polyrank.bench.encoding import PEER
+from polyrank.bench.machine import describe_machine
+from polyrank.config import TrainConfig
+from polyrank.data import batch_order
+from polyrank.devices import choose_dtype, keep_freed_memory
+from polyrank.errors import ResourceError, UsageError
+from polyrank.models import find_backbone, new_model
+from polyrank.records import Example
+from polyrank.training.learner import Learner, Trainee
+from polyrank.training.steps import InBatchStep
+
+POLICY = TextPolicy(max_context_tokens=128, max_candidate_tokens=48)
+CPU = torch.device("cpu")
+Update = Callable[[Sequence[int]], None]
+
+
+def bench_training(
+    examples: Sequence[Example],
+    *,
+    batch_size: int = 32,
+    repeats: int = 3,
+    progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Time an epoch of in-batch training from the embedded backbone, shared towers, AdamW, on the CPU.
+
+    Args:
+        examples: pairs of a context and a response.
+        batch_size: contexts of an update.
+        repeats: rounds; in each, every form trains for one epoch.
+        progress: told what comes next.
+
+    Returns:
+        ``machine``, and ``rows`` of ``what`` ("train"), ``n`` (pairs), ``d``, ``m``, ``form``, ``ms`` (median of an epoch), ``ratio``
+        (the library's time over this; None without it) and ``per_second``.
+
+    Raises:
+        UsageError: there are fewer examples than a batch takes.
+        ResourceError: a process died.
+    """
+    if len(examples) < batch_size or batch_size < 2 or repeats < 1:
+        raise UsageError(f"{len(examples)} examples are too few for batches of {batch_size}; give more")
+    forms = ["polyrank", "polyrank, like lengths", *([PEER] if _peer_is_installed() else [])]
+    times: dict[str, list[float]] = {form: [] for form in forms}
+    context = get_context("spawn")
+    workers = {}
+    try:
+        for form in forms:
+            progress(f"starting {form}")
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_work, args=(form, list(examples), batch_size, torch.get_num_threads(), theirs), daemon=True
+            )
+            process.start()
+            theirs.close()
+            workers[form] = (process, ours)
+            _answer(ours, form)
+        for number in range(repeats):
+            for form, (_, pipe) in workers.items():
+                progress(f"round {number + 1} of {repeats}: {form}")
+                pipe.send(number)
+                times[form].append(_answer(pipe, form))
+    finally:
+        for process, pipe in workers.values():
+            pipe.close()  # a process whose pipe has ended ends
+            process.join()
+    usual = times.get(PEER)
+    dimension = json.loads((find_backbone("embedded").folder / "config.json").read_bytes())["hidden_size"]
+    rows = [
+        {
+            "what": "train",
+            "n": len(examples),
+            "d": dimension,
+            "m": 1,
+            "form": form,
+            "ms": round(1e3 * median(taken), 3),
+            "ratio": None if usual is None else round(median(usual) / median(taken), 2),
+            "per_second": round(len(examples) / median(taken), 2),
+        }
+        for form, taken in times.items()
+    ]
+    return {"machine": describe_machine(), "rows": rows}
+
+
+def _answer(pipe: Connection, form: str) -> float:
+    try:
+        return float(pipe.recv())
+    except EOFError as error:
+        raise ResourceError(
+            f"the process of {form} has died, for want of memory perhaps; use smaller batches"
+        ) from error
+
+
+def _peer_is_installed() -> bool:
+    try:
+        import sentence_transformers  # noqa: F401  # a spec alone may be of a broken installation
+    except ImportError:
+        return False
+    return True
+
+
+def _work(form: str, examples: Sequence[Example], batch_size: int, threads: int, pipe: Connection) -> None:
+    """A process: for every number that comes, one epoch, and its seconds back."""
+    torch.set_num_threads(threads)
+    with TemporaryDirectory() as folder:
+        lengths, update = _peer(examples) if form == PEER else _ours(examples, Path(folder))
+        window = TrainConfig().length_window if form.endswith("like lengths") else 1
+        update(range(batch_size))  # the first update takes what is taken once
+        pipe.send(0.0)
+        while True:
+            try:
+                epoch = pipe.recv()
+            except EOFError:
+                return
+            order = batch_order(lengths, batch_size, seed=1, epoch=epoch, window=window)
+            started = perf_counter()
+            for batch in order:
+                update([int(i) for i in batch])
+            pipe.send(perf_counter() - started)
+
+
+def _ours(examples: Sequence[Example], folder: Path) -> tuple[list[int], Update]:
+    keep_freed_memory()
+    model, texts, _ = new_model(BiConfig(shared_towers=True, output_scale=1.0), POLICY, seed=0, sample=())
+    step, settings = InBatchStep(model, texts, CPU), TrainConfig(lr=5e-5)  # type: ignore[arg-type]  # a Bi-encoder
+    trainee = Trainee(Learner(model=model, settings=settings, folder=folder, save_best=lambda _: None), 1)
+    dtype = choose_dtype("auto", CPU)
+
+    def update(batch: Sequence[int]) -> None:
+        model.train()
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            loss = step([(i, examples[i]) for i in batch], 0)
+        trainee.update(loss)
+
+    return [step.length(example) for example in examples], update
+
+
+def _peer(examples: Sequence[Example]) -> tuple[list[int], Update]:
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.losses import MultipleNegativesRankingLoss
+
+    model = SentenceTransformer(str(find_backbone("embedded").folder), device="cpu")
+    model.max_seq_length = POLICY.max_context_tokens
+    loss_of = MultipleNegativesRankingLoss(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
+    dtype = choose_dtype("auto", CPU)
+    pairs = [(" ".join((*e.background, *e.context)), e.response or "") for e in examples]
+
+    def update(batch: Sequence[int]) -> None:
+        model.train()
+        sides = zip(*(pairs[i] for i in batch), strict=True)
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            loss = loss_of([model.preprocess(list(side)) for side in sides], torch.empty(0))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return [1] * len(examples), update
