@@ -49,8 +49,8 @@ def bench_training(
         progress: told what comes next.
 
     Returns:
-        ``machine``, and ``rows`` of ``what`` ("train"), ``n`` (pairs), ``d``, ``m``, ``form``, ``ms`` (median of an epoch), ``ratio``
-        (the library's time over this; None without it) and ``per_second``.
+        ``machine``, and ``rows`` of ``what`` ("train"), ``n`` (pairs), ``d``, ``m``, ``form``, ``ms`` (median of an
+        epoch), ``ratio`` (the library's time over this; None without it) and ``per_second``.
 
     Raises:
         UsageError: there are fewer examples than a batch takes.
