@@ -170,7 +170,7 @@ def test_what_is_not_there_is_named(tmp_path: Path, tiny_backbone: Path, monkeyp
     path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
     with pytest.raises(UsageError, match="has no onnx export; make it with: polyrank export"):
         load_exported(path, "onnx")
-    with pytest.raises(UsageError, match="'tpu' is no backend; choose torch, onnx, openvino"):
+    with pytest.raises(UsageError, match="'tpu' is no backend; choose torch, onnx or openvino"):
         read_backend("tpu")
     with pytest.raises(UsageError, match="computes on the CPU, not on cuda"):
         load_exported(path, "onnx", device="cuda")

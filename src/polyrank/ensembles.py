@@ -6,8 +6,8 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.errors import UsageError
 from polyrank.metrics import place, reciprocal_rank
+from polyrank.strict import read_choice
 
 Floats = NDArray[np.float32]
 Ensemble = Literal["raw", "sigmoid", "z-score", "softmax"]
@@ -70,10 +70,8 @@ def read_ensemble(name: str) -> Ensemble | None:
     """
     if name == "none":
         return None
-    for known in ENSEMBLES:
-        if name == known:
-            return known
-    raise UsageError(f"{name!r} is no ensemble; choose none, {', '.join(ENSEMBLES)}")
+    found: Ensemble = read_choice(name, Ensemble, "ensemble")
+    return found
 
 
 def _mean_reciprocal_rank(lists: Sequence[Floats], relevant: Sequence[Sequence[int]]) -> float:

@@ -5,12 +5,12 @@ again from its own vectors never drifts.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.errors import UsageError
+from polyrank.strict import read_choice
 
 Floats = NDArray[np.float32]
 Places = slice | NDArray[np.intp]
@@ -68,10 +68,8 @@ def read_precision(name: str) -> Precision:
     Raises:
         UsageError: there is none of that name.
     """
-    for known in get_args(Precision):
-        if name == known:
-            return known  # type: ignore[no-any-return]  # get_args forgets what the literals are
-    raise UsageError(f"{name!r} is no precision of stored vectors; choose {', '.join(get_args(Precision))}")
+    found: Precision = read_choice(name, Precision, "precision of stored vectors")
+    return found
 
 
 def pack(vectors: Floats, precision: Precision) -> Floats | PackedVectors:

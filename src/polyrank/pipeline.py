@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from polyrank.records import Candidate, Context, Example, Ranked
 from polyrank.retrieval import LexicalRetriever, Retriever
 from polyrank.scorers import load_encoder, open_scorer
 from polyrank.search import Mode
+from polyrank.strict import read_choice
 from polyrank.two_stage import SHORTLIST, Responds, TwoStage, TwoStageScorer
 
 FORMAT = 1
@@ -150,12 +151,10 @@ def read_mode(name: str | None) -> Mode | None:
     Raises:
         UsageError: there is none of that name.
     """
-    for known in get_args(Mode):
-        if name == known:
-            return known  # type: ignore[no-any-return]  # get_args forgets what the literals are
     if name is None:
         return None
-    raise UsageError(f"{name!r} is no way to search; choose {', '.join(get_args(Mode))}")
+    found: Mode = read_choice(name, Mode, "way to search")
+    return found
 
 
 def make_retriever(config: PipelineConfig, *, device: str = "auto", backend: Backend = "torch") -> Responds:

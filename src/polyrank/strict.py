@@ -1,4 +1,4 @@
-"""Dictionaries to frozen dataclasses: unknown keys and wrong types are refused. Nothing here knows a setting."""
+"""What users give, checked: dictionaries to frozen dataclasses, names of choices. Nothing here knows a setting."""
 
 import dataclasses
 import difflib
@@ -7,7 +7,7 @@ import types
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from polyrank.errors import ConfigError
+from polyrank.errors import ConfigError, UsageError
 
 T = TypeVar("T")
 
@@ -36,6 +36,29 @@ def from_dict(kind: type[T], values: dict[str, Any], where: str = "") -> T:
         if required and entry.name not in values:
             raise ConfigError(f'missing key "{prefix}{entry.name}"; add it to the recipe')
     return kind(**{key: _value(hints[key], value, prefix + key) for key, value in values.items()})
+
+
+def read_choice(name: str, options: Any, what: str) -> Any:
+    """A name that a user gave, if it is one of those that a Literal lists.
+
+    Args:
+        name: as given.
+        options: the Literal; whoever asks returns it as such.
+        what: it would be.
+
+    Raises:
+        UsageError: there is none of that name.
+
+    >>> read_choice("rows", Literal["rows", "columns"], "way to count")
+    'rows'
+    >>> read_choice("row", Literal["rows", "columns"], "way to count")
+    Traceback (most recent call last):
+    polyrank.errors.UsageError: 'row' is no way to count; choose rows or columns
+    """
+    *others, last = get_args(options)
+    if name not in (*others, last):
+        raise UsageError(f"{name!r} is no {what}; choose {', '.join(others)} or {last}")
+    return name
 
 
 def _value(hint: Any, value: Any, where: str) -> Any:

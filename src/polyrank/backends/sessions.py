@@ -8,14 +8,15 @@ import importlib.util
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrank.errors import ArtifactError, MissingExtraError, UsageError
+from polyrank.errors import ArtifactError, MissingExtraError
 from polyrank.models.exported import Run
+from polyrank.strict import read_choice
 
 Backend = Literal["torch", "onnx", "openvino"]
 RUNTIME = {"onnx": "onnxruntime", "openvino": "openvino"}
@@ -28,10 +29,8 @@ def read_backend(name: str) -> Backend:
     Raises:
         UsageError: there is none of that name.
     """
-    for known in get_args(Backend):
-        if name == known:
-            return known  # type: ignore[no-any-return]  # get_args forgets what the literals are
-    raise UsageError(f"{name!r} is no backend; choose {', '.join(get_args(Backend))}")
+    found: Backend = read_choice(name, Backend, "backend")
+    return found
 
 
 def check_installed(backend: Backend) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from polyrank.errors import UsageError
 from polyrank.inference import Encoder, EncoderScorer, inference, token_batches
 from polyrank.models import Convert
 from polyrank.records import Context
+from polyrank.strict import read_choice
 from polyrank.text import pad
 
 Layer = Literal["final", "r"]
@@ -33,12 +34,10 @@ def read_layer(name: str, encoder: Encoder) -> Layer:
     convert = isinstance(encoder, EncoderScorer) and isinstance(encoder.model, Convert)
     if name == "auto":
         return "r" if convert else "final"
-    for known in get_args(Layer):
-        if name == known:
-            if name == "r" and not convert:
-                raise UsageError("only a ConveRT has a layer r; choose final or auto")
-            return known  # type: ignore[no-any-return]  # get_args forgets what the literals are
-    raise UsageError(f"{name!r} is no layer; choose auto, {' or '.join(get_args(Layer))}")
+    found: Layer = read_choice(name, Layer, "layer")
+    if found == "r" and not convert:
+        raise UsageError("only a ConveRT has a layer r; choose final or auto")
+    return found
 
 
 def encode(

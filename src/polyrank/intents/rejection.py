@@ -4,13 +4,14 @@ numpy only. Shapes: N utterances, L intents. A label of -1 is out of scope.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.abstention import MEASURES, Abstention, Measure, confidence
-from polyrank.errors import DataError, UsageError
+from polyrank.errors import DataError
+from polyrank.strict import read_choice
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -63,10 +64,8 @@ def read_aim(name: str) -> Aim:
     Raises:
         UsageError: there is none of that name.
     """
-    for known in get_args(Aim):
-        if name == known:
-            return known  # type: ignore[no-any-return]  # get_args forgets what the literals are
-    raise UsageError(f"{name!r} is no aim of a threshold; choose {', '.join(get_args(Aim))}")
+    found: Aim = read_choice(name, Aim, "aim of a threshold")
+    return found
 
 
 def confidences(scores: Floats, measure: Measure) -> NDArray[np.float64]:

@@ -1,0 +1,188 @@
+"""ConveRT's loss is the papers', and runs repeat bit for bit."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from convert_models import BATCH, POLICY, TINY, make, step_of
+from polyrank.artifacts import load_model
+from polyrank.config import (
+    CONVERT_TRAIN,
+    ConvertConfig,
+    DataConfig,
+    Recipe,
+    TrainConfig,
+    recipe_from_dict,
+)
+from polyrank.data import read_examples
+from polyrank.errors import ArtifactError, ConfigError
+from polyrank.inference import load_scorer
+from polyrank.losses import cross_entropy
+from polyrank.records import Example
+from polyrank.training import train
+from polyrank.training.convert_step import annealed_scale
+
+
+def test_the_loss_is_the_papers() -> None:
+    model, texts, _ = make()
+    model.eval()
+    examples = [e for _, e in BATCH]
+    with torch.no_grad():
+        found = model.context_encodings(texts.contexts([e.query for e in examples]))
+        y = model.encode_candidates(texts.candidates([e.candidates[0] for e in examples])).double()
+
+        def loss(h: torch.Tensor, rows: list[int], scale: float) -> float:
+            total = 0.0
+            for row in rows:
+                s = [scale * float(h[row].double() @ y[j]) for j in range(3)]
+                logs = [x - math.log(sum(map(math.exp, s))) for x in s]
+                total -= 0.8 * logs[row] + 0.2 / 2 * sum(logs[j] for j in range(3) if j != row)
+            return total / len(rows)
+
+        final = math.sqrt(12)
+        for number, scale in ((0, 1.0), (2, 1 + (final - 1) / 2), (9, final)):
+            parts = [loss(found.immediate, [0, 1, 2], scale), loss(found.earlier, [0, 1], scale)]
+            parts.append(loss(found.both, [0, 1, 2], scale))
+            for weights in ((1.0, 1.0, 1.0), (0.5, 0.0, 2.0)):
+                step = step_of(model, texts, loss_weights=weights)
+                wanted = sum(weight * part for weight, part in zip(weights, parts, strict=True))
+                assert float(step(BATCH, 0, number)) == pytest.approx(wanted, rel=1e-5)
+    single, texts, _ = make(multi_context=False)
+    rows = [0, 1, 2]
+    with torch.no_grad():
+        single.eval()
+        found = single.context_encodings(texts.contexts([e.query for e in examples]))
+        y = single.encode_candidates(texts.candidates([e.candidates[0] for e in examples])).double()
+        assert float(step_of(single, texts)(BATCH, 0, 9)) == pytest.approx(loss(found.immediate, rows, final), rel=1e-5)
+
+
+def test_equal_responses_are_no_negatives_and_given_ones_are() -> None:
+    model, texts, _ = make()
+    model.eval()
+    twice = [BATCH[0], (1, Example(("no light",), ("please restart it",), (0,)))]
+    with torch.no_grad():
+        assert float(step_of(model, texts, smoothing=0.0)(twice, 0, 9)) == pytest.approx(0.0, abs=1e-6)
+        given = [BATCH[0], (1, Example(("no light",), ("thanks!", "please restart it"), (1,)))]
+        assert float(step_of(model, texts, smoothing=0.0)(given, 0, 9)) > 0.01
+
+
+def test_smoothing_spreads_over_the_wrong_ones_only() -> None:
+    scores, allowed = torch.tensor([[2.0, 0.0, -1.0]]), torch.ones(1, 3, dtype=torch.bool)
+    logs = torch.log_softmax(scores, 1)[0]
+    wanted = -(0.8 * logs[0] + 0.1 * logs[1] + 0.1 * logs[2])
+    assert cross_entropy(scores, torch.tensor([0]), allowed, 0.2) == pytest.approx(float(wanted))
+
+
+def test_the_scale_grows_in_a_line() -> None:
+    values = [annealed_scale(n, 10_000, math.sqrt(512)) for n in (0, 5_000, 10_000, 10**6)]
+    assert values == pytest.approx([1.0, (1 + math.sqrt(512)) / 2, math.sqrt(512), math.sqrt(512)])
+
+
+def recipe(task: dict[str, Path], output: Path, **changes: Any) -> Recipe:
+    model = dataclasses.replace(TINY, **changes.pop("model", {}))
+    settings = {
+        **CONVERT_TRAIN,
+        "batch_size": 8,
+        "epochs": 1,
+        "optimizer": "adamw",
+        "lr": 0.01,
+        "scale_steps": 5,
+        "range_steps": 3,
+        "precision": "fp32",
+        **changes,
+    }
+    return Recipe(
+        model=model,
+        text=POLICY,
+        data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
+        train=TrainConfig(**settings),
+        output=str(output),
+    )
+
+
+def curve(folder: Path) -> list[Any]:
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    return [(r["step"], r.get("loss"), r.get("lr"), r.get("valid")) for r in records]
+
+
+class CrashError(Exception):
+    """Ends a run from its report, as a crash would."""
+
+
+def crash_at(step: int) -> Callable[[int, dict[str, Any]], None]:
+    def report(_: int, record: dict[str, Any]) -> None:
+        if record["step"] == step:
+            raise CrashError
+
+    return report
+
+
+@pytest.mark.parametrize("optimizer", ["adadelta", "adamw"])
+def test_resumed_equals_uninterrupted(task: dict[str, Path], tmp_path: Path, optimizer: str) -> None:
+    def plan(name: str) -> Recipe:
+        return recipe(task, tmp_path / name, optimizer=optimizer, checkpoint_steps=2, dropout=0.1)
+
+    train(plan("whole"), device="cpu")
+    for step in (3, 7):
+        with pytest.raises(CrashError):
+            train(plan("broken"), device="cpu", resume=True, report=crash_at(step))
+    train(plan("broken"), device="cpu", resume=True)
+    assert curve(tmp_path / "broken") == curve(tmp_path / "whole")
+    files = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "broken")]
+    assert files[0] == files[1]
+
+
+def test_a_trained_model_scores_as_its_last_validation_said(task: dict[str, Path], tmp_path: Path) -> None:
+    result = train(recipe(task, tmp_path / "run", epochs=4), device="cpu")[0]
+    assert result.fit.best["R@1"] > 2 / 12  # chance is 1/12
+    scorer = load_scorer(result.model, device="cpu", precision="fp32")
+    valid = read_examples(task["valid"]).examples
+    lists = scorer.score([e.query for e in valid], [e.candidates for e in valid])
+    hits = [int(np.argmax(values)) == e.relevant[0] for values, e in zip(lists, valid, strict=True)]
+    assert np.mean(hits) == pytest.approx(result.fit.best["R@1"])
+
+
+def test_fine_tuning_starts_from_weights_and_vocabulary(task: dict[str, Path], tmp_path: Path) -> None:
+    first = train(recipe(task, tmp_path / "first"), device="cpu")[0]
+    start = str(first.model)
+    second = train(
+        recipe(task, tmp_path / "second", init_from=start, max_steps=1, lr=1e-9, scale_steps=0), device="cpu"
+    )
+    made, before = load_model(second[0].model), load_model(first.model)
+    assert made.texts.subwords.to_bytes() == before.texts.subwords.to_bytes()
+    for name, tensor in before.model.named_parameters():
+        torch.testing.assert_close(dict(made.model.named_parameters())[name], tensor, atol=1e-3, rtol=1e-2)
+
+
+def test_the_papers_training_is_the_default() -> None:
+    plan = recipe_from_dict({"model": {"kind": "convert"}, "data": {"train": "x"}, "output": "y"})
+    assert plan.train.optimizer == "adadelta"
+    assert (plan.train.lr, plan.train.final_lr, plan.train.batch_size) == (1.0, 0.001, 512)
+    assert plan.train.smoothing == 0.2
+    assert plan.train.clip_embeddings_norm == 1.0
+    assert plan.model == ConvertConfig()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss_weights": (1.0, 1.0)}, "loss_weights"),
+        ({"loss_weights": (1.0, -1.0, 1.0)}, "loss_weights"),
+        ({"range_steps": 0}, "range_steps = 0"),
+        ({"smoothing": 1.5}, "smoothing = 1.5"),
+        ({"train_layers": "top-9"}, "top-9"),
+        ({"init_from": "nowhere"}, "nowhere"),
+    ],
+)
+def test_impossible_trainings_are_named(
+    task: dict[str, Path], tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((ConfigError, ArtifactError), match=message):
+        train(recipe(task, tmp_path / "run", **changes), device="cpu")
