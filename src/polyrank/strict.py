@@ -65,6 +65,8 @@ def _value(hint: Any, value: Any, where: str) -> Any:
     """Check ``value`` against a type hint; lists become tuples and whole numbers become floats where one is due."""
     origin, options = get_origin(hint), get_args(hint)
     if origin is Literal:
+        if value is None and "none" in options:  # --set has one word for both
+            return "none"
         if value not in options:
             raise ConfigError(f"{where} = {value!r} is not one of {', '.join(map(repr, options))}")
         return value
