@@ -26,6 +26,7 @@ from polyrank.errors import ArtifactError, ConfigError
 from polyrank.inference import load_scorer
 from polyrank.losses import cross_entropy
 from polyrank.records import Example
+from polyrank.strict import parsed
 from polyrank.training import train
 from polyrank.training.convert_step import annealed_scale
 
@@ -159,6 +160,14 @@ def test_fine_tuning_starts_from_weights_and_vocabulary(task: dict[str, Path], t
     assert made.texts.subwords.to_bytes() == before.texts.subwords.to_bytes()
     for name, tensor in before.model.named_parameters():
         torch.testing.assert_close(dict(made.model.named_parameters())[name], tensor, atol=1e-3, rtol=1e-2)
+
+
+def test_no_quantization_can_be_asked_for_on_the_command_line() -> None:
+    values = {"model": {"kind": "convert", "quantization": parsed("none")}, "data": {"train": "x"}, "output": "y"}
+    plan = recipe_from_dict(values)
+    assert isinstance(plan.model, ConvertConfig)
+    assert plan.model.quantization == "none"
+    assert plan.train.max_steps is None
 
 
 def test_the_papers_training_is_the_default() -> None:
