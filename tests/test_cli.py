@@ -109,6 +109,8 @@ def test_a_pipeline_is_made_and_answers(trained: dict[str, Path], tmp_path: Path
     assert "answers 50.0% of 8 contexts, 100.0% of the answers right" in made.stderr
     assert (tmp_path / "curve.png").exists()
     assert json.loads(run("pipeline", "info", tmp_path / "p").stdout)["pipeline"]["n_retrieved"] == 1
+    tried = run("pipeline", "test", tmp_path / "p", tmp_path / "valid.jsonl", "--no-answer", "0", "--json")
+    assert (json.loads(tried.stdout)["coverage"], json.loads(tried.stdout)["precision"]) == (0.5, 1.0)
     found = run("respond", tmp_path / "p", stdin="my bill is too high\nzebra\n")
     sure, lost = (json.loads(line) for line in found.stdout.splitlines())
     assert set(sure["results"][0]["stages"]) == {"retriever", "reranker"}

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from polyrank.abstention import area
 from polyrank.artifacts import save_model
 from polyrank.config import BiConfig, CrossConfig, TextPolicy, from_dict
 from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
@@ -22,6 +23,7 @@ from polyrank.pipeline import (
     open_pipeline,
     open_ranker,
     read_pipeline,
+    try_threshold,
     write_pipeline,
 )
 from polyrank.records import Candidate, Context, Example
@@ -131,6 +133,21 @@ def test_hidden_answers_cannot_be_right(models: dict[str, Path]) -> None:
     assert seen["curve"][-1]["precision"] < 0.5
     with pytest.raises(DataError, match="no validation examples"):
         choose_settings(config, [], precision=0.5)
+
+
+def test_a_threshold_is_tried_on_other_examples(models: dict[str, Path]) -> None:
+    config, _ = choose_settings(PipelineConfig(index=str(models["index"]), retriever="bm25"), examples(), precision=1.0)
+    figures, curve = try_threshold(config, examples())
+    assert (figures["coverage"], figures["precision"], figures["no_answer"]) == (0.5, 1.0, 0.0)
+    assert figures["area"] == area(curve)
+    figures, _ = try_threshold(config, examples(), no_answer=1.0)
+    assert (figures["precision"], figures["answered_without"]) == (0.0, figures["coverage"])
+    figures, _ = try_threshold(replace(config, threshold=1e9), examples(), no_answer=0.5)
+    assert (figures["coverage"], figures["answered_without"]) == (0, 0)
+    with pytest.raises(UsageError, match="has no threshold"):
+        try_threshold(replace(config, threshold=None), examples())
+    with pytest.raises(DataError, match="no examples"):
+        try_threshold(config, [])
 
 
 def test_a_pipeline_and_two_names_rank_lists_alike(models: dict[str, Path], tmp_path: Path) -> None:

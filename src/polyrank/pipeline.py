@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyrank import __version__
-from polyrank.abstention import N_SCORES, Abstention, Point, calibrate, confidence
+from polyrank.abstention import N_SCORES, Abstention, Point, area, calibrate, confidence, coverage_curve
 from polyrank.backends import Backend
 from polyrank.config import from_dict
 from polyrank.durable import new_folder
@@ -252,13 +253,64 @@ def choose_settings(
             ensemble, seen["ensembles"] = _best_ensemble(config, examples, device)
         config = replace(config, ensemble=ensemble)
     if precision is not None:
-        hidden = np.random.Generator(np.random.PCG64(seed)).random(len(examples)) < no_answer
+        hidden = _hidden(len(examples), no_answer, seed)
         scores, right = outcomes(make_retriever(config, device=device), examples, hidden.tolist())
         abstention, curve = calibrate(scores, right, precision=precision)
         config = replace(config, measure=abstention.measure, threshold=abstention.threshold)
         point = next(p for p in curve if p.threshold == abstention.threshold)
         seen |= {"no_answer": float(hidden.mean()), "chosen": asdict(point), "curve": [asdict(p) for p in curve]}
     return config, seen
+
+
+def try_threshold(
+    config: PipelineConfig,
+    examples: Sequence[Example],
+    *,
+    no_answer: float = 0.0,
+    seed: int = 0,
+    device: str = "auto",
+) -> tuple[dict[str, float], list[Point]]:
+    """How the threshold does on examples that it was not chosen on.
+
+    Args:
+        config: of a pipeline with a threshold.
+        examples, no_answer, seed: see ``choose_settings``.
+        device: for networks.
+
+    Returns:
+        ``n_examples``; ``no_answer``, the share whose answer was hidden; ``coverage``, ``precision`` and ``low`` as in
+        ``Point``; ``answered_without``, the share of the hidden ones that got an answer all the same; ``area`` under
+        the curve; and the curve.
+
+    Raises:
+        DataError: there are no examples.
+        UsageError: the pipeline has no threshold.
+    """
+    if not examples:
+        raise DataError("there are no examples; give a file with at least one")
+    if config.measure is None or config.threshold is None:
+        raise UsageError("this pipeline has no threshold; make one with polyrank pipeline create --valid --precision")
+    hidden = _hidden(len(examples), no_answer, seed)
+    scores, right = outcomes(make_retriever(config, device=device), examples, hidden.tolist())
+    confidences = np.array([confidence(row, config.measure) for row in scores])
+    curve = coverage_curve(confidences, right)
+    answered = confidences >= config.threshold
+    # the point of the curve that this threshold is, whether or not it is the confidence of an example
+    point = next((p for p in reversed(curve) if p.threshold >= config.threshold), Point(config.threshold, 0, 0, 0))
+    return {
+        "n_examples": len(examples),
+        "no_answer": float(hidden.mean()),
+        "coverage": point.coverage,
+        "precision": point.precision,
+        "low": point.low,
+        "answered_without": float(answered[hidden].mean()) if hidden.any() else 0.0,
+        "area": area(curve),
+    }, curve
+
+
+def _hidden(n: int, no_answer: float, seed: int) -> NDArray[np.bool_]:
+    """Which of the examples lose their right answers."""
+    return np.random.Generator(np.random.PCG64(seed)).random(n) < no_answer
 
 
 def outcomes(

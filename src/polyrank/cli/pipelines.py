@@ -75,6 +75,41 @@ def pipeline_create(
     talk(f"{output}: try it with polyrank respond {output}")
 
 
+@pipeline_app.command("test")
+def pipeline_test(
+    pipeline: Annotated[Path, typer.Argument(help="A pipeline folder with a threshold.")],
+    data: Annotated[Path, typer.Argument(help="Examples that the threshold was not chosen on.")],
+    limit: Annotated[int | None, typer.Option(min=1, help="Use the first N of them only.")] = None,
+    no_answer: Annotated[
+        float, typer.Option(min=0, max=1, help="Hide the right answer of this share of the examples.")
+    ] = 0.2,
+    plot: Annotated[Path | None, typer.Option(help="Draw precision against coverage here (.png or .svg).")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """How often it answers, and how often it is right when it does."""
+    from polyrank.data import read_examples
+    from polyrank.evaluation import plot_coverage
+    from polyrank.pipeline import read_pipeline, try_threshold
+
+    config, _ = read_pipeline(pipeline)
+    loaded = read_examples(data)
+    talk(f"{data}: {loaded.report}")
+    with console().status("answering"):
+        figures, curve = try_threshold(config, loaded.examples[:limit], no_answer=no_answer, device=device)
+    if plot is not None:
+        plot_coverage({pipeline.name: curve}, plot)
+        talk(f"wrote {plot}")
+    if json_:
+        print(json.dumps(figures))
+        return
+    print(
+        f"{figures['n_examples']:,} contexts, {figures['no_answer']:.1%} of them without their answer: answers"
+        f" {figures['coverage']:.1%}, {figures['precision']:.1%} of the answers right (95%: at least"
+        f" {figures['low']:.1%}); of those without, {figures['answered_without']:.1%} get one"
+    )
+
+
 @pipeline_app.command("info")
 def pipeline_info(pipeline: Annotated[Path, typer.Argument(help="A pipeline folder.")]) -> None:
     """What a pipeline is made of and what its settings were chosen by, as JSON."""
