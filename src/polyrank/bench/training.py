@@ -5,7 +5,10 @@ Ours is timed twice: on the library's batches, and on its own, which put example
 """
 
 import json
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -69,7 +72,8 @@ def bench_training(
             process = context.Process(
                 target=_work, args=(form, list(examples), batch_size, torch.get_num_threads(), theirs), daemon=True
             )
-            process.start()
+            with _without_interrupts():  # Ctrl-C is for this process, which ends the others
+                process.start()
             theirs.close()
             workers[form] = (process, ours)
             _answer(ours, form)
@@ -78,6 +82,10 @@ def bench_training(
                 progress(f"round {number + 1} of {repeats}: {form}")
                 pipe.send(number)
                 times[form].append(_answer(pipe, form))
+    except BaseException:
+        for process, _ in workers.values():
+            process.terminate()
+        raise
     finally:
         for process, pipe in workers.values():
             pipe.close()  # a process whose pipe has ended ends
@@ -98,6 +106,18 @@ def bench_training(
         for form, taken in times.items()
     ]
     return {"machine": describe_machine(), "rows": rows}
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # only that one may
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _answer(pipe: Connection, form: str) -> float:
