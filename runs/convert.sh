@@ -52,7 +52,7 @@ for part in $PARTS; do
       train ablation-f convert "${short[@]}" --set model.side_skips=false
       train ablation-sides convert "${short[@]}" --set model.equal_sides=false
       train ablation-fp32 convert "${short[@]}" --set model.quantization=none
-      for name in none b d e f sides fp32; do evaluate "ablation-$name" self-dialogue; done
+      for name in none b d e f sides fp32; do evaluate "ablation-$name" "self-dialogue sgd star"; done
       continue
       ;;
   esac

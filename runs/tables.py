@@ -1,7 +1,9 @@
 """The README's tables of quality, from what the runs printed: python runs/tables.py"""
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 SETS = {"star": 100, "ubuntu-irc": 100, "sgd": 100, "convai2-valid": 20}
 ROWS = {
@@ -65,6 +67,97 @@ def intents() -> None:
                 print(f"| {folder.name} | {said} | " + " | ".join(cells) + " |")
 
 
+def read(path: Path) -> dict[str, Any] | None:
+    """A result, if there is one."""
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def percent(result: dict[str, Any] | None, figure: str = "R@1") -> str:
+    """With its interval, where it has one."""
+    if result is None:
+        return ""
+    low, high = (100 * end for end in result["intervals"][figure])
+    return f"{100 * result['metrics'][figure]:.1f} ({low:.1f}-{high:.1f})"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Rows that hold something besides their name."""
+    print("\n| " + " | ".join(head) + " |\n|" + "---|" * len(head))
+    for row in rows:
+        if any(row[1:]):
+            print("| " + " | ".join(row) + " |")
+
+
+def converts() -> None:
+    """ConveRT from scratch, and what each of its parts is worth in a short training."""
+    sets = ("self-dialogue", "sgd", "star", "ubuntu-irc")
+    rows = {"bm25": "BM25", "untuned": "MiniLM, untuned"}
+    known = [[title, *(percent(read(RESULTS / name / f"{row}.json")) for name in sets)] for row, title in rows.items()]
+    names = {
+        "single": "ConveRT, single-context",
+        "multi": "ConveRT, multi-context",
+        "tuned": "the same, fine-tuned on star",
+    }
+    own = [
+        [title, *(percent(read(RESULTS / "convert" / f"{row}-{name}.json")) for name in sets)]
+        for row, title in names.items()
+    ]
+    table(["scorer", *sets], known + own)
+    ablations = {
+        "none": "all of it",
+        "b": "B: no relative bias",
+        "d": "D: one bucket for unknown characters",
+        "e": "E: one reduction head",
+        "f": "F: no skips in the side networks",
+        "sides": "sides start apart",
+        "fp32": "no rounding in training",
+    }
+    files = [
+        [title, *(read(RESULTS / "convert" / f"ablation-{row}-{name}.json") for name in sets[:3])]
+        for row, title in ablations.items()
+    ]
+    table(["variant", *sets[:3]], [[title, *map(percent, found)] for title, *found in files])
+
+
+def mutual() -> None:
+    """Two networks trained apart and together."""
+    names = {
+        "bi": "Bi-encoder",
+        "cross": "Cross-encoder",
+        "ensemble": "both, summed",
+        "bi-mutual": "Bi-encoder, mutual",
+        "cross-mutual": "Cross-encoder, mutual",
+        "ensemble-mutual": "both, mutual, summed",
+        "bi-distilled": "Bi-encoder, distilled from ConveRT",
+    }
+    sets = sorted(path.name for path in (RESULTS / "mutual").iterdir())
+
+    def shown(name: str, row: str) -> str:
+        found = read(RESULTS / "mutual" / name / f"{row}.json")
+        against = (found or {}).get("against")
+        return percent(found) + (f"; {100 * against['difference']:+.1f}, p = {against['p']:.2g}" if against else "")
+
+    table(["trained", *sets], [[title, *(shown(name, row) for name in sets)] for row, title in names.items()])
+
+
+def stages() -> None:
+    """One stage and two, in a pool."""
+    for path in sorted(RESULTS.glob("*/stages.json")):
+        rows = json.loads(path.read_text())["rows"]
+        figures = ("hits@1", "hits@2", "hits@5", "hits@10", "hits@50", "MRR")
+        print(f"\n{path.parent.name}, {rows[0]['n_examples']} cases")
+        table(
+            ["retriever", "then", "of", *figures, "ms"],
+            [
+                [r["what"], r["form"], str(r["n"] or ""), *(f"{100 * r[f]:.1f}" for f in figures), f"{r['ms']:.0f}"]
+                for r in rows
+            ],
+        )
+
+
 if __name__ == "__main__":
     responses()
     intents()
+    converts()
+    mutual()
+    stages()
