@@ -10,6 +10,7 @@ import pytest
 
 from polyrank.abstention import area
 from polyrank.artifacts import save_model
+from polyrank.calibration import choose_settings, curve_of, try_threshold
 from polyrank.config import BiConfig, CrossConfig, TextPolicy, from_dict
 from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
 from polyrank.evaluation import plot_coverage
@@ -17,13 +18,10 @@ from polyrank.models import new_model
 from polyrank.pipeline import (
     Pipeline,
     PipelineConfig,
-    choose_settings,
-    curve_of,
     make_retriever,
     open_pipeline,
     open_ranker,
     read_pipeline,
-    try_threshold,
     write_pipeline,
 )
 from polyrank.records import Candidate, Context, Example

@@ -12,16 +12,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from polyrank import __version__
-from polyrank.abstention import N_SCORES, Abstention, Point, area, calibrate, confidence, coverage_curve
+from polyrank.abstention import N_SCORES, Abstention, confidence
 from polyrank.backends import Backend
 from polyrank.config import from_dict
 from polyrank.durable import new_folder
-from polyrank.ensembles import Ensemble, choose_ensemble
-from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
+from polyrank.ensembles import Ensemble
+from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import BM25, TfIdf, open_index
 from polyrank.inference import Scorer
 from polyrank.records import Candidate, Context, Example, Ranked
@@ -217,145 +214,6 @@ def open_ranker(
     return TwoStageScorer(retriever, reranker, n_retrieved=n_retrieved, ensemble=ensemble)
 
 
-def choose_settings(
-    config: PipelineConfig,
-    examples: Sequence[Example],
-    *,
-    ensemble: Ensemble | Literal["auto"] | None = None,
-    precision: float | None = None,
-    no_answer: float = 0.0,
-    seed: int = 0,
-    device: str = "auto",
-) -> tuple[PipelineConfig, dict[str, Any]]:
-    """Settle ensemble and threshold on validation examples.
-
-    Args:
-        config: what to tune.
-        examples: contexts whose right answers are named by id (``relevant_ids``) or by text.
-        ensemble: a scale; "auto": the best of them on the examples.
-        precision: wanted share of right answers; None: no threshold.
-        no_answer: hide the right answers of this share of the examples, so that they have none. Examples whose right
-            answer the index does not hold have none anyway.
-        seed: of the choice of the hidden ones.
-        device: for networks.
-
-    Returns:
-        The settings, and what was seen: figures of each ensemble, and the precision/coverage curve.
-
-    Raises:
-        DataError: there are no examples, or no threshold is precise enough.
-    """
-    if not examples:
-        raise DataError("there are no validation examples; give a file with at least one")
-    seen: dict[str, Any] = {"n_examples": len(examples)}
-    if config.reranker is not None and ensemble is not None:
-        if ensemble == "auto":
-            ensemble, seen["ensembles"] = _best_ensemble(config, examples, device)
-        config = replace(config, ensemble=ensemble)
-    if precision is not None:
-        hidden = _hidden(len(examples), no_answer, seed)
-        scores, right = outcomes(make_retriever(config, device=device), examples, hidden.tolist())
-        abstention, curve = calibrate(scores, right, precision=precision)
-        config = replace(config, measure=abstention.measure, threshold=abstention.threshold)
-        point = next(p for p in curve if p.threshold == abstention.threshold)
-        seen |= {"no_answer": float(hidden.mean()), "chosen": asdict(point), "curve": [asdict(p) for p in curve]}
-    return config, seen
-
-
-def try_threshold(
-    config: PipelineConfig,
-    examples: Sequence[Example],
-    *,
-    no_answer: float = 0.0,
-    seed: int = 0,
-    device: str = "auto",
-) -> tuple[dict[str, float], list[Point]]:
-    """How the threshold does on examples that it was not chosen on.
-
-    Args:
-        config: of a pipeline with a threshold.
-        examples, no_answer, seed: see ``choose_settings``.
-        device: for networks.
-
-    Returns:
-        ``n_examples``; ``no_answer``, the share whose answer was hidden; ``coverage``, ``precision`` and ``low`` as in
-        ``Point``; ``answered_without``, the share of the hidden ones that got an answer all the same; ``area`` under
-        the curve; and the curve.
-
-    Raises:
-        DataError: there are no examples.
-        UsageError: the pipeline has no threshold.
-    """
-    if not examples:
-        raise DataError("there are no examples; give a file with at least one")
-    if config.measure is None or config.threshold is None:
-        raise UsageError("this pipeline has no threshold; make one with polyrank pipeline create --valid --precision")
-    hidden = _hidden(len(examples), no_answer, seed)
-    scores, right = outcomes(make_retriever(config, device=device), examples, hidden.tolist())
-    confidences = np.array([confidence(row, config.measure) for row in scores])
-    curve = coverage_curve(confidences, right)
-    answered = confidences >= config.threshold
-    # the point of the curve that this threshold is, whether or not it is the confidence of an example
-    point = next((p for p in reversed(curve) if p.threshold >= config.threshold), Point(config.threshold, 0, 0, 0))
-    return {
-        "n_examples": len(examples),
-        "no_answer": float(hidden.mean()),
-        "coverage": point.coverage,
-        "precision": point.precision,
-        "low": point.low,
-        "answered_without": float(answered[hidden].mean()) if hidden.any() else 0.0,
-        "area": area(curve),
-    }, curve
-
-
-def _hidden(n: int, no_answer: float, seed: int) -> NDArray[np.bool_]:
-    """Which of the examples lose their right answers."""
-    return np.random.Generator(np.random.PCG64(seed)).random(n) < no_answer
-
-
-def outcomes(
-    retriever: Responds, examples: Sequence[Example], hidden: Sequence[bool]
-) -> tuple[list[list[float]], list[bool]]:
-    """Scores of the best replies to each example, best first, and whether the best one is right.
-
-    Args:
-        retriever: answers.
-        examples: with right answers by id or by text.
-        hidden: whether an example's right answers are taken out of the replies.
-    """
-    most = max((len(e.relevant_ids) or len(e.relevant) for e in examples), default=0)
-    scores, right = [], []
-    for start in range(0, len(examples), 32):
-        part = examples[start : start + 32]
-        for example, gone, ranked in zip(
-            part, hidden[start : start + 32], retriever.respond([e.query for e in part], N_SCORES + most), strict=True
-        ):
-            kept = [reply for reply in ranked if not (gone and is_right(example, reply))]
-            scores.append([reply.score for reply in kept])
-            right.append(bool(kept) and is_right(example, kept[0]))
-    return scores, right
-
-
-def is_right(example: Example, reply: Ranked) -> bool:
-    """Whether a reply is a right answer, by its id or by its text."""
-    return reply.id in example.relevant_ids or reply.text in {example.candidates[i] for i in example.relevant}
-
-
-def _best_ensemble(
-    config: PipelineConfig, examples: Sequence[Example], device: str
-) -> tuple[Ensemble | None, dict[str, float]]:
-    both = make_retriever(replace(config, ensemble=None), device=device)
-    first, second, right = [], [], []
-    for start in range(0, len(examples), 32):
-        part = examples[start : start + 32]
-        for example, ranked in zip(part, both.respond([e.query for e in part], config.n_retrieved), strict=True):
-            if ranked:
-                first.append(np.array([reply.stages["retriever"] for reply in ranked], np.float32))
-                second.append(np.array([reply.stages["reranker"] for reply in ranked], np.float32))
-                right.append([i for i, reply in enumerate(ranked) if is_right(example, reply)])
-    return choose_ensemble(first, second, right)
-
-
 def write_pipeline(
     path: Path, config: PipelineConfig, seen: dict[str, Any] | None = None, *, replace: bool = False
 ) -> None:
@@ -418,8 +276,3 @@ def read_pipeline(path: Path) -> tuple[PipelineConfig, dict[str, Any]]:
 def _checksum(document: dict[str, Any]) -> str:
     rest = {key: value for key, value in document.items() if key != "checksum"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
-
-
-def curve_of(seen: dict[str, Any]) -> list[Point]:
-    """The precision/coverage curve that a pipeline's threshold was chosen on, from the strictest threshold."""
-    return [Point(**point) for point in seen.get("curve", [])]

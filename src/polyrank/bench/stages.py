@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.bench.machine import describe_machine
+from polyrank.calibration import is_right
 from polyrank.ensembles import Ensemble, combine
 from polyrank.errors import DataError, UsageError
 from polyrank.inference import Scorer
 from polyrank.metrics import Placement, hit_at, place, reciprocal_rank
-from polyrank.pipeline import is_right
 from polyrank.records import Example, Ranked
 from polyrank.two_stage import Responds
 

@@ -35,11 +35,12 @@ def pipeline_create(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """Choose ensemble and threshold on validation examples and write the pipeline."""
+    from polyrank.calibration import choose_settings, curve_of
     from polyrank.config import from_dict
     from polyrank.data import read_examples
     from polyrank.ensembles import read_ensemble
     from polyrank.evaluation import plot_coverage
-    from polyrank.pipeline import PipelineConfig, choose_settings, curve_of, write_pipeline
+    from polyrank.pipeline import PipelineConfig, write_pipeline
 
     model = None if rerank is None else str(rerank)
     values = {"index": str(index), "retriever": retriever, "reranker": model, "n_retrieved": n_retrieved}
@@ -88,9 +89,10 @@ def pipeline_test(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """How often it answers, and how often it is right when it does."""
+    from polyrank.calibration import try_threshold
     from polyrank.data import read_examples
     from polyrank.evaluation import plot_coverage
-    from polyrank.pipeline import read_pipeline, try_threshold
+    from polyrank.pipeline import read_pipeline
 
     config, _ = read_pipeline(pipeline)
     loaded = read_examples(data)
