@@ -322,7 +322,12 @@ def test_killed_and_resumed_equals_uninterrupted(tiny_backbone: Path, task: dict
                 break
         child.communicate(timeout=60)
         assert child.returncode == -signal.SIGKILL
-        assert (tmp_path / "killed" / "mined-1.npy").exists()
+        mined = tmp_path / "killed" / "mined-1.npy"
+        kept = mined.read_bytes()
+        mined.unlink()
+        with pytest.raises(ArtifactError, match=r"mined-1\.npy is gone, and the weights"):
+            train(plan("killed"), resume=True)
+        mined.write_bytes(kept)
         train(plan("killed"), resume=True)
     finally:
         torch.set_num_threads(threads)

@@ -5,6 +5,7 @@ the checkpoint, so a run that goes on in the middle of an epoch has the same one
 """
 
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,11 +15,21 @@ from numpy.typing import NDArray
 
 from polyrank.data import HardNegatives, candidates_for_wrong, choose
 from polyrank.durable import write_file
+from polyrank.errors import ArtifactError
 from polyrank.inference import EncoderScorer
 from polyrank.records import Example
 from polyrank.training.steps import RandomNegatives
 
 Places = NDArray[np.int32]
+
+
+def _examples_seen(folder: Path) -> int:
+    """By a run's networks, as their metrics say; an epoch sees each example once."""
+    seen = 0
+    for file in folder.rglob("metrics.jsonl"):
+        for line in file.read_text("utf-8").splitlines():
+            seen = max(seen, json.loads(line).get("n_examples", 0))
+    return seen
 
 
 class MinedNegatives:
@@ -32,6 +43,9 @@ class MinedNegatives:
         every: epochs between two minings; the first is before the first epoch.
         folder: for the lists found.
         rest: gives what is missing where fewer were found.
+
+    Raises:
+        ArtifactError: when called, a run that goes on in the middle of an epoch has lost the epoch's file.
     """
 
     def __init__(
@@ -65,6 +79,8 @@ class MinedNegatives:
         shape = (len(self.examples), self.settings.n_negatives)
         if file.exists():
             self._places = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
+        elif _examples_seen(self.folder) > epoch * len(self.examples):
+            raise ArtifactError(f"{file} is gone, and the weights that it was made with; train again without --resume")
         else:
             self._places = self._mine(epoch, np.full(shape, -1, np.int32))
             stream = io.BytesIO()
