@@ -4,6 +4,7 @@
 # Both networks are first trained apart for WARM epochs (0: none), for an untrained re-ranker at T = 3 teaches nothing but
 # the uniform distribution; from there each goes on alone, and both together, for EPOCHS more.
 # EXTRA="--set train.alpha=2" changes the mutual run, whose results then go by TAG=name.
+# TEACHER=folder adds a Bi-encoder distilled from that model.
 # What is finished is not done again, and an interrupted training goes on; other budgets want another OUT=folder.
 # Writes runs/work/mutual/SET (not kept) and runs/results/mutual/SET (kept): one JSON per model, ensemble.json, curves.
 set -euo pipefail
@@ -21,6 +22,7 @@ SETS=${SETS:-star ubuntu-irc}
 CHECKS=${CHECKS:-2} # validations per epoch
 TAG=${TAG:-mutual}
 EXTRA=${EXTRA:-}
+TEACHER=${TEACHER:-}
 
 for set in $SETS; do
   work=$OUT/runs/work/mutual/$set
@@ -67,6 +69,12 @@ for set in $SETS; do
     done
     cp "${folder[$model]}/metrics.jsonl" "$results/$model.metrics.jsonl"
   done
+  if [[ -n $TEACHER ]]; then # one way, from a model that is trained already
+    polyrank train runs/recipes/bi.toml "${later[@]}" "${alone[@]}" "${bi[@]}" --set train.method=distill \
+      --set "train.teacher=$TEACHER" --set "output=$work/bi-distilled"
+    polyrank evaluate "$work/bi-distilled/model" "$DATA/$set/test.jsonl.gz" --limit "$LIMIT" \
+      --scores "$work/bi-distilled.test.scores.jsonl" --against "$work/bi.test.scores.jsonl" --json >"$results/bi-distilled.json"
+  fi
   python runs/ensembles.py "$work" bi cross >"$results/ensemble.json"
   python runs/ensembles.py "$work" "bi-$TAG" "cross-$TAG" >"$results/ensemble-$TAG.json"
   polyrank curves "$results"/{bi,cross,"bi-$TAG","cross-$TAG"}.metrics.jsonl -o "$results/curves-$TAG.svg"
