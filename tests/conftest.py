@@ -1,6 +1,7 @@
 """Shared fixtures: a tiny random backbone saved as a real Hugging Face folder, and small files of examples."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,11 @@ from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
+    # the workers fill the cores; threads of theirs, and of processes that they start, would wait for each other
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    torch.set_num_threads(1)
 
 WORDS = [
     "my",
