@@ -124,12 +124,16 @@ def _changes(path: Path, context: Any, row: Callable[..., None]) -> None:
     """Single and batched changes, each durable when it returns, with a reader beside them."""
     generator = np.random.Generator(np.random.PCG64(2))
     d = context.shape[1]
-    stop = threading.Event()
+    opened, stop = threading.Event(), threading.Event()
     searches: list[float] = []
 
     def read() -> None:
-        with open_index(path) as index:
-            while not stop.is_set():
+        try:
+            index = open_index(path)
+        finally:
+            opened.set()
+        with index:
+            while not stop.is_set() or not searches:
                 started = perf_counter()
                 index.refresh()
                 search(context[None], np.ones((1, len(context)), np.bool_), index.blocks(), K)
@@ -144,6 +148,7 @@ def _changes(path: Path, context: Any, row: Callable[..., None]) -> None:
         row("add 1", median(one))
         reader = threading.Thread(target=read)
         reader.start()
+        opened.wait()
         for i in range(5):
             batch = [Candidate(f"many{i} {j}", "one of many") for j in range(100)]
             started = perf_counter()
