@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Search in a pool by one stage and by two: BM25, Bi and Poly alone, and each followed by a Cross-encoder.
 #   DATA=folder SETS="ubuntu-irc medquad" BUDGET=pairs LIMIT=contexts bash runs/two_stage.sh
-# Models are those of runs/real.sh in runs/work/SET, trained here where they are missing.
+# RERANKER=folder re-ranks by that model instead of the Cross-encoder of the set. Models are those of runs/real.sh in runs/work/SET, trained here where they are missing.
 # Writes runs/results/SET/stages.json and stages.svg.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,13 +14,16 @@ for set in $SETS; do
   pool=$DATA/$set/pool.jsonl.gz
   [[ $set == medquad ]] && pool=$DATA/$set/answers.jsonl.gz
   mkdir -p "runs/work/$set" "runs/results/$set"
-  for model in bi poly-64 cross; do
+  reranker=${RERANKER:-runs/work/$set/cross/model}
+  models="bi poly-64"
+  [[ -n ${RERANKER:-} ]] || models+=" cross"
+  for model in $models; do
     work=$PWD/runs/work/$set/$model
     [[ -e $work/model ]] || polyrank train "runs/recipes/$model.toml" --set "data.train=$DATA/$set/train.jsonl.gz" \
       --set "output=$work" --set "data.max_train=$BUDGET"
     [[ $model == cross ]] || polyrank index build "runs/work/$set/$model/model" "$pool" -o "runs/work/$set/index/$model" --overwrite
   done
   polyrank bench stages "$DATA/$set/test.pool.jsonl.gz" --index "runs/work/$set/index/bi" --index "runs/work/$set/index/poly-64" \
-    --lexical --rerank "runs/work/$set/cross/model" --ensemble none --ensemble z-score \
+    --lexical --rerank "$reranker" --ensemble none --ensemble z-score \
     -n 10 -n 25 -n 50 --limit "$LIMIT" --plot "runs/results/$set/stages.svg" --json >"runs/results/$set/stages.json"
 done

@@ -1,6 +1,7 @@
 """The command line as a user meets it: real processes, exit codes, data on stdout, one clear line on stderr."""
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,19 @@ def test_respond_in_a_pipe_speaks_json(trained: dict[str, Path]) -> None:
     assert all(len(answer["results"]) == 2 for answer in answers)
     once = run("respond", trained["index"], "hi", "my wifi")
     assert json.loads(once.stdout)["context"] == ["hi", "my wifi"]
+
+
+def test_ctrl_c_is_one_word_and_130(trained: dict[str, Path]) -> None:
+    command = [sys.executable, "-m", "polyrank", "respond", str(trained["index"])]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        process.stdin.write("my wifi is down\n")  # type: ignore[union-attr]  # a pipe
+        process.stdin.flush()  # type: ignore[union-attr]
+        assert json.loads(process.stdout.readline())["results"]  # type: ignore[union-attr]
+        process.send_signal(signal.SIGINT)  # while it waits for more
+        _, said = process.communicate(timeout=60)
+    assert (process.returncode, said.strip().splitlines()[-1]) == (130, "interrupted")
+    assert "Traceback" not in said
 
 
 def test_a_pipeline_is_made_and_answers(trained: dict[str, Path], tmp_path: Path) -> None:

@@ -179,7 +179,7 @@ def test_replacing_an_index_encodes_only_new_texts(tmp_path: Path) -> None:
     assert again == [0, 0, 5, 5, 0]
 
 
-def test_building_holds_the_vectors_of_one_part_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_encoded_part_by_part_and_equal_ones_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from polyrank import retrieval
 
     monkeypatch.setattr(retrieval, "TEXTS_AT_A_TIME", 4)

@@ -240,7 +240,7 @@ def test_layers_that_are_not_there(bi: Encoder, models: dict[str, Path]) -> None
     assert read_layer("auto", bi) == "final"
     with pytest.raises(UsageError, match="only a ConveRT has a layer r"):
         read_layer("r", bi)
-    with pytest.raises(UsageError, match="'pooled' is no layer; choose final or r"):
+    with pytest.raises(UsageError, match="'pooled' is no layer; choose auto, final or r"):
         read_layer("pooled", bi)
     with pytest.raises(UsageError, match="has no vectors"):
         open_encoder(str(models["cross"]))

@@ -70,7 +70,7 @@ def read_ensemble(name: str) -> Ensemble | None:
     """
     if name == "none":
         return None
-    found: Ensemble = read_choice(name, Ensemble, "ensemble")
+    found: Ensemble = read_choice(name, Ensemble, "ensemble", also="none")
     return found
 
 

@@ -20,7 +20,7 @@ LARGEST = np.uint32(0x7F7F0000)  # bf16, as fp32's bits
 SMALLEST_SCALE = np.float32(2.0**-120)
 
 
-class Vectors(Protocol):
+class AnyVectors(Protocol):
     """Vectors ``[n, D]`` that give fp32 when some of them are taken: an array, a memory map, or ``PackedVectors``."""
 
     @property

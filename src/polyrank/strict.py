@@ -38,13 +38,14 @@ def from_dict(kind: type[T], values: dict[str, Any], where: str = "") -> T:
     return kind(**{key: _value(hints[key], value, prefix + key) for key, value in values.items()})
 
 
-def read_choice(name: str, options: Any, what: str) -> Any:
+def read_choice(name: str, options: Any, what: str, *, also: str = "") -> Any:
     """A name that a user gave, if it is one of those that a Literal lists.
 
     Args:
         name: as given.
         options: the Literal; whoever asks returns it as such.
         what: it would be.
+        also: a further name, which the caller takes itself and which the error must not forget.
 
     Raises:
         UsageError: there is none of that name.
@@ -57,7 +58,8 @@ def read_choice(name: str, options: Any, what: str) -> Any:
     """
     *others, last = get_args(options)
     if name not in (*others, last):
-        raise UsageError(f"{name!r} is no {what}; choose {', '.join(others)} or {last}")
+        known = [also, *others] if also else others
+        raise UsageError(f"{name!r} is no {what}; choose {', '.join(known)} or {last}")
     return name
 
 

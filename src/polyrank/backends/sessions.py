@@ -36,6 +36,9 @@ def read_backend(name: str) -> Backend:
 def check_installed(backend: Backend) -> None:
     """Look for what making and running an export takes, before any work is done.
 
+    Args:
+        backend: "onnx" or "openvino".
+
     Raises:
         MissingExtraError: a library is not installed.
     """

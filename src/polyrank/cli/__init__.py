@@ -80,8 +80,10 @@ def main() -> None:
         app()
     except PolyrankError as error:
         _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        _fail("interrupted", 130)
+    except SystemExit as leaving:
+        if leaving.code == 130:  # what typer makes of Ctrl-C, without a word
+            _fail("interrupted", 130)
+        raise
     except BrokenPipeError:
         # the reader of our output left, as `head` does; nothing is wrong
         sys.stderr.close()

@@ -11,6 +11,11 @@ from polyrank.errors import ConfigError
 
 pipeline_app = typer.Typer(no_args_is_help=True, help="Put retriever, re-ranker and threshold together.")
 
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Use the first N examples only.")]
+NoAnswer = Annotated[float, typer.Option(min=0, max=1, help="Hide the right answer of this share of the examples.")]
+Plot = Annotated[Path | None, typer.Option(help="Draw precision against coverage here (.png or .svg).")]
+
 
 @pipeline_app.command("create")
 def pipeline_create(
@@ -23,16 +28,14 @@ def pipeline_create(
         str, typer.Option(help="none, raw, sigmoid, z-score, softmax; auto chooses on the validation examples.")
     ] = "none",
     valid: Annotated[Path | None, typer.Option(help="Validation examples, for auto and for --precision.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Use the first N of them only.")] = None,
+    limit: Limit = None,
     precision: Annotated[
         float | None, typer.Option(min=0, max=1, help="Give no answer unless this share of answers would be right.")
     ] = None,
-    no_answer: Annotated[
-        float, typer.Option(min=0, max=1, help="Hide the right answer of this share of validation examples.")
-    ] = 0.2,
-    plot: Annotated[Path | None, typer.Option(help="Draw precision against coverage here (.png or .svg).")] = None,
+    no_answer: NoAnswer = 0.2,
+    plot: Plot = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier pipeline.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Choose ensemble and threshold on validation examples and write the pipeline."""
     from polyrank.calibration import choose_settings, curve_of
@@ -80,13 +83,11 @@ def pipeline_create(
 def pipeline_test(
     pipeline: Annotated[Path, typer.Argument(help="A pipeline folder with a threshold.")],
     data: Annotated[Path, typer.Argument(help="Examples that the threshold was not chosen on.")],
-    limit: Annotated[int | None, typer.Option(min=1, help="Use the first N of them only.")] = None,
-    no_answer: Annotated[
-        float, typer.Option(min=0, max=1, help="Hide the right answer of this share of the examples.")
-    ] = 0.2,
-    plot: Annotated[Path | None, typer.Option(help="Draw precision against coverage here (.png or .svg).")] = None,
+    limit: Limit = None,
+    no_answer: NoAnswer = 0.2,
+    plot: Plot = None,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """How often it answers, and how often it is right when it does."""
     from polyrank.calibration import try_threshold

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from polyrank.durable import write_file
 from polyrank.errors import ArtifactError, MissingExtraError, UsageError
-from polyrank.packing import Vectors
+from polyrank.packing import AnyVectors
 
 Kind = Literal["flat", "sq8", "ivfpq", "hnsw"]
 Floats = NDArray[np.float32]
@@ -110,7 +110,7 @@ def choose_kind(n: int) -> Kind:
     return "flat" if n <= FLAT_UP_TO else "hnsw" if n <= HNSW_UP_TO else "ivfpq"
 
 
-def build_ann(vectors: Vectors, kind: Kind | Literal["auto"] = "auto") -> Ann:
+def build_ann(vectors: AnyVectors, kind: Kind | Literal["auto"] = "auto") -> Ann:
     """Index vectors.
 
     ``flat`` compares all of them, exactly. ``sq8`` does so with 8 bits a number. ``hnsw`` walks a graph of neighbours.
@@ -187,7 +187,7 @@ def _one_thread(faiss: ModuleType) -> Iterator[None]:
         faiss.omp_set_num_threads(n_threads)
 
 
-def _spread(vectors: Vectors, n: int) -> Floats:
+def _spread(vectors: AnyVectors, n: int) -> Floats:
     """At most ``n`` rows, evenly spaced."""
     places = np.linspace(0, len(vectors) - 1, min(n, len(vectors))).astype(np.intp)
     return np.ascontiguousarray(vectors[places], np.float32)

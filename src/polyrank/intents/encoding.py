@@ -34,7 +34,7 @@ def read_layer(name: str, encoder: Encoder) -> Layer:
     convert = isinstance(encoder, EncoderScorer) and isinstance(encoder.model, Convert)
     if name == "auto":
         return "r" if convert else "final"
-    found: Layer = read_choice(name, Layer, "layer")
+    found: Layer = read_choice(name, Layer, "layer", also="auto")
     if found == "r" and not convert:
         raise UsageError("only a ConveRT has a layer r; choose final or auto")
     return found

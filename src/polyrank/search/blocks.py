@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyrank.packing import Vectors
+from polyrank.packing import AnyVectors
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]
@@ -35,7 +35,7 @@ class Block(Protocol):
     """
 
     @property
-    def vectors(self) -> Vectors: ...
+    def vectors(self) -> AnyVectors: ...
 
     @property
     def rows(self) -> Rows: ...
@@ -47,7 +47,7 @@ class Block(Protocol):
 _derived: dict[tuple[str, int], Any] = {}
 
 
-def derive(name: str, array: Vectors, make: Callable[[Vectors], T]) -> T:
+def derive(name: str, array: AnyVectors, make: Callable[[AnyVectors], T]) -> T:
     """What ``make`` gives for this very array, made once and dropped with it.
 
     >>> row = np.ones((1, 2), np.float32)
@@ -80,7 +80,7 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.asarray(_Shared(array)))
 
 
-def norms_of(vectors: Vectors) -> Floats:
+def norms_of(vectors: AnyVectors) -> Floats:
     """Euclidean norms ``[n]``, never below the true ones, nor below 1e-18, so that their squares do not underflow.
 
     >>> bool(norms_of(np.array([[3.0, 4.0]], np.float32))[0] >= 5.0)
@@ -89,7 +89,7 @@ def norms_of(vectors: Vectors) -> Floats:
     return derive("norms", vectors, _norms)
 
 
-def _norms(vectors: Vectors) -> Floats:
+def _norms(vectors: AnyVectors) -> Floats:
     result = np.empty(len(vectors), np.float32)
     up = 1.0 + 2.0 * (vectors.shape[1] + 8) * ROUNDING
     for start in range(0, len(vectors), ROWS_AT_A_TIME):

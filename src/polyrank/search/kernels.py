@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyrank.packing import PackedVectors, Vectors
+from polyrank.packing import AnyVectors, PackedVectors
 from polyrank.search.blocks import ROUNDING, ROWS_AT_A_TIME, Floats, as_tensor, derive, norms_of
 
 LANES = 32  # numbers that the loops take at a time: rows are padded with zeros to a multiple
@@ -67,12 +67,12 @@ def library() -> Any:
         return None
 
 
-def codes_of(vectors: Vectors) -> Codes:
+def codes_of(vectors: AnyVectors) -> Codes:
     """A block's vectors in int8: as they are stored, or a copy that is made once."""
     return derive("codes", vectors, _encode)
 
 
-def _encode(vectors: Vectors) -> Codes:
+def _encode(vectors: AnyVectors) -> Codes:
     n, dimension = vectors.shape
     if isinstance(vectors, PackedVectors) and vectors.scales is not None and dimension % LANES == 0:
         return Codes(vectors.values.view(np.int8), vectors.scales, norms_of(vectors) * np.float32(4.0 * ROUNDING))
