@@ -1,16 +1,16 @@
-"""One training file and one validation file for a ConveRT out of four corpora.
+"""One training file and one validation file for a ConveRT out of several corpora.
 
-    python runs/convert_data.py SHARED_DATA OUTPUT_FOLDER
+    python runs/convert_data.py SHARED_DATA OUTPUT_FOLDER [CORPUS ...]
 
 ``train.jsonl.gz`` holds dialogues whose turns to learn have the speaker "reply", for ``data.speaker``: in the corpora
 of whole dialogues every turn is one; in ubuntu-irc, whose rows are pairs, only the response. ``valid.jsonl.gz`` holds
-the first 50 candidate lists of each corpus's validation part. Test parts are not read.
+the first 50 candidate lists of each corpus's validation part. Test parts are not read. Without names it takes all four.
 """
 
 import gzip
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,27 +27,27 @@ def rows(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, stream)
 
 
-def dialogues(data: Path) -> Iterator[dict[str, Any]]:
+def dialogues(data: Path, corpora: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Every row as a dialogue with its turns to learn marked."""
-    for name in DIALOGUES:
+    for name in (name for name in corpora if name in DIALOGUES):
         for row in rows(data / name / "train.dialogues.jsonl.gz"):
             turns = [{"speaker": "reply", "text": turn["text"]} for turn in row["turns"]]
             yield {"id": row["id"], "turns": turns}
-    for name in PAIRS:
+    for name in (name for name in corpora if name in PAIRS):
         for row in rows(data / name / "train.jsonl.gz"):
             context = [{"speaker": "context", "text": text} for text in row["context"][-MAX_TURNS:]]
             yield {"id": row["id"], "turns": [*context, {"speaker": "reply", "text": row["response"]}]}
 
 
-def main(data: Path, output: Path) -> None:
+def main(data: Path, output: Path, corpora: Sequence[str]) -> None:
     """Write both files."""
     output.mkdir(parents=True, exist_ok=True)
-    valid = (row for name in (*DIALOGUES, *PAIRS) for row in islice(rows(data / name / "dev.jsonl.gz"), N_VALID))
-    for name, made in (("train.jsonl.gz", dialogues(data)), ("valid.jsonl.gz", valid)):
+    valid = (row for name in corpora for row in islice(rows(data / name / "dev.jsonl.gz"), N_VALID))
+    for name, made in (("train.jsonl.gz", dialogues(data, corpora)), ("valid.jsonl.gz", valid)):
         with gzip.open(output / name, "wt", encoding="utf-8", compresslevel=1) as stream:
             for row in made:
                 stream.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:] or [*DIALOGUES, *PAIRS])

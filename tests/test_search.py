@@ -17,7 +17,10 @@ from polyrank.index.ann import build_ann
 from polyrank.packing import PackedVectors, pack
 from polyrank.scores import scores
 from polyrank.search import Found, kernels, score_rows, search
-from polyrank.search.scoring import mean_of, rounding_of_mean, spread_of, steepness, upper_bounds
+from polyrank.search.best import Best
+from polyrank.search.fast import in_halves, plan
+from polyrank.search.scan import scan
+from polyrank.search.scoring import mean_of, moments_of, real_vectors, rounding_of_mean, steepness, upper_bounds
 from polyrank.search.subspace import find_subspace
 
 Floats = NDArray[np.float32]
@@ -49,6 +52,7 @@ class Case:
     k: int
 
 
+needs_kernels = pytest.mark.skipif(kernels.package() is None, reason="polyrank-kernels is not installed")
 POOLS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
     "random": lambda rng, n: rng.standard_normal((n, D), np.float32),
     "whole numbers, many ties": lambda rng, n: rng.integers(-1, 2, (n, D)).astype(np.float32),
@@ -125,6 +129,52 @@ def test_exact_and_fast_equal_brute_force(case: Case) -> None:
             assert other.exact
 
 
+@settings(max_examples=60, deadline=None)
+@given(cases(), st.booleans())
+def test_a_scan_in_bf16_finds_the_same(case: Case, compiled: bool) -> None:
+    """Chosen where the processor has instructions for it; right everywhere."""
+    compiled = compiled and kernels.package() is not None
+    best = [Best(real_vectors(row, real), case.k) for row, real in zip(case.contexts, case.mask, strict=True)]
+    with torch.inference_mode():
+        for one_block in (b for b in case.blocks if len(b.rows)):
+            scan([in_halves(one) for one in best], one_block, torch.device("cpu"), compiled=compiled)
+    for one, other in zip(best, search(case.contexts, case.mask, case.blocks, case.k, mode="exact"), strict=True):
+        np.testing.assert_array_equal(one.found(exact=True).rows, other.rows)
+        np.testing.assert_array_equal(one.found(exact=True).scores, other.scores)
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=needs_kernels)])
+def test_bf16_is_chosen_where_it_is_fast_and_scores_few(compiled: bool) -> None:
+    rng = np.random.default_rng(4)
+    pool, context = rng.standard_normal((8_000, 512), np.float32), rng.standard_normal((1, 24, 512), np.float32) / 22
+    candidates = block(pool)
+    best = Best(context[0], 10)
+    with torch.inference_mode():
+        query = plan(best, [candidates], compiled=compiled, halves=0.1)
+        assert query.halves is not None
+        scan([query], candidates, torch.device("cpu"), compiled=compiled)
+    found = best.found(exact=True)
+    same([found], Case(context, np.ones((1, 24), bool), [candidates], 10))
+    assert found.n_scored < 2000
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1, 5, 16, 40]), st.sampled_from([1e-3, 1.0, 30.0, 1e3]))
+def test_spreads_are_never_too_small_nor_much_too_large(seed: int, m: int, wide: float) -> None:
+    products = torch.from_numpy(wide * np.random.default_rng(seed).standard_normal((700, m))).float()
+    double = products.double()
+    weights = torch.softmax(double, 1)
+    mean = (weights * double).sum(1)
+    deviation = (weights * (double - mean[:, None]).square()).sum(1).sqrt()
+    square = (weights * (double - double.amax(1, keepdim=True)).square()).sum(1)
+    forms = [moments_of(products.clone()), *([kernels.moments(products)] if kernels.package() else [])]
+    for found, best, spread in forms:
+        assert (best == products.amax(1)).all()
+        assert ((found - mean).abs() <= rounding_of_mean(m) + 2.0**-22 * best.abs()).all()
+        assert (spread >= deviation * (1.0 - 1e-6)).all()
+        assert (spread.square() <= deviation.square() * (1.0 + 1e-6) + 4e-5 * square + 1e-28).all()  # what fills up vectors weighs exp(-80)
+
+
 @settings(max_examples=120, deadline=None)
 @given(cases(), st.booleans())
 def test_certified_on_exact_indexes_equals_the_scan(case: Case, leave_one: bool) -> None:
@@ -148,11 +198,12 @@ def test_no_score_is_above_a_bound_of_a_subspace(seed: int, contexts: str, pool:
     subspace = find_subspace(torch.from_numpy(context)).narrow(n_columns)
     norms = torch.from_numpy((np.linalg.norm(vectors.astype(np.float64), axis=1) * (1 + 1e-6)).astype(np.float32))
     products = torch.from_numpy(vectors) @ subspace.columns.T
-    coarse, error = subspace.coarse_bounds(products, norms)
-    fine = subspace.fine_bounds(products, error)
     tiny = 1e-6 * np.abs(truth) + 1e-30
-    assert (coarse.numpy() >= truth - tiny).all()
-    assert (fine.numpy() >= truth - tiny).all()
+    for compiled in (False, True) if kernels.package() else (False,):
+        coarse, error = subspace.coarse_bounds(products, norms, torch.zeros_like(norms), 0.0, compiled=compiled)
+        fine = subspace.fine_bounds(products, error, compiled=compiled)
+        assert (coarse.numpy() >= truth - tiny).all()
+        assert (fine.numpy() >= truth - tiny).all()
 
 
 @settings(max_examples=200, deadline=None)
@@ -161,9 +212,8 @@ def test_moved_products_move_the_score_within_the_bound(seed: int, moved: float,
     rng = np.random.default_rng(seed)
     products = torch.from_numpy(wide * rng.standard_normal((50, 12)))
     signs = torch.from_numpy(rng.choice([-1.0, 0.0, 1.0], (50, 12)))
-    mean, best = mean_of(products.clone(), torch.empty_like(products))
+    mean, best, spread = moments_of(products.clone())
     other, _ = mean_of(products + moved * signs, torch.empty_like(products))
-    spread = spread_of(products, mean, best)
     error = torch.full_like(mean, moved)
     assert (other <= upper_bounds(mean, best, error, spread, 12)).all()
     assert ((other - mean).abs() <= moved * steepness(12) + 1e-9).all()
@@ -282,15 +332,12 @@ def test_few_products_in_int8_are_enough_for_one_vector() -> None:
     case = Case(contexts, np.ones((2, 1), bool), [block(pool)], 10)
     found = search(contexts, case.mask, case.blocks, 10)
     same(found, case)
-    if kernels.library() is not None:
+    if kernels.package() is not None:
         assert max(one.n_scored for one in found) < 2000
 
 
-needs_kernels = pytest.mark.skipif(kernels.library() is None, reason="polyrank-kernels is not installed")
-
-
 @needs_kernels
-@pytest.mark.parametrize("form", [1, 2, 3])
+@pytest.mark.parametrize("form", [1, 2, 3, 4])
 @pytest.mark.parametrize(("n", "q", "d"), [(1, 1, 1), (9, 3, 31), (13, 17, 96), (2100, 8, 70)])
 def test_compiled_products_are_sums_of_integers(form: int, n: int, q: int, d: int) -> None:
     rng = np.random.default_rng(n)

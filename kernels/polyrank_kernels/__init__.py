@@ -6,7 +6,21 @@ from polyrank_kernels import _kernels
 
 library = ctypes.CDLL(_kernels.__file__)
 _pointer, _size = ctypes.c_void_p, ctypes.c_int64
-library.polyrank_products.argtypes = [*[_pointer] * 5, *[_size] * 3, ctypes.c_int]
-library.polyrank_products.restype = ctypes.c_int
-library.polyrank_means.argtypes = [_pointer, _size, _size, _size, _pointer, _pointer]
+_count = ctypes.c_int
+
+
+class Numbers(ctypes.Structure):
+    """What bounds need of a subspace: pointers to ``centre`` and ``weights`` in float32, and five numbers."""
+
+    _fields_ = [
+        *((name, _pointer) for name in ("centre", "weights")),
+        *((name, ctypes.c_float) for name in ("radius", "residual", "slack", "rounding", "size")),
+    ]
+
+
+library.polyrank_products.argtypes = [*[_pointer] * 5, *[_size] * 3, _count, _count]
+library.polyrank_products.restype = _count
+library.polyrank_bounds.argtypes = [_pointer, *[_size] * 3, *[_pointer] * 5, _count]
+library.polyrank_bounds.restype = None
+library.polyrank_means.argtypes = [_pointer, *[_size] * 3, *[_pointer] * 3, _count]
 library.polyrank_means.restype = None

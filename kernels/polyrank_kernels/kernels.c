@@ -1,12 +1,23 @@
-/* Two loops that torch has no fast form of: products of int8 rows with int16 columns, and softmax-weighted means.
+/* Three loops that torch has no fast form of: products of int8 rows with int16 columns, bounds of scores from a few
+   products, and softmax-weighted means.
 
-   Called through ctypes on plain pointers. Each has forms for AVX-512 and AVX2 where the compiler can make them and
+   Called through ctypes on plain pointers. Rows are shared among OpenMP's threads: loaded after torch, this finds
+   torch's own runtime and its team, and nobody spins while another works. Each has forms for AVX-512 and AVX2 where the compiler can make them and
    the machine has them, and a plain one; all give the same products, since those are sums of integers. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#define SHARE _Pragma("omp parallel num_threads(threads)")
+#define PART(edge) (n * (omp_get_thread_num() + (edge)) / omp_get_num_threads())
+#else
+#define SHARE
+#define PART(edge) ((edge) ? n : 0)
+#endif
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -37,7 +48,7 @@ static void products_plain(const int8_t *rows, const int16_t *columns, const flo
 
 #ifdef X86
 /* Four rows are widened to int16 once and stay in the first cache; R rows meet C columns in registers. */
-#define TILE512(R, C)                                                                                              \
+#define TILE512(DOT, R, C)                                                                                         \
     for (; j + C <= q; j += C) {                                                                                   \
         __m512i sums[R][C];                                                                                        \
         UNROLL for (int r = 0; r < R; r++)                                                                         \
@@ -47,8 +58,7 @@ static void products_plain(const int8_t *rows, const int16_t *columns, const flo
             UNROLL for (int r = 0; r < R; r++) y[r] = _mm512_load_si512((const void *)(wide[r] + l));              \
             UNROLL for (int c = 0; c < C; c++) {                                                                   \
                 __m512i x = _mm512_loadu_si512((const void *)(columns + (j + c) * d + l));                         \
-                UNROLL for (int r = 0; r < R; r++)                                                                 \
-                    sums[r][c] = _mm512_add_epi32(sums[r][c], _mm512_madd_epi16(y[r], x));                         \
+                UNROLL for (int r = 0; r < R; r++) sums[r][c] = DOT(sums[r][c], y[r], x);                          \
             }                                                                                                      \
         }                                                                                                          \
         UNROLL for (int r = 0; r < R; r++)                                                                         \
@@ -57,27 +67,34 @@ static void products_plain(const int8_t *rows, const int16_t *columns, const flo
                     (float)_mm512_reduce_add_epi32(sums[r][c]) * (row_scales[i + r] * column_scales[j + c]);       \
     }
 
-__attribute__((target("avx512f,avx512bw"))) static void products_avx512(
-    const int8_t *rows, const int16_t *columns, const float *row_scales, const float *column_scales, float *out,
-    int64_t n, int64_t q, int64_t d) {
-    static __thread int16_t wide[4][WIDEST] __attribute__((aligned(64)));
-    int64_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        for (int r = 0; r < 4; r++) {
-            const int8_t *row = rows + (i + r) * d;
-            for (int64_t l = 0; l < d; l += 32) {
-                _mm_prefetch((const char *)(row + 4 * d + l), _MM_HINT_T0);
-                _mm512_store_si512((void *)(wide[r] + l),
-                                   _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(row + l))));
-            }
-        }
-        int64_t j = 0;
-        TILE512(4, 6)
-        TILE512(4, 2)
-        TILE512(4, 1)
+#define DOT_AVX512(sum, y, x) _mm512_add_epi32(sum, _mm512_madd_epi16(y, x))
+#define DOT_VNNI(sum, y, x) _mm512_dpwssd_epi32(sum, y, x)
+
+#define PRODUCTS512(NAME, TARGET, DOT)                                                                             \
+    __attribute__((target(TARGET))) static void NAME(                                                              \
+        const int8_t *rows, const int16_t *columns, const float *row_scales, const float *column_scales, float *out,\
+        int64_t n, int64_t q, int64_t d) {                                                                         \
+        static __thread int16_t wide[4][WIDEST] __attribute__((aligned(64)));                                      \
+        int64_t i = 0;                                                                                             \
+        for (; i + 4 <= n; i += 4) {                                                                               \
+            for (int r = 0; r < 4; r++) {                                                                          \
+                const int8_t *row = rows + (i + r) * d;                                                            \
+                for (int64_t l = 0; l < d; l += 32) {                                                              \
+                    _mm_prefetch((const char *)(row + 4 * d + l), _MM_HINT_T0);                                    \
+                    _mm512_store_si512((void *)(wide[r] + l),                                                      \
+                                       _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)(row + l))));      \
+                }                                                                                                  \
+            }                                                                                                      \
+            int64_t j = 0;                                                                                         \
+            TILE512(DOT, 4, 6)                                                                                     \
+            TILE512(DOT, 4, 2)                                                                                     \
+            TILE512(DOT, 4, 1)                                                                                     \
+        }                                                                                                          \
+        products_plain(rows + i * d, columns, row_scales + i, column_scales, out + i * q, n - i, q, d);            \
     }
-    products_plain(rows + i * d, columns, row_scales + i, column_scales, out + i * q, n - i, q, d);
-}
+
+PRODUCTS512(products_avx512, "avx512f,avx512bw", DOT_AVX512)
+PRODUCTS512(products_vnni, "avx512f,avx512bw,avx512vnni", DOT_VNNI)
 
 __attribute__((target("avx2"))) static int32_t sum256(__m256i x) {
     __m128i half = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
@@ -123,25 +140,68 @@ __attribute__((target("avx2"))) static void products_avx2(
 }
 #endif
 
-/* form: 0 the best that the machine has, 1 plain, 2 AVX2, 3 AVX-512. d is a multiple of 32 (pad with zeros).
+typedef void (*products_form)(const int8_t *, const int16_t *, const float *, const float *, float *, int64_t, int64_t,
+                              int64_t);
+
+/* form: 0 the best that the machine has, 1 plain, 2 AVX2, 3 AVX-512, 4 its VNNI. d is a multiple of 32 (pad with zeros).
    Returns the form used, or -1 if it cannot. */
 API int polyrank_products(const int8_t *rows, const int16_t *columns, const float *row_scales,
-                          const float *column_scales, float *out, int64_t n, int64_t q, int64_t d, int form) {
+                          const float *column_scales, float *out, int64_t n, int64_t q, int64_t d, int form,
+                          int threads) {
+    products_form call = products_plain;
     if (d % 32 || d > WIDEST) return -1;
 #ifdef X86
-    int has512 = __builtin_cpu_supports("avx512bw"), has256 = __builtin_cpu_supports("avx2");
-    if ((form == 0 || form == 3) && has512) {
-        products_avx512(rows, columns, row_scales, column_scales, out, n, q, d);
-        return 3;
-    }
-    if ((form == 0 || form == 2) && has256) {
-        products_avx2(rows, columns, row_scales, column_scales, out, n, q, d);
-        return 2;
+    if ((form == 0 || form == 4) && __builtin_cpu_supports("avx512vnni")) {
+        call = products_vnni;
+        form = 4;
+    } else if ((form == 0 || form == 3) && __builtin_cpu_supports("avx512bw")) {
+        call = products_avx512;
+        form = 3;
+    } else if ((form == 0 || form == 2) && __builtin_cpu_supports("avx2")) {
+        call = products_avx2;
+        form = 2;
     }
 #endif
-    if (form > 1) return -1;
-    products_plain(rows, columns, row_scales, column_scales, out, n, q, d);
-    return 1;
+    if (form > 1 && call == products_plain) return -1;
+    SHARE {
+        int64_t i = PART(0), stop = PART(1);
+        call(rows + i * d, columns, row_scales + i, column_scales, out + i * q, stop - i, q, d);
+    }
+    return form ? form : 1;
+}
+
+/* ---- bounds: of scores, from products[n, q] with a subspace's columns, rows `stride` apart (Subspace.coarse_bounds) ---- */
+
+/* Of a subspace. */
+typedef struct {
+    const float *centre, *weights;
+    float radius, residual, slack, rounding, size;
+} numbers;
+
+CLONES static void bounds(const float *products, int64_t stride, int64_t n, int64_t q, const float *norms,
+                          const float *lost, const numbers *of, float *found, float *errors) {
+    for (int64_t i = 0; i < n; i++) {
+        const float *row = products + i * stride;
+        float inside = 0.0f, weighted = 0.0f, middle = 0.0f;
+        for (int64_t l = 0; l < q; l++) {
+            float square = row[l] * row[l];
+            inside += square;
+            weighted += of->weights[l] * square;
+            middle += of->centre[l] * row[l];
+        }
+        float norm = norms[i] + lost[i], rest = norm * norm * of->slack - inside;
+        rest = __builtin_sqrtf(rest < 0.0f ? 0.0f : rest); /* what is not a number stays so */
+        errors[i] = of->residual * rest + norm * of->rounding + lost[i] * of->size;
+        found[i] = errors[i] + middle + of->radius * __builtin_sqrtf(weighted);
+    }
+}
+
+API void polyrank_bounds(const float *products, int64_t stride, int64_t n, int64_t q, const float *norms,
+                         const float *lost, const numbers *of, float *found, float *errors, int threads) {
+    SHARE {
+        int64_t i = PART(0), stop = PART(1);
+        bounds(products + i * stride, stride, stop - i, q, norms + i, lost + i, of, found + i, errors + i);
+    }
 }
 
 /* ---- means: of products[n, m] with rows `stride` apart: max, and sum_i softmax_i products_i ---- */
@@ -168,7 +228,9 @@ typedef int32_t i16 __attribute__((vector_size(64)));
         (y) = p_ * (v16)e_;                                                                                        \
     } while (0)
 
-CLONES API void polyrank_means(const float *products, int64_t stride, int64_t n, int64_t m, float *mean, float *best) {
+/* spread: never below the deviation of the products under their weights, where it is wanted. */
+CLONES static void means(const float *products, int64_t stride, int64_t n, int64_t m, float *mean, float *best,
+                         float *spread) {
     v16 lowest = {0};
     lowest -= 3.0e38f;
     for (int64_t i = 0; i < n; i++) {
@@ -184,7 +246,7 @@ CLONES API void polyrank_means(const float *products, int64_t stride, int64_t n,
         }
         float most = top[0];
         for (int l = 1; l < 16; l++) most = top[l] > most ? top[l] : most;
-        v16 total = {0}, weighted = {0}, low = {0}, check = {0}, weight;
+        v16 total = {0}, weighted = {0}, squared = {0}, low = {0}, check = {0}, weight;
         low -= 80.0f;
         for (int64_t l = 0; l < m; l += 16) {
             v16 x = (l < whole ? *(const v16 *)(row + l) : tail) - most;
@@ -192,16 +254,32 @@ CLONES API void polyrank_means(const float *products, int64_t stride, int64_t n,
             check += x * 0.0f; /* what is not a number stays so: the comparisons pass it over */
             EXP16(z, weight);
             total += weight;
-            weighted += weight * z;
+            weight *= z;
+            weighted += weight;
+            squared += weight * z;
         }
-        float sum = 0.0f, sum_weighted = 0.0f;
+        float sum = 0.0f, sum_weighted = 0.0f, sum_squared = 0.0f;
         for (int l = 0; l < 16; l++) {
             sum += total[l];
             sum_weighted += weighted[l];
+            sum_squared += squared[l];
         }
         best[i] = most;
         for (int l = 0; l < 16; l++) sum += check[l];
-        mean[i] = most + sum_weighted / sum;
+        sum_weighted /= sum;
+        mean[i] = most + sum_weighted;
+        if (spread) { /* the difference of two squares loses digits: give some back */
+            float variance = sum_squared / sum * 1.00002f - sum_weighted * sum_weighted;
+            spread[i] = __builtin_sqrtf(variance < 0.0f ? 0.0f : variance);
+        }
+    }
+}
+
+API void polyrank_means(const float *products, int64_t stride, int64_t n, int64_t m, float *mean, float *best,
+                        float *spread, int threads) {
+    SHARE {
+        int64_t i = PART(0), stop = PART(1);
+        means(products + i * stride, stride, stop - i, m, mean + i, best + i, spread ? spread + i : 0);
     }
 }
 

@@ -36,14 +36,14 @@ def choose_device(name: str = "auto") -> torch.device:
 def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
     """The type of the large products: bf16 where it is asked for, or where "auto" finds hardware for it."""
     if precision == "auto":
-        fast = torch.cuda.is_bf16_supported() if device.type == "cuda" else _cpu_has_bf16()
+        fast = torch.cuda.is_bf16_supported() if device.type == "cuda" else cpu_has_bf16()
         return torch.bfloat16 if fast else torch.float32
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
 @cache
-def _cpu_has_bf16() -> bool:
-    """Without these instructions bf16 on a CPU is slower than fp32."""
+def cpu_has_bf16() -> bool:
+    """Whether this processor has instructions for bf16; without them it is slower than fp32."""
     try:
         flags = Path("/proc/cpuinfo").read_text("utf-8")
     except OSError:

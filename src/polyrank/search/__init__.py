@@ -17,6 +17,7 @@ from polyrank.search.best import Best, Found
 from polyrank.search.blocks import Block, Floats
 from polyrank.search.certified import ProductIndex, certify, shortlist
 from polyrank.search.fast import plan
+from polyrank.search.halves import time_of_halves
 from polyrank.search.scan import Query, scan
 from polyrank.search.scoring import real_vectors, score_rows
 
@@ -50,7 +51,7 @@ def search(
         indexes: for the last two modes, an inner-product index of each block's vectors, or ``None``: scan that block.
         device: where a scan in fp32 multiplies.
         compiled: whether the loops of ``polyrank-kernels`` are used where that is installed; they also keep a copy of
-            the vectors in int8.
+            the vectors in int8. On processors with instructions for bf16, ``fast`` may keep one in that.
 
     Raises:
         UsageError: k is below one, shapes disagree, the mode is unknown, or a context has no vectors.
@@ -65,7 +66,7 @@ def search(
     blocks = [block for block in blocks if len(block.rows)] if indexes is None else list(blocks)
     _check(contexts, mask, blocks, k, mode, indexes)
     place = torch.device(device)
-    compiled = compiled and kernels.library() is not None
+    compiled = compiled and kernels.package() is not None
     best = [Best(real_vectors(row, real), k) for row, real in zip(contexts, mask, strict=True)]
     proven = [True] * len(best)
     with torch.inference_mode():
@@ -83,7 +84,9 @@ def search(
         if mode == "exact" or not scanned:
             queries = [Query(one) for one in best]
         else:
-            queries = [plan(one, [block for block, _ in scanned], compiled=compiled) for one in best]
+            halves = time_of_halves() if place.type == "cpu" else None
+            there = [block for block, _ in scanned]
+            queries = [plan(one, there, compiled=compiled, halves=halves) for one in best]
         for block, todo in scanned:
             scan([queries[i] for i in todo], block, place, compiled=compiled)
     return [one.found(exact=sure) for one, sure in zip(best, proven, strict=True)]

@@ -90,7 +90,7 @@ class Best:
                 self._take(block, now)
             else:
                 self._sift(block, now)
-            n_batch = min(2 * n_batch, max(1024, self.k))
+            n_batch = min(4 * n_batch, max(1024, self.k))
 
     def defer(self, block: Block, places: NDArray[np.intp], bounds: Floats) -> None:
         """Offer later, with the next of the same block: the fewer offers, the fewer candidates scored."""

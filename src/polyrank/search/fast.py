@@ -4,18 +4,24 @@ The look estimates the k-th best score from the mean and the deviation of a samp
 stay above it with so many columns. A wrong estimate costs time and nothing else.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import itemgetter
 from statistics import NormalDist
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from polyrank.packing import AnyVectors
 from polyrank.search import kernels
 from polyrank.search.best import Best
-from polyrank.search.blocks import Block, as_tensor, norms_of
+from polyrank.search.blocks import Block, as_tensor, derive, norms_of
+from polyrank.search.halves import ROUNDING_OF_RESULT, halve
 from polyrank.search.scan import Query
 from polyrank.search.scoring import loose_bounds, mean_of
-from polyrank.search.subspace import find_subspace
+from polyrank.search.subspace import Subspace, find_subspace
 
 SAMPLE = 256
 FEW = 4096  # candidates that are scanned as fast as they are planned for
@@ -23,67 +29,145 @@ N_COLUMNS = (2, 4, 8, 16)
 # Milliseconds of one AVX-512 core for 100,000 candidates of 768 dimensions; their proportions are what counts.
 READ, COLUMN = 45.0, 1.6  # fp32: the least that a product costs, and each column
 READ_CODES, COLUMN_OF_CODES = 5.5, 2.2  # int8
+READ_HALVES = 12.0  # bf16
 EXP, COMPILED_EXP = 0.4, 0.12  # one exp with its sums
 FINE = 1.0  # a product that is bounded finely
 APART = 150.0  # a candidate that is scored apart from its neighbours, and its columns' part three times over
 
 
-def plan(best: Best, blocks: list[Block], *, compiled: bool) -> Query:
-    """How to scan for one context: with its vectors or a subspace of theirs, over fp32 or, when compiled, int8."""
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Evenly spaced candidates of a block.
+
+    Args:
+        vectors: ``[n, D]``
+        norms: ``[n]``
+        lost: ``[n]``, what int8 loses; zeros where that is not to be had.
+    """
+
+    vectors: Tensor
+    norms: Tensor
+    lost: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way to scan, and what it would do to a sample.
+
+    Args:
+        query: it.
+        coarse: bounds ``[n]`` that all candidates get.
+        fine: makes those that candidates get whose coarse bound reaches the best; ``None``: the same.
+    """
+
+    query: Query
+    coarse: Tensor
+    fine: Callable[[], Tensor] | None = None
+
+
+def plan(best: Best, blocks: list[Block], *, compiled: bool, halves: float | None = None) -> Query:
+    """How to scan for one context: with its vectors or a subspace of theirs, in fp32, bf16 or, when compiled, int8.
+
+    Args:
+        best: of the context.
+        blocks: the candidates.
+        compiled: whether the compiled loops are there and wanted.
+        halves: how long a product in bf16 takes, as a part of fp32's; ``None``: it is not to be had.
+    """
     n_vectors, dimension = best.contexts.shape
     n = sum(len(block.rows) for block in blocks)
     compiled = compiled and dimension <= kernels.WIDEST
-    if n < FEW or best.k * 4 > n or (n_vectors <= N_COLUMNS[0] and not compiled):
+    if n < FEW or best.k * 4 > n or (n_vectors <= N_COLUMNS[0] and not compiled and halves is None):
         return Query(best)
-    vectors, norms, lost = _sample(blocks, compiled)
-    more = lost * best.norm
-    products = vectors @ best.contexts.T
-    scores = mean_of(products.clone())[0].double()
-    reach = float(scores.mean() + scores.std() * NormalDist().inv_cdf(1.0 - best.k / n))
-    wide = dimension / 768
-    apart = wide * (APART + 3.0 * COLUMN * n_vectors) + EXP * n_vectors
-    exp = COMPILED_EXP if compiled else EXP
-    cheapest, chosen = wide * max(READ, COLUMN * n_vectors) + exp * n_vectors, Query(best)
+    wide, exps = dimension / 768, n_vectors * (COMPILED_EXP if compiled else EXP)
+    cheapest, chosen = wide * max(READ, COLUMN * n_vectors) + exps, Query(best)
+    found: list[Subspace] = []  # once, if at all
+
+    def in_columns(sample: Sample, n_columns: int) -> Way:
+        found[:] = found or [find_subspace(best.contexts, packed=compiled)]
+        return _in_columns(best, sample, found[0].narrow(n_columns), compiled=compiled)
+
+    ways: list[tuple[float, Callable[[Sample], Way]]] = []  # by the least that each costs
     if compiled:
-        cost = wide * (READ_CODES + COLUMN_OF_CODES * n_vectors) + COMPILED_EXP * n_vectors
-        if cost < cheapest:
-            cost += _share(products.amax(1) + more, reach) * FINE * n_vectors
-            cost += _share(loose_bounds(products, more), reach) * apart
-        if cost < cheapest:
-            packed = kernels.pack(best.contexts)
-            left_out = best.contexts.double() - packed.columns(dimension)
-            cheapest = cost
-            chosen = Query(best, packed=packed, lost=float(left_out.norm(dim=1).max()) * (1.0 + 1e-6))
-    if n_vectors <= N_COLUMNS[0]:
+        ways.append((wide * (READ_CODES + COLUMN_OF_CODES * n_vectors) + exps, partial(_in_codes, best)))
+    if halves is not None:
+        cost = wide * max(READ_HALVES, COLUMN * halves * n_vectors) + 1.5 * exps
+        ways.append((cost, partial(_in_halves, best, compiled=compiled)))
+    for q in N_COLUMNS:
+        if q < n_vectors:
+            cost = wide * (READ_CODES + COLUMN_OF_CODES * q if compiled else max(READ, COLUMN * q)) + EXP * q
+            ways.append((cost, partial(in_columns, n_columns=q)))
+    if all(cost >= cheapest for cost, _ in ways):
         return chosen
-    whole = find_subspace(best.contexts, packed=compiled)
-    products = vectors @ whole.columns.T
-    for n_columns in N_COLUMNS:
-        scanning = READ_CODES + COLUMN_OF_CODES * n_columns if compiled else max(READ, COLUMN * n_columns)
-        cost = wide * scanning + EXP * n_columns
-        if n_columns > len(whole.columns) or cost > cheapest:
+    largest = max(blocks, key=lambda block: len(block.rows)).vectors
+    sample = derive("coded sample", largest, _coded_sample) if compiled else derive("sample", largest, _sample)
+    reach = _reach(best, sample, n)
+    apart = wide * (APART + 3.0 * COLUMN * n_vectors) + EXP * n_vectors
+    for cost, look in sorted(ways, key=itemgetter(0)):
+        if cost >= cheapest:
             break
-        subspace = whole.narrow(n_columns)
-        coarse, error = subspace.coarse_bounds(products[:, :n_columns], norms, more)
-        cost += _share(coarse, reach) * FINE * n_vectors
+        way = look(sample)
+        bounds = way.coarse
+        if way.fine is not None:
+            cost += _share(bounds, reach) * FINE * n_vectors
+            bounds = way.fine() if cost < cheapest else bounds
         if cost < cheapest:
-            cost += _share(subspace.fine_bounds(products[:, :n_columns], error), reach) * apart
+            cost += _share(bounds, reach) * apart
         if cost < cheapest:
-            cheapest, chosen = cost, Query(best, subspace, subspace.packed)
+            cheapest, chosen = cost, way.query
     return chosen
 
 
-def _sample(blocks: list[Block], coded: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Of evenly spaced candidates of the largest block: vectors ``[n, D]``, norms ``[n]``, what codes lose ``[n]``."""
-    block = max(blocks, key=lambda block: len(block.rows))
-    places = np.linspace(0, len(block.rows) - 1, min(SAMPLE, len(block.rows))).astype(np.intp)
-    norms = torch.from_numpy(norms_of(block.vectors)[places])
-    lost = torch.from_numpy(kernels.codes_of(block.vectors).lost[places]) if coded else torch.zeros_like(norms)
-    return as_tensor(block.vectors[places]), norms, lost
+def in_halves(best: Best) -> Query:
+    """With the vectors themselves, in bf16."""
+    values, lost = halve(best.contexts)
+    return Query(best, halves=values, lost=float(lost.max()))
+
+
+def _in_halves(best: Best, sample: Sample, *, compiled: bool) -> Way:
+    query = in_halves(best)
+    products = sample.vectors @ best.contexts.T
+    error = sample.norms * (ROUNDING_OF_RESULT * best.norm * 0.5 + query.lost)  # about
+    error += products.abs().amax(1) * ROUNDING_OF_RESULT
+    return Way(query, loose_bounds(products, error, compiled=compiled))
+
+
+def _in_codes(best: Best, sample: Sample) -> Way:
+    packed = kernels.pack(best.contexts)
+    left_out = best.contexts.double() - packed.columns(best.contexts.shape[1])
+    query = Query(best, packed=packed, lost=float(left_out.norm(dim=1).max()) * (1.0 + 1e-6))
+    products, error = sample.vectors @ best.contexts.T, sample.lost * best.norm
+    return Way(query, products.amax(1) + error, lambda: loose_bounds(products, error, compiled=True))
+
+
+def _in_columns(best: Best, sample: Sample, subspace: Subspace, *, compiled: bool) -> Way:
+    products = sample.vectors @ subspace.columns.T
+    coarse, error = subspace.coarse_bounds(products, sample.norms, sample.lost, best.norm, compiled=compiled)
+    query = Query(best, subspace, subspace.packed)
+    return Way(query, coarse, lambda: subspace.fine_bounds(products, error, compiled=compiled))
+
+
+def _sample(vectors: AnyVectors) -> Sample:
+    places = np.linspace(0, len(vectors) - 1, min(SAMPLE, len(vectors))).astype(np.intp)
+    norms = torch.from_numpy(norms_of(vectors)[places])
+    return Sample(as_tensor(vectors[places]), norms, torch.zeros_like(norms))
+
+
+def _coded_sample(vectors: AnyVectors) -> Sample:
+    sample = _sample(vectors)
+    places = np.linspace(0, len(vectors) - 1, len(sample.norms)).astype(np.intp)
+    return replace(sample, lost=torch.from_numpy(kernels.codes_of(vectors).lost[places]))
+
+
+def _reach(best: Best, sample: Sample, n: int) -> float:
+    """The k-th best score of n candidates, as a sample's mean and deviation suggest."""
+    scores = mean_of(sample.vectors @ best.contexts.T)[0].double().numpy()
+    return float(scores.mean() + scores.std() * NormalDist().inv_cdf(1.0 - best.k / n))
 
 
 def _share(bounds: Tensor, reach: float) -> float:
     """What part of all candidates has bounds of at least ``reach``: as counted, or as a normal tail would have it."""
-    mean, deviation = float(bounds.double().mean()), float(bounds.double().std())
+    values = bounds.double().numpy()
+    mean, deviation = float(values.mean()), float(values.std())
     tail = 1.0 - NormalDist(mean, deviation).cdf(reach) if deviation > 0.0 else float(mean >= reach)
-    return max(float((bounds >= reach).double().mean()), tail)
+    return max(float((values >= reach).mean()), tail)

@@ -4,13 +4,10 @@ A candidate ``y`` becomes ``scale * codes`` with codes in -127..127; what that l
 that bounds can account for it. Products of codes are sums of integers, exact in any order.
 """
 
+import ctypes
 import importlib
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -59,10 +56,10 @@ class Packed:
 
 
 @cache
-def library() -> Any:
-    """The compiled functions, or ``None``."""
+def package() -> Any:
+    """``polyrank_kernels``, or ``None``."""
     try:
-        return importlib.import_module("polyrank_kernels").library
+        return importlib.import_module("polyrank_kernels")
     except ImportError:
         return None
 
@@ -115,46 +112,67 @@ def products(codes: Codes, part: slice, packed: Packed, out: Tensor, form: int =
     """
     values, scales = codes.values[part], codes.scales[part]
     n_columns, width = packed.values.shape
-    call = library().polyrank_products
+    given = (values.ctypes.data, packed.values.ctypes.data, scales.ctypes.data, packed.scales.ctypes.data)
+    call = package().library.polyrank_products
+    if call(*given, out.data_ptr(), len(values), n_columns, width, form, _n_threads(len(values))) < 0:
+        raise RuntimeError(f"no form {form} of the products for {width} dimensions")
 
-    def run(start: int, stop: int) -> None:
-        rows = (values[start:].ctypes.data, packed.values.ctypes.data, scales[start:].ctypes.data)
-        into = out.data_ptr() + 4 * start * n_columns
-        done = call(*rows, packed.scales.ctypes.data, into, stop - start, n_columns, width, form)
-        if done < 0:
-            raise RuntimeError(f"no form {form} of the products for {width} dimensions")
 
-    _spread(run, len(values))
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Of a subspace, for ``bounds`` (see ``Subspace.coarse_bounds``).
+
+    Args:
+        centre, weights: ``[q]``
+        radius, residual, slack, rounding: as there.
+    """
+
+    centre: Tensor
+    weights: Tensor
+    radius: float
+    residual: float
+    slack: float
+    rounding: float
+
+
+def bounds(products: Tensor, norms: Tensor, lost: Tensor, size: float, numbers: Numbers) -> tuple[Tensor, Tensor]:
+    """Upper bounds of scores, and errors, ``[n]`` each; see ``Subspace.coarse_bounds``.
+
+    Args:
+        products: ``[n, q]`` with contiguous rows.
+        norms, lost: ``[n]``
+        size: of the largest context vector.
+        numbers: of the subspace.
+    """
+    n, n_columns = products.shape
+    found, errors = torch.empty(n), torch.empty(n)
+    scales = (numbers.centre.data_ptr(), numbers.weights.data_ptr())
+    rest = (numbers.radius, numbers.residual, numbers.slack, numbers.rounding, size)
+    given = (products.data_ptr(), products.stride(0), n, n_columns, norms.data_ptr(), lost.data_ptr())
+    of_subspace = ctypes.byref(package().Numbers(*scales, *rest))
+    package().library.polyrank_bounds(*given, of_subspace, found.data_ptr(), errors.data_ptr(), _n_threads(n))
+    return found, errors
 
 
 def means(products: Tensor) -> tuple[Tensor, Tensor]:
     """Softmax-weighted means and maxima, ``[n]`` each, of products ``[n, M]`` with contiguous rows, untouched."""
-    n, n_vectors = products.shape
-    mean, best = torch.empty(n), torch.empty(n)
-    stride, call = products.stride(0), library().polyrank_means
-
-    def run(start: int, stop: int) -> None:
-        first = products.data_ptr() + 4 * start * stride
-        call(first, stride, stop - start, n_vectors, mean.data_ptr() + 4 * start, best.data_ptr() + 4 * start)
-
-    _spread(run, n)
+    mean, best = torch.empty(len(products)), torch.empty(len(products))
+    _means(products, mean, best, None)
     return mean, best
 
 
-def _spread(run: Callable[[int, int], None], n: int) -> None:
-    """Run over ranges of rows, one for each of torch's threads. The calls let go of the interpreter."""
-    n_threads = min(torch.get_num_threads(), max(n // FEWEST_ROWS, 1))
-    if n_threads == 1:
-        return run(0, n)
-    edges = [n * i // n_threads for i in range(n_threads + 1)]
-    futures = [_threads(os.getpid()).submit(run, *pair) for pair in pairwise(edges[:-1])]
-    run(edges[-2], n)
-    for future in futures:
-        future.result()
-    return None
+def moments(products: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The same, and deviations of the products under their weights, never too small."""
+    mean, best, spread = (torch.empty(len(products)) for _ in range(3))
+    _means(products, mean, best, spread)
+    return mean, best, spread
 
 
-@cache
-def _threads(process: int) -> ThreadPoolExecutor:
-    """One pool per process, since threads do not survive a fork."""
-    return ThreadPoolExecutor(max(torch.get_num_threads() - 1, 1), "polyrank-search")
+def _means(products: Tensor, mean: Tensor, best: Tensor, spread: Tensor | None) -> None:
+    n, n_vectors = products.shape
+    into = (mean.data_ptr(), best.data_ptr(), None if spread is None else spread.data_ptr())
+    package().library.polyrank_means(products.data_ptr(), products.stride(0), n, n_vectors, *into, _n_threads(n))
+
+
+def _n_threads(n: int) -> int:
+    return min(torch.get_num_threads(), max(n // FEWEST_ROWS, 1))

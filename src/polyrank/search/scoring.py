@@ -15,11 +15,12 @@ from torch import Tensor
 
 from polyrank.errors import UsageError
 from polyrank.search.blocks import ROUNDING, Floats, as_tensor
-from polyrank.search.kernels import means
+from polyrank.search.kernels import means, moments
 
 LOWEST = (
     -80.0
 )  # exp(-80) adds nothing in fp32, and exp of less would be denormal numbers, which are a hundred times slower
+ROUNDING_OF_SQUARES = 2e-5  # the difference of a mean square and a squared mean loses digits: some are given back
 ROWS_AT_A_TIME = 512  # in fp64
 
 
@@ -53,18 +54,29 @@ def mean_of(products: Tensor, spare: Tensor | None = None) -> tuple[Tensor, Tens
     """
     if products.shape[1] == 1:
         return products[:, 0], products[:, 0]
+    best, total, weighted = _weigh(products, spare)
+    return weighted.sum(1).div_(total).add_(best), best
+
+
+def moments_of(products: Tensor, spare: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """The same, and standard deviations of the products under their weights, never too small.
+
+    >>> [values.tolist() for values in moments_of(torch.tensor([[1.0, 1.0], [90.0, -900.0]]))[:2]]
+    [[1.0, 90.0], [1.0, 90.0]]
+    """
+    best, total, weighted = _weigh(products, spare)
+    mean = weighted.sum(1).div_(total)
+    squares = weighted.mul_(products).sum(1).div_(total)
+    variance = squares.mul_(1.0 + ROUNDING_OF_SQUARES).sub_(mean.square()).clamp_(min=0.0)
+    return mean.add_(best), best, variance.sqrt_()
+
+
+def _weigh(products: Tensor, spare: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Maxima ``[n]``, sums of weights ``[n]``, and weighted differences from the maxima ``[n, M]``, in the spare."""
     best = products.amax(1)
     products.sub_(best[:, None]).clamp_(min=LOWEST)
     weights = torch.exp(products) if spare is None else torch.exp(products, out=spare)
-    total = weights.sum(1)
-    mean = weights.mul_(products).sum(1).div_(total).add_(best)
-    return mean, best
-
-
-def spread_of(products: Tensor, mean: Tensor, best: Tensor) -> Tensor:
-    """Standard deviation of the products under their softmax weights, ``[n]``, for ``products`` ``[n, M]``."""
-    weights = torch.exp((products - best[:, None]).clamp_(min=LOWEST))
-    return ((products - mean[:, None]).square_().mul_(weights).sum(1) / weights.sum(1)).sqrt_()
+    return best, weights.sum(1), weights.mul_(products)
 
 
 def steepness(n_vectors: int) -> float:
@@ -96,7 +108,7 @@ def upper_bounds(mean: Tensor, best: Tensor, error: Tensor, spread: Tensor | Non
     Args:
         mean, best: ``[n]``, of the approximate products.
         error: ``[n]``, how far any product of a candidate may be off.
-        spread: ``[n]``, of the approximate products, where known.
+        spread: ``[n]``, of the approximate products, never too small; ``None``: unknown.
         n_vectors: M.
     """
     slope = torch.full_like(error, steepness(n_vectors))
@@ -119,10 +131,19 @@ def close_bounds(products: Tensor, error: Tensor, spare: Tensor | None = None) -
     return upper_bounds(mean, best, error, None, products.shape[1])
 
 
-def loose_bounds(products: Tensor, error: Tensor) -> Tensor:
-    """Upper bounds ``[n]`` of scores, from products ``[n, M]`` that may be off by much, ``[n]``."""
-    mean, best = mean_of(products.clone())
-    return upper_bounds(mean, best, error, spread_of(products, mean, best), products.shape[1])
+def loose_bounds(products: Tensor, error: Tensor, spare: Tensor | None = None, *, compiled: bool) -> Tensor:
+    """The same from products that may be off by much, at twice the price.
+
+    Args:
+        products: ``[n, M]``; overwritten unless compiled.
+        error: ``[n]``
+        spare: the same shape as products; overwritten. ``None``: taken here.
+        compiled: whether to take the compiled loop.
+    """
+    if products.shape[1] == 1:
+        return upper_bounds(products[:, 0], products[:, 0], error, None, 1)
+    mean, best, spread = moments(products) if compiled else moments_of(products, spare)
+    return upper_bounds(mean, best, error, spread, products.shape[1])
 
 
 def score_rows(contexts: Floats, mask: NDArray[np.bool_], vectors: Floats) -> Floats:

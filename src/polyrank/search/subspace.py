@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from polyrank.search.blocks import ROUNDING
-from polyrank.search.kernels import Packed, pack
+from polyrank.search.kernels import Numbers, Packed, bounds, pack
 from polyrank.search.scoring import loose_bounds, rounding_of_product
 
 WIDEST = 16  # columns at most; more would cost as much as they save
@@ -45,25 +45,38 @@ class Subspace:
     weights: Tensor
     radius: float
 
-    def coarse_bounds(self, products: Tensor, norms: Tensor, more: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def coarse_bounds(
+        self, products: Tensor, norms: Tensor, lost: Tensor | None = None, size: float = 0.0, *, compiled: bool
+    ) -> tuple[Tensor, Tensor]:
         """Upper bounds of scores at q operations each, and the errors.
 
-        ``score <= max_i s_i <= centre . z + max_i |(a_i - centre) / d| |d z| + error``.
+        ``score <= max_i s_i <= centre . z + max_i |(a_i - centre) / d| |d z| + error``, where the error is
+        ``residual |y - Q' Q y|`` and what rounding and coding add.
 
         Args:
             products: ``[n, q]``, of candidates and columns.
             norms: ``[n]``, of the candidates, never too small.
-            more: ``[n]``, how far products may be off for other reasons.
+            lost: ``[n]``, norms of what their coding loses, where they are coded.
+            size: of the largest context vector, where they are coded.
+            compiled: whether to take the compiled loop; then there are ``lost`` and rows are contiguous.
         """
+        slack = 1.0 + 6.0 * sqrt(len(self.centre)) * rounding_of_product(self.columns.shape[1]) + 2.0 * self.skew
+        size *= 1.0 + 1e-6
+        if compiled and lost is not None:
+            numbers = Numbers(self.centre, self.weights, self.radius, self.residual, slack, self.rounding)
+            return bounds(products, norms, lost, size, numbers)
         squares = products.square() @ torch.stack([torch.ones_like(self.weights), self.weights], 1)
-        error = self._errors(squares[:, 0], norms)
-        if more is not None:
-            error += more
+        if lost is not None:
+            norms = norms + lost
+        outside = (norms.square() * slack - squares[:, 0]).clamp_(min=0.0).sqrt_()
+        error = outside.mul_(self.residual).add_(norms, alpha=self.rounding)
+        if lost is not None:
+            error.add_(lost, alpha=size)
         return torch.addmv(error, products, self.centre).add_(squares[:, 1].sqrt(), alpha=self.radius), error
 
-    def fine_bounds(self, products: Tensor, error: Tensor) -> Tensor:
+    def fine_bounds(self, products: Tensor, error: Tensor, *, compiled: bool) -> Tensor:
         """Upper bounds ``[n]`` of scores at q M operations each, with the errors of the same candidates."""
-        return loose_bounds(products @ self.mixing.T, error)
+        return loose_bounds(products @ self.mixing.T, error, compiled=compiled)
 
     def narrow(self, n_columns: int) -> "Subspace":
         """The same with the first columns only."""
@@ -72,13 +85,6 @@ class Subspace:
         packed = self.packed and Packed(self.packed.values[:n_columns], self.packed.scales[:n_columns])
         columns, mixing = self.columns[:n_columns], self.mixing[:, :n_columns]
         return _with_scales(columns, packed, mixing, residual, self.rounding, self.skew)
-
-    def _errors(self, squares: Tensor, norms: Tensor) -> Tensor:
-        """From squared norms inside the columns and norms of all, ``[n]`` each."""
-        n_columns, dimension = self.columns.shape
-        slack = 1.0 + 6.0 * sqrt(n_columns) * rounding_of_product(dimension) + 2.0 * self.skew
-        outside = (norms.square() * slack - squares).clamp_(min=0.0).sqrt_()
-        return outside.mul_(self.residual).add_(norms, alpha=self.rounding)
 
 
 def find_subspace(contexts: Tensor, *, packed: bool = False) -> Subspace:
