@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
 # Real data: every model from the embedded MiniLM on the same examples, each evaluated on the same test lists.
-#   DATA=folder BUDGET=pairs LIMIT=test-examples SETS="star ubuntu-irc" MODELS="bi poly-64" bash runs/real.sh
-# Writes runs/work/SET/MODEL (not kept) and runs/results/SET/MODEL.json with .metrics.jsonl (kept).
+#   DATA=folder BUDGET=pairs DROPOUT=share LIMIT=test-examples SETS="star ubuntu-irc" MODELS="bi poly-64" bash runs/real.sh
+# Writes runs/work/SET/MODEL (not kept) and runs/results/SET/MODEL.json with .metrics.jsonl (kept); with NAME=short,
+# say, runs/work/short/SET and runs/results/short/SET, so that budgets stand side by side.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
-BUDGET=${BUDGET:-1920}
+NAME=${NAME:-}
+BUDGET=${BUDGET:-11520}
+DROPOUT=${DROPOUT:-0.0}
+THREADS=${THREADS:-}
 LIMIT=${LIMIT:-1000}
 CROSS_LIMIT=${CROSS_LIMIT:-200} # a Cross-encoder reads every pair anew
 SETS=${SETS:-star ubuntu-irc sgd convai2-valid}
@@ -17,24 +21,26 @@ for set in $SETS; do
     star | sgd) data=(--set "data.train=$DATA/$set/train.dialogues.jsonl.gz" --set data.speaker=agent) ;;
     *) data=(--set "data.train=$DATA/$set/train.jsonl.gz") ;;
   esac
-  mkdir -p "runs/work/$set" "runs/results/$set"
+  place=${NAME:+$NAME/}$set
+  mkdir -p "runs/work/$place" "runs/results/$place"
   for model in $MODELS; do
-    work=$PWD/runs/work/$set/$model
-    result=runs/results/$set/$model
+    work=$PWD/runs/work/$place/$model
+    result=runs/results/$place/$model
     case $model in
       bm25) scorer=bm25 ;;
       untuned) scorer=untuned:embedded ;;
       *)
-        polyrank train "runs/recipes/$model.toml" "${data[@]}" --set "output=$work" --set "data.max_train=$BUDGET" --overwrite
+        polyrank train "runs/recipes/$model.toml" "${data[@]}" --set "output=$work" --set "data.max_train=$BUDGET" \
+          --set "train.dropout=$DROPOUT" --overwrite ${THREADS:+--threads "$THREADS"}
         cp "$work/metrics.jsonl" "$result.metrics.jsonl"
-        scorer=runs/work/$set/$model/model
+        scorer=runs/work/$place/$model/model
         ;;
     esac
     limit=$LIMIT
     [[ $model == cross ]] && limit=$CROSS_LIMIT
     against=()
-    [[ $model != bi && -e runs/work/$set/bi.scores.jsonl ]] && against=(--against "runs/work/$set/bi.scores.jsonl")
-    polyrank evaluate "$scorer" "$test" --limit "$limit" --scores "runs/work/$set/$model.scores.jsonl" "${against[@]}" --json >"$result.json"
+    [[ $model != bi && -e runs/work/$place/bi.scores.jsonl ]] && against=(--against "runs/work/$place/bi.scores.jsonl")
+    polyrank evaluate "$scorer" "$test" --limit "$limit" --scores "runs/work/$place/$model.scores.jsonl" "${against[@]}" --json >"$result.json"
     echo "$set $model $(cat "$result.json")"
   done
 done

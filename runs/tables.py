@@ -38,18 +38,15 @@ def cell(found: dict[str, dict[str, object]], name: str) -> str:
     return text
 
 
-def responses() -> None:
+def responses(results: Path) -> None:
     """Response selection on the same budget."""
-    found = {
-        name: {path.stem: json.loads(path.read_text()) for path in (RESULTS / name).glob("*.json")} for name in SETS
-    }
-    for results in found.values():
-        for name in [name for name in results if name not in ROWS]:
-            del results[name]
+    files = {name: (results / name).glob("*.json") for name in SETS}
+    found = {name: {path.stem: json.loads(path.read_text()) for path in paths} for name, paths in files.items()}
+    found = {name: {row: one for row, one in rows.items() if row in ROWS} for name, rows in found.items()}
     print("| scorer | " + " | ".join(f"{name} (1 of {size})" for name, size in SETS.items()) + " |")
     print("|---|" + "---|" * len(SETS))
     for name, title in ROWS.items():
-        cells = [cell(results, name) for results in found.values()]
+        cells = [cell(rows, name) for rows in found.values()]
         if any(cells):
             print(f"| {title} | " + " | ".join(cells) + " |")
 
@@ -156,7 +153,9 @@ def stages() -> None:
 
 
 if __name__ == "__main__":
-    responses()
+    responses(RESULTS)
+    print()
+    responses(RESULTS / "short")
     intents()
     converts()
     mutual()

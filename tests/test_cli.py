@@ -1,6 +1,7 @@
 """The command line as a user meets it: real processes, exit codes, data on stdout, one clear line on stderr."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,19 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 
 import polyrank
 from polyrank.config import BiConfig, CrossConfig, DataConfig, Recipe, TextPolicy, TrainConfig
 from polyrank.training import train
 
 
-def run(*arguments: str | Path, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+def run(*arguments: str | Path, stdin: str = "", cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "polyrank", *map(str, arguments)],
         input=stdin,
         capture_output=True,
         text=True,
         timeout=120,
+        cwd=cwd,
     )
 
 
@@ -188,6 +191,26 @@ def test_import_writes_what_train_reads(tmp_path: Path) -> None:
     ]
 
 
+def test_an_untuned_backbone_is_indexed_by_its_weights(tmp_path: Path, tiny_backbone: Path) -> None:
+    backbone, index = tmp_path / "backbone", tmp_path / "index"
+    shutil.copytree(tiny_backbone, backbone)
+    (tmp_path / "replies.txt").write_text("restart the router\nthanks\n", "utf-8")
+    (tmp_path / "more.jsonl").write_text('{"id": "new", "text": "did that"}\n', "utf-8")
+    built = run("index", "build", f"untuned:{backbone.name}", tmp_path / "replies.txt", "-o", index, cwd=tmp_path)
+    assert built.returncode == 0, built.stderr
+    added = run("index", "add", index, tmp_path / "more.jsonl")  # from another folder
+    assert added.returncode == 0, added.stderr
+    found = run("respond", index, "thanks", "-k", "1")
+    assert json.loads(found.stdout)["results"][0]["text"] == "thanks"
+    assert json.loads(found.stdout)["results"][0]["score"] == pytest.approx(1.0, abs=1e-5)
+    weights = safetensors.torch.load_file(backbone / "model.safetensors")
+    name = sorted(weights)[0]
+    weights[name] = weights[name] + 1.0
+    safetensors.torch.save_file(weights, backbone / "model.safetensors", metadata={"format": "pt"})
+    refused = run("respond", index, "thanks")
+    assert (refused.returncode, "made by encoder" in refused.stderr) == (4, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "word"),
     [
@@ -200,6 +223,7 @@ def test_import_writes_what_train_reads(tmp_path: Path) -> None:
         (["index", "build", "{bi}", "{folder}/replies.txt", "-o", "{index}"], 2, "already exists"),
         (["index", "info", "{folder}"], 4, "candidates.db"),
         (["respond", "{index}", "hi", "--model", "{cross}"], 2, "Cross-encoder"),
+        (["respond", "{index}", "hi", "--model", "{folder}/none"], 2, "give the model's folder with --model"),
         (["import", "no-such-format", "{test}", "-o", "{folder}/y"], 2, "no-such-format"),
         (["export", "{cross}", "--to", "foo"], 2, "choose onnx, openvino or sentence-transformers"),
         (["evaluate"], 2, "Missing argument"),

@@ -166,13 +166,16 @@ def test_spreads_are_never_too_small_nor_much_too_large(seed: int, m: int, wide:
     weights = torch.softmax(double, 1)
     mean = (weights * double).sum(1)
     deviation = (weights * (double - mean[:, None]).square()).sum(1).sqrt()
+    # what fills up compiled vectors weighs exp(-80), not nothing
     square = (weights * (double - double.amax(1, keepdim=True)).square()).sum(1)
     forms = [moments_of(products.clone()), *([kernels.moments(products)] if kernels.package() else [])]
     for found, best, spread in forms:
         assert (best == products.amax(1)).all()
         assert ((found - mean).abs() <= rounding_of_mean(m) + 2.0**-22 * best.abs()).all()
         assert (spread >= deviation * (1.0 - 1e-6)).all()
-        assert (spread.square() <= deviation.square() * (1.0 + 1e-6) + 4e-5 * square + 1e-28).all()  # what fills up vectors weighs exp(-80)
+        assert (
+            spread.square() <= deviation.square() * (1.0 + 1e-6) + 4e-5 * square + 1e-28
+        ).all()  # what fills up vectors weighs exp(-80)
 
 
 @settings(max_examples=120, deadline=None)

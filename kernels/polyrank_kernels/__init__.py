@@ -4,6 +4,7 @@ import ctypes
 
 from polyrank_kernels import _kernels
 
+API = 2  # counts the changes of the functions' arguments
 library = ctypes.CDLL(_kernels.__file__)
 _pointer, _size = ctypes.c_void_p, ctypes.c_int64
 _count = ctypes.c_int

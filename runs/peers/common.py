@@ -23,7 +23,8 @@ def arguments(variants: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("variant", choices=variants)
     parser.add_argument("set")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--budget", type=int, default=1920)
+    parser.add_argument("--budget", type=int, default=11520)
+    parser.add_argument("--name", default="", help="a folder of its own, as in runs/real.sh")
     parser.add_argument("--limit", type=int, default=1000)
     return parser.parse_args()
 
@@ -73,7 +74,7 @@ def report(name: str, scorer: Scorer, seconds: float, args: argparse.Namespace, 
     """Evaluate as we evaluate ours, compare with our model of that name, and write it down."""
     test = read_examples(args.data / args.set / "test.jsonl.gz").examples[: args.limit]
     result = evaluate(scorer, test)
-    work, place = Path("runs/work") / args.set, Path("runs/results") / args.set
+    work, place = (Path("runs") / kind / args.name / args.set for kind in ("work", "results"))
     work.mkdir(parents=True, exist_ok=True)
     place.mkdir(parents=True, exist_ok=True)
     write_scores(work / f"{name}.scores.jsonl", result, scorer=name)

@@ -1,6 +1,6 @@
 """The usual library on the same examples: MultipleNegativesRankingLoss from the same MiniLM, evaluated by our metrics.
 
-    python runs/peers/sentence_transformers_bi.py default|matched SET --data FOLDER --budget 1920 --limit 1000
+    python runs/peers/sentence_transformers_bi.py default|matched SET --data FOLDER --budget 11520 --limit 1000
 
 "default": cosine x 20, right-hand truncation, learning rate 5e-5 with linear decay, as its trainer does by default.
 "matched": left truncation, and the learning rate and warm-up of our recipe.

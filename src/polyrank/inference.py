@@ -326,15 +326,20 @@ def untuned_scorer(
 ) -> EncoderScorer:
     """A backbone as it comes: its own reduction, cosine as the score. The baseline that fine-tuning must beat."""
     model, texts, config = new_model(
-        BiConfig(backbone=name, shared_towers=True, output_scale=1.0), policy or TextPolicy(), seed=0, sample=()
+        BiConfig(backbone=name, shared_towers=True, output_scale=1.0), policy, seed=0, sample=()
     )
     assert isinstance(model, BiEncoder)
     place = choose_device(device)
-    document = json.dumps([model_to_dict(config), asdict(texts.policy)], sort_keys=True)
-    fingerprint = hashlib.sha256(f"cosine {document}".encode()).hexdigest()
+    settings = {
+        key: value for key, value in model_to_dict(config).items() if key != "backbone"
+    }  # its place says nothing
+    digest = hashlib.sha256(b"cosine" + json.dumps([settings, asdict(texts.policy)], sort_keys=True).encode())
+    digest.update(texts.subwords.to_bytes())
+    for _, weight in sorted(model.state_dict().items()):
+        digest.update(weight.contiguous().numpy().tobytes())
     dtype = choose_dtype(precision, place)
     dtype = freeze(model, dtype)
-    return CosineScorer(model.to(place), texts, fingerprint=fingerprint, device=place, dtype=dtype)
+    return CosineScorer(model.to(place), texts, fingerprint=digest.hexdigest(), device=place, dtype=dtype)
 
 
 class CosineScorer(EncoderScorer):

@@ -18,12 +18,12 @@ from polyrank.backends import Backend
 from polyrank.config import from_dict
 from polyrank.durable import new_folder
 from polyrank.ensembles import Ensemble
-from polyrank.errors import ArtifactError, ConfigError, UsageError
+from polyrank.errors import ArtifactError, ConfigError
 from polyrank.index import BM25, TfIdf, open_index
 from polyrank.inference import Scorer
 from polyrank.records import Candidate, Context, Example, Ranked
 from polyrank.retrieval import LexicalRetriever, Retriever
-from polyrank.scorers import load_encoder, open_scorer
+from polyrank.scorers import encoder_of_index, open_scorer
 from polyrank.search import Mode
 from polyrank.strict import read_choice
 from polyrank.two_stage import SHORTLIST, Responds, TwoStage, TwoStageScorer
@@ -172,10 +172,7 @@ def make_retriever(config: PipelineConfig, *, device: str = "auto", backend: Bac
 
 def _dense(index: Path, model: Path | None, mode: Mode, device: str, backend: Backend) -> Retriever:
     found = open_index(index)
-    place = model or Path(found.model)
-    if not place.exists():
-        raise UsageError(f"the index was built with {place}, which is not there; give the model's folder with --model")
-    return Retriever(load_encoder(place, device=device, backend=backend), found, mode=mode)
+    return Retriever(encoder_of_index(found.model, model, device=device, backend=backend), found, mode=mode)
 
 
 def open_ranker(

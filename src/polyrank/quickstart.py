@@ -85,7 +85,9 @@ def quickstart(
             data=DataConfig(
                 train=str(sample / "train.jsonl"), valid=str(sample / "valid.jsonl"), speaker="agent", kind="dialogues"
             ),
-            train=TrainConfig(epochs=epochs, batch_size=32, lr=2e-4, new_lr=2e-3, warmup_steps=10, schedule="linear"),
+            train=TrainConfig(
+                epochs=epochs, batch_size=32, lr=2e-4, new_lr=2e-3, warmup_steps=10, schedule="linear", dropout=0.0
+            ),
             output=str(output / "run"),
         )
         model = train(recipe, overwrite=overwrite, report=report, say=say)[0].model

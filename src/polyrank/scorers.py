@@ -13,6 +13,8 @@ from polyrank.response_map import KIND as MAP
 from polyrank.response_map import load_map
 from polyrank.tensor_folder import is_folder_of
 
+UNTUNED = "untuned:"
+
 
 def open_scorer(
     name: str,
@@ -37,10 +39,10 @@ def open_scorer(
         texts = [c.text for c in pool] if pool is not None else [text for e in examples for text in e.candidates]
         lexical = BM25() if name == "bm25" else TfIdf()
         return lexical.fit(list(dict.fromkeys(texts))) if texts else lexical
-    if name.startswith("untuned:"):
+    if name.startswith(UNTUNED):
         if backend != "torch":
             raise UsageError(f"{name} has no {backend} export, only model folders have; use --backend torch")
-        return untuned_scorer(name.removeprefix("untuned:"), policy, device=device)
+        return untuned_scorer(name.removeprefix(UNTUNED), policy, device=device)
     if not Path(name).is_dir():
         raise UsageError(f"{name} is no model folder; give one, or bm25, tfidf or untuned:embedded")
     return _open_folder(Path(name), device, backend)
@@ -60,13 +62,45 @@ def _open_folder(path: Path, device: str, backend: Backend) -> Scorer:
     return load_map(path, open_encoder)
 
 
-def load_encoder(path: Path, *, device: str = "auto", backend: Backend = "torch") -> Encoder:
-    """A model or map folder as an Encoder.
+def load_encoder(name: str | Path, *, device: str = "auto", backend: Backend = "torch") -> Encoder:
+    """A model or map folder, or "untuned:BACKBONE", as an Encoder.
 
     Raises:
         UsageError: it is a Cross-encoder, which has no vectors to index.
     """
-    scorer = _open_folder(path, device, backend)
+    name = str(name)
+    untuned = name.startswith(UNTUNED)
+    scorer = open_scorer(name, device=device, backend=backend) if untuned else _open_folder(Path(name), device, backend)
     if not isinstance(scorer, Encoder):
-        raise UsageError(f"{path} is a Cross-encoder, which has no vectors to index; give a Bi- or Poly-encoder")
+        raise UsageError(f"{name} is a Cross-encoder, which has no vectors to index; give a Bi- or Poly-encoder")
     return scorer
+
+
+def encoder_of_index(
+    built_with: str, moved: Path | None = None, *, device: str = "auto", backend: Backend = "torch"
+) -> Encoder:
+    """The encoder of an index.
+
+    Args:
+        built_with: what the index says.
+        moved: its folder, where that has moved.
+        device: for the network.
+        backend: of a model folder.
+
+    Raises:
+        UsageError: it is not there.
+    """
+    name = str(moved or built_with)
+    if not name.startswith(UNTUNED) and not Path(name).exists():
+        raise UsageError(f"the index was built with {name}, which is not there; give the model's folder with --model")
+    return load_encoder(name, device=device, backend=backend)
+
+
+def lasting_name(name: str) -> str:
+    """An encoder's name that means the same from any working directory.
+
+    >>> lasting_name("untuned:embedded")
+    'untuned:embedded'
+    """
+    prefix, place = (UNTUNED, name.removeprefix(UNTUNED)) if name.startswith(UNTUNED) else ("", name)
+    return prefix + (str(Path(place).resolve()) if Path(place).is_dir() or not prefix else place)

@@ -4,15 +4,12 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from polyrank.cli.console import console, talk
 from polyrank.errors import ArtifactError, UsageError
-
-if TYPE_CHECKING:
-    from polyrank.inference import Encoder
 
 index_app = typer.Typer(no_args_is_help=True, help="Build, change and inspect indexes of candidates.")
 IndexPath = Annotated[Path, typer.Argument(help="An index folder.")]
@@ -23,7 +20,7 @@ Runtime = Annotated[str, typer.Option(help="torch, or an export of the model: on
 
 @index_app.command("build")
 def index_build(
-    model: Annotated[Path, typer.Argument(help="A Bi- or Poly-encoder's folder.")],
+    model: Annotated[str, typer.Argument(help="A Bi- or Poly-encoder's folder, or untuned:BACKBONE.")],
     candidates: Replies,
     output: Annotated[Path, typer.Option("-o", "--output", help="The index folder to make.")],
     ann: Annotated[
@@ -41,7 +38,7 @@ def index_build(
     from polyrank.data import read_pool
     from polyrank.packing import read_precision
     from polyrank.retrieval import build_index
-    from polyrank.scorers import load_encoder
+    from polyrank.scorers import lasting_name, load_encoder
 
     kind, stored = "" if ann == "none" else ann, read_precision(precision)
     encoder = load_encoder(model, device=device, backend=read_backend(backend))
@@ -51,7 +48,7 @@ def index_build(
             output,
             encoder,
             found,
-            model=str(model.resolve()),
+            model=lasting_name(model),
             ann=kind,
             precision=stored,
             overwrite=overwrite,
@@ -70,26 +67,19 @@ def index_add(
     backend: Runtime = "torch",
 ) -> None:
     """Add candidates: all of them or, with an error, none. Whoever searches the index sees them at once."""
+    from polyrank.backends import read_backend
     from polyrank.data import read_pool
     from polyrank.index import Writer, open_index
     from polyrank.retrieval import add_to_index
+    from polyrank.scorers import encoder_of_index
 
     with open_index(index) as known:
-        place = model or Path(known.model)
-    encoder = _encoder(place, device, backend)
+        built_with = known.model
+    encoder = encoder_of_index(built_with, model, device=device, backend=read_backend(backend))
     found = read_pool(candidates)
     with Writer(index, fingerprint=encoder.fingerprint) as writer, _progress() as progress:
         add_to_index(writer, encoder, found, replace=replace, progress=progress)
         talk(f"{index}: added {len(found):,}, now {len(writer):,} candidates")
-
-
-def _encoder(place: Path, device: str, backend: str) -> "Encoder":
-    from polyrank.backends import read_backend
-    from polyrank.scorers import load_encoder
-
-    if not place.exists():
-        raise UsageError(f"the index was built with {place}, which is not there; give the model's folder with --model")
-    return load_encoder(place, device=device, backend=read_backend(backend))
 
 
 @index_app.command("remove")

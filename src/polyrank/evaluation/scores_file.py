@@ -49,6 +49,8 @@ def read_scores(path: Path) -> Evaluation:
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {path}: {error}; write it again with evaluate --scores") from error
+    if not text.strip():
+        raise DataError(f"{path}: holds no rows; write it with evaluate --scores")
     number, records = 1, []  # number: the line that an error names
     try:
         header, *lines = text.splitlines()

@@ -206,8 +206,8 @@ class Writer:
             array, faults = as_vectors(vectors, len(candidates), self._meta.dimension or None)
             known = self._rows([candidate.id for candidate in candidates])
             if not replace:
-                taken = {i for i, candidate in enumerate(candidates) if candidate.id in known}
-                faults |= {i: f"id {candidates[i].id!r} is in the index already" for i in taken}
+                said = "is in the index already (--replace replaces it; lines without an id are numbered)"
+                faults |= {i: f"id {c.id!r} {said}" for i, c in enumerate(candidates) if c.id in known}
             refuse(vector_faults(array) | faults | candidate_faults(candidates))
             if not candidates:
                 return self._meta.change

@@ -92,7 +92,7 @@ def network_shape(model: Model) -> dict[str, Any]:
 
 def new_model(
     config: ModelConfig,
-    policy: TextPolicy | ConvertText,
+    policy: TextPolicy | ConvertText | None,
     *,
     seed: int,
     sample: Sequence[str],
@@ -104,7 +104,7 @@ def new_model(
 
     Args:
         config: what to build; Nones are resolved by the backbone.
-        policy: how text becomes ids.
+        policy: how text becomes ids; None: the defaults, with budgets that the network can take.
         seed: for codes and heads; for a ConveRT, all weights.
         sample: some candidate texts of the data, to fit the output scale on.
         dropout: of the backbone; None: its own.
@@ -118,19 +118,24 @@ def new_model(
         ConfigError: the text settings are another kind of model's, or a value is impossible.
     """
     if isinstance(config, ConvertConfig):
+        policy = ConvertText() if policy is None else policy
         if not isinstance(policy, ConvertText):
             raise ConfigError("a ConveRT has text settings of its own; give ConvertText instead of TextPolicy")
         return *new_convert(config, policy, seed=seed, corpus=corpus, subwords=subwords, dropout=dropout), config
-    if not isinstance(policy, TextPolicy):
+    if isinstance(policy, ConvertText):
         raise ConfigError("ConvertText is for a ConveRT; give TextPolicy")
     return _new_on_backbone(config, policy, seed, sample, dropout)
 
 
 def _new_on_backbone(
-    config: BackboneConfig, policy: TextPolicy, seed: int, sample: Sequence[str], dropout: float | None
+    config: BackboneConfig, policy: TextPolicy | None, seed: int, sample: Sequence[str], dropout: float | None
 ) -> tuple[Model, Texts, ModelConfig]:
     source = find_backbone(config.backbone)
     backbone = load_backbone(source.folder, dropout)
+    if policy is None:
+        usual, longest = TextPolicy(), backbone.max_positions
+        budgets = min(usual.max_context_tokens, longest), min(usual.max_candidate_tokens, longest)
+        policy = dataclasses.replace(usual, max_context_tokens=budgets[0], max_candidate_tokens=budgets[1])
     subwords = load_subwords(source.folder)
     if subwords.add(policy.new_tokens):
         _grow_embeddings(backbone, subwords)

@@ -15,9 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polyrank.errors import MissingExtraError
 from polyrank.packing import AnyVectors, PackedVectors
 from polyrank.search.blocks import ROUNDING, ROWS_AT_A_TIME, Floats, as_tensor, derive, norms_of
 
+API = 2  # of polyrank-kernels
 LANES = 32  # numbers that the loops take at a time: rows are padded with zeros to a multiple
 WIDEST = 8192  # dimensions that they take
 FEWEST_ROWS = 512  # worth a thread
@@ -57,11 +59,21 @@ class Packed:
 
 @cache
 def package() -> Any:
-    """``polyrank_kernels``, or ``None``."""
+    """``polyrank_kernels``, or ``None``.
+
+    Raises:
+        MissingExtraError: it is of another version, and would misread its arguments.
+    """
     try:
-        return importlib.import_module("polyrank_kernels")
+        found = importlib.import_module("polyrank_kernels")
     except ImportError:
         return None
+    if getattr(found, "API", 1) != API:
+        raise MissingExtraError(
+            f"polyrank-kernels has version {getattr(found, 'API', 1)} of its functions, this needs {API}; install the"
+            " one that came with this polyrank, or none"
+        )
+    return found
 
 
 def codes_of(vectors: AnyVectors) -> Codes:
