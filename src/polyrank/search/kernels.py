@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyrank.errors import MissingExtraError
+from polyrank.errors import ConfigError
 from polyrank.packing import AnyVectors, PackedVectors
 from polyrank.search.blocks import ROUNDING, ROWS_AT_A_TIME, Floats, as_tensor, derive, norms_of
 
@@ -62,14 +62,14 @@ def package() -> Any:
     """``polyrank_kernels``, or ``None``.
 
     Raises:
-        MissingExtraError: it is of another version, and would misread its arguments.
+        ConfigError: it is of another version, and would misread its arguments.
     """
     try:
         found = importlib.import_module("polyrank_kernels")
     except ImportError:
         return None
     if getattr(found, "API", 1) != API:
-        raise MissingExtraError(
+        raise ConfigError(
             f"polyrank-kernels has version {getattr(found, 'API', 1)} of its functions, this needs {API}; install the"
             " one that came with this polyrank, or none"
         )
