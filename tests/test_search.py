@@ -1,7 +1,9 @@
 """Search: every mode equals brute force, bit for bit, on random and on adversarial pools; bounds never fail."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from polyrank.errors import ArtifactError, UsageError
+from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index.ann import build_ann
 from polyrank.packing import PackedVectors, pack
 from polyrank.scores import scores
@@ -380,6 +382,19 @@ def test_compiled_means_keep_what_is_not_a_number(value: float) -> None:
         products[1, place] = value
         mean, _ = kernels.means(products)
         assert mean.isnan().tolist() == [False, True, False]
+
+
+def test_compiled_loops_of_another_version_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "polyrank_kernels.py").write_text("library = None\n", "utf-8")  # the first version had no API
+    monkeypatch.setitem(sys.modules, "polyrank_kernels", None)
+    monkeypatch.delitem(sys.modules, "polyrank_kernels")
+    monkeypatch.syspath_prepend(tmp_path)
+    kernels.package.cache_clear()
+    try:
+        with pytest.raises(ConfigError, match="install the one that came with this polyrank"):
+            kernels.package()
+    finally:
+        kernels.package.cache_clear()
 
 
 def test_bad_input() -> None:
