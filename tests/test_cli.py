@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import safetensors.torch
 
 import polyrank
 from polyrank.config import BiConfig, CrossConfig, DataConfig, Recipe, TextPolicy, TrainConfig
+from polyrank.errors import ArtifactError
+from polyrank.pipeline import open_pipeline
+from polyrank.records import Context
 from polyrank.training import train
 
 
@@ -103,13 +107,15 @@ def test_respond_in_a_pipe_speaks_json(trained: dict[str, Path]) -> None:
 def test_ctrl_c_is_one_word_and_130(trained: dict[str, Path]) -> None:
     command = [sys.executable, "-m", "polyrank", "respond", str(trained["index"])]
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(command, text=True, **pipes) as process:
+    # who runs tests in the background of a shell makes their processes deaf to Ctrl-C
+    hears = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, text=True, preexec_fn=hears, **pipes) as process:
         process.stdin.write("my wifi is down\n")  # type: ignore[union-attr]  # a pipe
         process.stdin.flush()  # type: ignore[union-attr]
         assert json.loads(process.stdout.readline())["results"]  # type: ignore[union-attr]
         process.send_signal(signal.SIGINT)  # while it waits for more
         _, said = process.communicate(timeout=60)
-    assert (process.returncode, said.strip().splitlines()[-1]) == (130, "interrupted")
+    assert (process.returncode, said.strip().splitlines()[-1:]) == (130, ["interrupted"])
     assert "Traceback" not in said
 
 
@@ -195,20 +201,17 @@ def test_an_untuned_backbone_is_indexed_by_its_weights(tmp_path: Path, tiny_back
     backbone, index = tmp_path / "backbone", tmp_path / "index"
     shutil.copytree(tiny_backbone, backbone)
     (tmp_path / "replies.txt").write_text("restart the router\nthanks\n", "utf-8")
-    (tmp_path / "more.jsonl").write_text('{"id": "new", "text": "did that"}\n', "utf-8")
     built = run("index", "build", f"untuned:{backbone.name}", tmp_path / "replies.txt", "-o", index, cwd=tmp_path)
     assert built.returncode == 0, built.stderr
-    added = run("index", "add", index, tmp_path / "more.jsonl")  # from another folder
-    assert added.returncode == 0, added.stderr
-    found = run("respond", index, "thanks", "-k", "1")
-    assert json.loads(found.stdout)["results"][0]["text"] == "thanks"
-    assert json.loads(found.stdout)["results"][0]["score"] == pytest.approx(1.0, abs=1e-5)
+    pipeline = open_pipeline(index)  # from another folder
+    best = pipeline.answer([Context(("thanks",))], 1)[0].ranked[0]
+    assert (best.text, best.score) == ("thanks", pytest.approx(1.0, abs=1e-5))
     weights = safetensors.torch.load_file(backbone / "model.safetensors")
     name = sorted(weights)[0]
     weights[name] = weights[name] + 1.0
     safetensors.torch.save_file(weights, backbone / "model.safetensors", metadata={"format": "pt"})
-    refused = run("respond", index, "thanks")
-    assert (refused.returncode, "made by encoder" in refused.stderr) == (4, True)
+    with pytest.raises(ArtifactError, match="was made by encoder"):
+        open_pipeline(index).answer([Context(("thanks",))], 1)
 
 
 @pytest.mark.parametrize(

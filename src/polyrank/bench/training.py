@@ -1,8 +1,8 @@
 """How many pairs a second a Bi-encoder learns from: ours, and a plain loop around the usual library's model and loss.
 
 Each form has a process of its own, because the allocator's setting is a process's; they take turns on the same pairs.
-Ours is timed on the library's batches, on its own, which put examples of like length together, and on those without
-dropout, whose random numbers are what a processor spends a third of an update on. All cut both sides at 128 tokens.
+Ours is timed twice: on the library's batches, and on its own, which put examples of like length together. All cut both
+sides at 128 tokens.
 """
 
 import json
@@ -33,8 +33,6 @@ from polyrank.training.learner import Learner, Trainee
 from polyrank.training.steps import InBatchStep
 
 POLICY = TextPolicy(max_context_tokens=128, max_candidate_tokens=128)
-LIKE_LENGTHS, NO_DROPOUT = "like lengths", "no dropout"
-OURS = ("polyrank", f"polyrank, {LIKE_LENGTHS}", f"polyrank, {LIKE_LENGTHS}, {NO_DROPOUT}")
 CPU = torch.device("cpu")
 Update = Callable[[Sequence[int]], None]
 
@@ -64,7 +62,7 @@ def bench_training(
     """
     if len(examples) < batch_size or batch_size < 2 or repeats < 1:
         raise UsageError(f"{len(examples)} examples are too few for batches of {batch_size}; give more")
-    forms = [*OURS, *([PEER] if _peer_is_installed() else [])]
+    forms = ["polyrank", "polyrank, like lengths", *([PEER] if _peer_is_installed() else [])]
     times: dict[str, list[float]] = {form: [] for form in forms}
     context = get_context("spawn")
     workers = {}
@@ -144,8 +142,8 @@ def _work(form: str, examples: Sequence[Example], batch_size: int, threads: int,
     """A process: for every number that comes, one epoch, and its seconds back."""
     torch.set_num_threads(threads)
     with TemporaryDirectory() as folder:
-        lengths, update = _peer(examples) if form == PEER else _ours(examples, Path(folder), NO_DROPOUT in form)
-        window = TrainConfig().length_window if LIKE_LENGTHS in form else 1
+        lengths, update = _peer(examples) if form == PEER else _ours(examples, Path(folder))
+        window = TrainConfig().length_window if form.endswith("like lengths") else 1
         update(range(batch_size))  # the first update takes what is taken once
         pipe.send(0.0)
         while True:
@@ -160,10 +158,9 @@ def _work(form: str, examples: Sequence[Example], batch_size: int, threads: int,
             pipe.send(perf_counter() - started)
 
 
-def _ours(examples: Sequence[Example], folder: Path, no_dropout: bool) -> tuple[list[int], Update]:
+def _ours(examples: Sequence[Example], folder: Path) -> tuple[list[int], Update]:
     keep_freed_memory()
-    config, dropout = BiConfig(shared_towers=True, output_scale=1.0), 0.0 if no_dropout else None
-    model, texts, _ = new_model(config, POLICY, seed=0, sample=(), dropout=dropout)
+    model, texts, _ = new_model(BiConfig(shared_towers=True, output_scale=1.0), POLICY, seed=0, sample=())
     step, settings = InBatchStep(model, texts, CPU), TrainConfig(lr=5e-5)  # type: ignore[arg-type]  # a Bi-encoder
     trainee = Trainee(Learner(model=model, settings=settings, folder=folder, save_best=lambda _: None), 1)
     dtype = choose_dtype("auto", CPU)
