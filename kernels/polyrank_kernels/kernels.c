@@ -2,8 +2,9 @@
    products, and softmax-weighted means.
 
    Called through ctypes on plain pointers. Rows are shared among OpenMP's threads: loaded after torch, this finds
-   torch's own runtime and its team, and nobody spins while another works. Each has forms for AVX-512 and AVX2 where the compiler can make them and
-   the machine has them, and a plain one; all give the same products, since those are sums of integers. */
+   torch's own runtime and its team, and nobody spins while another works. Each loop has forms for AVX-512 and AVX2
+   where the compiler can make them and the machine has them, and a plain one; all give the same products, since those
+   are sums of integers. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

@@ -5,7 +5,7 @@ stay above it with so many columns. A wrong estimate costs time and nothing else
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from statistics import NormalDist
@@ -100,7 +100,7 @@ def plan(best: Best, blocks: list[Block], *, compiled: bool, halves: float | Non
     if all(cost >= cheapest for cost, _ in ways):
         return chosen
     largest = max(blocks, key=lambda block: len(block.rows)).vectors
-    sample = derive("coded sample", largest, _coded_sample) if compiled else derive("sample", largest, _sample)
+    sample = derive(f"sample, coded: {compiled}", largest, partial(_sample, coded=compiled))
     reach = _reach(best, sample, n)
     apart = wide * (APART + 3.0 * COLUMN * n_vectors) + EXP * n_vectors
     for cost, look in sorted(ways, key=itemgetter(0)):
@@ -147,16 +147,11 @@ def _in_columns(best: Best, sample: Sample, subspace: Subspace, *, compiled: boo
     return Way(query, coarse, lambda: subspace.fine_bounds(products, error, compiled=compiled))
 
 
-def _sample(vectors: AnyVectors) -> Sample:
+def _sample(vectors: AnyVectors, *, coded: bool) -> Sample:
     places = np.linspace(0, len(vectors) - 1, min(SAMPLE, len(vectors))).astype(np.intp)
     norms = torch.from_numpy(norms_of(vectors)[places])
-    return Sample(as_tensor(vectors[places]), norms, torch.zeros_like(norms))
-
-
-def _coded_sample(vectors: AnyVectors) -> Sample:
-    sample = _sample(vectors)
-    places = np.linspace(0, len(vectors) - 1, len(sample.norms)).astype(np.intp)
-    return replace(sample, lost=torch.from_numpy(kernels.codes_of(vectors).lost[places]))
+    lost = torch.from_numpy(kernels.codes_of(vectors).lost[places]) if coded else torch.zeros_like(norms)
+    return Sample(as_tensor(vectors[places]), norms, lost)
 
 
 def _reach(best: Best, sample: Sample, n: int) -> float:

@@ -148,11 +148,12 @@ class Numbers:
 
 
 def bounds(products: Tensor, norms: Tensor, lost: Tensor, size: float, numbers: Numbers) -> tuple[Tensor, Tensor]:
-    """Upper bounds of scores, and errors, ``[n]`` each; see ``Subspace.coarse_bounds``.
+    """Upper bounds of scores, and errors, ``[n]`` each; see ``Subspace.coarse_bounds`` for the formula.
 
     Args:
-        products: ``[n, q]`` with contiguous rows.
-        norms, lost: ``[n]``
+        products: ``[n, q]``, of candidates and a subspace's columns, with contiguous rows.
+        norms: ``[n]``, of the candidates, never too small.
+        lost: ``[n]``, norms of what their codes lose.
         size: of the largest context vector.
         numbers: of the subspace.
     """
