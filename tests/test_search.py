@@ -20,8 +20,10 @@ from polyrank.packing import PackedVectors, pack
 from polyrank.scores import scores
 from polyrank.search import Found, kernels, score_rows, search
 from polyrank.search.best import Best
+from polyrank.search.blocks import norms_of
 from polyrank.search.fast import in_halves, plan
-from polyrank.search.scan import scan
+from polyrank.search.halves import halves_of
+from polyrank.search.scan import bounds_in_halves, scan
 from polyrank.search.scoring import mean_of, moments_of, real_vectors, rounding_of_mean, steepness, upper_bounds
 from polyrank.search.subspace import find_subspace
 
@@ -209,6 +211,21 @@ def test_no_score_is_above_a_bound_of_a_subspace(seed: int, contexts: str, pool:
         fine = subspace.fine_bounds(products, error, compiled=compiled)
         assert (coarse.numpy() >= truth - tiny).all()
         assert (fine.numpy() >= truth - tiny).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(CONTEXTS)), st.sampled_from(sorted(POOLS)))
+def test_no_score_is_above_its_bound_in_bf16(seed: int, contexts: str, pool: str) -> None:
+    rng = np.random.default_rng(seed)
+    vectors, context = POOLS[pool](rng, 200), CONTEXTS[contexts](rng, 1, 7)[0]
+    truth = score_rows(context, np.ones(7, bool), vectors)
+    query, halves = in_halves(Best(context, 1)), halves_of(vectors)
+    assert query.halves is not None
+    products = (halves.values @ query.halves.T).float()
+    for compiled in (False, True) if kernels.package() else (False,):
+        lost, norms = torch.from_numpy(halves.lost), torch.from_numpy(norms_of(vectors))
+        bounds = bounds_in_halves(query, products.clone(), norms, lost, compiled=compiled)
+        assert (bounds.numpy() >= truth - 1e-6 * np.abs(truth) - 1e-30).all()
 
 
 @settings(max_examples=200, deadline=None)

@@ -142,14 +142,30 @@ def _scan_halves(group: Sequence[Query], block: Block, *, compiled: bool) -> Non
         products = _buffers.take("products", *shape, CPU).copy_(given)
         lost, sizes = torch.from_numpy(halves.lost[part]), torch.from_numpy(norms[part])
         for query, own in _shares(group, products):
-            alone = query.lost + query.best.rounding
-            error = (lost * (query.best.norm * (1.0 + 1e-6) + alone)).add_(sizes, alpha=alone).add_(SMALLEST)
-            error.add_(own.abs().amax(1), alpha=ROUNDING_OF_RESULT)
             spare = None if compiled else _buffers.take("spare", len(own), own.shape[1], CPU)
-            bounds = loose_bounds(own, error, spare, compiled=compiled).numpy()
+            bounds = bounds_in_halves(query, own, sizes, lost, spare, compiled=compiled).numpy()
             _offer_first(query.best, block, part, bounds)
             places = _reaching(bounds, query.best.threshold)
             query.best.defer(block, part.start + places, bounds[places])
+
+
+def bounds_in_halves(
+    query: Query, products: Tensor, norms: Tensor, lost: Tensor, spare: Tensor | None = None, *, compiled: bool
+) -> Tensor:
+    """Upper bounds ``[n]`` of scores, from products that were taken and given in bf16.
+
+    Args:
+        query: with vectors in bf16.
+        products: ``[n, M]``; overwritten unless compiled.
+        norms: ``[n]``, of the candidates, never too small.
+        lost: ``[n]``, norms of what bf16 loses of them.
+        spare: see ``loose_bounds``.
+        compiled: whether to take the compiled loop.
+    """
+    alone = query.lost + query.best.rounding
+    error = (lost * (query.best.norm * (1.0 + 1e-6) + alone)).add_(norms, alpha=alone).add_(SMALLEST)
+    error.add_(products.abs().amax(1), alpha=ROUNDING_OF_RESULT)
+    return loose_bounds(products, error, spare, compiled=compiled)
 
 
 def _groups(queries: Sequence[Query]) -> list[list[Query]]:
