@@ -32,6 +32,7 @@ from crashes.workload import (
     run,
     run_stubbornly,
     script,
+    stored,
     vector,
     violations,
 )
@@ -314,7 +315,7 @@ def _bit(place: int) -> int:
 
 def _left(folder: Path, plan: Script, *, killed: bool) -> None:
     """The workload; a killed writer leaves its log as it is."""
-    session = Session(folder, lively=plan.lively)
+    session = Session(folder, lively=plan.lively, precision=plan.precision)
     for step in plan.steps:
         session.do(step)
     if not killed:
@@ -370,7 +371,7 @@ def lost_removals(seed: int = 0, places: slice = _ALL) -> Tally:
         id_ = sorted(held)[len(held) // 2]
         new = Candidate("new", "added to what is damaged")
         expected = {key: value for key, value in held.items() if key != id_}
-        expected["new"] = (new.text, (), vector(new).tobytes())
+        expected["new"] = (new.text, (), stored(new, plan.precision))
         data = (folder / INDEX / "candidates.db").read_bytes()
         for place in range(len(data))[places]:
             copy = folder / "copy"

@@ -14,12 +14,14 @@ import numpy as np
 from polyrank.errors import PolyrankError, ResourceError
 from polyrank.index import Index, KnownVectors, Writer, open_index, verify_index, write_index
 from polyrank.index import writer as index_writer
+from polyrank.packing import Precision, pack
 from polyrank.records import Candidate
 
 DIMENSION = 8
 N_STEPS = 16
 INDEX = Path("indexes", "index")  # in a folder that has to be made
 MAKERS = ("create", "recreate", "rebuild")
+PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")
 HAS_FAISS = find_spec("faiss") is not None
 Held = dict[str, tuple[str, tuple[tuple[str, object], ...], bytes]]  # id -> text, metadata, vector
 
@@ -50,12 +52,14 @@ class Script:
         held: what the index holds before the first step, and after each.
         snapshots: what each snapshot holds, and the step that makes it.
         lively: a reader is open throughout, and the index compacts in the background and keeps inner products.
+        precision: of the stored vectors.
     """
 
     steps: tuple[Step, ...]
     held: tuple[Held | None, ...]
     snapshots: dict[str, tuple[int, Held]] = field(default_factory=dict)
     lively: bool = False
+    precision: Precision = "fp32"
 
 
 def vector(candidate: Candidate) -> np.ndarray:
@@ -64,9 +68,17 @@ def vector(candidate: Candidate) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=DIMENSION).astype(np.float32)
 
 
+def stored(candidate: Candidate, precision: Precision) -> bytes:
+    """What a reader must find of the candidate's vector."""
+    return np.asarray(pack(vector(candidate)[None], precision)[:], np.float32).tobytes()
+
+
 def script(seed: int, n_steps: int = N_STEPS) -> Script:
-    """A workload that creates, adds, replaces, removes, compacts, copies and opens again; lively for odd seeds."""
-    chance = random.Random(seed)
+    """A workload that creates, adds, replaces, removes, compacts, copies and opens again.
+
+    Every other seed is lively; the precisions take turns.
+    """
+    chance, precision = random.Random(seed), PRECISIONS[seed % len(PRECISIONS)]
     held: Held | None = None
     steps: list[Step] = []
     states: list[Held | None] = [None]
@@ -107,17 +119,18 @@ def script(seed: int, n_steps: int = N_STEPS) -> Script:
             snapshots[step.place] = (len(steps), now)
         for gone in step.ids:
             now.pop(gone, None)
-        now |= {c.id: (c.text, tuple(c.metadata.items()), vector(c).tobytes()) for c in step.candidates}
+        now |= {c.id: (c.text, tuple(c.metadata.items()), stored(c, precision)) for c in step.candidates}
         held = now
         steps.append(step)
         states.append(held)
-    return Script(tuple(steps), tuple(states), snapshots, lively=seed % 2 == 1)
+    return Script(tuple(steps), tuple(states), snapshots, lively=seed % 2 == 1, precision=precision)
 
 
 class Session:
     """Carries out steps below a folder, with one Writer at a time."""
 
-    def __init__(self, folder: Path, *, lively: bool = False) -> None:
+    def __init__(self, folder: Path, *, lively: bool = False, precision: Precision = "fp32") -> None:
+        self.precision = precision
         self.folder, self.index, self.ann = folder, folder / INDEX, "flat" if lively and HAS_FAISS else ""
         self.writer: Writer | None = None
         self.reader: Index | None = None
@@ -136,8 +149,9 @@ class Session:
         if step.name in MAKERS:
             again = step.name != "create"
             write_index(
-                self.index, step.candidates, vectors, fingerprint="f" * 64, model="m", ann=self.ann, overwrite=again
-            )
+                self.index, step.candidates, vectors, fingerprint="f" * 64, model="m", ann=self.ann,
+                precision=self.precision, overwrite=again,
+            )  # fmt: skip
             return
         if self.writer is None:
             self.writer = Writer(self.index)
@@ -183,12 +197,13 @@ def held_in(index: Index) -> Held:
     """What is in an open index."""
     vectors: dict[int, bytes] = {}
     for block, ann in zip(*index.view(), strict=True):
+        rows_of = np.asarray(block.vectors[:], np.float32)
         for i, row in enumerate(block.rows.tolist()):
             if block.alive is None or block.alive[i]:
-                vectors[row] = block.vectors[i].tobytes()
+                vectors[row] = rows_of[i].tobytes()
         if ann is not None:
-            best = (block.vectors @ block.vectors[0]).max()
-            assert np.allclose(ann.search(block.vectors[:1], 1)[0], best, rtol=1e-4), "inner products are others"
+            best = (rows_of @ rows_of[0]).max()
+            assert np.allclose(ann.search(rows_of[:1], 1)[0], best, rtol=1e-4), "inner products are others"
     listed = dict(index.iter_candidates())
     assert listed.keys() == vectors.keys(), "blocks and candidates hold different rows"
     rows = sorted(vectors)
@@ -220,19 +235,19 @@ def violations(folder: Path, plan: Script, done: int, *, began: bool = True) -> 
             elif copy is not None and copy != expected:
                 found.append(f"after {done} steps: {name}: {difference(copy, expected)}")
         if held is not None:
-            found += _still_works(index, held)
+            found += _still_works(index, held, plan.precision)
     except (PolyrankError, AssertionError) as error:
         found.append(f"after {done} steps: unreadable: {type(error).__name__}: {error}")
     return found
 
 
-def _still_works(index: Path, held: Held) -> list[str]:
+def _still_works(index: Path, held: Held, precision: Precision) -> list[str]:
     new = Candidate("after", "added after the crash")
     with Writer(index) as writer:
         writer.add([new], vector(new)[None])
         writer.remove(sorted(held)[:1])
     expected = {id_: value for id_, value in held.items() if id_ not in sorted(held)[:1]}
-    expected |= {"after": (new.text, (), vector(new).tobytes())}
+    expected |= {"after": (new.text, (), stored(new, precision))}
     now = held_by(index)
     found = [] if now == expected else [f"a writer after the crash: {difference(now, expected)}"]
     return found + [f"verify: {problem}" for problem in verify_index(index)]
@@ -249,7 +264,7 @@ def difference(held: Held | None, expected: Held | None) -> str:
 
 def run(folder: Path, plan: Script, acknowledge: Callable[[int], None]) -> None:
     """The whole workload; ``acknowledge(i)`` once step ``i`` has returned."""
-    session = Session(folder, lively=plan.lively)
+    session = Session(folder, lively=plan.lively, precision=plan.precision)
     for i, step in enumerate(plan.steps):
         session.do(step)
         acknowledge(i)
@@ -273,7 +288,7 @@ def run_stubbornly(
     Returns:
         How many steps failed, and what was wrong.
     """
-    session, found, failed = Session(folder, lively=plan.lively), [], 0
+    session, found, failed = Session(folder, lively=plan.lively, precision=plan.precision), [], 0
     for i, step in enumerate(plan.steps):
         try:
             session.do(step)
