@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A ConveRT from scratch on four corpora together, evaluated on each of their test parts, then fine-tuned on star.
 #   DATA=folder STEPS=updates TUNE_STEPS=updates ABLATION_STEPS=updates LIMIT=test-examples bash runs/convert.sh
-# PARTS chooses among multi, single, tuned, ablations and permissive (without sgd, whose licence asks for the same licence).
+# PARTS chooses among multi, single, tuned, ablations and permissive (without sgd, whose licence asks for the same licence:
+# three epochs, the one that comes with the package by runs/ship.py).
 # Writes runs/work/convert (not kept) and runs/results/convert
 # (NAME-SET.json, NAME.metrics.jsonl and NAME.size.json, kept).
 # Interrupted, it goes on where it was when it is started again.
@@ -12,7 +13,6 @@ STEPS=${STEPS:-2500}
 TUNE_STEPS=${TUNE_STEPS:-150}
 ABLATION_STEPS=${ABLATION_STEPS:-500}
 LIMIT=${LIMIT:-1000}
-BATCH=${BATCH:-256}
 PARTS=${PARTS:-multi single tuned ablations}
 SETS=${SETS:-self-dialogue sgd star ubuntu-irc}
 WORK=runs/work/convert
@@ -45,8 +45,8 @@ for part in $PARTS; do
     multi) train multi convert "${everything[@]}" --set "train.max_steps=$STEPS" ;;
     permissive)
       [[ -e $WORK/permissive-data/valid.jsonl.gz ]] || python runs/convert_data.py "$DATA" "$WORK/permissive-data" self-dialogue star ubuntu-irc
-      train permissive convert "${everything[@]//$WORK\/data/$WORK\/permissive-data}" --set "train.max_steps=$STEPS" \
-        --set "train.batch_size=$BATCH" --set text.min_count=25
+      train permissive convert "${everything[@]//$WORK\/data/$WORK\/permissive-data}" --set train.epochs=3 \
+        --set train.batch_size=256 --set text.min_count=25
       ;;
     single) train single convert "${everything[@]}" --set "train.max_steps=$STEPS" --set model.multi_context=false ;;
     tuned) train tuned convert-tune "${star[@]}" --set "train.init_from=$WORK/multi/model" --set "train.max_steps=$TUNE_STEPS" ;;

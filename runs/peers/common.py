@@ -26,6 +26,7 @@ def arguments(variants: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--budget", type=int, default=11520)
     parser.add_argument("--name", default="", help="a folder of its own, as in runs/real.sh")
     parser.add_argument("--limit", type=int, default=1000)
+    parser.add_argument("--dropout", type=float, default=0.0, help="for variants that take our settings")
     return parser.parse_args()
 
 

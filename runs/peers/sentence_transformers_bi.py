@@ -3,7 +3,7 @@
     python runs/peers/sentence_transformers_bi.py default|matched SET --data FOLDER --budget 11520 --limit 1000
 
 "default": cosine x 20, right-hand truncation, learning rate 5e-5 with linear decay, as its trainer does by default.
-"matched": left truncation, and the learning rate and warm-up of our recipe.
+"matched": left truncation, and the learning rate, warm-up and dropout of our recipe.
 The loop is plain torch around the library's model and loss, so that no further dependency is needed; shared tower, mean
 reduction, 128 tokens on both sides.
 """
@@ -45,6 +45,9 @@ def main() -> None:
     matched = args.variant == "matched"
     if matched:
         model.tokenizer.truncation_side = "left"
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = args.dropout
     loss = MultipleNegativesRankingLoss(model)
     model.train()
     seconds = train(

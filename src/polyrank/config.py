@@ -1,6 +1,7 @@
 """A training recipe as frozen dataclasses; strict when read from TOML. Networks' settings are in ``architecture``."""
 
 import dataclasses
+import json
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from polyrank.architecture import model_from_dict as model_from_dict
 from polyrank.architecture import model_to_dict as model_to_dict
 from polyrank.architecture import text_from_dict as text_from_dict
 from polyrank.errors import ConfigError
+from polyrank.names import model_folder
 from polyrank.strict import from_dict as from_dict
 from polyrank.strict import parsed, unknown_key
 
@@ -55,7 +57,7 @@ class TrainConfig:
     Args:
         method: "in_batch" (other responses of the batch are the negatives), "listwise" (each context its own),
             "distill" (listwise, and like ``teacher``) or "mutual" (listwise, two networks that learn from each other).
-        init_from: a model folder whose weights to start from; None: the backbone's.
+        init_from: a model folder, or "shipped:convert", whose weights to start from; None: the backbone's.
         batch_size: contexts per step.
         epochs: passes over the data.
         max_steps: stop after so many steps; None for no limit.
@@ -276,7 +278,7 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
             if not isinstance(place, dict):
                 raise ConfigError(f"--set {change!r}: {table} is no table")
         place[last] = parsed(text.strip())
-    recipe = recipe_from_dict(values)
+    recipe = recipe_from_dict(_with_start(values))
     base = path.resolve().parent
     valid = None if recipe.data.valid is None else str(base / recipe.data.valid)
     data = dataclasses.replace(recipe.data, train=str(base / recipe.data.train), valid=valid)
@@ -286,6 +288,23 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
     return dataclasses.replace(
         recipe, data=data, text=_placed(recipe.text, base), output=str(base / recipe.output), reranker=partner
     )
+
+
+def _with_start(values: dict[str, Any]) -> dict[str, Any]:
+    """A model that starts from one of its own kind has that one's settings where the recipe gives no others."""
+    model, text, train = (values.get(name, {}) for name in ("model", "text", "train"))
+    start = train.get("init_from") if isinstance(train, dict) else None
+    if not (isinstance(start, str) and isinstance(model, dict) and isinstance(text, dict)):
+        return values
+    place = model_folder(start) / "config.json"
+    try:
+        known = json.loads(place.read_bytes())
+        settings, policy = dict(known["model"]), dict(known["text"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"train.init_from = {start} is no model folder; give one that training wrote") from error
+    if settings.get("kind") != model.get("kind"):
+        return values
+    return {**values, "model": {**settings, **model}, "text": {**policy, **text}}
 
 
 def _placed(text: TextPolicy | ConvertText, base: Path) -> TextPolicy | ConvertText:

@@ -3,23 +3,36 @@
 The sample is a support desk of a fictional internet provider, written for the purpose and small.
 """
 
+import tomllib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from polyrank.config import DataConfig, PolyConfig, Recipe, TextPolicy, TrainConfig
+from polyrank.artifacts import load_model
+from polyrank.config import (
+    DataConfig,
+    PolyConfig,
+    Recipe,
+    TextPolicy,
+    TrainConfig,
+    model_to_dict,
+    recipe_from_dict,
+)
 from polyrank.data import read_examples, read_pool
-from polyrank.errors import UsageError
+from polyrank.errors import MissingExtraError, UsageError
 from polyrank.evaluation import evaluate, summarise
 from polyrank.index import open_index
 from polyrank.inference import load_scorer
+from polyrank.models import find_backbone
+from polyrank.names import model_folder
 from polyrank.records import Context, Ranked
 from polyrank.retrieval import Retriever, build_index
 from polyrank.scorers import load_encoder, open_scorer
 from polyrank.training import train
 
+Start = Literal["embedded", "shipped:convert"]
 POLICY = TextPolicy(max_context_tokens=96, max_candidate_tokens=48)
 QUESTIONS = (
     ("hi, internet keeps dropping every evening", "Sorry to hear that. Is it wifi only, or wired too?", "both i think"),
@@ -58,17 +71,19 @@ class Quickstart:
 def quickstart(
     output: Path,
     *,
+    start: Start | None = None,
     overwrite: bool = False,
-    epochs: int = 2,
+    epochs: int | None = None,
     report: Callable[[int, dict[str, Any]], None] = lambda seed, record: None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Quickstart:
-    """Fine-tune a Poly-encoder from the embedded backbone on the sample, compare it, index the replies, answer.
+    """Fine-tune on the sample, compare with what that started from, index the replies, answer.
 
     Args:
         output: folder for run and index.
+        start: the embedded backbone makes a Poly-encoder; the shipped ConveRT stays one. None: the first, if installed.
         overwrite: replace an earlier quickstart there.
-        epochs: of training.
+        epochs: of training; None: 2 for the Poly-encoder, 10 for the ConveRT, which is 5 times as fast.
         report: takes training records.
         say: takes lines for the user.
     """
@@ -78,27 +93,22 @@ def quickstart(
         "The sample: a support desk of a fictional internet provider, written for this package. It is small; its"
         " figures show that things work, not how good a model is on your data."
     )
+    start = start or _best_start(say)
     with as_file(files("polyrank") / "sample") as sample:
-        recipe = Recipe(
-            model=PolyConfig(n_codes=16, shared_towers=True),
-            text=POLICY,
-            data=DataConfig(
-                train=str(sample / "train.jsonl"), valid=str(sample / "valid.jsonl"), speaker="agent", kind="dialogues"
-            ),
-            train=TrainConfig(
-                epochs=epochs, batch_size=32, lr=2e-4, new_lr=2e-3, warmup_steps=10, schedule="linear", dropout=0.0
-            ),
-            output=str(output / "run"),
+        data = DataConfig(
+            train=str(sample / "train.jsonl"), valid=str(sample / "valid.jsonl"), speaker="agent", kind="dialogues"
         )
+        recipe = (_poly if start == "embedded" else _convert)(data, str(output / "run"), epochs)
         model = train(recipe, overwrite=overwrite, report=report, say=say)[0].model
         test = read_examples(sample / "test.jsonl").examples
         replies = read_pool(sample / "replies.jsonl")
     say(f"ranking the catalogue of {len(replies)} replies for {len(test)} held-out contexts")
-    scorers = {
-        "BM25": open_scorer("bm25", pool=replies),
-        "untuned backbone": open_scorer("untuned:embedded", policy=POLICY),
-        "tuned Poly-encoder": load_scorer(model),
-    }
+    scorers = {"BM25": open_scorer("bm25", pool=replies)}
+    if start == "embedded":
+        scorers["untuned backbone"] = open_scorer("untuned:embedded", policy=POLICY)
+    else:
+        scorers["ConveRT as shipped"] = open_scorer(start)
+    scorers["tuned Poly-encoder" if start == "embedded" else "tuned ConveRT"] = load_scorer(model)
     summaries = [{"name": name, **summarise(evaluate(scorer, test, pool=replies))} for name, scorer in scorers.items()]
     index = output / "index"
     encoder = load_encoder(model)
@@ -106,17 +116,69 @@ def quickstart(
     retriever = Retriever(encoder, open_index(index))
     ranked = retriever.respond([Context(turns) for turns in QUESTIONS], k=3)
     answers = [Answer(turns, found) for turns, found in zip(QUESTIONS, ranked, strict=True)]
-    return Quickstart(summaries, answers, NEXT_STEPS.format(index=index, model=model))
+    return Quickstart(summaries, answers, NEXT_STEPS.format(index=index, model=model, tables=TABLES[start]))
 
 
+def _best_start(say: Callable[[str], None]) -> Start:
+    try:
+        find_backbone("embedded")
+    except MissingExtraError as error:
+        say(f"{error}; until then the ConveRT that comes with polyrank, small and weaker, takes its place")
+        return "shipped:convert"
+    return "embedded"
+
+
+def _poly(data: DataConfig, output: str, epochs: int | None) -> Recipe:
+    return Recipe(
+        model=PolyConfig(n_codes=16, shared_towers=True),
+        text=POLICY,
+        data=data,
+        train=TrainConfig(
+            epochs=epochs or 2, batch_size=32, lr=2e-4, new_lr=2e-3, warmup_steps=10, schedule="linear", dropout=0.0
+        ),
+        output=output,
+    )
+
+
+def _convert(data: DataConfig, output: str, epochs: int | None) -> Recipe:
+    shipped = load_model(model_folder("shipped:convert"))
+    settings = tomllib.loads(TABLES["shipped:convert"])["train"]
+    return recipe_from_dict(
+        {
+            "model": model_to_dict(shipped.config),
+            "text": asdict(shipped.texts.policy),
+            "data": asdict(data),
+            "train": {**settings, "epochs": epochs or settings["epochs"]},
+            "output": output,
+        }
+    )
+
+
+TABLES: dict[Start, str] = {
+    "embedded": """\
+    [model]
+    kind = "poly\"""",
+    "shipped:convert": """\
+    [model]
+    kind = "convert"
+    [train]
+    init_from = "shipped:convert"
+    optimizer = "adamw"
+    lr = 2e-3
+    final_lr = 2e-6
+    warmup_steps = 20
+    scale_steps = 0
+    dropout = 0.2
+    batch_size = 64
+    epochs = 10""",
+}
 NEXT_STEPS = """\
 Chat with it:      polyrank respond {index}
 On your own data:  conversations.jsonl, one per line: {{"turns": [{{"speaker": "agent", "text": "..."}}, ...]}}
                    replies.txt, one reply per line; then a recipe.toml:
 
     output = "my-run"
-    [model]
-    kind = "poly"
+{tables}
     [data]
     train = "conversations.jsonl"
     speaker = "agent"

@@ -1,4 +1,4 @@
-"""From a name on the command line to a Scorer: a model or map folder, "bm25", "tfidf" or "untuned:BACKBONE"."""
+"""From a name on the command line to a Scorer: a model or map, "bm25" or "tfidf"; see ``polyrank.names``."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,12 +8,11 @@ from polyrank.config import TextPolicy
 from polyrank.errors import UsageError
 from polyrank.index import BM25, TfIdf
 from polyrank.inference import Encoder, Scorer, load_scorer, untuned_scorer
+from polyrank.names import UNTUNED, is_there, model_folder
 from polyrank.records import Candidate, Example
 from polyrank.response_map import KIND as MAP
 from polyrank.response_map import load_map
 from polyrank.tensor_folder import is_folder_of
-
-UNTUNED = "untuned:"
 
 
 def open_scorer(
@@ -28,7 +27,7 @@ def open_scorer(
     """The Scorer that ``name`` means.
 
     Args:
-        name: "bm25", "tfidf", "untuned:embedded", "untuned:FOLDER", or a model or map folder.
+        name: "bm25", "tfidf", "untuned:embedded", "untuned:FOLDER", "shipped:convert", or a model or map folder.
         examples, pool: lexical scorers learn word statistics from their distinct candidates; nobody is told which of
             them are right.
         device: for networks.
@@ -43,9 +42,9 @@ def open_scorer(
         if backend != "torch":
             raise UsageError(f"{name} has no {backend} export, only model folders have; use --backend torch")
         return untuned_scorer(name.removeprefix(UNTUNED), policy, device=device)
-    if not Path(name).is_dir():
-        raise UsageError(f"{name} is no model folder; give one, or bm25, tfidf or untuned:embedded")
-    return _open_folder(Path(name), device, backend)
+    if not is_there(name):
+        raise UsageError(f"{name} is no model folder; give one, or bm25, tfidf, untuned:embedded or shipped:convert")
+    return _open_folder(model_folder(name), device, backend)
 
 
 def _open_folder(path: Path, device: str, backend: Backend) -> Scorer:
@@ -70,7 +69,11 @@ def load_encoder(name: str | Path, *, device: str = "auto", backend: Backend = "
     """
     name = str(name)
     untuned = name.startswith(UNTUNED)
-    scorer = open_scorer(name, device=device, backend=backend) if untuned else _open_folder(Path(name), device, backend)
+    scorer = (
+        open_scorer(name, device=device, backend=backend)
+        if untuned
+        else _open_folder(model_folder(name), device, backend)
+    )
     if not isinstance(scorer, Encoder):
         raise UsageError(f"{name} is a Cross-encoder, which has no vectors to index; give a Bi- or Poly-encoder")
     return scorer
@@ -91,16 +94,6 @@ def encoder_of_index(
         UsageError: it is not there.
     """
     name = str(moved or built_with)
-    if not name.startswith(UNTUNED) and not Path(name).exists():
+    if not is_there(name):
         raise UsageError(f"the index was built with {name}, which is not there; give the model's folder with --model")
     return load_encoder(name, device=device, backend=backend)
-
-
-def lasting_name(name: str) -> str:
-    """An encoder's name that means the same from any working directory.
-
-    >>> lasting_name("untuned:embedded")
-    'untuned:embedded'
-    """
-    prefix, place = (UNTUNED, name.removeprefix(UNTUNED)) if name.startswith(UNTUNED) else ("", name)
-    return prefix + (str(Path(place).resolve()) if Path(place).is_dir() or not prefix else place)

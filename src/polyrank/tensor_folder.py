@@ -6,7 +6,6 @@ SHA-256 of the tensors and a checksum of itself. No pickle. This module knows fo
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -89,23 +88,3 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Any], dict[str, Tenso
 def _checksum(document: Mapping[str, Any]) -> str:
     values = {key: value for key, value in document.items() if key != "checksum"}
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def portable_name(encoder: str, folder: Path) -> str:
-    """An encoder's name as a folder beside it should remember it: a model's folder relative to ``folder``.
-
-    >>> portable_name("untuned:embedded", Path("a/map"))
-    'untuned:embedded'
-    """
-    place = Path(encoder)
-    return os.path.relpath(place.resolve(), folder.resolve()) if place.is_dir() else encoder
-
-
-def found_name(encoder: str, folder: Path) -> str:
-    """The inverse of ``portable_name``, for the folder where it now is.
-
-    >>> found_name("untuned:embedded", Path("a/map"))
-    'untuned:embedded'
-    """
-    place = folder / encoder
-    return str(place.resolve()) if place.is_dir() else encoder

@@ -98,7 +98,7 @@ def _chat(pipeline: "Pipeline", k: int) -> None:
 
 
 def rank(
-    model: Annotated[str, typer.Argument(help="A model folder, bm25, tfidf, or untuned:BACKBONE.")],
+    model: Annotated[str, typer.Argument(help="A model folder, bm25, tfidf, untuned:BACKBONE or shipped:convert.")],
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
 ) -> None:

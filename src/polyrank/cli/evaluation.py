@@ -12,7 +12,9 @@ from polyrank.cli.console import console, talk
 def evaluate(
     model: Annotated[
         str,
-        typer.Argument(help="A model or pipeline folder, bm25, tfidf, untuned:BACKBONE, or two stages: 'bm25>MODEL'."),
+        typer.Argument(
+            help="A model or pipeline folder, bm25, tfidf, untuned:BACKBONE, shipped:convert, or two: 'bm25>MODEL'."
+        ),
     ],
     data: Annotated[Path, typer.Argument(help="Candidate lists, or contexts against --pool.")],
     pool: Annotated[Path | None, typer.Option(help="Candidates for pool examples.")] = None,

@@ -20,7 +20,7 @@ Runtime = Annotated[str, typer.Option(help="torch, or an export of the model: on
 
 @index_app.command("build")
 def index_build(
-    model: Annotated[str, typer.Argument(help="A Bi- or Poly-encoder's folder, or untuned:BACKBONE.")],
+    model: Annotated[str, typer.Argument(help="A Bi- or Poly-encoder's folder, untuned:BACKBONE or shipped:convert.")],
     candidates: Replies,
     output: Annotated[Path, typer.Option("-o", "--output", help="The index folder to make.")],
     ann: Annotated[
@@ -36,9 +36,10 @@ def index_build(
     """Encode candidates once and write them as an index. Replacing one, only new texts are encoded."""
     from polyrank.backends import read_backend
     from polyrank.data import read_pool
+    from polyrank.names import lasting_name
     from polyrank.packing import read_precision
     from polyrank.retrieval import build_index
-    from polyrank.scorers import lasting_name, load_encoder
+    from polyrank.scorers import load_encoder
 
     kind, stored = "" if ann == "none" else ann, read_precision(precision)
     encoder = load_encoder(model, device=device, backend=read_backend(backend))

@@ -2,20 +2,21 @@
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
 def info(
-    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    model: Annotated[str, typer.Argument(help="A model folder, or shipped:convert.")],
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """A model's kind, fingerprint, and parameters and bytes part by part, computed from its files."""
     from polyrank.artifacts import read_config, read_sizes
+    from polyrank.names import model_folder
 
-    document, sizes = read_config(model), read_sizes(model)
+    folder = model_folder(model)
+    document, sizes = read_config(folder), read_sizes(folder)
     if json_:
         totals = {
             "n_parameters": sizes.n_parameters,

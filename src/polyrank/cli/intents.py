@@ -19,7 +19,9 @@ def intents_train(
         Path, typer.Argument(help="A CSV or JSON-lines file (text, intent), or a folder of banking77, clinc150, hwu64.")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The classifier's folder to make.")],
-    encoder: Annotated[str, typer.Option(help="A model folder or untuned:BACKBONE.")] = "untuned:embedded",
+    encoder: Annotated[
+        str, typer.Option(help="A model folder, untuned:BACKBONE or shipped:convert.")
+    ] = "untuned:embedded",
     dev: Annotated[Path | None, typer.Option(help="Development file; else a tenth of the training part.")] = None,
     test: Annotated[Path | None, typer.Option(help="Test file.")] = None,
     few_shot: Annotated[int | None, typer.Option(min=1, help="Train on N utterances per intent.")] = None,

@@ -14,9 +14,9 @@ def map_(
     data: Annotated[Path, typer.Argument(help="Training examples: pairs, dialogues or candidate lists.")],
     valid: Annotated[Path, typer.Option(help="Candidate lists to choose and to stop by.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The map's folder to make.")],
-    encoder: Annotated[str, typer.Option(help="A model folder or untuned:BACKBONE; it stays as it is.")] = (
-        "untuned:embedded"
-    ),
+    encoder: Annotated[
+        str, typer.Option(help="A model folder, untuned:BACKBONE or shipped:convert; it stays as it is.")
+    ] = "untuned:embedded",
     speaker: Annotated[str | None, typer.Option(help="For dialogues, learn only this speaker's turns.")] = None,
     max_train: Annotated[int | None, typer.Option(min=2, help="Use a random subset of so many pairs.")] = 20_000,
     max_valid: Annotated[int | None, typer.Option(min=1, help="Use the first N validation lists.")] = 500,

@@ -111,14 +111,21 @@ class TrainingDisplay:
 
 def quickstart(
     output: Annotated[Path, typer.Option(help="Folder for the model and the index.")] = Path("polyrank-quickstart"),
+    start: Annotated[
+        str | None,
+        typer.Option(help="embedded, or shipped:convert, which needs no extra; the first where it is installed."),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier quickstart.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the figures and answers as JSON.")] = False,
 ) -> None:
     """Train, evaluate, index and answer on the shipped sample, end to end. No network, no GPU, a few minutes."""
+    from polyrank.quickstart import Start
     from polyrank.quickstart import quickstart as run
+    from polyrank.strict import read_choice
 
+    chosen: Start | None = None if start is None else read_choice(start, Start, "start")
     with TrainingDisplay() as display:
-        result = run(output, overwrite=overwrite, report=display.report, say=talk)
+        result = run(output, start=chosen, overwrite=overwrite, report=display.report, say=talk)
     if json_:
         import json
 

@@ -15,9 +15,10 @@ from polyrank.inference import Encoder
 from polyrank.intents.encoding import Floats, Layer, encode, read_layer
 from polyrank.intents.network import Head
 from polyrank.intents.report import predicted
+from polyrank.names import found_name, is_there, portable_name
 from polyrank.records import Context
 from polyrank.scorers import open_scorer
-from polyrank.tensor_folder import found_name, is_folder_of, portable_name, read_tensors, write_tensors
+from polyrank.tensor_folder import is_folder_of, read_tensors, write_tensors
 
 KIND = "intent"
 
@@ -128,7 +129,7 @@ def load_intents(path: Path, *, encoder: str | None = None, device: str = "auto"
     """
     document, tensors = read_tensors(path, KIND)
     name = encoder or found_name(document["encoder"], path)
-    if not name.startswith("untuned:") and not Path(name).is_dir():
+    if not is_there(name):
         raise UsageError(f"{path} needs the encoder {name}, which is not there; give its folder with --encoder")
     opened = open_encoder(name, device=device)
     if opened.fingerprint != document["encoder_fingerprint"]:

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from polyrank.durable import check_replaceable
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.inference import Encoder
+from polyrank.names import found_name, is_there, portable_name
 from polyrank.records import Context
 from polyrank.scores import scores
-from polyrank.tensor_folder import found_name, portable_name, read_tensors, write_tensors
+from polyrank.tensor_folder import read_tensors, write_tensors
 
 KIND = "map"
 CANDIDATES_AT_A_TIME = 8192
@@ -141,7 +142,7 @@ def load_map(path: Path, open_encoder: Callable[[str], Encoder]) -> MapEncoder:
     """
     document, tensors = read_tensors(path, KIND)
     name = found_name(document["encoder"], path)
-    if not name.startswith("untuned:") and not Path(name).is_dir():
+    if not is_there(name):
         raise UsageError(f"{path} needs the encoder {name}, which is not there; put it back or fit the map again")
     encoder = open_encoder(name)
     if encoder.fingerprint != document["encoder_fingerprint"]:

@@ -16,6 +16,7 @@ from polyrank.errors import ConfigError
 from polyrank.inference import CrossScorer, EncoderScorer
 from polyrank.metrics import metric_values, place, with_duplicates
 from polyrank.models import CrossEncoder, Model, new_model
+from polyrank.names import model_folder
 from polyrank.records import Example
 from polyrank.text import ConvertSubwords, ConvertTexts, Texts
 from polyrank.training.learner import Learner, Report
@@ -63,7 +64,7 @@ def new_network(
         subwords=_vocabulary_of(config, settings),
     )
     if settings.init_from is not None:
-        warm_start(model, Path(settings.init_from))
+        warm_start(model, model_folder(settings.init_from))
     model.to(device)
     kind = CrossScorer if isinstance(model, CrossEncoder) else EncoderScorer
     dtype = choose_dtype(settings.precision, device)
@@ -128,7 +129,7 @@ def _vocabulary_of(config: ModelConfig, settings: TrainConfig) -> ConvertSubword
     """The vocabulary of the model to start from: embeddings mean nothing with another."""
     if not isinstance(config, ConvertConfig) or settings.init_from is None:
         return None
-    texts = load_model(Path(settings.init_from)).texts
+    texts = load_model(model_folder(settings.init_from)).texts
     if not isinstance(texts, ConvertTexts):
         raise ConfigError(f"train.init_from = {settings.init_from} is no ConveRT; give one or leave it out")
     return texts.subwords

@@ -1,0 +1,106 @@
+"""Models that come with the package: what their names mean, and what is in them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyrank.artifacts import read_config, read_sizes
+from polyrank.config import ConvertConfig, ConvertText, PolyConfig, TextPolicy, load_recipe
+from polyrank.errors import ConfigError, UsageError
+from polyrank.index import open_index
+from polyrank.names import is_there, model_folder
+from polyrank.quickstart import quickstart
+from polyrank.records import Candidate, Context
+from polyrank.retrieval import Retriever, build_index
+from polyrank.scorers import encoder_of_index, load_encoder, open_scorer
+
+CONVERT = "shipped:convert"
+
+
+def test_the_shipped_model_is_small_and_names_no_machine() -> None:
+    folder = model_folder(CONVERT)
+    assert read_sizes(folder).n_bytes < 20e6
+    config = read_config(folder)
+    assert config["fingerprint"] == load_encoder(CONVERT).fingerprint
+    paths = [value for value in _strings(config["metadata"]) if value.startswith("/")]
+    assert not paths
+    card = (folder / "README.md").read_text("utf-8")
+    assert all(word in card for word in ("CC BY 4.0", "MIT", "BSD", "R@1"))
+
+
+def _strings(value: object) -> list[str]:
+    if isinstance(value, dict):
+        return [text for part in value.values() for text in _strings(part)]
+    if isinstance(value, list):
+        return [text for part in value for text in _strings(part)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_it_knows_small_talk_from_nonsense() -> None:
+    replies = ["No problem, have a nice day!", "The cat's theorem boils on Tuesday.", "Segfault in libfoo.so.4"]
+    scores = open_scorer(CONVERT).score([Context(("Thank you so much for your help",))], [replies])[0]
+    assert int(np.argmax(scores)) == 0
+
+
+def test_an_index_made_with_it_opens_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    replies = [Candidate(str(i), text) for i, text in enumerate(["Have a nice day!", "Which movie did you like?"])]
+    build_index(tmp_path / "index", load_encoder(CONVERT), replies, model=CONVERT)
+    monkeypatch.chdir(tmp_path)
+    index = open_index(tmp_path / "index")
+    retriever = Retriever(encoder_of_index(index.model), index)
+    assert retriever.respond([Context(("I saw a great film yesterday",))], k=1)[0][0].text == replies[1].text
+
+
+def test_a_name_that_is_not_shipped_says_what_is() -> None:
+    with pytest.raises(UsageError, match="shipped:other does not come with the package; take one of convert"):
+        open_scorer("shipped:other")
+    with pytest.raises(UsageError, match="does not come"):
+        model_folder("shipped:../sample")
+    assert not is_there("no/such/folder")
+
+
+def recipe(path: Path, model: str, train: str, text: str = "") -> Path:
+    place = path / "recipe.toml"
+    place.write_text(
+        f'output = "run"\n[model]\n{model}\n[text]\n{text}\n[data]\ntrain = "c.jsonl"\n[train]\n{train}\n', "utf-8"
+    )
+    return place
+
+
+def test_what_starts_from_a_model_has_its_settings(tmp_path: Path) -> None:
+    shipped = read_config(model_folder(CONVERT))
+    start = f'init_from = "{CONVERT}"'
+    found = load_recipe(recipe(tmp_path, 'kind = "convert"', start))
+    assert isinstance(found.model, ConvertConfig)
+    assert isinstance(found.text, ConvertText)
+    assert found.model.embedding_dim == shipped["model"]["embedding_dim"] != ConvertConfig().embedding_dim
+    assert found.text.max_context_tokens == shipped["text"]["max_context_tokens"] != ConvertText().max_context_tokens
+    own = load_recipe(recipe(tmp_path, 'kind = "convert"\nn_heads = 2', start, "max_earlier_turns = 3"))
+    assert isinstance(own.model, ConvertConfig)
+    assert isinstance(own.text, ConvertText)
+    assert (own.model.n_heads, own.text.max_earlier_turns) == (2, 3)
+    assert own.model.embedding_dim == found.model.embedding_dim
+
+
+def test_another_kind_of_start_leaves_the_settings(tmp_path: Path) -> None:
+    found = load_recipe(recipe(tmp_path, 'kind = "poly"', f'init_from = "{CONVERT}"'))
+    assert (found.model, found.text) == (PolyConfig(), TextPolicy())
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", json.dumps({"model": 1, "text": 2})])
+def test_a_start_that_is_none_is_named(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_text(content, "utf-8")
+    with pytest.raises(ConfigError, match=r"train\.init_from = .* is no model folder"):
+        load_recipe(recipe(tmp_path, 'kind = "convert"', f'init_from = "{tmp_path}"'))
+
+
+@pytest.mark.slow
+def test_the_quickstart_needs_no_extra(tmp_path: Path) -> None:
+    result = quickstart(tmp_path / "q", start=CONVERT, epochs=2)
+    by_name = {summary["name"]: summary["metrics"]["MRR"] for summary in result.summaries}
+    assert by_name["tuned ConveRT"] > 1.5 * by_name["ConveRT as shipped"]
+    assert 'init_from = "shipped:convert"' in result.next_steps
+    assert all(len(answer.ranked) == 3 for answer in result.answers)
