@@ -1,6 +1,6 @@
 """How far apart a Poly-encoder's context vectors are: the mean cosine of two vectors of one context (a Bi-encoder: 1).
 
-    python runs/codes.py MODEL DATA [N]
+python runs/codes.py MODEL DATA [N]
 """
 
 import json

@@ -10,6 +10,7 @@ from polyrank.artifacts import read_config, read_sizes
 from polyrank.config import ConvertConfig, ConvertText, PolyConfig, TextPolicy, load_recipe
 from polyrank.errors import ConfigError, UsageError
 from polyrank.index import open_index
+from polyrank.inference import load_scorer
 from polyrank.names import is_there, model_folder
 from polyrank.quickstart import quickstart
 from polyrank.records import Candidate, Context
@@ -23,7 +24,7 @@ def test_the_shipped_model_is_small_and_names_no_machine() -> None:
     folder = model_folder(CONVERT)
     assert read_sizes(folder).n_bytes < 20e6
     config = read_config(folder)
-    assert config["fingerprint"] == load_encoder(CONVERT).fingerprint
+    assert config["fingerprint"] == load_encoder(CONVERT).fingerprint == load_scorer(CONVERT).fingerprint
     paths = [value for value in _strings(config["metadata"]) if value.startswith("/")]
     assert not paths
     card = (folder / "README.md").read_text("utf-8")

@@ -22,6 +22,7 @@ from polyrank.devices import Precision, choose_device, choose_dtype
 from polyrank.models import Backbone, BiEncoder, Convert, CrossEncoder, Model, PolyEncoder, new_model
 from polyrank.models.exported import ExportedCross, ExportedEncoder
 from polyrank.models.first_output import read_first_outputs_only
+from polyrank.names import model_folder
 from polyrank.records import Context
 from polyrank.scores import scores
 from polyrank.text import ConvertTexts, Texts, pad
@@ -309,13 +310,15 @@ def make_scorer(
     return EncoderScorer(model, texts, fingerprint=fingerprint, device=place, dtype=dtype)
 
 
-def load_scorer(path: Path, *, device: str = "auto", precision: Precision = "auto") -> EncoderScorer | CrossScorer:
-    """A model folder as a Scorer, and as an Encoder unless it is a Cross-encoder.
+def load_scorer(
+    path: str | Path, *, device: str = "auto", precision: Precision = "auto"
+) -> EncoderScorer | CrossScorer:
+    """A model folder, or "shipped:convert", as a Scorer, and as an Encoder unless it is a Cross-encoder.
 
     Raises:
         ArtifactError: the folder is damaged, missing or too new.
     """
-    found = load_model(path)
+    found = load_model(model_folder(path))
     return make_scorer(
         found.model, found.texts, fingerprint=found.fingerprint, device=device, precision=precision, frozen=True
     )

@@ -49,7 +49,7 @@ def make_step(
     )
     if settings.teacher is None:
         return step
-    teacher = load_scorer(Path(settings.teacher), device=str(device), precision=settings.precision)
+    teacher = load_scorer(settings.teacher, device=str(device), precision=settings.precision)
     file = folder / "teacher-scores.sqlite" if settings.teacher_scores is None else Path(settings.teacher_scores)
     return DistillStep(step, RememberedScores(file, teacher, teacher.fingerprint), _imitation(settings))
 
