@@ -58,7 +58,7 @@ def test_a_name_that_is_not_shipped_says_what_is() -> None:
     with pytest.raises(UsageError, match="shipped:other does not come with the package; take one of convert"):
         open_scorer("shipped:other")
     with pytest.raises(UsageError, match="does not come"):
-        model_folder("shipped:../sample")
+        model_folder("shipped:../convert")
     assert not is_there("no/such/folder")
 
 

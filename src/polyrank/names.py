@@ -21,11 +21,10 @@ def model_folder(name: str | Path) -> Path:
     """
     if not str(name).startswith(SHIPPED):
         return Path(name)
-    place = _HERE / str(name).removeprefix(SHIPPED)
-    shipped = sorted(folder.name for folder in _HERE.iterdir())
-    if place.name not in shipped:
+    wanted, shipped = str(name).removeprefix(SHIPPED), sorted(folder.name for folder in _HERE.iterdir())
+    if wanted not in shipped:
         raise UsageError(f"{name} does not come with the package; take one of {', '.join(shipped)}, or give a folder")
-    return place
+    return _HERE / wanted
 
 
 def is_there(name: str) -> bool:

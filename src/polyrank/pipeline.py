@@ -6,7 +6,6 @@ the settings that were chosen on validation data. Models and index stay where th
 
 import hashlib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from polyrank.ensembles import Ensemble
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.index import BM25, TfIdf, open_index
 from polyrank.inference import Scorer
+from polyrank.names import found_name, portable_name
 from polyrank.records import Candidate, Context, Example, Ranked
 from polyrank.retrieval import LexicalRetriever, Retriever
 from polyrank.scorers import encoder_of_index, open_scorer
@@ -223,9 +223,9 @@ def write_pipeline(
         replace: whether an earlier one may be replaced.
     """
     places = {
-        name: os.path.relpath(Path(value).resolve(), path.resolve())
+        name: portable_name(value, path)
         for name in ("index", "model", "reranker")
-        if (value := getattr(config, name)) is not None and Path(value).exists()
+        if (value := getattr(config, name)) is not None
     }
     document: dict[str, Any] = {
         "format": FORMAT,
@@ -262,8 +262,8 @@ def read_pipeline(path: Path) -> tuple[PipelineConfig, dict[str, Any]]:
     if document.get("checksum") != _checksum(document):
         raise ArtifactError(f"{place} is damaged: its checksum does not match; make the pipeline again")
     for name in ("index", "model", "reranker"):
-        if values.get(name) is not None and (path / values[name]).exists():
-            values[name] = str((path / values[name]).resolve())
+        if values.get(name) is not None:
+            values[name] = found_name(values[name], path)
     try:
         return from_dict(PipelineConfig, values), document["seen"]
     except ConfigError as error:

@@ -83,7 +83,7 @@ def quickstart(
         output: folder for run and index.
         start: the embedded backbone makes a Poly-encoder; the shipped ConveRT stays one. None: the first, if installed.
         overwrite: replace an earlier quickstart there.
-        epochs: of training; None: 2 for the Poly-encoder, 10 for the ConveRT, which is 5 times as fast.
+        epochs: of training; None: 2 for the Poly-encoder, 10 for the ConveRT, whose steps are cheap.
         report: takes training records.
         say: takes lines for the user.
     """
