@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from polyrank.artifacts import load_model
 from polyrank.config import BiConfig, CrossConfig, DataConfig, PolyConfig, Recipe, TextPolicy, TrainConfig, load_recipe
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError, DataError, DivergedError, UsageError
@@ -314,6 +315,26 @@ def test_a_poly_encoder_starts_from_a_bi_encoder(tiny_backbone: Path, task: dict
     a = load_scorer(bi.model, precision="fp32", device="cpu").score(contexts, lists)
     b = load_scorer(poly.model, precision="fp32", device="cpu").score(contexts, lists)
     np.testing.assert_allclose(np.stack(a), np.stack(b), atol=1e-3)  # codes of zero: the mean
+
+
+@pytest.mark.parametrize(("first", "second"), [(BiConfig(), CrossConfig()), (CrossConfig(), PolyConfig(n_codes=3))])
+def test_encoders_and_cross_encoders_start_from_each_others_transformer(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, first: Any, second: Any
+) -> None:
+    still: dict[str, Any] = {"method": "listwise", "n_negatives": 2, "max_steps": 1, "weight_decay": 0.0}
+    start = train(recipe(task, tiny_backbone, tmp_path / "first", first, warmup_steps=0, **still))[0].model
+    plan = recipe(task, tiny_backbone, tmp_path / "second", second, lr=0.0, init_from=str(start), **still)
+    before, after = (load_model(folder).model.state_dict() for folder in (start, train(plan)[0].model))
+    same = [
+        torch.equal(after[name], before[source])
+        for name in after
+        for source in before
+        if name.split("backbone.")[1:] == source.split("backbone.")[1:] != [] and "candidate" not in source
+    ]
+    assert len(same) >= 20
+    assert all(same)
+    fresh = new_model(plan.model, POLICY, seed=1, sample=["hello"])[0].state_dict()
+    assert any(not torch.equal(fresh[name], after[name]) for name in after if "backbone." in name)
 
 
 def test_tensorboard_draws_the_curves(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:

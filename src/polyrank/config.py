@@ -57,7 +57,8 @@ class TrainConfig:
     Args:
         method: "in_batch" (other responses of the batch are the negatives), "listwise" (each context its own),
             "distill" (listwise, and like ``teacher``) or "mutual" (listwise, two networks that learn from each other).
-        init_from: a model folder, or "shipped:convert", whose weights to start from; None: the backbone's.
+        init_from: a model folder, or "shipped:convert", whose weights to start from; None: the backbone's. Another kind
+            gives what both have: an encoder's context side becomes a Cross-encoder's transformer, say.
         batch_size: contexts per step.
         epochs: passes over the data.
         max_steps: stop after so many steps; None for no limit.

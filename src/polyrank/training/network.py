@@ -136,12 +136,18 @@ def _vocabulary_of(config: ModelConfig, settings: TrainConfig) -> ConvertSubword
 
 
 def warm_start(model: Model, folder: Path) -> None:
-    """Start from a trained model's weights: all of them for the same kind, else those whose names both have.
+    """Start from a trained model's weights: all of them for the same kind, else what both have.
 
-    A Poly-encoder started from a Bi-encoder keeps its own codes.
+    A Poly-encoder started from a Bi-encoder keeps its own codes. A Cross-encoder takes the transformer of an encoder's
+    context side and keeps its own head; an encoder takes a Cross-encoder's transformer on both sides.
     """
-    known = model.state_dict()
-    found = {name: tensor for name, tensor in load_model(folder).model.state_dict().items() if name in known}
+    known, saved = model.state_dict(), load_model(folder).model.state_dict()
+    found = {}
+    for name in known:
+        for source in (name, f"context_tower.{name}", name.partition("_tower.")[2]):
+            if source in saved:
+                found[name] = saved[source]
+                break
     odd = [name for name, tensor in found.items() if tensor.shape != known[name].shape]
     if odd or not found:
         raise ConfigError(f"the weights in {folder} do not fit this model ({(odd or ['no common part'])[0]})")
