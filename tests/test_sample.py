@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from polyrank.data import read_examples, read_pool
-from polyrank.errors import MissingExtraError
+from polyrank.errors import MissingExtraError, UsageError
 from polyrank.models import find_backbone
+from polyrank.quickstart import quickstart
 
 SAMPLE = Path(str(files("polyrank"))) / "sample"
 
@@ -26,10 +27,19 @@ def test_the_sample_is_large_enough_and_clean() -> None:
     assert not held_out & {example.id.split("#")[0] for example in train.examples}
 
 
+def test_a_quickstart_spares_what_is_not_its_own_before_it_trains(tmp_path: Path) -> None:
+    thesis = tmp_path / "index" / "thesis.txt"
+    thesis.parent.mkdir()
+    thesis.write_text("years", "utf-8")
+    for overwrite, message in ((False, "already exists"), (True, "holds something else")):
+        with pytest.raises(UsageError, match=message):
+            quickstart(tmp_path, overwrite=overwrite, say=lambda text: pytest.fail(f"it began: {text}"))
+    assert thesis.read_text("utf-8") == "years"
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 def test_quickstart_beats_what_it_starts_from(tmp_path: Path) -> None:
-    from polyrank.quickstart import quickstart
-
     try:
         find_backbone("embedded")
     except MissingExtraError:

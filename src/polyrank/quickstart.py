@@ -21,9 +21,11 @@ from polyrank.config import (
     recipe_from_dict,
 )
 from polyrank.data import read_examples, read_pool
+from polyrank.durable import check_replaceable
 from polyrank.errors import MissingExtraError, UsageError
 from polyrank.evaluation import evaluate, summarise
 from polyrank.index import open_index
+from polyrank.index.writer import OURS
 from polyrank.inference import load_scorer
 from polyrank.models import find_backbone
 from polyrank.names import model_folder
@@ -89,6 +91,8 @@ def quickstart(
     """
     if output.exists() and any(output.iterdir()) and not overwrite:
         raise UsageError(f"{output} already exists; pass --overwrite or choose another --output")
+    index = output / "index"
+    check_replaceable(index, ours=OURS, replace=overwrite)
     say(
         "The sample: a support desk of a fictional internet provider, written for this package. It is small; its"
         " figures show that things work, not how good a model is on your data."
@@ -110,7 +114,6 @@ def quickstart(
         scorers["ConveRT as shipped"] = open_scorer(start)
     scorers["tuned Poly-encoder" if start == "embedded" else "tuned ConveRT"] = load_scorer(model)
     summaries = [{"name": name, **summarise(evaluate(scorer, test, pool=replies))} for name, scorer in scorers.items()]
-    index = output / "index"
     encoder = load_encoder(model)
     build_index(index, encoder, replies, model=str(model.resolve()), overwrite=overwrite)
     retriever = Retriever(encoder, open_index(index))
