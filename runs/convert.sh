@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# A ConveRT from scratch on four corpora together, evaluated on each of their test parts, then fine-tuned on star.
-#   DATA=folder STEPS=updates TUNE_STEPS=updates ABLATION_STEPS=updates LIMIT=test-examples bash runs/convert.sh
+# A ConveRT from scratch on four corpora together, evaluated on each of their test parts, then fine-tuned on each.
+#   DATA=folder STEPS=updates TUNE_STEPS=updates TUNED="multi single" ABLATION_STEPS=updates LIMIT=test-examples bash runs/convert.sh
 # PARTS chooses among multi, single, tuned, ablations and permissive (without sgd, whose licence asks for the same licence:
-# three epochs, the one that comes with the package by runs/ship.py).
+# three epochs, the one that comes with the package by runs/ship.py). TUNED says which models the part "tuned" starts from:
+# of runs/work/convert, or shipped:convert.
 # Writes runs/work/convert (not kept) and runs/results/convert
 # (NAME-SET.json, NAME.metrics.jsonl and NAME.size.json, kept).
 # Interrupted, it goes on where it was when it is started again.
@@ -11,6 +12,7 @@ cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
 STEPS=${STEPS:-2500}
 TUNE_STEPS=${TUNE_STEPS:-150}
+TUNED=${TUNED:-multi single shipped:convert}
 ABLATION_STEPS=${ABLATION_STEPS:-500}
 LIMIT=${LIMIT:-1000}
 PARTS=${PARTS:-multi single tuned ablations}
@@ -28,10 +30,10 @@ train() { # NAME RECIPE [--set ...]
   polyrank info "$WORK/$name/model" --json >"$RESULTS/$name.size.json"
 }
 
-evaluate() { # NAME SETS
+evaluate() { # NAME SETS [FOLDER]
   for set in $2; do
     [[ -s $RESULTS/$1-$set.json ]] && continue
-    polyrank evaluate "$WORK/$1/model" "$DATA/$set/test.jsonl.gz" --limit "$LIMIT" --scores "$WORK/$1-$set.scores.jsonl" \
+    polyrank evaluate "$WORK/${3:-$1}/model" "$DATA/$set/test.jsonl.gz" --limit "$LIMIT" --scores "$WORK/$1-$set.scores.jsonl" \
       --json >"$WORK/$1-$set.json"
     mv "$WORK/$1-$set.json" "$RESULTS/"
     echo "$1 $set $(cat "$RESULTS/$1-$set.json")"
@@ -39,7 +41,19 @@ evaluate() { # NAME SETS
 }
 
 everything=(--set "data.train=$PWD/$WORK/data/train.jsonl.gz" --set "data.valid=$PWD/$WORK/data/valid.jsonl.gz")
-star=(--set "data.train=$DATA/star/train.dialogues.jsonl.gz" --set data.speaker=agent --set "data.valid=$DATA/star/dev.jsonl.gz" --set data.max_valid=200)
+tune() { # MODEL SET
+  local name=$1 model=$1 data=(--set "data.train=$DATA/$2/train.dialogues.jsonl.gz")
+  [[ $1 == shipped:* ]] && name=shipped || model=$WORK/$1/model
+  case $2 in
+    star | sgd) data+=(--set data.speaker=agent) ;;
+    ubuntu-irc) data=(--set "data.train=$DATA/$2/train.jsonl.gz") ;;
+  esac
+  [[ -s $RESULTS/$name-tuned-$2.json ]] && return
+  train "$name-tuned-$2" convert-tune "${data[@]}" --set "data.valid=$DATA/$2/dev.jsonl.gz" --set data.max_valid=200 \
+    --set "train.init_from=$model" --set "train.max_steps=$TUNE_STEPS"
+  evaluate "$name-tuned" "$2" "$name-tuned-$2"
+}
+
 for part in $PARTS; do
   case $part in
     multi) train multi convert "${everything[@]}" --set "train.max_steps=$STEPS" ;;
@@ -49,7 +63,10 @@ for part in $PARTS; do
         --set train.batch_size=256 --set text.min_count=25
       ;;
     single) train single convert "${everything[@]}" --set "train.max_steps=$STEPS" --set model.multi_context=false ;;
-    tuned) train tuned convert-tune "${star[@]}" --set "train.init_from=$WORK/multi/model" --set "train.max_steps=$TUNE_STEPS" ;;
+    tuned)
+      for model in $TUNED; do for set in $SETS; do tune "$model" "$set"; done; done
+      continue
+      ;;
     ablations)
       short=("${everything[@]}" --set "train.max_steps=$ABLATION_STEPS" --set train.scale_steps=$((ABLATION_STEPS / 8)) --set model.multi_context=false)
       train ablation-none convert "${short[@]}"
@@ -63,8 +80,5 @@ for part in $PARTS; do
       continue
       ;;
   esac
-  case $part in
-    tuned) evaluate tuned star ;;
-    *) evaluate "$part" "$SETS" ;;
-  esac
+  evaluate "$part" "$SETS"
 done

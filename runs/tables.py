@@ -93,8 +93,10 @@ def converts() -> None:
     names = {
         "single": "ConveRT, single-context",
         "multi": "ConveRT, multi-context",
-        "tuned": "the same, fine-tuned on star",
         "permissive": "**ConveRT**, shipped; never saw sgd",
+        "single-tuned": "single-context, fine-tuned on the set",
+        "multi-tuned": "multi-context, fine-tuned on the set",
+        "shipped-tuned": "shipped, fine-tuned on the set",
     }
     own = [
         [title, *(percent(read(RESULTS / "convert" / f"{row}-{name}.json")) for name in sets)]
