@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from polyrank.artifacts import read_config, read_sizes
-from polyrank.config import ConvertConfig, ConvertText, PolyConfig, TextPolicy, load_recipe
+from polyrank.config import ConvertConfig, ConvertText, PolyConfig, TextPolicy, load_recipe, model_from_dict
 from polyrank.errors import ConfigError, UsageError
 from polyrank.index import open_index
 from polyrank.inference import load_scorer
@@ -83,6 +83,23 @@ def test_what_starts_from_a_model_has_its_settings(tmp_path: Path) -> None:
     assert isinstance(own.text, ConvertText)
     assert (own.model.n_heads, own.text.max_earlier_turns) == (2, 3)
     assert own.model.embedding_dim == found.model.embedding_dim
+
+
+def test_a_partner_that_starts_from_a_model_has_its_settings_too(tmp_path: Path) -> None:
+    place = recipe(tmp_path, 'kind = "bi"', 'method = "mutual"', "max_context_tokens = 64")
+    tables = (
+        '[reranker]\nkind = "convert"',
+        "[reranker.text]\nmax_earlier_turns = 3",
+        f'[reranker.train]\ninit_from = "{CONVERT}"',
+    )
+    place.write_text(place.read_text("utf-8") + "\n".join(tables), "utf-8")
+    found = load_recipe(place).reranker
+    shipped = read_config(model_folder(CONVERT))
+    assert found is not None
+    assert isinstance(found.text, ConvertText)
+    assert found.model == model_from_dict(shipped["model"])
+    assert found.text.max_earlier_turns == 3
+    assert found.text.max_context_tokens == shipped["text"]["max_context_tokens"] != 64
 
 
 def test_another_kind_of_start_leaves_the_settings(tmp_path: Path) -> None:

@@ -279,7 +279,7 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
             if not isinstance(place, dict):
                 raise ConfigError(f"--set {change!r}: {table} is no table")
         place[last] = parsed(text.strip())
-    recipe = recipe_from_dict(_with_start(values))
+    recipe = recipe_from_dict(_with_starts(values))
     base = path.resolve().parent
     valid = None if recipe.data.valid is None else str(base / recipe.data.valid)
     data = dataclasses.replace(recipe.data, train=str(base / recipe.data.train), valid=valid)
@@ -291,21 +291,36 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
     )
 
 
-def _with_start(values: dict[str, Any]) -> dict[str, Any]:
-    """A model that starts from one of its own kind has that one's settings where the recipe gives no others."""
-    model, text, train = (values.get(name, {}) for name in ("model", "text", "train"))
+def _with_starts(values: dict[str, Any]) -> dict[str, Any]:
+    """A network that starts from one of its own kind has that one's settings where the recipe gives no others."""
+    model, text, partner = values.get("model"), values.get("text", {}), values.get("reranker")
+    found = dict(values)
+    if (start := _start(model, values.get("train"), "train")) and isinstance(text, dict):
+        found |= {"model": {**start["model"], **values["model"]}, "text": {**start["text"], **text}}
+    if isinstance(partner, dict) and (start := _start(partner, partner.get("train"), "reranker.train")):
+        own, alike = partner.get("text", {}), isinstance(model, dict) and _of_convert(model) == _of_convert(partner)
+        if isinstance(text, dict) and isinstance(own, dict):
+            policy = start["text"] | (text if alike else {}) | own
+            found["reranker"] = start["model"] | partner | {"text": policy}
+    return found
+
+
+def _of_convert(model: dict[str, Any]) -> bool:
+    return model.get("kind") == "convert"
+
+
+def _start(model: Any, train: Any, where: str) -> dict[str, dict[str, Any]] | None:
+    """Settings, in tables ``model`` and ``text``, of what a network starts from, where that is of its kind."""
     start = train.get("init_from") if isinstance(train, dict) else None
-    if not (isinstance(start, str) and isinstance(model, dict) and isinstance(text, dict)):
-        return values
+    if not (isinstance(start, str) and isinstance(model, dict)):
+        return None
     place = model_folder(start) / "config.json"
     try:
         known = json.loads(place.read_bytes())
-        settings, policy = dict(known["model"]), dict(known["text"])
+        found = {name: dict(known[name]) for name in ("model", "text")}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"train.init_from = {start} is no model folder; give one that training wrote") from error
-    if settings.get("kind") != model.get("kind"):
-        return values
-    return {**values, "model": {**settings, **model}, "text": {**policy, **text}}
+        raise ConfigError(f"{where}.init_from = {start} is no model folder; give one that training wrote") from error
+    return found if found["model"].get("kind") == model.get("kind") else None
 
 
 def _placed(text: TextPolicy | ConvertText, base: Path) -> TextPolicy | ConvertText:
