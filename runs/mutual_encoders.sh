@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Mutual learning of two encoders that are about as good as each other but differ in all else: the Bi-encoder of
+# runs/real.sh and the shipped ConveRT go on apart (alpha = 0, which is exactly two plain trainings) and together, on the
+# same lists.
+#   DATA=folder BUDGET=contexts TEMPERATURES="3" LIMIT=test-examples SETS=star bash runs/mutual_encoders.sh
+# Writes runs/work/encoders/SET (not kept) and runs/results/encoders/SET (kept): a JSON per model, ensembles, curves.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+DATA=$(realpath "${DATA:-../shared/data}")
+BUDGET=${BUDGET:-1920}
+TEMPERATURES=${TEMPERATURES:-3}
+LIMIT=${LIMIT:-1000}
+VALID=${VALID:-300}
+SETS=${SETS:-star}
+
+for set in $SETS; do
+  work=$PWD/runs/work/encoders/$set
+  results=runs/results/encoders/$set
+  mkdir -p "$work" "$results"
+  case $set in
+    star | sgd) data=(--set "data.train=$DATA/$set/train.dialogues.jsonl.gz" --set data.speaker=agent) ;;
+    *) data=(--set "data.train=$DATA/$set/train.jsonl.gz") ;;
+  esac
+
+  judge() { # NAME FOLDER AGAINST: scores on validation lists for the ensembles, on test lists for the table
+    [[ -s $results/$1.json ]] && return
+    polyrank evaluate "$2" "$DATA/$set/dev.jsonl.gz" --limit "$VALID" --scores "$work/$1.dev.scores.jsonl" --json >/dev/null
+    polyrank evaluate "$2" "$DATA/$set/test.jsonl.gz" --limit "$LIMIT" --scores "$work/$1.test.scores.jsonl" \
+      ${3:+--against "$work/$3.test.scores.jsonl"} --json >"$work/$1.json"
+    mv "$work/$1.json" "$results/"
+  }
+
+  both() { # TAG
+    for side in retriever reranker; do
+      against=
+      [[ $1 == apart ]] || against=$side-apart
+      judge "$side-$1" "$work/$1/$side/model" "$against"
+      cp "$work/$1/$side/metrics.jsonl" "$results/$side-$1.metrics.jsonl"
+    done
+    python runs/ensembles.py "$work" "retriever-$1" "reranker-$1" >"$results/ensemble-$1.json"
+  }
+
+  learn() { # TAG, and what differs
+    polyrank train runs/recipes/mutual-convert.toml "${data[@]}" --set "data.max_train=$BUDGET" \
+      --set "data.valid=$DATA/$set/dev.jsonl.gz" --set "data.max_valid=$VALID" --set "output=$work/$1" \
+      --set "train.init_from=runs/work/$set/bi/model" --set train.checkpoint_steps=20 --resume "${@:2}"
+    both "$1"
+  }
+
+  judge retriever-start "runs/work/$set/bi/model" ""
+  judge reranker-start shipped:convert ""
+  python runs/ensembles.py "$work" retriever-start reranker-start >"$results/ensemble-start.json"
+  learn apart --set train.alpha=0
+  for temperature in $TEMPERATURES; do
+    learn "mutual-$temperature" --set train.alpha=1 --set "train.temperature=$temperature"
+  done
+  polyrank curves "$results"/*.metrics.jsonl -o "$results/curves.svg"
+  grep -H . "$results"/*.json
+done
