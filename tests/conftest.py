@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,16 @@ def tiny_backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
         initializer_range=0.2,
     )
     BertModel(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def mean_pooled_backbone(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, saying of itself what sentence encoders say."""
+    folder = tmp_path_factory.mktemp("pooled") / "backbone"
+    shutil.copytree(tiny_backbone, folder)
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}', "utf-8")
     return folder
 
 

@@ -19,7 +19,7 @@ from polyrank.artifacts import load_model
 from polyrank.config import BiConfig, CrossConfig, DataConfig, PolyConfig, Recipe, TextPolicy, TrainConfig, load_recipe
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError, DataError, DivergedError, UsageError
-from polyrank.inference import load_scorer
+from polyrank.inference import EncoderScorer, load_scorer
 from polyrank.losses import cross_entropy, distinct
 from polyrank.models import new_model
 from polyrank.records import Example
@@ -335,6 +335,45 @@ def test_encoders_and_cross_encoders_start_from_each_others_transformer(
     assert all(same)
     fresh = new_model(plan.model, POLICY, seed=1, sample=["hello"])[0].state_dict()
     assert any(not torch.equal(fresh[name], after[name]) for name in after if "backbone." in name)
+
+
+def test_a_second_training_starts_where_the_first_ended(
+    mean_pooled_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    table = f'output = "run"\n[model]\nkind = "bi"\nbackbone = "{mean_pooled_backbone}"\n'
+    table += f'[data]\ntrain = "{task["train"]}"\n'
+    place = tmp_path / "recipe.toml"
+    text = "[text]\nmax_context_tokens = 24\nmax_candidate_tokens = 8\n"
+    place.write_text(f"{table}{text}[train]\nmax_steps = 2\n", "utf-8")
+    first = train(load_recipe(place))[0].model
+    scale = json.loads((first / "config.json").read_bytes())["model"]["output_scale"]
+    place.write_text(f'{table}[train]\nlr = 0.0\nmax_steps = 1\ninit_from = "{first}"\n', "utf-8")
+    again = load_recipe(place, ('output="again"',))
+    assert isinstance(again.model, BiConfig)
+    assert (again.model.output_scale, again.model.match_self_score) == (scale, None)
+    assert again.text == POLICY
+    assert weights(train(again)[0].model.parent) == weights(first.parent)
+    other = load_recipe(place, ("model.match_self_score=5.0",)).model
+    assert isinstance(other, BiConfig)
+    assert (other.output_scale, other.match_self_score) == (None, 5.0)
+
+
+def test_a_scale_is_fitted_to_the_weights_that_training_starts_from(
+    mean_pooled_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    still: dict[str, Any] = {"method": "listwise", "n_negatives": 2, "max_steps": 1, "warmup_steps": 0}
+    cross = train(recipe(task, mean_pooled_backbone, tmp_path / "cross", CrossConfig(), **{**still, "lr": 0.1}))[
+        0
+    ].model
+    plan = recipe(task, mean_pooled_backbone, tmp_path / "bi", BiConfig(), **{**still, "lr": 0.0}, init_from=str(cross))
+    bi = train(plan)[0].model
+    encoder = load_scorer(bi, device="cpu", precision="fp32")
+    assert isinstance(encoder, EncoderScorer)
+    replies = [example.response or "" for example in read_examples(task["train"]).examples]
+    vectors = encoder.encode_candidates(replies)
+    assert float((vectors**2).sum(1).mean()) == pytest.approx(20.0, rel=0.05)
+    saved = json.loads((bi / "config.json").read_bytes())["model"]["output_scale"]
+    assert float(load_model(bi).model.state_dict()["context_tower.scale"]) == pytest.approx(saved)
 
 
 def test_tensorboard_draws_the_curves(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:

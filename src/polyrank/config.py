@@ -305,6 +305,9 @@ def _with_starts(values: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+SCALES = ("output_scale", "match_output_std", "match_self_score")  # of which a network has one
+
+
 def _of_convert(model: dict[str, Any]) -> bool:
     return model.get("kind") == "convert"
 
@@ -320,7 +323,13 @@ def _start(model: Any, train: Any, where: str) -> dict[str, dict[str, Any]] | No
         found = {name: dict(known[name]) for name in ("model", "text")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{where}.init_from = {start} is no model folder; give one that training wrote") from error
-    return found if found["model"].get("kind") == model.get("kind") else None
+    if found["model"].get("kind") != model.get("kind"):
+        return None
+    if any(model.get(name) is not None for name in SCALES):  # the recipe's own
+        spent: tuple[str, ...] = SCALES
+    else:  # what the scale was fitted to, and is no longer
+        spent = SCALES[1:] if found["model"].get(SCALES[0]) is not None else ()
+    return {**found, "model": {name: value for name, value in found["model"].items() if name not in spent}}
 
 
 def _placed(text: TextPolicy | ConvertText, base: Path) -> TextPolicy | ConvertText:

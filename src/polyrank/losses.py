@@ -57,11 +57,13 @@ def distinct(keys: Tensor, n_contexts: int) -> Tensor:
 
 
 def imitation(student: Tensor, teacher: Tensor, allowed: Tensor, temperature: float) -> Tensor:
-    """``T^2 KL(softmax(teacher / T) || softmax(student / T))``, mean over contexts; never below 0.
+    """``KL(softmax(teacher / T) || softmax(student / T))``, mean over contexts; never below 0.
 
-    A temperature T above 1 shows what the teacher thinks of the wrong candidates beside each other. It also divides
-    the gradient by T, and both sides' differences by T once more; T^2 makes up for it, so that the weight of this
-    loss beside a cross-entropy need not change with T. No gradient reaches the teacher.
+    A temperature T above 1 shows what the teacher thinks of the wrong candidates beside each other. It also makes the
+    gradient smaller, by T^2 where scores are small beside it: as in Tao et al. that is left to the weight of this
+    loss (Hinton et al. multiply by T^2).
+
+    No gradient reaches the teacher.
 
     Args:
         student, teacher: ``[B, K]``, raw; their softmax is made in fp32.
@@ -74,14 +76,14 @@ def imitation(student: Tensor, teacher: Tensor, allowed: Tensor, temperature: fl
     >>> s, t, everyone = torch.zeros(1, 2), torch.tensor([[3.0, 1.0]]).log(), torch.ones(1, 2, dtype=torch.bool)
     >>> imitation(s, t, everyone, 1.0)  # 3/4 log(3/4 : 1/2) + 1/4 log(1/4 : 1/2)
     tensor(0.1308)
-    >>> imitation(2 * s, 2 * t, everyone, 2.0)  # the same probabilities, times 2^2
-    tensor(0.5232)
+    >>> imitation(2 * s, 2 * t, everyone, 2.0)  # the same probabilities
+    tensor(0.1308)
     """
     p = _log_probabilities(student, allowed, temperature)
     q = _log_probabilities(teacher.detach(), allowed, temperature)
     # columns that take no part hold -inf in both, and 0 * (-inf + inf) is no number
     terms = torch.where(allowed, q.exp() * (q.masked_fill(~allowed, 0.0) - p.masked_fill(~allowed, 0.0)), 0.0)
-    return temperature**2 * terms.sum(1).mean()
+    return terms.sum(1).mean()
 
 
 def _log_probabilities(scores: Tensor, allowed: Tensor, temperature: float) -> Tensor:

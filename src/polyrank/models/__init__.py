@@ -2,7 +2,7 @@
 
 from polyrank.models.backbone import Backbone, Source, find_backbone
 from polyrank.models.bi_encoder import BiEncoder
-from polyrank.models.build import Model, build_model, new_model
+from polyrank.models.build import Model, build_model, fit_scale_again, new_model
 from polyrank.models.convert import Convert
 from polyrank.models.cross_encoder import CrossEncoder
 from polyrank.models.poly_encoder import PolyEncoder
@@ -17,5 +17,6 @@ __all__ = [
     "Source",
     "build_model",
     "find_backbone",
+    "fit_scale_again",
     "new_model",
 ]

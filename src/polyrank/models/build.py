@@ -159,6 +159,26 @@ def _grow_embeddings(backbone: Backbone, subwords: Subwords) -> None:
             network.get_input_embeddings().weight[n_old:] = mean
 
 
+def fit_scale_again(
+    model: BiEncoder | PolyEncoder, texts: Texts, config: BiConfig, settings: BiConfig, sample: Sequence[str]
+) -> BiConfig:
+    """After other weights came into the transformers: the scale that ``settings`` ask of them, and its configuration.
+
+    Args:
+        model: changed in place.
+        texts: the text policy at work.
+        config: resolved.
+        settings: as they were before they were resolved.
+        sample: some candidate texts, of which at least one is not empty.
+    """
+    if settings.output_scale is not None:
+        return config
+    scale = fit_output_scale(model.candidate_tower.backbone, texts, config, sample)
+    for tower in (model.context_tower, model.candidate_tower):
+        tower.scale.fill_(scale)
+    return dataclasses.replace(config, output_scale=scale)
+
+
 def fit_output_scale(backbone: Backbone, texts: Texts, config: BiConfig, sample: Sequence[str]) -> float:
     """The constant by which token outputs are multiplied so that they, or scores, have the size asked for.
 

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from polyrank.artifacts import load_model, save_model
-from polyrank.config import ConvertConfig, ConvertText, ModelConfig, TextPolicy, TrainConfig
+from polyrank.config import BiConfig, ConvertConfig, ConvertText, ModelConfig, TextPolicy, TrainConfig
 from polyrank.devices import choose_dtype
 from polyrank.errors import ConfigError
 from polyrank.inference import CrossScorer, EncoderScorer
 from polyrank.metrics import metric_values, place, with_duplicates
-from polyrank.models import CrossEncoder, Model, new_model
+from polyrank.models import BiEncoder, CrossEncoder, Model, PolyEncoder, fit_scale_again, new_model
 from polyrank.names import model_folder
 from polyrank.records import Example
 from polyrank.text import ConvertSubwords, ConvertTexts, Texts
@@ -53,6 +53,7 @@ def new_network(
     Raises:
         ConfigError: the weights to start from do not fit.
     """
+    asked = config
     responses = [response for example in examples if (response := example.response)]
     model, texts, config = new_model(
         config,
@@ -64,7 +65,12 @@ def new_network(
         subwords=_vocabulary_of(config, settings),
     )
     if settings.init_from is not None:
-        warm_start(model, model_folder(settings.init_from))
+        taken = warm_start(model, model_folder(settings.init_from))
+        if isinstance(model, BiEncoder | PolyEncoder) and "context_tower.scale" not in taken:
+            assert isinstance(asked, BiConfig), "the settings are of the model's kind"
+            assert isinstance(config, BiConfig), "the settings are of the model's kind"
+            assert isinstance(texts, Texts), "and so is the text policy"
+            config = fit_scale_again(model, texts, config, asked, responses[:256])
     model.to(device)
     kind = CrossScorer if isinstance(model, CrossEncoder) else EncoderScorer
     dtype = choose_dtype(settings.precision, device)
@@ -135,11 +141,17 @@ def _vocabulary_of(config: ModelConfig, settings: TrainConfig) -> ConvertSubword
     return texts.subwords
 
 
-def warm_start(model: Model, folder: Path) -> None:
-    """Start from a trained model's weights: all of them for the same kind, else what both have.
+def warm_start(model: Model, folder: Path) -> frozenset[str]:
+    """Start from a trained model's weights: all that both have.
 
     A Poly-encoder started from a Bi-encoder keeps its own codes. A Cross-encoder takes the transformer of an encoder's
     context side and keeps its own head; an encoder takes a Cross-encoder's transformer on both sides.
+
+    Returns:
+        Names of the weights that were taken.
+
+    Raises:
+        ConfigError: no weight has a counterpart, or one has another shape.
     """
     known, saved = model.state_dict(), load_model(folder).model.state_dict()
     found = {}
@@ -152,6 +164,7 @@ def warm_start(model: Model, folder: Path) -> None:
     if odd or not found:
         raise ConfigError(f"the weights in {folder} do not fit this model ({(odd or ['no common part'])[0]})")
     model.load_state_dict(found, strict=False)
+    return frozenset(found)
 
 
 def validation_figures(scorer: CrossScorer | EncoderScorer, examples: Sequence[Example]) -> dict[str, float]:
