@@ -184,6 +184,15 @@ def test_damaged_checkpoints_are_refused(tiny_backbone: Path, task: dict[str, Pa
         train(plan, resume=True)
 
 
+def test_enough_is_enough_after_a_kill_too(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    plan = recipe(task, tiny_backbone, tmp_path / "run", epochs=9, lr=0.0, evaluate_per_epoch=3, early_stopping=2)
+    assert train(plan)[0].fit.n_steps == 9  # the first of three validations is the best
+    before = losses(tmp_path / "run")
+    (tmp_path / "run" / "result.json").unlink()  # as if killed just before it
+    assert train(plan, resume=True)[0].fit.n_steps == 9
+    assert losses(tmp_path / "run") == before
+
+
 def test_an_earlier_run_is_not_overwritten_unasked(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     plan = recipe(task, tiny_backbone, tmp_path / "run", epochs=1)
     train(plan)

@@ -98,8 +98,13 @@ class Trainee:
         self.n_bad = 0 if math.isfinite(value) else self.n_bad + 1
         return value
 
-    def check(self, step: int, epoch: float) -> bool:
-        """Validate after ``step`` updates, keep the best version; whether this network has learnt enough."""
+    @property
+    def has_enough(self) -> bool:
+        """Whether ``early_stopping`` validations in a row brought nothing better."""
+        return self.settings.early_stopping is not None and self.n_stale >= self.settings.early_stopping
+
+    def check(self, step: int, epoch: float) -> None:
+        """Validate after ``step`` updates and keep the best version."""
         figures = {} if self.learner.evaluate is None else dict(self.learner.evaluate())
         if figures:
             self.schedule.observe(figures["loss"])
@@ -109,7 +114,6 @@ class Trainee:
         if better:
             self.best, self.best_step = figures, step
             self.learner.save_best(figures)
-        return self.settings.early_stopping is not None and self.n_stale >= self.settings.early_stopping
 
     def write(self, record: dict[str, Any]) -> None:
         """Add a record to ``metrics.jsonl``."""

@@ -157,7 +157,7 @@ def fit_together(
     order: list[Any] = []
     epoch_of_order = -1
     with stop_on_signals() as request:
-        while done < n_steps:
+        while done < n_steps and not all(trainee.has_enough for trainee in trainees):
             epoch, position = divmod(done, steps_per_epoch)
             if epoch != epoch_of_order:
                 order = batch_order(lengths, settings.batch_size, seed=seed, epoch=epoch, window=settings.length_window)
@@ -176,15 +176,12 @@ def fit_together(
                 trainee.write({**record, **counts})
                 if trainee.n_bad > settings.max_bad_steps:
                     raise _diverged(trainee.n_bad, settings.max_bad_steps, folder, checkpoint.exists())
-            enough = False
             if done in checks:
-                verdicts = [trainee.check(done, done / steps_per_epoch) for trainee in trainees]
-                enough = all(verdicts)
+                for trainee in trainees:
+                    trainee.check(done, done / steps_per_epoch)
                 save()
             elif settings.checkpoint_steps and done % settings.checkpoint_steps == 0:
                 save()
-            if enough:
-                break
             if request.signal_number is not None:
                 save()
                 raise InterruptedTraining(request.signal_number, str(folder))
