@@ -10,8 +10,9 @@ import pytest
 
 from polyrank.abstention import area
 from polyrank.artifacts import save_model
-from polyrank.calibration import choose_settings, curve_of, try_threshold
+from polyrank.calibration import choose_settings, curve_of, outcomes, try_threshold
 from polyrank.config import BiConfig, CrossConfig, TextPolicy, from_dict
+from polyrank.ensembles import Ensemble
 from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
 from polyrank.evaluation import plot_coverage
 from polyrank.models import new_model
@@ -131,6 +132,20 @@ def test_hidden_answers_cannot_be_right(models: dict[str, Path]) -> None:
     assert seen["curve"][-1]["precision"] < 0.5
     with pytest.raises(DataError, match="no validation examples"):
         choose_settings(config, [], precision=0.5)
+
+
+@pytest.mark.parametrize("ensemble", [None, "raw", "sigmoid", "z-score", "softmax"])
+def test_a_hidden_answer_is_as_good_as_none(models: dict[str, Path], tmp_path: Path, ensemble: Ensemble | None) -> None:
+    config = PipelineConfig(index=str(models["index"]), reranker=str(models["cross"]), n_retrieved=4, ensemble=ensemble)
+    known = [example for example in examples() if example.relevant or example.relevant_ids]
+    for i, example in enumerate(known):
+        gone = [False] * i + [True] + [False] * (len(known) - i - 1)
+        scores, right = outcomes(make_retriever(config), known, gone)
+        left = [c for c in POOL if c.id not in example.relevant_ids and c.text not in example.candidates]
+        build_index(tmp_path / f"{i}", load_encoder(models["bi"]), left, model=str(models["bi"]))
+        truth, _ = outcomes(make_retriever(replace(config, index=str(tmp_path / f"{i}"))), [example], [False])
+        assert not right[i]
+        assert scores[i] == pytest.approx(truth[0], rel=1e-4, abs=1e-5)
 
 
 def test_a_threshold_is_tried_on_other_examples(models: dict[str, Path]) -> None:

@@ -1,7 +1,7 @@
 """Settings of a pipeline that need data: ensemble and threshold, chosen on some examples and tried on others."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -11,8 +11,8 @@ from polyrank.abstention import N_SCORES, Point, area, calibrate, confidence, co
 from polyrank.ensembles import Ensemble, choose_ensemble
 from polyrank.errors import DataError, UsageError
 from polyrank.pipeline import PipelineConfig, make_retriever
-from polyrank.records import Example, Ranked
-from polyrank.two_stage import Responds
+from polyrank.records import Context, Example, Ranked
+from polyrank.two_stage import Responds, TwoStage
 
 
 def choose_settings(
@@ -116,17 +116,47 @@ def outcomes(
         examples: with right answers by id or by text.
         hidden: whether an example's right answers are taken out of the replies.
     """
-    most = max((len(e.relevant_ids) or len(e.relevant) for e in examples), default=0)
     scores, right = [], []
     for start in range(0, len(examples), 32):
         part = examples[start : start + 32]
-        for example, gone, ranked in zip(
-            part, hidden[start : start + 32], retriever.respond([e.query for e in part], N_SCORES + most), strict=True
-        ):
-            kept = [reply for reply in ranked if not (gone and is_right(example, reply))]
-            scores.append([reply.score for reply in kept])
-            right.append(bool(kept) and is_right(example, kept[0]))
+        source = _without(retriever, part, hidden[start : start + 32])
+        for example, ranked in zip(part, source.respond([e.query for e in part], N_SCORES), strict=True):
+            scores.append([reply.score for reply in ranked])
+            right.append(bool(ranked) and is_right(example, ranked[0]))
     return scores, right
+
+
+@dataclass(frozen=True, slots=True)
+class _Without:
+    """Answers to these examples as if right answers were not there.
+
+    Args:
+        retriever: of one stage.
+        examples: one for each context, in order.
+        hidden: whether an example's right answers are missing.
+    """
+
+    retriever: Responds
+    examples: Sequence[Example]
+    hidden: Sequence[bool]
+
+    def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
+        """The best ``k`` of what is left."""
+        gone = [e for e, hidden in zip(self.examples, self.hidden, strict=True) if hidden]
+        most = max((len(e.relevant_ids) or len(e.relevant) for e in gone), default=0)
+        found = self.retriever.respond(contexts, k + most)
+        return [
+            [reply for reply in ranked if not (hidden and is_right(example, reply))][:k]
+            for example, hidden, ranked in zip(self.examples, self.hidden, found, strict=True)
+        ]
+
+
+def _without(retriever: Responds, examples: Sequence[Example], hidden: Sequence[bool]) -> Responds:
+    """Right answers go before the second stage: an ensemble's scales depend on all of the shortlist."""
+    if not isinstance(retriever, TwoStage):
+        return _Without(retriever, examples, hidden)
+    first = _Without(retriever.retriever, examples, hidden)
+    return TwoStage(first, retriever.reranker, n_retrieved=retriever.n_retrieved, ensemble=retriever.ensemble)
 
 
 def is_right(example: Example, reply: Ranked) -> bool:
