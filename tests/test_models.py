@@ -1,5 +1,6 @@
 """Networks and scoring against references written from the formulas, and the properties that published ports broke."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,33 @@ def test_cross_encoder_sees_segments_and_order(tiny_backbone: Path) -> None:
         right = model(pad([ids], [segments]))
         flat = model(pad([ids], [[0] * len(ids)]))
     assert not torch.allclose(right, flat)
+
+
+@pytest.mark.parametrize(
+    "config", [BiConfig(projection_dim=8), PolyConfig(n_codes=3, code_init="uniform"), CrossConfig(head="mlp")]
+)
+def test_bf16_is_for_the_transformer_alone(tiny_backbone: Path, config: Any) -> None:
+    model, texts = make(tiny_backbone, dataclasses.replace(config, backbone=str(tiny_backbone)))
+    inside: list[torch.Tensor] = []
+    model.backbone.register_forward_hook(lambda *call: inside.append(call[-1]))
+    if not isinstance(model, CrossEncoder):
+        model.candidate_tower.backbone.register_forward_hook(lambda *call: inside.append(call[-1]))
+
+    def values(narrow: bool) -> torch.Tensor:
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+            if isinstance(model, CrossEncoder):
+                return model(texts.pairs([(CONTEXTS[0], text) for text in REPLIES]))
+            vectors, mask = model.encode_contexts(texts.contexts(CONTEXTS))
+            return scores(vectors, model.encode_candidates(texts.candidates(REPLIES))[None], mask)
+
+    narrow = values(True)
+    assert narrow.dtype == torch.float32
+    outputs = list(inside)
+    replay = iter(outputs)  # the same outputs of the transformer, and fp32 from there on
+    model.backbone.register_forward_hook(lambda *call: next(replay))
+    if not isinstance(model, CrossEncoder):
+        model.candidate_tower.backbone.register_forward_hook(lambda *call: next(replay))
+    assert torch.equal(narrow, values(False))
 
 
 def test_gradients_reach_every_trained_part(tiny_backbone: Path) -> None:

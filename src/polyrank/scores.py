@@ -6,6 +6,8 @@ B contexts, M vectors each, G candidate groups (1: shared by all contexts; B: ea
 import torch
 from torch import Tensor
 
+from polyrank.devices import full_precision
+
 
 def scores(contexts: Tensor, candidates: Tensor, mask: Tensor) -> Tensor:
     """Score candidates: the softmax-weighted mean of their dot products with the context's vectors.
@@ -31,7 +33,8 @@ def scores(contexts: Tensor, candidates: Tensor, mask: Tensor) -> Tensor:
     >>> scores(contexts, torch.tensor([[[0.0, 0.0], [2.0, 1.0]]]), torch.tensor([[True, True]]))
     tensor([[0., 2.]])
     """
-    dots = (candidates @ contexts.transpose(1, 2)).float()  # [B, K, M]
+    with full_precision(contexts):
+        dots = candidates.float() @ contexts.float().transpose(1, 2)  # [B, K, M]
     hidden = ~mask[:, None, :]
     weights = torch.softmax(dots.masked_fill(hidden, -torch.inf), dim=-1)
     return (weights * dots.masked_fill(hidden, 0.0)).sum(-1)

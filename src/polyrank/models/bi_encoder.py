@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from polyrank.config import Reduction
+from polyrank.devices import full_precision
 from polyrank.models.backbone import Backbone
 from polyrank.models.reductions import reduce
 from polyrank.text import Tokens
@@ -34,7 +35,12 @@ class Tower(nn.Module):
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Scaled token outputs ``[B, T, H]``, before any projection."""
-        return self.backbone(tokens) * self.scale  # type: ignore[no-any-return]  # nn.Module calls are untyped
+        return self.backbone(tokens).float() * self.scale  # type: ignore[no-any-return]  # nn.Module calls are untyped
+
+    def project(self, vectors: Tensor) -> Tensor:
+        """Vectors ``[..., H]`` through the learnt map, in fp32: ``[..., D]``."""
+        with full_precision(vectors):
+            return self.projection(vectors)  # type: ignore[no-any-return]  # nn.Module calls are untyped
 
 
 class BiEncoder(nn.Module):
@@ -67,7 +73,7 @@ class BiEncoder(nn.Module):
 
     def _reduced(self, tower: Tower, tokens: Tokens) -> Tensor:
         reduced = reduce(tower(tokens), tokens.mask, self.reduction, self.reduction_tokens)
-        return tower.projection(reduced)  # type: ignore[no-any-return]  # nn.Module calls are untyped
+        return tower.project(reduced)
 
     @property
     def backbone(self) -> Backbone:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from polyrank.devices import full_precision
 from polyrank.models.backbone import Backbone
 from polyrank.text import Tokens
 
@@ -36,7 +37,9 @@ class CrossEncoder(nn.Module):
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Scores ``[P]`` of pairs, raw fp32."""
-        return self.head(self.backbone(tokens)[:, 0])[:, 0].float()  # type: ignore[no-any-return]  # untyped call
+        first = self.backbone(tokens)[:, 0].float()
+        with full_precision(first):
+            return self.head(first)[:, 0]  # type: ignore[no-any-return]  # untyped call
 
     def new_parameters(self) -> list[nn.Parameter]:
         """Parameters that did not come with the backbone."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from polyrank.config import Reduction
+from polyrank.devices import full_precision
 from polyrank.models.backbone import Backbone
 from polyrank.models.bi_encoder import Tower
 from polyrank.models.reductions import first_outputs, last_outputs, reduce
@@ -67,12 +68,12 @@ class PolyEncoder(nn.Module):
             vectors, mask = first_outputs(outputs, tokens.mask, self.n_codes)
         else:
             vectors, mask = last_outputs(outputs, tokens.mask, self.n_codes, self.kind == "last_h1")
-        return self.context_tower.projection(vectors), mask
+        return self.context_tower.project(vectors), mask
 
     def encode_candidates(self, tokens: Tokens) -> Tensor:
         """Candidate vectors ``[N, D]``."""
         reduced = reduce(self.candidate_tower(tokens), tokens.mask, self.reduction, self.reduction_tokens)
-        return self.candidate_tower.projection(reduced)  # type: ignore[no-any-return]  # nn.Module calls are untyped
+        return self.candidate_tower.project(reduced)
 
     @property
     def backbone(self) -> Backbone:
@@ -86,7 +87,7 @@ class PolyEncoder(nn.Module):
 
 
 def attend(codes: Tensor, outputs: Tensor, mask: Tensor) -> Tensor:
-    """Each code's weighted mean of the token outputs: ``softmax(codes . outputs) . outputs``, softmax in fp32.
+    """Each code's weighted mean of the token outputs: ``softmax(codes . outputs) . outputs``, in fp32.
 
     Args:
         codes: ``[M, D]``.
@@ -99,6 +100,7 @@ def attend(codes: Tensor, outputs: Tensor, mask: Tensor) -> Tensor:
     >>> attend(torch.zeros(1, 1), torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]]))
     tensor([[[2.]]])
     """
-    dots = (codes @ outputs.transpose(1, 2)).float()  # [B, M, T]
-    weights = torch.softmax(dots.masked_fill(~mask[:, None, :], -torch.inf), dim=-1)
-    return weights.to(outputs.dtype) @ outputs
+    with full_precision(outputs):
+        dots = codes.float() @ outputs.float().transpose(1, 2)  # [B, M, T]
+        weights = torch.softmax(dots.masked_fill(~mask[:, None, :], -torch.inf), dim=-1)
+        return weights @ outputs.float()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from polyrank.devices import full_precision
 from polyrank.errors import ConfigError
 from polyrank.losses import cross_entropy, distinct
 from polyrank.models import Convert
@@ -83,8 +84,9 @@ class ConvertStep:
         self.model.scale.fill_(annealed_scale(number, self.scale_steps, self.model.final_scale))
         examples = [example for _, example in batch]
         responses = [response_of(example) for example in examples]
+        known = set(responses)
         given = [text for e in examples for i, text in enumerate(e.candidates) if i not in e.relevant]
-        columns = [*responses, *dict.fromkeys(text for text in given if text not in set(responses))]
+        columns = [*responses, *(text for text in dict.fromkeys(given) if text not in known)]
         place = {text: i for i, text in enumerate(dict.fromkeys(columns))}
         unique = self.model.encode_candidates(self.texts.candidates(list(place)).to(self.device))
         keys = torch.tensor([place[text] for text in columns], device=self.device)
@@ -93,7 +95,8 @@ class ConvertStep:
         candidates = unique[keys] * self.model.scale
 
         def loss(encodings: Tensor, rows: Tensor) -> Tensor:
-            values = encodings[rows] @ candidates.T
+            with full_precision(candidates):
+                values = encodings[rows].float() @ candidates.float().T
             return cross_entropy(values, rows, allowed[rows], self.smoothing)
 
         everyone = torch.arange(len(examples), device=self.device)

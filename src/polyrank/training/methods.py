@@ -7,6 +7,7 @@ import torch
 
 from polyrank.config import TrainConfig
 from polyrank.data import HardNegatives
+from polyrank.devices import choose_dtype
 from polyrank.errors import ConfigError, DataError
 from polyrank.inference import EncoderScorer, load_scorer
 from polyrank.models import Convert, CrossEncoder
@@ -51,7 +52,8 @@ def make_step(
         return step
     teacher = load_scorer(settings.teacher, device=str(device), precision=settings.precision)
     file = folder / "teacher-scores.sqlite" if settings.teacher_scores is None else Path(settings.teacher_scores)
-    return DistillStep(step, RememberedScores(file, teacher, teacher.fingerprint), _imitation(settings))
+    known = f"{teacher.fingerprint} {choose_dtype(settings.precision, device)}"
+    return DistillStep(step, RememberedScores(file, teacher, known), _imitation(settings))
 
 
 def make_mutual_step(

@@ -26,7 +26,7 @@ class RememberedScores:
     Args:
         path: the file; made where there is none.
         scorer: the teacher.
-        fingerprint: of the teacher's weights and settings.
+        fingerprint: of the teacher's weights, settings and precision.
 
     Raises:
         ArtifactError: the file is damaged, or something else.
