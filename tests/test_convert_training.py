@@ -19,6 +19,7 @@ from polyrank.config import (
     DataConfig,
     Recipe,
     TrainConfig,
+    load_recipe,
     recipe_from_dict,
 )
 from polyrank.data import read_examples
@@ -29,6 +30,7 @@ from polyrank.records import Example
 from polyrank.strict import parsed
 from polyrank.training import train
 from polyrank.training.convert_step import annealed_scale
+from polyrank.training.optimizer import freeze, make_optimizer
 
 
 def test_the_loss_is_the_papers() -> None:
@@ -168,6 +170,33 @@ def test_no_quantization_can_be_asked_for_on_the_command_line() -> None:
     assert isinstance(plan.model, ConvertConfig)
     assert plan.model.quantization == "none"
     assert plan.train.max_steps is None
+
+
+def test_fine_tuning_has_its_own_regime(tmp_path: Path) -> None:
+    place = tmp_path / "recipe.toml"
+    table = 'output = "run"\n[model]\nkind = "convert"\n[data]\ntrain = "x"\n[train]\n'
+    place.write_text(f'{table}init_from = "shipped:convert"\nbatch_size = 32\n', "utf-8")
+    plan = load_recipe(place).train
+    assert (plan.optimizer, plan.scale_steps, plan.dropout, plan.batch_size) == ("adamw", 0, 0.2, 32)
+
+
+def test_the_top_layers_train_with_what_is_above_them() -> None:
+    model = make()[0]
+    freeze(model, "top-1")
+    trained = {name.split(".")[0] for name, p in model.named_parameters() if p.requires_grad}
+    assert trained == {name.split(".")[0] for name, _ in model.named_parameters()} - {"subwords", "positions"}
+    assert {
+        name.split(".")[1] for name, p in model.named_parameters() if p.requires_grad and "layers." in name[:7]
+    } == {str(len(model.layers) - 1)}
+
+
+def test_relative_biases_are_biases() -> None:
+    model = make()[0]
+    groups = make_optimizer(model, TrainConfig(**CONVERT_TRAIN)).param_groups
+    spared = {id(p) for group in groups for p in group["params"] if not group["weight_decay"]}
+    biases = [p for name, p in model.named_parameters() if ".bias." in name and p.ndim == 2]
+    assert biases
+    assert all(id(p) in spared for p in biases)
 
 
 def test_the_papers_training_is_the_default() -> None:

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer
 
 from polyrank.config import TextPolicy
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.records import Context
-from polyrank.text import Texts, load_subwords, read_subwords
+from polyrank.text import Subwords, Texts, load_subwords, read_subwords
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +73,20 @@ def test_pairs_share_their_budget(subwords: Any) -> None:
     ids, segments = texts.pair_ids(Context(("hello",)), "thanks")
     assert words(texts, ids) == "[CLS] hello [SEP] thanks [SEP]"
     assert segments == [0, 0, 0, 1, 1]
+
+
+def test_a_long_candidate_leaves_half_of_the_networks_room(subwords: Any) -> None:
+    texts = Texts(subwords, TextPolicy(max_context_tokens=20, max_candidate_tokens=20), 20)
+    ids, segments = texts.pair_ids(Context(("my wifi is down " * 9,)), "the bill is too high " * 9)
+    assert len(ids) == 20
+    assert segments == [0] * 11 + [1] * 9
+
+
+def test_a_vocabulary_without_sep_separates_turns_by_its_own_end(tiny_backbone: Path) -> None:
+    tokenizer = load_subwords(tiny_backbone).tokenizer
+    renamed = Tokenizer.from_str(tokenizer.to_str().replace("[SEP]", "</s>"))
+    texts = make(Subwords(renamed, "[CLS]", "</s>", "[PAD]"))
+    assert words(texts, texts.context_ids(Context(("hi", "down")))) == "[CLS] hi </s> down </s>"
 
 
 def test_new_tokens_are_single_and_separate_turns(tiny_backbone: Path) -> None:

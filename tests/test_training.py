@@ -22,9 +22,12 @@ from polyrank.errors import ArtifactError, ConfigError, DataError, DivergedError
 from polyrank.inference import EncoderScorer, load_scorer
 from polyrank.losses import cross_entropy, distinct
 from polyrank.models import new_model
-from polyrank.records import Example
+from polyrank.models.backbone import load_backbone
+from polyrank.records import Context, Example
 from polyrank.training import InBatchStep, ListwiseStep, RandomNegatives, train
 from polyrank.training.loop import check_steps
+from polyrank.training.network import validation_figures
+from polyrank.training.optimizer import make_optimizer
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 CPU = torch.device("cpu")
@@ -231,7 +234,7 @@ def test_only_the_asked_layers_move(tiny_backbone: Path, task: dict[str, Path], 
     assert bool(lower) == (layers != "top-1")
 
 
-def test_in_batch_loss_equals_its_formula_with_duplicates_masked(tiny_backbone: Path) -> None:
+def test_in_batch_loss_equals_its_formula_with_right_answers_masked(tiny_backbone: Path) -> None:
     from polyrank.scores import scores
 
     model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone), reduction="mean"), POLICY, seed=1, sample=["hi"])
@@ -241,16 +244,78 @@ def test_in_batch_loss_equals_its_formula_with_duplicates_masked(tiny_backbone: 
         Example(("hello",), ("thanks",), (0,)),
         Example(("the bill",), ("too high",), (0,)),
         Example(("red light",), ("restart it", "did that"), (0,)),  # one given negative
+        Example(("the light",), ("please", "too high", "did that"), (0, 2)),  # two right answers, one given negative
     ]
     loss = InBatchStep(model, texts, CPU)(list(enumerate(examples)), 0)  # type: ignore[arg-type]
-    columns = ["thanks", "thanks", "too high", "restart it", "did that"]
+    columns = ["thanks", "thanks", "too high", "restart it", "please", "did that", "too high"]
+    right = [{"thanks"}, {"thanks"}, {"too high"}, {"restart it"}, {"please", "did that"}]
     vectors, mask = model.encode_contexts(texts.contexts([e.query for e in examples]))  # type: ignore[operator]
     values = scores(vectors, model.encode_candidates(texts.candidates(columns))[None], mask)  # type: ignore[operator]
     expected = []
-    for i in range(4):
-        others = [j for j, text in enumerate(columns) if text != columns[i]]
+    for i, own in enumerate(right):
+        others = [j for j, text in enumerate(columns) if text not in own]
         expected.append(torch.logsumexp(values[i, [i, *others]], 0) - values[i, i])
     torch.testing.assert_close(loss, torch.stack(expected).mean(), atol=1e-5, rtol=1e-5)
+
+
+def test_given_negatives_need_no_others_to_draw_from(tiny_backbone: Path, tmp_path: Path, write_rows: Any) -> None:
+    wrong = ["did that", "please", "too high"]
+    rows = [{"context": [text], "candidates": ["thanks", *wrong], "relevant": [0]} for text in ("hi", "hello")]
+    task = {"train": write_rows("faq.jsonl", rows), "valid": write_rows("valid.jsonl", rows)}
+    plan = recipe(task, tiny_backbone, tmp_path / "run", CrossConfig(), method="listwise", n_negatives=3, epochs=1)
+    train(plan)
+    more = dataclasses.replace(plan, train=dataclasses.replace(plan.train, n_negatives=4), output=str(tmp_path / "2"))
+    with pytest.raises(DataError, match="1 distinct responses are too few to draw 4"):
+        train(more)
+
+
+def test_validation_loss_is_that_of_training(tiny_backbone: Path) -> None:
+    model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone)), POLICY, seed=1, sample=["hi"])
+    scorer = EncoderScorer(model, texts)  # type: ignore[arg-type]
+    candidates = ("too high", "thanks", "please", "thanks", "did that")
+    found = validation_figures(scorer, [Example(("hi",), candidates, (1, 2))])
+    values = torch.from_numpy(scorer.score([Context(("hi",))], [candidates])[0])
+    expected = torch.logsumexp(values[[0, 1, 4]], 0) - values[1]  # no right answer nor its copy is a wrong one
+    assert found["loss"] == pytest.approx(float(expected), rel=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adamax"])
+def test_decay_spares_codes_biases_and_all_under_adamax(tiny_backbone: Path, optimizer: Any) -> None:
+    config = PolyConfig(backbone=str(tiny_backbone), n_codes=3, code_init="normal")
+    model = new_model(config, POLICY, seed=1, sample=["hi"])[0]
+    groups = make_optimizer(model, TrainConfig(optimizer=optimizer, lr=1e-4)).param_groups
+    found = {(group["lr"], group["weight_decay"]): len(group["params"]) for group in groups}
+    assert found[25e-4, 0.0] == 1  # the codes, which start near zero
+    assert ((1e-4, 0.01) in found) == (optimizer == "adamw")
+    papers = dataclasses.replace(config, code_init="uniform")
+    model = new_model(papers, POLICY, seed=1, sample=["hi"])[0]
+    groups = make_optimizer(model, TrainConfig(optimizer=optimizer, lr=1e-4)).param_groups
+    assert {group["lr"] for group in groups} == {1e-4}
+
+
+def test_new_tokens_differ(tiny_backbone: Path) -> None:
+    policy = dataclasses.replace(POLICY, new_tokens=("[EOT]", "[USR]"))
+    tables = []
+    for _ in range(2):
+        model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone)), policy, seed=1, sample=["hi"])
+        tables.append(model.backbone.embeddings().weight.detach())  # type: ignore[union-attr, arg-type]
+        ids = [texts.subwords.tokenizer.token_to_id(token) for token in policy.new_tokens]  # type: ignore[union-attr]
+    assert torch.equal(*tables)
+    new, old = tables[0][ids], tables[0][: min(ids)]
+    assert not torch.allclose(new[0], new[1])
+    assert float(new.norm(dim=1).mean()) == pytest.approx(float(old.norm(dim=1).mean()), rel=0.5)
+
+
+@pytest.mark.parametrize("kind", ["distilbert", "electra", "roberta"])
+def test_dropout_goes_by_any_name(tmp_path: Path, kind: str) -> None:
+    from transformers import AutoConfig, AutoModel
+
+    sizes = {"dim": 32, "n_heads": 2, "n_layers": 1, "hidden_dim": 64} if kind == "distilbert" else {
+        "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 1, "intermediate_size": 64,
+    }  # fmt: skip
+    AutoModel.from_config(AutoConfig.for_model(kind, vocab_size=50, **sizes)).save_pretrained(tmp_path)
+    rates = {module.p for module in load_backbone(tmp_path, 0.0).modules() if isinstance(module, torch.nn.Dropout)}
+    assert rates == {0.0}
 
 
 def test_distinct_and_cross_entropy_by_hand() -> None:

@@ -22,8 +22,10 @@ class TextPolicy:
         max_context_tokens: budget of a context in tokens, special ones included.
         max_candidate_tokens: budget of a candidate in tokens, special ones included.
         max_background_tokens: most tokens of background (its start is kept) inside the context's budget.
-        turn_separator: text between two turns. A special token of the vocabulary ("[SEP]") becomes that token.
-        new_tokens: tokens to add to the vocabulary, such as "[EOT]" for use as a separator or prefix.
+        turn_separator: text between two turns. A special token of the vocabulary becomes that token; "[SEP]", where
+            the vocabulary has another name for it, the one that ends a text.
+        new_tokens: tokens to add to the vocabulary, such as "[EOT]" for use as a separator or prefix. They start at
+            random and are trained where word embeddings are (``train_layers = "all"``).
         speaker_prefixes: put before each turn, the first before the last turn and then alternating backwards:
             ("customer: ", "agent: ") for replies by agents. Empty for none.
         background: where persona lines and other facts go, "before" or "after" the turns, or "drop".

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -75,10 +76,12 @@ class TrainConfig:
         temperature: for "kl": scores are divided by it before they become probabilities.
         optimizer: "adamw", "adamax" or "adadelta" (rho 0.9).
         lr: peak learning rate.
-        new_lr: learning rate of codes, projections and heads; None: ``lr``.
+        new_lr: learning rate of codes, projections and heads; None: ``lr``, and 25 times that for a Poly-encoder whose
+            codes start near zero.
         weight_decay: decoupled for AdamW, L2 regularization for the others; not applied to biases, norms and codes.
+            None: 0.01, but none for Adamax.
         train_layers: "all", "all_but_embeddings", or the top n layers as "top-n".
-        warmup_steps: linear warm-up.
+        warmup_steps: linear warm-up; at most half of the training.
         schedule: after warm-up "linear" to zero, "cosine" to ``final_lr``, "constant", or "plateau": times
             ``plateau_factor`` when validation loss stalls.
         final_lr: see ``schedule``.
@@ -119,7 +122,7 @@ class TrainConfig:
     optimizer: Literal["adamw", "adamax", "adadelta"] = "adamw"
     lr: float = 5e-5
     new_lr: float | None = None
-    weight_decay: float = 0.01
+    weight_decay: float | None = None
     train_layers: str = "all_but_embeddings"
     warmup_steps: int = 100
     schedule: Literal["linear", "cosine", "plateau", "constant"] = "plateau"
@@ -159,6 +162,22 @@ CONVERT_TRAIN: dict[str, Any] = {
 """What a recipe's ``train`` table starts from when its model is a ConveRT: the paper's pre-training (section 3)."""
 
 
+CONVERT_TUNE: dict[str, Any] = {
+    **CONVERT_TRAIN,
+    "batch_size": 256,
+    "optimizer": "adamw",
+    "lr": 5e-4,
+    "final_lr": 5e-7,
+    "warmup_steps": 20,
+    "weight_decay": 0.01,
+    "clip_norm": 1.0,
+    "scale_steps": 0,
+    "dropout": 0.2,
+}
+"""The same when it starts from a trained one: the paper's fine-tuning (section 4), with AdamW, since Adadelta at the
+paper's rate of 0.1 hardly moves in hundreds of steps."""
+
+
 OF_ONE_NETWORK = (
     "init_from", "optimizer", "lr", "new_lr", "weight_decay", "train_layers", "warmup_steps", "schedule", "final_lr",
     "plateau_factor", "plateau_patience", "clip_norm", "clip_embeddings_norm", "dropout", "early_stopping",
@@ -196,8 +215,8 @@ class Recipe:
 def recipe_from_dict(values: dict[str, Any]) -> Recipe:
     """Build a Recipe from nested tables ``model``, ``text``, ``data``, ``train`` and the key ``output``.
 
-    A ConveRT has its own text settings, and its training starts from ``CONVERT_TRAIN``. A second network is a table
-    ``reranker``: the keys of a model, and tables ``text`` and ``train`` inside it for what differs.
+    A ConveRT has its own text settings, and its training starts from ``CONVERT_TRAIN`` or ``CONVERT_TUNE``. A second
+    network is a table ``reranker``: the keys of a model, and tables ``text`` and ``train`` inside it for what differs.
     """
     known = [entry.name for entry in dataclasses.fields(Recipe)]
     for key, value in values.items():
@@ -209,7 +228,7 @@ def recipe_from_dict(values: dict[str, Any]) -> Recipe:
         if name not in values:
             raise ConfigError(f'missing key "{name}"; add it to the recipe')
     model, train = model_from_dict(values["model"]), values.get("train", {})
-    settings = from_dict(TrainConfig, {**_train_defaults(model), **train}, "train")
+    settings = from_dict(TrainConfig, {**_train_defaults(model, train), **train}, "train")
     partner = values.get("reranker")
     return Recipe(
         model=model,
@@ -221,8 +240,10 @@ def recipe_from_dict(values: dict[str, Any]) -> Recipe:
     )
 
 
-def _train_defaults(model: ModelConfig) -> dict[str, Any]:
-    return CONVERT_TRAIN if isinstance(model, ConvertConfig) else {}
+def _train_defaults(model: ModelConfig, train: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(model, ConvertConfig):
+        return {}
+    return CONVERT_TRAIN if train.get("init_from") is None else CONVERT_TUNE
 
 
 def _partner_from_dict(values: dict[str, Any], first: ModelConfig, settings: TrainConfig, text: Any) -> Partner:
@@ -240,7 +261,7 @@ def _partner_from_dict(values: dict[str, Any], first: ModelConfig, settings: Tra
     alike = isinstance(model, ConvertConfig) == isinstance(first, ConvertConfig)
     if not alike:  # what suits the one optimiser ruins the other
         settings = dataclasses.replace(
-            TrainConfig(**_train_defaults(model)),
+            TrainConfig(**_train_defaults(model, own["train"])),
             **{name: value for name, value in _plain(settings).items() if name not in OF_ONE_NETWORK},
         )
     # the first network's weights are its own, the rest of its settings may do for both
@@ -257,7 +278,10 @@ def _plain(settings: TrainConfig) -> dict[str, Any]:
 
 
 def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
-    """Read a TOML recipe and apply ``changes`` such as ``train.lr=5e-5``. Paths are relative to the recipe's folder.
+    """Read a TOML recipe and apply ``changes`` such as ``train.lr=5e-5``.
+
+    Paths of data, output and a vocabulary are relative to the recipe's folder; those of models are names as on the
+    command line, relative to the working directory.
 
     Raises:
         ConfigError: no file, no TOML, or a bad key or value.

@@ -166,12 +166,8 @@ TABLES: dict[Start, str] = {
     kind = "convert"
     [train]
     init_from = "shipped:convert"
-    optimizer = "adamw"
     lr = 2e-3
     final_lr = 2e-6
-    warmup_steps = 20
-    scale_steps = 0
-    dropout = 0.2
     batch_size = 64
     epochs = 10""",
 }

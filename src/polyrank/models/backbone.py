@@ -18,6 +18,10 @@ from polyrank.durable import sha256_file
 from polyrank.errors import ArtifactError, ConfigError, MissingExtraError, OfflineError
 from polyrank.text import Tokens
 
+DROPOUTS = (  # what configurations of Hugging Face encoders call it
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "hidden_dropout",
+    "embedding_dropout", "mlp_dropout",
+)  # fmt: skip
 EMBEDDED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
@@ -149,19 +153,29 @@ def _hub_folder(name: str) -> Path:
 
 
 def load_backbone(folder: Path, dropout: float | None = None) -> Backbone:
-    """A backbone with its trained weights, in fp32."""
-    from transformers import AutoModel
+    """A backbone with its trained weights, in fp32.
+
+    Raises:
+        ConfigError: ``dropout`` is given, and the network's configuration names none that we know.
+    """
+    from transformers import AutoConfig, AutoModel
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # a bar of its own for 100 tensors would cut through ours
-    changes = {} if dropout is None else {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    if dropout is not None:
+        known = [name for name in DROPOUTS if hasattr(config, name)]
+        if not known:
+            raise ConfigError(f"train.dropout = {dropout}: a {config.model_type} network has no dropout; leave it out")
+        for name in known:
+            setattr(config, name, dropout)
     network = AutoModel.from_pretrained(
         str(folder),
+        config=config,
         local_files_only=True,
         use_safetensors=True,
         trust_remote_code=False,
         dtype=torch.float32,
-        **changes,
     )
     return Backbone(network)
 

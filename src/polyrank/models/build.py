@@ -138,7 +138,7 @@ def _new_on_backbone(
         policy = dataclasses.replace(usual, max_context_tokens=budgets[0], max_candidate_tokens=budgets[1])
     subwords = load_subwords(source.folder)
     if subwords.add(policy.new_tokens):
-        _grow_embeddings(backbone, subwords)
+        _grow_embeddings(backbone, subwords, seed)
     texts = Texts(subwords, policy, backbone.max_positions)
     config = resolve(config, source)
     if not isinstance(config, CrossConfig) and config.output_scale is None:
@@ -148,15 +148,16 @@ def _new_on_backbone(
         return build_model(config, backbone), texts, config
 
 
-def _grow_embeddings(backbone: Backbone, subwords: Subwords) -> None:
-    """New tokens start as the mean of the old embeddings: an unremarkable word rather than noise."""
+def _grow_embeddings(backbone: Backbone, subwords: Subwords, seed: int) -> None:
+    """New tokens start as words like any other, and unlike each other, for word embeddings may not be trained."""
     network: Any = backbone.network
     with torch.no_grad():
         old = network.get_input_embeddings().weight
-        n_old, mean = old.shape[0], old.mean(0)
+        n_old, mean, std = old.shape[0], old.mean(0), old.std(0)
         if len(subwords) > n_old:
             network.resize_token_embeddings(len(subwords), mean_resizing=False)
-            network.get_input_embeddings().weight[n_old:] = mean
+            noise = torch.randn(len(subwords) - n_old, len(mean), generator=torch.Generator().manual_seed(seed))
+            network.get_input_embeddings().weight[n_old:] = mean + std * noise
 
 
 def fit_scale_again(

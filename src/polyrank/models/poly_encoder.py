@@ -15,6 +15,7 @@ from polyrank.models.bi_encoder import Tower
 from polyrank.models.reductions import first_outputs, last_outputs, reduce
 from polyrank.text import Tokens
 
+NEAR_ZERO = 0.1  # codes of this deviation attend almost evenly
 Codes = Literal["learnt", "first", "last", "last_h1"]
 
 
@@ -54,6 +55,7 @@ class PolyEncoder(nn.Module):
         self.kind, self.n_codes = codes, n_codes
         self.dimension = candidate_tower.dimension
         self.codes: nn.Parameter | None = None
+        self.starts_as_mean = codes == "learnt" and code_init == "normal" and code_std <= NEAR_ZERO
         if codes == "learnt":
             start = torch.empty(n_codes, context_tower.backbone.dimension)
             self.codes = nn.Parameter(start.uniform_() if code_init == "uniform" else start.normal_(std=code_std))

@@ -34,6 +34,8 @@ class Texts:
                 )
         self.subwords, self.policy, self.max_positions = subwords, policy, max_positions
         separator = subwords.tokenizer.token_to_id(policy.turn_separator)
+        if separator is None and policy.turn_separator == TextPolicy().turn_separator:
+            separator = subwords.end_id  # what RoBERTa calls </s>
         self._separator = subwords.encode(policy.turn_separator) if separator is None else (int(separator),)
 
     def _turn(self, text: str, age: int) -> tuple[int, ...]:
@@ -89,10 +91,11 @@ class Texts:
         """``[S] context [S] candidate [S]`` and its segments 0 and 1.
 
         The two share the budget ``max_context_tokens + max_candidate_tokens`` or the network's longest input, whichever
-        is less: a short candidate leaves its room to the context.
+        is less: a short candidate leaves its room to the context, a long one at least half of it.
         """
-        budget = min(self.policy.max_context_tokens + self.policy.max_candidate_tokens, self.max_positions) - 3
-        right = self.subwords.encode(candidate)[: self.policy.max_candidate_tokens - 2]
+        contexts, candidates = self.policy.max_context_tokens, self.policy.max_candidate_tokens
+        budget = min(contexts + candidates, self.max_positions) - 3
+        right = self.subwords.encode(candidate)[: min(candidates - 2, max(budget // 2, budget - contexts + 2))]
         left = self._context(context, budget - len(right))
         ids = [self.subwords.start_id, *left, self.subwords.end_id, *right, self.subwords.end_id]
         return ids, [0] * (len(left) + 2) + [1] * (len(right) + 1)

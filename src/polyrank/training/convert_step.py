@@ -12,11 +12,11 @@ from torch import Tensor
 
 from polyrank.devices import full_precision
 from polyrank.errors import ConfigError
-from polyrank.losses import cross_entropy, distinct
+from polyrank.losses import cross_entropy
 from polyrank.models import Convert
 from polyrank.records import Example
 from polyrank.text import ConvertTexts
-from polyrank.training.steps import response_of
+from polyrank.training.steps import response_of, wrong_columns
 
 N_LOSSES = 3
 
@@ -91,7 +91,7 @@ class ConvertStep:
         unique = self.model.encode_candidates(self.texts.candidates(list(place)).to(self.device))
         keys = torch.tensor([place[text] for text in columns], device=self.device)
         found = self.model.context_encodings(self.texts.contexts([e.query for e in examples]).to(self.device))
-        allowed = distinct(keys, len(examples))
+        allowed = wrong_columns(examples, place, keys)
         candidates = unique[keys] * self.model.scale
 
         def loss(encodings: Tensor, rows: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from polyrank.training.convert_step import ConvertStep
 from polyrank.training.mined import MinedNegatives
 from polyrank.training.mutual import DistillStep, Imitation, MutualStep
 from polyrank.training.network import Network
-from polyrank.training.steps import InBatchStep, ListwiseStep, Negatives, RandomNegatives, Step
+from polyrank.training.steps import InBatchStep, ListwiseStep, Negatives, RandomNegatives, Step, given_negatives
 from polyrank.training.teacher import RememberedScores
 
 
@@ -85,7 +85,7 @@ def make_negatives(
         DataError: the data holds too few responses.
     """
     pool = list(dict.fromkeys(response for example in examples if (response := example.response) is not None))
-    if len(pool) <= settings.n_negatives:
+    if len(pool) <= settings.n_negatives and any(len(given_negatives(e)) < settings.n_negatives for e in examples):
         raise DataError(
             f"{len(pool)} distinct responses are too few to draw {settings.n_negatives} negatives from; lower"
             " train.n_negatives"

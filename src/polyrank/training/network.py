@@ -176,9 +176,11 @@ def validation_figures(scorer: CrossScorer | EncoderScorer, examples: Sequence[E
         for example, values in zip(part, lists, strict=True):
             if not np.isfinite(values).all():
                 return {"loss": math.inf, "R@1": 0.0, "MRR": 0.0}
-            top = values.max()
-            losses.append(float(top + np.log(np.exp(values - top).sum()) - values[example.relevant[0]]))
-            placements.append(place(values, with_duplicates(example.candidates, example.relevant)))
+            right = with_duplicates(example.candidates, example.relevant)
+            top, wrong = values.max(), np.delete(values, list(right))
+            first = values[example.relevant[0]]  # alone with the wrong ones, as in training
+            losses.append(float(top + np.log(np.exp(np.append(wrong, first) - top).sum()) - first))
+            placements.append(place(values, right))
     values_of = metric_values(placements, (1,))
     return {
         "loss": float(np.mean(losses)),

@@ -8,7 +8,9 @@ from torch import nn
 
 from polyrank.config import TrainConfig
 from polyrank.errors import ConfigError
-from polyrank.models import Backbone, Convert, Model
+from polyrank.models import Backbone, Convert, Model, PolyEncoder
+
+RATE_OF_CODES = 25.0  # times ``lr``, for codes that start near zero: they have a way to go (runs/recipes)
 
 
 def freeze(model: Model, train_layers: str) -> None:
@@ -32,7 +34,13 @@ def freeze(model: Model, train_layers: str) -> None:
             raise ConfigError(
                 f"train.train_layers = {train_layers!r} is not all, all_but_embeddings or top-1 to top-{len(layers)}"
             )
-        backbone.requires_grad_(False)
+        if isinstance(backbone, Convert):  # what is above its layers is no part of them
+            below = [backbone.subwords, backbone.positions, *layers[: -int(count)]]
+        else:
+            backbone.requires_grad_(False)
+            below = []
+        for part in below:
+            part.requires_grad_(False)
         for layer in layers[-int(count) :]:
             layer.requires_grad_(True)
 
@@ -53,12 +61,16 @@ def clip_gradients(model: Model, optimizer: torch.optim.Optimizer, settings: Tra
 def make_optimizer(model: Model, settings: TrainConfig) -> torch.optim.Optimizer:
     """The optimiser; no decay on biases, norms and new parameters such as codes; new ones have their own rate."""
     new = {id(parameter) for parameter in model.new_parameters()}
-    new_lr = settings.lr if settings.new_lr is None else settings.new_lr
+    new_lr, usual = settings.new_lr, 0.0 if settings.optimizer == "adamax" else 0.01
+    if new_lr is None:
+        near_zero = isinstance(model, PolyEncoder) and model.starts_as_mean
+        new_lr = settings.lr * (RATE_OF_CODES if near_zero else 1.0)
+    rate_of_decay = usual if settings.weight_decay is None else settings.weight_decay
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for parameter in model.parameters():
+    for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            plain = parameter.ndim < 2 or id(parameter) in new
-            key = (new_lr if id(parameter) in new else settings.lr, 0.0 if plain else settings.weight_decay)
+            plain = parameter.ndim < 2 or id(parameter) in new or "bias" in name.split(".")  # by offset, of a ConveRT
+            key = (new_lr if id(parameter) in new else settings.lr, 0.0 if plain else rate_of_decay)
             groups.setdefault(key, []).append(parameter)
     if not groups:
         raise ConfigError(f"nothing to train with train.train_layers = {settings.train_layers!r}; use all")

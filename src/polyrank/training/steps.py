@@ -3,7 +3,7 @@
 A step also says how long each example is (for batches of like length) and what text it could use as negatives.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -95,7 +95,23 @@ class InBatchStep:
         )
         values = scores(contexts, unique[keys][None], mask)
         target = torch.arange(len(examples), device=self.device)
-        return cross_entropy(values, target, distinct(keys, len(examples)), self.smoothing)
+        return cross_entropy(values, target, wrong_columns(examples, place, keys), self.smoothing)
+
+
+def wrong_columns(examples: Sequence[Example], place: Mapping[str, int], keys: Tensor) -> Tensor:
+    """Which columns ``[B, K]`` may be negatives of which example: those whose text is none of its right answers.
+
+    Args:
+        examples: B, whose responses are the first columns.
+        place: the key of each text.
+        keys: ``[K]``, of the columns.
+    """
+    allowed = distinct(keys, len(examples))
+    for row, example in enumerate(examples):
+        if len(example.relevant) > 1:
+            right = [place[text] for i in example.relevant if (text := example.candidates[i]) in place]
+            allowed[row] &= ~torch.isin(keys, torch.tensor(right, device=keys.device))
+    return allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +133,7 @@ class RandomNegatives:
     def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
         """Given ones first, in their order."""
         right = {example.candidates[i] for i in example.relevant}
-        wrong = [text for text in dict.fromkeys(example.candidates) if text not in right][: self.n_negatives]
+        wrong = given_negatives(example)[: self.n_negatives]
         missing = self.n_negatives - len(wrong)
         if missing > 0:
             taken = right | set(wrong)
@@ -132,6 +148,12 @@ class RandomNegatives:
             )
             wrong += [text for i in drawn if (text := self.pool[int(i)]) not in taken][:missing]
         return wrong
+
+
+def given_negatives(example: Example) -> list[str]:
+    """The distinct wrong candidates that come with an example."""
+    right = {example.candidates[i] for i in example.relevant}
+    return [text for text in dict.fromkeys(example.candidates) if text not in right]
 
 
 @dataclass(frozen=True, slots=True)
