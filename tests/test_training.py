@@ -215,6 +215,46 @@ def test_endless_bad_losses_end_with_a_word(tiny_backbone: Path, task: dict[str,
         train(plan)
 
 
+@pytest.mark.parametrize("change", ["train.lr=1e30", "model.output_scale=1e30"])
+def test_no_model_is_kept_whose_losses_are_no_numbers(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, change: str
+) -> None:
+    path = write_recipe(task, tiny_backbone, tmp_path, epochs=2, extra="warmup_steps = 0\ncheckpoint_steps = 1")
+    with pytest.raises(DivergedError, match=r"not finite for \d+ steps|no validation loss was finite"):
+        train(load_recipe(path, (change, "train.precision=fp32")))
+    kept = tmp_path / "run" / "model"
+    if kept.exists():
+        assert all(torch.isfinite(tensor).all() for tensor in load_model(kept).model.state_dict().values())
+    text = (tmp_path / "run" / "metrics.jsonl").read_text("utf-8")
+    assert "NaN" not in text
+    assert "Infinity" not in text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("train.lr=nan", "train.lr = nan is not finite"),
+        ("train.lr=-1", "train.lr = -1.0 must be at least 0"),
+        ("train.batch_size=0", "train.batch_size = 0 must be at least 1"),
+        ("train.epochs=0", "train.epochs = 0 must be at least 1"),
+        ("train.max_steps=0", "train.max_steps = 0 must be at least 1"),
+        ("train.seeds=[-1]", "train.seeds = -1 must be at least 0"),
+        ("train.dropout=1.5", "train.dropout = 1.5 is outside 0 to 1"),
+        ("train.warmup_steps=" + "9" * 400, "more than 64 bits"),
+        ("data.max_train=-1", "data.max_train = -1 must be at least 1"),
+        ("model.projection_dim=0", "model.projection_dim = 0 must be at least 1"),
+        ("text.max_background_tokens=-4", "text.max_background_tokens = -4 must be at least 0"),
+        ("output=3", "output = 3 is no folder"),
+    ],
+)
+def test_impossible_numbers_are_named(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, change: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_recipe(write_recipe(task, tiny_backbone, tmp_path), (change,))
+    assert message in str(caught.value)
+
+
 @pytest.mark.parametrize("layers", ["top-1", "all_but_embeddings", "all"])
 def test_only_the_asked_layers_move(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, layers: str) -> None:
     from polyrank.artifacts import load_model

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyrank.errors import ConfigError
-from polyrank.strict import from_dict
+from polyrank.strict import Count, NotNegative, Positive, Share, Whole, from_dict
 
 Reduction = Literal["first", "mean", "mean_of_first", "sqrt_n"]
 
@@ -33,7 +33,7 @@ class TextPolicy:
 
     max_context_tokens: int = 360
     max_candidate_tokens: int = 72
-    max_background_tokens: int = 120
+    max_background_tokens: Whole = 120
     turn_separator: str = "[SEP]"
     new_tokens: tuple[str, ...] = ()
     speaker_prefixes: tuple[str, ...] = ()
@@ -59,14 +59,14 @@ class ConvertText:
 
     max_context_tokens: int = 60
     max_candidate_tokens: int = 60
-    max_earlier_tokens: int = 60
-    max_earlier_turns: int = 10
+    max_earlier_tokens: Count = 60
+    max_earlier_turns: Whole = 10
     number_prefixes: bool = False
     background: Literal["after", "drop"] = "drop"
     vocabulary: str | None = None
-    min_count: int = 250
-    vocabulary_size: int | None = None
-    n_buckets: int = 1000
+    min_count: Count = 250
+    vocabulary_size: Count | None = None
+    n_buckets: Count = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +86,12 @@ class BiConfig:
 
     backbone: str = "embedded"
     reduction: Reduction | None = None
-    reduction_tokens: int = 16
+    reduction_tokens: Count = 16
     shared_towers: bool = False
-    projection_dim: int | None = None
-    output_scale: float | None = None
-    match_output_std: float | None = None
-    match_self_score: float | None = None
+    projection_dim: Count | None = None
+    output_scale: Positive | None = None
+    match_output_std: Positive | None = None
+    match_self_score: Positive | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class PolyConfig(BiConfig):
     codes: Literal["learnt", "first", "last", "last_h1"] = "learnt"
     n_codes: int = 64
     code_init: Literal["uniform", "normal"] | None = None
-    code_std: float = 0.02
+    code_std: NotNegative = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,23 +150,23 @@ class ConvertConfig:
         dropout: after embeddings and attention; 0 for pre-training, 0.2 for fine-tuning.
     """
 
-    embedding_dim: int = 512
-    attention_dim: int = 64
-    ffn_dim: int = 2048
-    spans: tuple[int, ...] = (3, 5, 48, 48, 48, 48)
-    position_periods: tuple[int, ...] = (47, 11)
-    n_heads: int = 1
+    embedding_dim: Count = 512
+    attention_dim: Count = 64
+    ffn_dim: Count = 2048
+    spans: tuple[Whole, ...] = (3, 5, 48, 48, 48, 48)
+    position_periods: tuple[Count, ...] = (47, 11)
+    n_heads: Count = 1
     relative_bias: bool = True
-    reduction_heads: int = 2
-    side_dim: int = 1024
-    side_layers: int = 3
+    reduction_heads: Count = 2
+    side_dim: Count = 1024
+    side_layers: Count = 3
     side_skips: bool = True
     equal_sides: bool = False
-    output_dim: int = 512
+    output_dim: Count = 512
     multi_context: bool = False
     combination: Literal["feed_forward", "mean"] = "feed_forward"
     quantization: Literal["float16", "bfloat16", "none"] = "float16"
-    dropout: float = 0.0
+    dropout: Share = 0.0
 
 
 ModelConfig = BiConfig | PolyConfig | CrossConfig | ConvertConfig

@@ -24,8 +24,8 @@ from polyrank.architecture import model_to_dict as model_to_dict
 from polyrank.architecture import text_from_dict as text_from_dict
 from polyrank.errors import ConfigError
 from polyrank.names import model_folder
+from polyrank.strict import Count, NotNegative, Positive, Share, Whole, parsed, unknown_key
 from polyrank.strict import from_dict as from_dict
-from polyrank.strict import parsed, unknown_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +46,8 @@ class DataConfig:
     valid: str | None = None
     kind: Literal["pairs", "dialogues", "candidates"] | None = None
     speaker: str | None = None
-    max_train: int | None = None
-    max_valid: int | None = 1000
+    max_train: Count | None = None
+    max_valid: Count | None = 1000
     skip_bad: bool = False
 
 
@@ -106,43 +106,43 @@ class TrainConfig:
 
     method: Literal["in_batch", "listwise", "distill", "mutual"] = "in_batch"
     init_from: str | None = None
-    batch_size: int = 64
-    epochs: int = 1
-    max_steps: int | None = None
-    n_negatives: int = 15
+    batch_size: Count = 64
+    epochs: Count = 1
+    max_steps: Count | None = None
+    n_negatives: Count = 15
     redraw_negatives: bool = True
     remine_epochs: int | None = None
-    remine_ranks: tuple[int, ...] = (1, 50)
+    remine_ranks: tuple[Count, ...] = (1, 50)
     teacher: str | None = None
     teacher_scores: str | None = None
     imitation: Literal["kl", "margin_mse"] = "kl"
-    alpha: float = 1.0
-    label_weight: float = 1.0
-    temperature: float = 3.0
+    alpha: NotNegative = 1.0
+    label_weight: NotNegative = 1.0
+    temperature: Positive = 3.0
     optimizer: Literal["adamw", "adamax", "adadelta"] = "adamw"
-    lr: float = 5e-5
-    new_lr: float | None = None
-    weight_decay: float | None = None
+    lr: NotNegative = 5e-5
+    new_lr: NotNegative | None = None
+    weight_decay: NotNegative | None = None
     train_layers: str = "all_but_embeddings"
-    warmup_steps: int = 100
+    warmup_steps: Whole = 100
     schedule: Literal["linear", "cosine", "plateau", "constant"] = "plateau"
-    final_lr: float = 0.0
-    plateau_factor: float = 0.4
-    plateau_patience: int = 0
-    clip_norm: float | None = 1.0
-    clip_embeddings_norm: float | None = None
-    dropout: float | None = None
+    final_lr: NotNegative = 0.0
+    plateau_factor: Share = 0.4
+    plateau_patience: Whole = 0
+    clip_norm: Positive | None = 1.0
+    clip_embeddings_norm: Positive | None = None
+    dropout: Share | None = None
     smoothing: float = 0.0
     scale_steps: int = 10_000
     loss_weights: tuple[float, ...] = (1.0, 1.0, 1.0)
     range_steps: int = 100
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    evaluate_per_epoch: int = 2
-    early_stopping: int | None = None
-    checkpoint_steps: int | None = None
-    max_bad_steps: int = 10
-    length_window: int = 50
-    seeds: tuple[int, ...] = (1,)
+    evaluate_per_epoch: Count = 2
+    early_stopping: Count | None = None
+    checkpoint_steps: Count | None = None
+    max_bad_steps: Whole = 10
+    length_window: Count = 50
+    seeds: tuple[Whole, ...] = (1,)
 
 
 CONVERT_TRAIN: dict[str, Any] = {
@@ -227,6 +227,8 @@ def recipe_from_dict(values: dict[str, Any]) -> Recipe:
     for name in ("model", "data", "output"):
         if name not in values:
             raise ConfigError(f'missing key "{name}"; add it to the recipe')
+    if not isinstance(values["output"], str):
+        raise ConfigError(f"output = {values['output']!r} is no folder; write its path in quotes")
     model, train = model_from_dict(values["model"]), values.get("train", {})
     settings = from_dict(TrainConfig, {**_train_defaults(model, train), **train}, "train")
     partner = values.get("reranker")

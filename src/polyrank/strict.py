@@ -2,21 +2,54 @@
 
 import dataclasses
 import difflib
+import math
 import tomllib
 import types
 from collections.abc import Iterable
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from polyrank.errors import ConfigError, UsageError
 
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a number may be, as a note in its type.
+
+    Args:
+        least: not below this.
+        most: not above this.
+        above: not this either, nor below.
+    """
+
+    least: float = -math.inf
+    most: float = math.inf
+    above: float = -math.inf
+
+    def check(self, value: float, where: str) -> None:
+        """Raises ConfigError where it is outside."""
+        if value <= self.above:
+            raise ConfigError(f"{where} = {value!r} must be above {self.above:g}")
+        if value < self.least and self.most == math.inf:
+            raise ConfigError(f"{where} = {value!r} must be at least {self.least:g}")
+        if not self.least <= value <= self.most:
+            raise ConfigError(f"{where} = {value!r} is outside {self.least:g} to {self.most:g}; choose a value between")
+
+
+Count = Annotated[int, Limits(least=1)]
+Whole = Annotated[int, Limits(least=0)]
+Positive = Annotated[float, Limits(above=0)]
+NotNegative = Annotated[float, Limits(least=0)]
+Share = Annotated[float, Limits(least=0, most=1)]
+
+
 def from_dict(kind: type[T], values: dict[str, Any], where: str = "") -> T:
-    """Build the dataclass ``kind``, refusing unknown keys and wrong types.
+    """Build the dataclass ``kind``, refusing unknown keys, wrong types, and numbers outside the limits in their types.
 
     Raises:
-        ConfigError: names the key and suggests the nearest known one.
+        ConfigError: names the key, and suggests the nearest known one or says the limit.
 
     >>> Size = dataclasses.make_dataclass("Size", [("width", int), ("depth", float, 1.0)])
     >>> from_dict(Size, {"width": 2, "depth": 3})
@@ -25,7 +58,7 @@ def from_dict(kind: type[T], values: dict[str, Any], where: str = "") -> T:
     Traceback (most recent call last):
     polyrank.errors.ConfigError: unknown key "widht"; did you mean "width"?
     """
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]  # every caller passes a dataclass
     prefix = f"{where}." if where else ""
     for key in values:
@@ -66,6 +99,10 @@ def read_choice(name: str, options: Any, what: str, *, also: str = "") -> Any:
 def _value(hint: Any, value: Any, where: str) -> Any:
     """Check ``value`` against a type hint; lists become tuples and whole numbers become floats where one is due."""
     origin, options = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        found = _value(options[0], value, where)
+        options[1].check(found, where)
+        return found
     if origin is Literal:
         if value is None and "none" in options:  # --set has one word for both
             return "none"
@@ -80,8 +117,12 @@ def _value(hint: Any, value: Any, where: str) -> Any:
         if not isinstance(value, list | tuple):
             raise ConfigError(f"{where} = {value!r} is not a list; write [{value!r}]")
         return tuple(_value(options[0], item, where) for item in value)
+    if isinstance(value, int) and abs(value) >= 2**63:
+        raise ConfigError(f"{where} is a whole number of more than 64 bits; no setting is as large")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
+    if hint is float and isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where} = {value!r} is not finite; give a number")
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise ConfigError(f"{where} = {value!r} is {type(value).__name__}; it must be {hint.__name__}")
     return value

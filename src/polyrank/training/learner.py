@@ -106,10 +106,12 @@ class Trainee:
     def check(self, step: int, epoch: float) -> None:
         """Validate after ``step`` updates and keep the best version."""
         figures = {} if self.learner.evaluate is None else dict(self.learner.evaluate())
+        finite = all(map(math.isfinite, figures.values()))
         if figures:
             self.schedule.observe(figures["loss"])
-            self.write({"step": step, "epoch": round(epoch, 4), "valid": figures})
-        better = not figures or figures["R@1"] > self.best.get("R@1", -1.0)
+            shown = {name: value if math.isfinite(value) else None for name, value in figures.items()}
+            self.write({"step": step, "epoch": round(epoch, 4), "valid": shown})
+        better = finite and (not figures or figures["R@1"] > self.best.get("R@1", -1.0))
         self.n_stale = 0 if better else self.n_stale + 1
         if better:
             self.best, self.best_step = figures, step

@@ -174,9 +174,11 @@ def fit_together(
             counts = {"n_steps": n_steps, "n_examples": n_examples, "seconds": round(time.monotonic() - started, 3)}
             for trainee, record in zip(trainees, records, strict=True):
                 trainee.write({**record, **counts})
-                if trainee.n_bad > settings.max_bad_steps:
+                if trainee.n_bad > settings.max_bad_steps or (trainee.n_bad and done == n_steps):
                     raise _diverged(trainee.n_bad, settings.max_bad_steps, folder, checkpoint.exists())
-            if done in checks:
+            if any(trainee.n_bad for trainee in trainees):
+                pass  # what is kept is from before
+            elif done in checks:
                 for trainee in trainees:
                     trainee.check(done, done / steps_per_epoch)
                 save()
@@ -185,6 +187,8 @@ def fit_together(
             if request.signal_number is not None:
                 save()
                 raise InterruptedTraining(request.signal_number, str(folder))
+    if not all(trainee.best_step for trainee in trainees):
+        raise DivergedError(f"no validation loss was finite, so no model is kept in {folder}; lower train.lr")
     seconds = time.monotonic() - started
     return [FitResult(done, n_examples, trainee.best, trainee.best_step, seconds) for trainee in trainees]
 
@@ -213,6 +217,5 @@ def _update(
 
 def _diverged(n_bad: int, limit: int, folder: Path, saved: bool) -> DivergedError:
     kept = f"the checkpoint in {folder} is from before" if saved else "nothing was saved yet"
-    return DivergedError(
-        f"the loss was not finite for {n_bad} steps in a row (train.max_bad_steps = {limit}); {kept}; lower train.lr"
-    )
+    ended = f"steps in a row (train.max_bad_steps = {limit})" if n_bad > limit else "steps, to the end of training"
+    return DivergedError(f"the loss was not finite for {n_bad} {ended}; {kept}; lower train.lr")

@@ -115,7 +115,7 @@ class Schedule:
         if self.settings.schedule == "linear":
             return max(0.0, (self.n_steps - step) / max(1, self.n_steps - warmup))
         if self.settings.schedule == "cosine":
-            last = self.settings.final_lr / self.settings.lr
+            last = self.settings.final_lr / self.settings.lr if self.settings.lr else 0.0
             done = (step - warmup) / max(1, self.n_steps - 1 - warmup)
             return last + (1 - last) * (1 + math.cos(math.pi * done)) / 2
         return self.decay
