@@ -6,7 +6,8 @@
 # EXTRA="--set train.alpha=2" changes the mutual run, whose results then go by TAG=name.
 # TEACHER=folder adds a Bi-encoder distilled from that model.
 # What is finished is not done again, and an interrupted training goes on; other budgets want another OUT=folder.
-# Writes runs/work/mutual/SET (not kept) and runs/results/mutual/SET (kept): one JSON per model, ensemble.json, curves.
+# Writes runs/work/mutual/SET (not kept) and runs/results/mutual/SET (kept): one JSON per model, ensemble.json, and two
+# figures, validation by epoch and R@1 by the context's length.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
@@ -78,5 +79,6 @@ for set in $SETS; do
   python runs/ensembles.py "$work" bi cross >"$results/ensemble.json"
   python runs/ensembles.py "$work" "bi-$TAG" "cross-$TAG" >"$results/ensemble-$TAG.json"
   polyrank curves "$results"/{bi,cross,"bi-$TAG","cross-$TAG"}.metrics.jsonl -o "$results/curves-$TAG.svg"
+  polyrank compare "$work"/{bi,cross,"bi-$TAG","cross-$TAG"}.test.scores.jsonl --plot "$results/turns-$TAG.svg"
   grep -H . "$results"/*.json
 done

@@ -164,6 +164,13 @@ def test_fine_tuning_starts_from_weights_and_vocabulary(task: dict[str, Path], t
         torch.testing.assert_close(dict(made.model.named_parameters())[name], tensor, atol=1e-3, rtol=1e-2)
 
 
+def test_a_start_brings_its_own_vocabulary(task: dict[str, Path], tmp_path: Path) -> None:
+    plan = recipe(task, tmp_path / "run", init_from="shipped:convert")
+    text = dataclasses.replace(POLICY, vocabulary=str(tmp_path / "other.json"))
+    with pytest.raises(ConfigError, match=r"other\.json, but train\.init_from brings"):
+        train(dataclasses.replace(plan, text=text), device="cpu")
+
+
 def test_no_quantization_can_be_asked_for_on_the_command_line() -> None:
     values = {"model": {"kind": "convert", "quantization": parsed("none")}, "data": {"train": "x"}, "output": "y"}
     plan = recipe_from_dict(values)

@@ -355,6 +355,7 @@ def _start(model: Any, train: Any, where: str) -> dict[str, dict[str, Any]] | No
         spent: tuple[str, ...] = SCALES
     else:  # what the scale was fitted to, and is no longer
         spent = SCALES[1:] if found["model"].get(SCALES[0]) is not None else ()
+    found["text"].pop("vocabulary", None)  # its subwords come with it, not from where it once had them
     return {**found, "model": {name: value for name, value in found["model"].items() if name not in spent}}
 
 

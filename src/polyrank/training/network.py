@@ -62,7 +62,7 @@ def new_network(
         sample=responses[:256],
         dropout=settings.dropout,
         corpus=distinct_texts(examples) if isinstance(config, ConvertConfig) else (),
-        subwords=_vocabulary_of(config, settings),
+        subwords=_vocabulary_of(config, text, settings),
     )
     if settings.init_from is not None:
         taken = warm_start(model, model_folder(settings.init_from))
@@ -131,10 +131,16 @@ def distinct_texts(examples: Sequence[Example]) -> Iterator[str]:
                 yield text
 
 
-def _vocabulary_of(config: ModelConfig, settings: TrainConfig) -> ConvertSubwords | None:
+def _vocabulary_of(
+    config: ModelConfig, text: TextPolicy | ConvertText, settings: TrainConfig
+) -> ConvertSubwords | None:
     """The vocabulary of the model to start from: embeddings mean nothing with another."""
     if not isinstance(config, ConvertConfig) or settings.init_from is None:
         return None
+    if isinstance(text, ConvertText) and text.vocabulary is not None:
+        raise ConfigError(
+            f"text.vocabulary = {text.vocabulary}, but train.init_from brings a vocabulary of its own; give one of them"
+        )
     texts = load_model(model_folder(settings.init_from)).texts
     if not isinstance(texts, ConvertTexts):
         raise ConfigError(f"train.init_from = {settings.init_from} is no ConveRT; give one or leave it out")
