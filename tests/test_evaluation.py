@@ -1,5 +1,6 @@
 """Evaluation end to end with real small scorers: fairness, intervals, paired tests, scores files."""
 
+import io
 import json
 import subprocess
 import sys
@@ -8,16 +9,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
 
 from polyrank.errors import DataError
 from polyrank.evaluation import (
     Evaluation,
+    against_responses,
     breakdown,
     evaluate,
     paired_test,
     plot_breakdown,
     read_scores,
     summarise,
+    table,
     write_scores,
 )
 from polyrank.records import Candidate, Context, Example
@@ -90,10 +96,46 @@ def test_examples_without_an_answer_are_counted_apart() -> None:
     assert summary["metrics"]["R@1"] == 1
     with pytest.raises(DataError, match="nothing to measure"):
         summarise(evaluate(knowing, mixed[-1:]))
-    with pytest.raises(DataError, match="no candidates"):
-        evaluate(knowing, [Example(("x",), id="empty")])
     with pytest.raises(DataError, match="at least one"):
         evaluate(knowing, [])
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12))
+@settings(deadline=None, max_examples=30)
+def test_short_lists_change_no_figure(sizes: list[int]) -> None:
+    short = [Example(("x",), tuple("abc"[:n]), tuple(range(min(n, 1))), f"s{i}") for i, n in enumerate(sizes)]
+    rankable = [example for example in short if len(example.candidates) > 1]
+    found = evaluate(constant, [*short, *EXAMPLES[:3]])
+    assert [record.id for record in found.records] == [example.id for example in [*rankable, *EXAMPLES[:3]]]
+    assert summarise(found)["metrics"] == summarise(evaluate(constant, [*rankable, *EXAMPLES[:3]]))["metrics"]
+    if not rankable:
+        with pytest.raises(DataError, match="--pool responses"):
+            evaluate(knowing, short)
+
+
+@given(st.lists(st.integers(0, 9), min_size=2, max_size=20).filter(lambda found: len(set(found)) > 1))
+@settings(deadline=None, max_examples=30)
+def test_pairs_are_ranked_among_all_responses(said: list[int]) -> None:
+    pairs = [Example((f"r{n}",), (f"r{n}",), (0,), str(i)) for i, n in enumerate(said)]
+    examples, pool = against_responses(pairs)
+    assert [candidate.text for candidate in pool] == list(dict.fromkeys(f"r{n}" for n in said))
+    by_id, by_text = evaluate(constant, examples, pool=pool), evaluate(constant, pairs, pool=pool)
+    assert by_id == by_text
+    assert summarise(by_id)["metrics"]["R@1"] == pytest.approx(1 / len(pool))
+    assert summarise(evaluate(knowing, examples, pool=pool))["metrics"]["R@1"] == 1
+
+
+def test_pools_that_do_not_fit() -> None:
+    pool = [Candidate("a", "yes"), Candidate("b", "no")]
+    lists = [Example(("yes",), ("yes", "x"), (0,), "1"), Example(("so",), ("so", "no"), (0,), "2")]
+    summary = summarise(evaluate(knowing, lists, pool=pool))
+    assert (summary["n_examples"], summary["n_unanswerable"], summary["metrics"]["R@1"]) == (2, 1, 1)
+    with pytest.raises(DataError, match="nothing to rank"):
+        evaluate(knowing, lists, pool=pool[:1])
+    with pytest.raises(DataError, match="'3' names its right answers by id only"):
+        against_responses([Example(("x",), relevant_ids=("a",), id="3")])
+    with pytest.raises(DataError, match="no example has a right answer"):
+        against_responses([Example(("x",), ("a", "b"))])
 
 
 def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
@@ -122,6 +164,25 @@ def test_paired_test_sees_a_difference_and_only_then() -> None:
     assert paired_test(part, chance)["n_examples"] == 50
     with pytest.raises(DataError, match="same examples"):
         paired_test(part, Evaluation(good.records[1:], "lists"))
+
+
+def test_paired_test_refuses_other_data_of_the_same_ids() -> None:
+    a = evaluate(knowing, EXAMPLES[:5])
+    for other in (
+        Example(("x",), ("a", "b"), (0,), "e3"),
+        Example(("x",), (*(f"w{i}" for i in range(9)), "r"), (4,), "e3"),
+    ):
+        b = evaluate(knowing, [*EXAMPLES[:3], other, EXAMPLES[4]])
+        with pytest.raises(DataError, match="example 'e3' differs on the two sides"):
+            paired_test(a, b)
+    with pytest.raises(DataError, match="id 'e0' names two examples"):
+        paired_test(a, Evaluation((*a.records, a.records[0]), "lists"))
+
+
+def test_names_are_shown_as_they_are() -> None:
+    console = Console(width=200, file=io.StringIO())
+    console.print(table([{"name": "x[bold].jsonl", **summarise(evaluate(knowing, EXAMPLES[:5]))}]))
+    assert "x[bold].jsonl" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_breakdown_covers_every_example_once() -> None:

@@ -2,11 +2,20 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from polyrank.cli.console import console, talk
+from polyrank.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from polyrank.evaluation import Evaluation
+    from polyrank.records import Candidate, Example
+
+Ks = Annotated[str | None, typer.Option("--k", help="Which R@k to show, such as 1,5,100.")]
 
 
 def evaluate(
@@ -16,13 +25,17 @@ def evaluate(
             help="A model or pipeline folder, bm25, tfidf, untuned:BACKBONE, shipped:convert, or two: 'bm25>MODEL'."
         ),
     ],
-    data: Annotated[Path, typer.Argument(help="Candidate lists, or contexts against --pool.")],
-    pool: Annotated[Path | None, typer.Option(help="Candidates for pool examples.")] = None,
+    data: Annotated[Path, typer.Argument(help="Candidate lists, or examples against --pool.")],
+    pool: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Rank these for every example; `responses`: all right answers of the data."),
+    ] = None,
     n_retrieved: Annotated[int, typer.Option(min=1, help="For two stages: how many the second sees.")] = 100,
     ensemble: Annotated[
         str, typer.Option(help="For two stages: none, raw, sigmoid, z-score or softmax; how both scores are added.")
     ] = "none",
     limit: Annotated[int | None, typer.Option(min=1, help="Use the first N examples only.")] = None,
+    k: Ks = None,
     scores: Annotated[Path | None, typer.Option(help="Write per-example scores here.")] = None,
     against: Annotated[Path | None, typer.Option(help="Scores file of another model, for a paired test.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -39,10 +52,16 @@ def evaluate(
     from polyrank.ensembles import read_ensemble
     from polyrank.pipeline import open_ranker
 
+    ks = _ks(k)
     loaded = read_examples(data, skip_bad=skip_bad)
     talk(f"{data}: {loaded.report}")
-    examples = loaded.examples[:limit]
-    candidates = None if pool is None else read_pool(pool)
+    examples = loaded.examples
+    candidates: list[Candidate] | None = None
+    if pool == "responses":
+        examples, candidates = ev.against_responses(examples)
+    elif pool is not None:
+        candidates = read_pool(pool)
+    examples = examples[:limit]
     scorer = open_ranker(
         model,
         examples,
@@ -60,54 +79,102 @@ def evaluate(
             batches, "scoring", console=console(), disable=not console().is_terminal, transient=True
         ),
     )
-    summary = ev.summarise(result)
+    _say_what_is_missing(examples, result)
+    summary = _summary(result, ks)
     if scores is not None:
         ev.write_scores(scores, result, scorer=model, data=str(data))
         talk(f"wrote {scores}")
     if against is not None:
         summary["against"] = {"scores": str(against), **ev.paired_test(result, ev.read_scores(against))}
-    _show({"name": model, **summary}, json_)
+    _show({"name": model, **summary}, ks, json_)
 
 
 def compare(
     scores: Annotated[list[Path], typer.Argument(help="Scores files of `evaluate --scores`.")],
+    k: Ks = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw R@1 by context length here (.png or .svg).")] = None,
 ) -> None:
     """Tables made again from scores files, each tested against the first. Needs no model."""
     from polyrank import evaluation as ev
 
+    ks = _ks(k)
     found = [ev.read_scores(path) for path in scores]
+    names = [path.name for path in scores]
+    if len(set(names)) < len(set(scores)):
+        names = list(map(str, scores))
     rows = []
-    for path, result in zip(scores, found, strict=True):
-        row = {"name": path.name, **ev.summarise(result)}
+    for name, result in zip(names, found, strict=True):
+        row = {"name": name, **_summary(result, ks)}
         if result is not found[0]:
             row["against"] = {"scores": str(scores[0]), **ev.paired_test(result, found[0])}
         rows.append(row)
     if plot is not None:
-        ev.plot_breakdown({path.name: result for path, result in zip(scores, found, strict=True)}, plot)
+        ev.plot_breakdown(dict(zip(names, found, strict=True)), plot)
         talk(f"wrote {plot}")
     if json_:
         print(json.dumps(rows))
         return
-    _table(rows)
+    _table(rows, ks)
 
 
-def _show(summary: dict[str, object], as_json: bool) -> None:
+def _ks(value: str | None) -> list[int] | None:
+    """The k of R@k that were asked for, sorted; None: the usual ones."""
+    if value is None:
+        return None
+    parts = [part.strip() for part in value.split(",")]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise UsageError(f"--k {value!r} is no list of positive whole numbers; write it like 1,5,100")
+    return sorted({int(part) for part in parts})
+
+
+def _summary(result: "Evaluation", ks: "Sequence[int] | None") -> dict[str, object]:
+    from polyrank import evaluation as ev
+
+    if ks is None:
+        summary = ev.summarise(result)
+    else:
+        summary = ev.summarise(result, ks=ks)
+        absent = [f"R@{k}" for k in ks if f"R@{k}" not in summary["metrics"]]
+        if absent:
+            shortest = min(record.placement.n_candidates for record in result.answerable)
+            talk(f"{', '.join(absent)} left out: k must be below {shortest}, the fewest candidates of an example")
+    return {**summary, "by_turns": ev.breakdown(result)}
+
+
+def _say_what_is_missing(examples: "Sequence[Example]", result: "Evaluation") -> None:
+    """What was not ranked, and what could not be: neither is in the figures."""
+    n_left_out = len(examples) - len(result.records)
+    if n_left_out:
+        talk(f"{n_left_out} of {len(examples)} examples left out: fewer than 2 candidates cannot be ranked")
+        return
+    n_absent = sum(bool(e.relevant) and not r.relevant for e, r in zip(examples, result.records, strict=True))
+    if n_absent:
+        talk(f"{n_absent} of {len(examples)} examples cannot be answered: the pool holds none of their right answers")
+
+
+def _show(summary: dict[str, object], ks: "Sequence[int] | None", as_json: bool) -> None:
     if as_json:
         print(json.dumps(summary))
     else:
-        _table([summary])
+        _table([summary], ks)
 
 
-def _table(rows: list[dict[str, object]]) -> None:
+def _table(rows: list[dict[str, object]], ks: "Sequence[int] | None") -> None:
     from rich.console import Console
 
     from polyrank.evaluation import table
 
     out = Console()
-    out.print(table(rows))
+    out.print(table(rows) if ks is None else table(rows, [*(f"R@{k}" for k in ks), "MRR"]))
     for row in rows:
+        if row["n_unanswerable"]:
+            out.print(
+                f"{row['name']}: {row['n_unanswerable']} of {row['n_examples']} examples have no right answer to find,"
+                " and are not in the figures",
+                markup=False,
+                soft_wrap=True,
+            )
         test = row.get("against")
         if isinstance(test, dict):
             out.print(

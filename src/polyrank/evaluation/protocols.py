@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,7 +42,7 @@ class Evaluation:
     """All outcomes of one scorer on one set of examples.
 
     Args:
-        records: one per example, in order.
+        records: one per example that can be ranked, in order.
         protocol: "lists" or "pool".
     """
 
@@ -51,8 +51,36 @@ class Evaluation:
 
     @property
     def answerable(self) -> tuple[Record, ...]:
-        """Records of examples with a right answer; the others cannot be ranked rightly or wrongly."""
-        return tuple(record for record in self.records if record.placement.groups)
+        """Records with a right answer and something to tell it from; the others are ranked neither well nor badly."""
+        return tuple(r for r in self.records if r.placement.groups and r.placement.n_candidates > 1)
+
+
+def against_responses(examples: Sequence[Example]) -> tuple[list[Example], list[Candidate]]:
+    """The same examples, to be ranked against all their right answers: pairs become retrieval.
+
+    Args:
+        examples: with their right answers as texts; some may have none.
+
+    Returns:
+        The examples with ``relevant_ids`` in place of candidates; and the pool, the distinct right answers in order of
+        first appearance.
+
+    Raises:
+        DataError: an example names its right answer by id only, or no example has one.
+    """
+    pool: dict[str, Candidate] = {}
+    found = []
+    for example in examples:
+        if example.relevant_ids and not example.relevant:
+            raise DataError(
+                f"example {example.id!r} names its right answers by id only; give their texts as --pool FILE"
+            )
+        right = dict.fromkeys(example.candidates[i] for i in example.relevant)
+        ids = tuple(pool.setdefault(text, Candidate(str(len(pool)), text)).id for text in right)
+        found.append(replace(example, candidates=(), relevant=(), relevant_ids=ids))
+    if not pool:
+        raise DataError("no example has a right answer, so there are no responses to rank; give a --pool FILE")
+    return found, list(pool.values())
 
 
 def evaluate(
@@ -63,20 +91,31 @@ def evaluate(
     batch_size: int = 32,
     progress: Callable[[list[range]], Iterable[range]] = lambda batches: batches,
 ) -> Evaluation:
-    """Score every example.
+    """Score every example; a list of fewer than two candidates is left out, for any scorer would rank it well.
 
     Args:
         scorer: anything that scores.
-        examples: with candidate lists, or with ``relevant_ids`` where a pool is given.
+        examples: with candidate lists. Where a pool is given, their right answers are looked up in it: by
+            ``relevant_ids``, and by the texts of the right candidates. Those of which it holds none count as
+            unanswerable.
         pool: shared candidates.
         batch_size: contexts per call.
         progress: wraps the list of batches, as ``rich.progress.track`` does.
 
     Raises:
-        DataError: an example has no candidates, or names a candidate that the pool does not hold.
+        DataError: there is nothing to rank, or ``relevant_ids`` names a candidate that the pool does not hold.
     """
     if not examples:
         raise DataError("there are no examples to evaluate; give a file with at least one")
+    if pool is None:
+        examples = [example for example in examples if len(example.candidates) > 1]
+        if not examples:
+            raise DataError(
+                "no example has two or more candidates to rank; rank all against one pool, with --pool FILE, or"
+                " --pool responses for all right answers of the data"
+            )
+    elif len(pool) < 2:
+        raise DataError(f"a pool of {len(pool)} leaves nothing to rank; give one of two or more candidates")
     batches = [range(i, min(i + batch_size, len(examples))) for i in range(0, len(examples), batch_size)]
     score = _score_lists if pool is None else _PoolScoring(pool).score
     records = [record for batch in progress(batches) for record in score(scorer, [examples[i] for i in batch], batch)]
@@ -93,12 +132,11 @@ def _record(example: Example, relevant: tuple[int, ...], scores: NDArray[np.floa
 
 
 def _score_lists(scorer: Scorer, examples: Sequence[Example], numbers: range) -> list[Record]:
-    orders = []
-    for number, example in zip(numbers, examples, strict=True):
-        if not example.candidates:
-            raise DataError(f"example {example.id!r} has no candidates; give it some, or pass a pool")
-        # some corpora put the right answer at a fixed place, and a scorer that looks at places must gain nothing
-        orders.append(np.random.Generator(np.random.PCG64([7, number])).permutation(len(example.candidates)))
+    # some corpora put the right answer at a fixed place, and a scorer that looks at places must gain nothing
+    orders = [
+        np.random.Generator(np.random.PCG64([7, number])).permutation(len(example.candidates))
+        for number, example in zip(numbers, examples, strict=True)
+    ]
     shuffled = [[e.candidates[i] for i in order] for e, order in zip(examples, orders, strict=True)]
     records = []
     for example, order, values in zip(
@@ -127,6 +165,10 @@ class _PoolScoring:
     def _relevant(self, example: Example) -> tuple[int, ...]:
         unknown = [name for name in example.relevant_ids if name not in self.number]
         if unknown:
-            raise DataError(f"example {example.id!r} names candidate {unknown[0]!r}, which the pool does not hold")
+            raise DataError(
+                f"example {example.id!r} names candidate {unknown[0]!r}, which the pool does not hold; add it there, or"
+                " remove the example"
+            )
         right = {self.texts[self.number[name]] for name in example.relevant_ids}
-        return tuple(sorted(i for text in right for i in self.copies[text]))
+        right |= {example.candidates[i] for i in example.relevant}
+        return tuple(sorted(i for text in right for i in self.copies.get(text, ())))

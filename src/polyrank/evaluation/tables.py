@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.markup import escape
 from rich.table import Table
 
 from polyrank.errors import DataError
@@ -103,6 +104,15 @@ def _length(record: Record, by: str) -> int:
     return record.n_turns if by == "turns" else record.n_words
 
 
+def _by_id(evaluation: Evaluation) -> dict[str, Record]:
+    found: dict[str, Record] = {}
+    for record in evaluation.answerable:
+        if record.id in found:
+            raise DataError(f"id {record.id!r} names two examples; a paired test needs an id of its own for each")
+        found[record.id] = record
+    return found
+
+
 def paired_test(
     a: Evaluation, b: Evaluation, *, metric: str = "R@1", n_permutations: int = 10_000, seed: int = 0
 ) -> dict[str, Any]:
@@ -112,21 +122,29 @@ def paired_test(
     part of the other's examples, that part is compared.
 
     Raises:
-        DataError: neither was measured on a part of the other's examples.
+        DataError: neither was measured on a part of the other's examples, an id names two examples, or one id names
+            different examples on the two sides.
 
     Returns:
         ``metric``, ``n_examples``, ``difference``, ``interval`` (95%, bootstrap) and ``p``.
     """
-    left, right = ({record.id: record for record in e.answerable} for e in (a, b))
+    left, right = _by_id(a), _by_id(b)
     common = [name for name in left if name in right]
-    if len(common) != min(len(left), len(right)) or len(left) != len(a.answerable) or len(right) != len(b.answerable):
+    if not common or len(common) != min(len(left), len(right)):
         raise DataError(
             f"a paired test needs the same examples on both sides; {len(set(left) ^ set(right))} of"
             f" {len(set(left) | set(right))} ids differ"
         )
+    for name in common:
+        x, y = left[name], right[name]
+        if (x.placement.n_candidates, x.relevant) != (y.placement.n_candidates, y.relevant):
+            raise DataError(
+                f"example {name!r} differs on the two sides in its number of candidates or in which are right; a paired"
+                " test needs scores of the same data"
+            )
     k = int(metric.partition("@")[2] or 1)
-    x, y = (metric_values([side[name].placement for name in common], (k,))[metric] for side in (left, right))
-    differences = x - y
+    ours, theirs = (metric_values([side[name].placement for name in common], (k,))[metric] for side in (left, right))
+    differences = ours - theirs
     observed = abs(differences.mean())
     generator = np.random.Generator(np.random.PCG64(seed))
     block = max(1, 2_000_000 // len(differences))
@@ -154,7 +172,7 @@ def table(summaries: Sequence[dict[str, Any]], metrics: Sequence[str] = SHOWN) -
         result.add_column(heading, justify="left" if heading == "scorer" else "right", overflow="fold")
     for summary in summaries:
         cells = [_cell(summary, name).replace(" (", "\n").rstrip(")") for name in metrics]
-        result.add_row(str(summary.get("name", "")), f"{summary['n_examples']:,}", _size(summary), *cells)
+        result.add_row(escape(str(summary.get("name", ""))), f"{summary['n_examples']:,}", _size(summary), *cells)
     return result
 
 

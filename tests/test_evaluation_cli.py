@@ -1,0 +1,74 @@
+"""`evaluate` and `compare` from the command line, with a lexical scorer: what is measured, left out, and refused."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WORDS = ("router", "bill", "parcel", "password")
+PAIRS = [{"id": word, "context": [f"about my {word}"], "response": f"the {word} is fine"} for word in WORDS]
+LISTS = [
+    {
+        "id": word,
+        "context": [f"about my {word}"],
+        "candidates": [f"the {w} is fine" for w in WORDS],
+        "relevant": WORDS.index(word),
+    }
+    for word in WORDS
+]
+
+
+def run(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "polyrank", *map(str, arguments)], capture_output=True, text=True, timeout=120
+    )
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return path
+
+
+def test_pairs_are_refused_as_lists_and_ranked_as_responses(tmp_path: Path) -> None:
+    pairs = written(tmp_path / "pairs.jsonl", PAIRS)
+    refused = run("evaluate", "bm25", pairs)
+    assert refused.returncode == 3
+    assert "--pool responses" in refused.stderr
+    found = json.loads(run("evaluate", "bm25", pairs, "--pool", "responses", "--k", "3,1", "--json").stdout)
+    assert found["n_candidates"] == 4
+    assert found["metrics"] == {"R@1": 1, "R@3": 1, "MRR": 1, "MAP": 1}
+    assert [(row["from"], row["n_examples"], row["metrics"]["R@1"]) for row in found["by_turns"]] == [(1, 4, 1)]
+
+
+def test_what_is_left_out_is_said(tmp_path: Path) -> None:
+    absent = {"id": "n", "context": ["x"], "candidates": ["a", "b", "c", "d"], "relevant": []}
+    short = {"id": "s", "context": ["about my bill"], "candidates": ["the bill is fine"], "relevant": 0}
+    found = run("evaluate", "bm25", written(tmp_path / "x.jsonl", [*LISTS, short, absent]), "--k", "3,100")
+    assert "1 of 6 examples left out" in found.stderr, found.stderr
+    assert "R@100 left out: k must be below 4" in found.stderr
+    assert "bm25: 1 of 5 examples have no right answer" in found.stdout
+    assert "R@3" in found.stdout
+    pool = written(tmp_path / "pool.jsonl", [{"text": "the bill is fine"}, {"text": "the password is fine"}])
+    found = run("evaluate", "bm25", tmp_path / "x.jsonl", "--pool", pool)
+    assert "2 of 6 examples cannot be answered" in found.stderr, found.stderr
+
+
+@pytest.mark.parametrize("value", ["0", "1,x", "", "-1"])
+def test_k_that_is_none(value: str, tmp_path: Path) -> None:
+    found = run("evaluate", "bm25", tmp_path / "x.jsonl", f"--k={value}")
+    assert (found.returncode, "write it like 1,5,100" in found.stderr) == (2, True)
+
+
+def test_files_of_one_name_are_compared_by_their_paths(tmp_path: Path) -> None:
+    data = written(tmp_path / "x.jsonl", LISTS)
+    scores = [tmp_path / name / "scores.jsonl" for name in ("one", "two")]
+    for path in scores:
+        path.parent.mkdir()
+        run("evaluate", "bm25", data, "--scores", path)
+    rows = json.loads(run("compare", *scores, "--json").stdout)
+    assert [row["name"] for row in rows] == [str(path) for path in scores]
+    assert rows[1]["against"]["p"] == 1
