@@ -1,5 +1,6 @@
 """Evaluation end to end with real small scorers: fairness, intervals, paired tests, scores files."""
 
+import gzip
 import io
 import json
 import subprocess
@@ -214,6 +215,49 @@ def test_damaged_scores_files_are_refused(tmp_path: Path) -> None:
     path.write_text("\n".join([*lines[:2], lines[2][:-9], lines[3]]), "utf-8")
     with pytest.raises(DataError, match=r"scores\.jsonl:3"):
         read_scores(path)
+
+
+GOOD = {"id": "a", "turns": 1, "words": 1, "relevant": [0], "n": 3, "groups": [[1, 1, 1]]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"n": "x"}, "'x' is no whole number"),
+        ({"id": ["a"]}, 'field "id" holds a list'),
+        ({"turns": "a"}, "'a' is no whole number"),
+        ({"groups": [["a", 0, 1]]}, "'a' is no whole number"),
+        ({"groups": [[0, 0, 1]]}, "'0' is no whole number from 1 on"),
+        ({"groups": [[3, 1, 1]]}, "no such group"),
+        ({"groups": []}, "0 right ones are placed, of 1"),
+        ({"relevant": [-1]}, "outside the 3 candidates"),
+        ({"relevant": [3]}, "outside the 3 candidates"),
+        ({"scores": [0.5], "relevant": [1]}, "outside the 1 candidates"),
+        ({"scores": ["1", "2"]}, "no number"),
+        ({"scores": 3}, "not iterable"),
+    ],
+)
+def test_lines_that_no_scores_file_has(tmp_path: Path, changed: dict[str, object], message: str) -> None:
+    path = tmp_path / "x.jsonl"
+    header = {"format": 1, "protocol": "pool"}
+    path.write_text(f"{json.dumps(header)}\n{json.dumps(GOOD)}\n", "utf-8")
+    assert read_scores(path).records[0].placement.n_candidates == 3
+    path.write_text(f"{json.dumps(header)}\n{json.dumps(GOOD | changed)}\n", "utf-8")
+    with pytest.raises(DataError, match=rf"x\.jsonl:2: .*{message}"):
+        read_scores(path)
+
+
+def test_damaged_headers_and_gzip(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl.gz"
+    for header in ('{"format": 1}', "[]", '{"format": "1", "protocol": "pool"}', '{"format": 1, "protocol": "x"}'):
+        path.write_bytes(gzip.compress(header.encode()))
+        with pytest.raises(DataError, match=r"x\.jsonl\.gz:1: not a line"):
+            read_scores(path)
+    whole = gzip.compress(np.random.default_rng(0).bytes(200))
+    for damaged in (whole[:-20], whole[:12] + b"\xff" * 30 + whole[42:], b"plain"):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match="cannot read"):
+            read_scores(path)
 
 
 def test_plot_is_drawn(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 import gzip
 import json
+import zlib
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from polyrank.data import fields
+from polyrank.data.rows import Row
 from polyrank.durable import write_file
 from polyrank.errors import DataError
 from polyrank.evaluation.protocols import Evaluation, Record
@@ -47,7 +50,7 @@ def read_scores(path: Path) -> Evaluation:
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {path}: {error}; write it again with evaluate --scores") from error
     if not text.strip():
         raise DataError(f"{path}: holds no rows; write it with evaluate --scores")
@@ -57,13 +60,47 @@ def read_scores(path: Path) -> Evaluation:
         about = json.loads(header)
         if about["format"] > FORMAT:
             raise DataError(f"{path}: written in format {about['format']}, this reads up to {FORMAT}; upgrade polyrank")
+        if about["protocol"] not in ("lists", "pool"):
+            raise ValueError(f"protocol {about['protocol']!r} is neither lists nor pool")
         for number, line in enumerate(lines, 2):  # noqa: B007  # the except clause names it
-            row = json.loads(line)
-            relevant = tuple(row["relevant"])
-            scores = np.array(row["scores"], np.float32) if "scores" in row else None
-            groups = tuple(Group(*group) for group in row.get("groups", ()))
-            placement = Placement(row["n"], groups) if scores is None else place(scores, relevant)
-            records.append(Record(row["id"], row["turns"], row["words"], relevant, scores, placement))
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+            records.append(_record(json.loads(line)))
+    except KeyError as error:
+        raise DataError(f"{path}:{number}: not a line of a scores file (no {error}); write it again") from error
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path}:{number}: not a line of a scores file ({error}); write it again") from error
     return Evaluation(tuple(records), about["protocol"])
+
+
+def _record(row: Row) -> Record:
+    scores = None
+    if "scores" in row:
+        if not all(type(score) in (int, float) for score in row["scores"]):
+            raise ValueError("a score is no number")
+        scores = np.array(row["scores"], np.float32)
+    n = _whole(row["n"], 1) if scores is None else len(scores)
+    relevant = fields.indices(row, "relevant")
+    if not all(0 <= index < n for index in relevant):
+        raise ValueError(f"a relevant position is outside the {n} candidates")
+    placement = _placement(n, row["groups"], len(relevant)) if scores is None else place(scores, relevant)
+    return Record(fields.text(row, "id"), _whole(row["turns"]), _whole(row["words"]), relevant, scores, placement)
+
+
+def _whole(value: object, low: int = 0) -> int:
+    if type(value) is not int or value < low:
+        raise ValueError(f"{str(value)[:40]!r} is no whole number from {low} on")
+    return value
+
+
+def _placement(n: int, rows: list[list[int]], n_relevant: int) -> Placement:
+    """Groups from the best score down, each of which begins where the one before ended or later."""
+    groups, taken = [], 0
+    for n_above, n_tied, n_right in rows:
+        group = Group(_whole(n_above, taken), _whole(n_tied, 1), _whole(n_right, 1))
+        taken = n_above + n_tied
+        if n_right > n_tied or taken > n:
+            raise ValueError(f"no such group among {n} candidates: {group}")
+        groups.append(group)
+    placement = Placement(n, tuple(groups))
+    if placement.n_relevant != n_relevant:
+        raise ValueError(f"{placement.n_relevant} right ones are placed, of {n_relevant}")
+    return placement
