@@ -1,5 +1,6 @@
 """Reading and writing examples and pools, and the order of batches; every file here is a real one."""
 
+import codecs
 import gzip
 import json
 import sys
@@ -183,6 +184,10 @@ def test_bad_line_is_named_and_can_be_skipped(tmp_path: Path, case: str, name: s
     [
         ({"context": "a", "candidates": ["b"], "relevant": [1]}, "relevant index 1 is outside the 1 candidates"),
         ({"context": "a", "candidates": ["b"], "relevant": -1}, "relevant index -1 is outside"),
+        (
+            {"context": "a", "candidates": [], "relevant": [0]},
+            'field "relevant" names a position, but there are no cand',
+        ),
         ({"context": "a", "candidates": ["b"], "relevant": [True]}, 'field "relevant" holds true or false'),
         ({"context": "a", "candidates": ["b"], "relevant": [0, 0]}, 'field "relevant" names the same position twice'),
         ({"context": "a", "candidates": ["b"]}, 'missing field "relevant"'),
@@ -211,6 +216,10 @@ def test_no_rows_and_no_good_rows(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"")
         with pytest.raises(DataError, match=r"holds no rows"):
             read_examples(tmp_path / name)
+        if not name.endswith(".gz"):
+            (tmp_path / name).write_bytes(codecs.BOM_UTF8)
+            with pytest.raises(DataError, match=r"holds no rows"):
+                read_examples(tmp_path / name)
     with pytest.raises(DataError, match=r"none of its 1 row gives an example; the first bad one: .*:1: not JSON"):
         read_examples(written(tmp_path / "x.jsonl", "{"), skip_bad=True)
 
@@ -264,6 +273,16 @@ def test_csv_pairs(tmp_path: Path) -> None:
     ]
 
 
+def test_empty_csv_cells_are_none(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", "context,response,background,negatives", "a,b,,", "a,,c,d")
+    assert read_examples(path).examples == [
+        Example(("a",), ("b",), (0,), "x:2"),
+        Example(("a",), ("", "d"), (0,), "x:3", ("c",)),
+    ]
+    rows = read_examples(written(tmp_path / "y.csv", "context,relevant_ids", "a,", "b,7")).examples
+    assert [example.relevant_ids for example in rows] == [(), ("7",)]
+
+
 def test_bad_csv_records_keep_their_lines(tmp_path: Path) -> None:
     path = written(tmp_path / "x.csv", "context,response", '"a\nb",c', "d", b"\xff,e", '"f"g,h', "i,j", '"k')
     loaded = read_examples(path, skip_bad=True)
@@ -299,6 +318,19 @@ def test_parquet_pairs(tmp_path: Path) -> None:
         read_examples(path)
 
 
+def test_parquet_that_is_not_utf8(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    raw = pyarrow.array([b"d", b"\xff", b"e"])
+    texts = pyarrow.Array.from_buffers(pyarrow.string(), 3, raw.buffers())
+    path = tmp_path / "x.parquet"
+    parquet.write_table(pyarrow.table({"context": ["a", "b", "c"], "response": texts}), path)
+    assert [example.id for example in read_examples(path, skip_bad=True).examples] == ["x:1", "x:3"]
+    with pytest.raises(DataError, match=r"x\.parquet:2: holds text that is not UTF-8"):
+        read_examples(path)
+
+
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match=r"polyrank\[parquet\]"):
@@ -319,10 +351,20 @@ def test_pools_of_every_format(tmp_path: Path) -> None:
     assert read_pool(written(tmp_path / "p.txt.gz", "hello")) == [Candidate("1", "hello")]
 
 
+def test_other_fields_of_a_pool_row_are_metadata(tmp_path: Path) -> None:
+    path = written(tmp_path / "p.jsonl", {"text": "a", "topic": ["x"], "k": 0, "none": None, "metadata": {"k": 1}})
+    assert read_pool(path) == [Candidate("1", "a", {"topic": ["x"], "k": 1})]
+    assert read_pool(written(tmp_path / "p.csv", "text,topic", "a,x")) == [Candidate("2", "a", {"topic": "x"})]
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}], r":2: id 'a' was used at line 1 already"),
+        ([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}], r":2: id 'a' was used at line 1 already; give"),
+        (
+            [{"id": 2, "text": "x"}, {"text": "y"}],
+            r":2: id '2' .*; where a row has no id, its line number is one; give",
+        ),
         ([{"id": "a"}], r':1: missing field "text"'),
         ([{"text": "a", "metadata": 1}], r':1: field "metadata" holds a number'),
         (["{"], r":1: not JSON"),

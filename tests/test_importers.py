@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,23 @@ def test_convai2_without_candidates(tmp_path: Path) -> None:
     assert import_examples("convai2", source).examples == [
         Example(("hi",), ("hello",), (0,), "x:1"),
         Example(("hi", "hello", "nobody answers this", "well?", "so"), ("so what",), (0,), "x:4"),
+    ]
+
+
+def test_convai2_persona_within_the_first_text(tmp_path: Path) -> None:
+    source = written(
+        tmp_path / "x.txt",
+        "1 your persona: a.\\npartner's persona: b.\\nhi there\\nyour persona: no\thello",
+        "2 bye\tciao",
+        "1 your persona: c.\thello",
+        "2 you?\tfine",
+    )
+    background = ("a.", "partner's persona: b.")
+    first = "hi there\nyour persona: no"
+    assert import_examples("convai2", source).examples == [
+        Example((first,), ("hello",), (0,), "x:1", background),
+        Example((first, "hello", "bye"), ("ciao",), (0,), "x:2", background),
+        Example(("hello", "you?"), ("fine",), (0,), "x:4", ("c.",)),
     ]
 
 
@@ -159,6 +178,22 @@ def test_dstc7_pool(tmp_path: Path) -> None:
     for lines, message in ((["A\ta", "A\tb"], ":2: id 'A' was used at line 1"), (["A"], ":1: no tab")):
         with pytest.raises(DataError, match=rf"pool\.tsv{message}"):
             import_pool(written(published, *lines), tmp_path / "out.jsonl")
+
+
+def test_dstc7_is_completed_from_the_command_line(tmp_path: Path) -> None:
+    def run(*arguments: str | Path) -> str:
+        command = [sys.executable, "-m", "polyrank", "import", *map(str, arguments)]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        return f"{found.returncode} {found.stderr}"
+
+    source = written(tmp_path / "x.json", json.dumps([item(1, OPTIONS, None), {}, item(2, OPTIONS, None)]))
+    answers, published = written(tmp_path / "answers.tsv", "1\tB\t"), written(tmp_path / "pool.tsv", "A\ta", "B\tb")
+    out, pool = tmp_path / "out.jsonl", tmp_path / "pool.jsonl"
+    assert "1 bad row left out" in run("dstc7-pool", source, "--answers", answers, "--skip-bad", "-o", out)
+    assert "0 " in run("dstc7-candidates", published, "-o", pool)[:2]
+    assert [e.relevant_ids for e in read_examples(out, pool=pool).examples] == [("B",), ()]
+    assert run("pairs", source, "--answers", answers, "-o", out).startswith("2 error: --answers goes with dstc7")
+    assert run("dstc7-candidates", published, "--skip-bad", "-o", out).startswith("2 error: --skip-bad does not go")
 
 
 def test_bad_dstc7_item_is_named_by_its_line(tmp_path: Path) -> None:
@@ -309,15 +344,15 @@ def test_triplets(tmp_path: Path) -> None:
     source = written(tmp_path / "x.csv", "anchor,positive,negative_10,negative_2", "a,p,ten,two", "b,q,,")
     assert import_examples("triplets", source).examples == [
         Example(("a",), ("p", "two", "ten"), (0,), "x:2"),
-        Example(("b",), ("q", "", ""), (0,), "x:3"),
+        Example(("b",), ("q",), (0,), "x:3"),
     ]
     lines = (
         '{"query": "a", "positive": "p", "negative": "n"}',
-        '{"id": 4, "anchor": "a", "positive": "p", "negative": null}',
+        '{"id": 4, "anchor": "a", "positive": "p", "negative": null, "negative_1": ""}',
     )
     assert import_examples("triplets", written(tmp_path / "x.jsonl", *lines)).examples == [
         Example(("a",), ("p", "n"), (0,), "x:1"),
-        Example(("a",), ("p",), (0,), "4"),
+        Example(("a",), ("p", ""), (0,), "4"),
     ]
     with pytest.raises(DataError, match=r'x\.csv:2: missing field "anchor"'):
         import_examples("triplets", written(source, "a,b", "c,d"))

@@ -104,6 +104,8 @@ class _Reader:
     def _candidates(self, row: Row, name: str, background: tuple[str, ...]) -> Iterator[Example]:
         relevant_ids = fields.identifiers(row, "relevant_ids") if row.get("relevant_ids") is not None else ()
         candidates, relevant = fields.texts(row, "candidates"), fields.indices(row, "relevant")
+        if relevant and not candidates:
+            raise ValueError('field "relevant" names a position, but there are no candidates; give some, or write []')
         yield Example(fields.context(row), candidates, relevant, name, background, relevant_ids)
 
     def _pool(self, row: Row, name: str, background: tuple[str, ...]) -> Iterator[Example]:

@@ -61,12 +61,12 @@ def context(row: Row) -> tuple[str, ...]:
 
 
 def optional_texts(row: Row, name: str) -> tuple[str, ...]:
-    """As ``texts``; absent and null are none.
+    """As ``texts``; absent, null and an empty text (an empty cell of a CSV file, which has no null) are none.
 
-    >>> optional_texts({}, "background")
-    ()
+    >>> optional_texts({}, "background"), optional_texts({"background": ""}, "background")
+    ((), ())
     """
-    return () if row.get(name) is None else texts(row, name)
+    return () if row.get(name) in (None, "") else texts(row, name)
 
 
 def identifier(value: object, name: str) -> str:
@@ -87,12 +87,14 @@ def optional_id(row: Row, default: str) -> str:
 
 
 def identifiers(row: Row, name: str) -> tuple[str, ...]:
-    """A list of ids; one id counts as a list of one.
+    """A list of ids; one id counts as a list of one, an empty text (an empty cell of a CSV file) as none.
 
-    >>> identifiers({"relevant_ids": ["u1", 2]}, "relevant_ids")
-    ('u1', '2')
+    >>> identifiers({"relevant_ids": ["u1", 2]}, "relevant_ids"), identifiers({"relevant_ids": ""}, "relevant_ids")
+    (('u1', '2'), ())
     """
     value = field(row, name)
+    if value == "":
+        return ()
     found = tuple(identifier(item, name) for item in (value if isinstance(value, list) else [value]))
     if len(set(found)) < len(found):
         raise ValueError(f'field "{name}" names the same id twice; name each once')

@@ -1,6 +1,8 @@
 """Files of candidates: a reply catalogue, or the pool that pool examples point into."""
 
+import json
 from collections.abc import Iterable, Iterator
+from math import isnan
 from pathlib import Path
 
 from polyrank.data import fields
@@ -8,13 +10,15 @@ from polyrank.data.rows import MAX_LINE_BYTES, Row, named, numbered_lines, place
 from polyrank.errors import DataError
 from polyrank.records import Candidate
 
+KNOWN = ("id", "text", "metadata")
+
 
 def read_pool(path: Path | str, *, max_line_bytes: int = MAX_LINE_BYTES) -> list[Candidate]:
     """Candidates of a file, in its order.
 
     JSON lines, CSV and Parquet rows have ``text``, an ``id`` (or else their line number is the id) and JSON lines may
-    have ``metadata``. A ``.txt`` file has one reply per line, the line number as its id, and blank lines are passed
-    over. Any may be gzipped and named ``.gz``.
+    have ``metadata``, to which all other fields are added unless they are null. A ``.txt`` file has one reply per line,
+    the line number as its id, and blank lines are passed over. Any may be gzipped and named ``.gz``.
 
     Args:
         path: the file.
@@ -69,8 +73,10 @@ def _unique(path: Path, found: Iterator[tuple[int, Candidate]]) -> list[Candidat
     pool = []
     for line, candidate in found:
         if candidate.id in first:
-            problem = f"id {candidate.id!r} was used at line {first[candidate.id]} already; give each candidate its own"
-            raise place(path, line, problem)
+            numbers = (str(line), str(first[candidate.id]))
+            why = "; where a row has no id, its line number is one" if candidate.id in numbers else ""
+            problem = f"id {candidate.id!r} was used at line {first[candidate.id]} already{why}"
+            raise place(path, line, f"{problem}; give each candidate its own")
         first[candidate.id] = line
         pool.append(candidate)
     if not pool:
@@ -110,4 +116,9 @@ def _candidate(number: int, row: Row) -> Candidate:
     metadata = row.get("metadata")
     if metadata is not None and not isinstance(metadata, dict):
         raise ValueError(f'field "metadata" holds {named(metadata)}; write an object')
-    return Candidate(fields.optional_id(row, str(number)), fields.text(row, "text"), metadata or {})
+    # pandas writes an empty number as NaN
+    absent = {name for name, value in row.items() if value is None or (isinstance(value, float) and isnan(value))}
+    others = {name: value for name, value in row.items() if name not in KNOWN and name not in absent}
+    if others:  # Parquet has dates and bytes, which metadata, being JSON, cannot hold
+        others = json.loads(json.dumps(others, default=str, allow_nan=False))
+    return Candidate(fields.optional_id(row, str(number)), fields.text(row, "text"), others | (metadata or {}))

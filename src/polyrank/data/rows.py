@@ -127,6 +127,8 @@ def numbered_lines(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Itera
                 continue
             if at == 1:
                 raw = raw.removeprefix(codecs.BOM_UTF8)
+                if not raw:
+                    continue  # a byte order mark alone is no line
             try:
                 yield at, raw.decode("utf-8")
             except UnicodeDecodeError as error:
@@ -253,11 +255,22 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, Row | DataError]]:
             number = 0
             # read through our own stream, so that absent files and folders get the same words as everywhere
             for batch in parquet.ParquetFile(stream).iter_batches(batch_size=1024):
-                for row in batch.to_pylist():
+                for row in _parquet_values(batch):
                     number += 1
-                    yield number, row
+                    bad = isinstance(row, UnicodeDecodeError)
+                    yield number, place(path, number, "holds text that is not UTF-8; save it as UTF-8") if bad else row
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(f"{path}: not a sound Parquet file ({str(error).splitlines()[0]}); get it again") from error
+
+
+def _parquet_values(batch: Any) -> list[Any]:
+    """Its rows; in place of one that is not UTF-8, the error."""
+    try:
+        return cast(list[Any], batch.to_pylist())
+    except UnicodeDecodeError as error:
+        if len(batch) == 1:
+            return [error]
+        return [row for i in range(len(batch)) for row in _parquet_values(batch.slice(i, 1))]
 
 
 def rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Row | DataError]]:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 from polyrank.data import fields
@@ -22,9 +23,10 @@ def convai2(source: Path) -> Source:
     break. An exchange is an example: its context is all earlier texts and labels and its own text.
 
     ``your persona:`` lines become background without their prefix; ``partner's persona:`` lines keep theirs, so that
-    the two are told apart. The right answers are all candidates that equal a label, wherever they stand; without
-    candidates, the labels themselves. A ``__SILENCE__`` is nobody's turn: it enters no context, and an exchange that
-    would have an empty context, or answers with it, gives no example. A line without a tab is an unanswered turn.
+    the two are told apart. They have numbers of their own, or begin the text of an exchange. The right answers are all
+    candidates that equal a label, wherever they stand; without candidates, the labels themselves. A ``__SILENCE__`` is
+    nobody's turn: it enters no context, and an exchange that would have an empty context, or answers with it, gives no
+    example. A line without a tab is an unanswered turn.
 
     Args:
         source: the published file.
@@ -59,13 +61,12 @@ class _Dialogues:
             raise ValueError(f"is numbered {number} after {self.number}; a new dialogue begins with 1")
         self.number = number
         text, *others = rest.replace("\\n", "\n").split("\t")
-        if text.startswith(OWN):
-            self.background += (text.removeprefix(OWN),)
-        elif text.startswith(PARTNER):
-            self.background += (text,)
-        else:
-            return self._exchange(line, text, others)
-        return ()
+        lines = text.split("\n")
+        persona = list(takewhile(lambda each: each.startswith((OWN, PARTNER)), lines))
+        if persona:
+            self.background += tuple(each.removeprefix(OWN) for each in persona)
+            text = "\n".join(lines[len(persona) :]) or SILENCE
+        return self._exchange(line, text, others)
 
     def _exchange(self, line: int, text: str, others: list[str]) -> Iterable[Example]:
         labels = tuple(others[0].split("|")) if others else ()

@@ -8,7 +8,7 @@ import numpy as np
 
 from polyrank.data import fields
 from polyrank.data.report import Source, parsed
-from polyrank.data.rows import Row, numbered_lines, rows, stem
+from polyrank.data.rows import Row, numbered_lines, rows, stem, suffix
 from polyrank.records import Example
 
 
@@ -39,17 +39,20 @@ def triplets(source: Path) -> Source:
     """Triplets as sentence-transformers takes them: ``anchor``, ``positive`` and any number of negatives.
 
     The anchor may be called ``query``. Negatives are ``negative`` and ``negative_1``, ``negative_2``, ...; without any
-    the row is a pair. A null negative is none, an empty one is an empty text. The positive comes first and is relevant.
+    the row is a pair. A null negative is none, and so is an empty one in CSV, which has no null; elsewhere it is an
+    empty text. The positive comes first and is relevant.
 
     Args:
         source: CSV, JSON lines (both also ``.gz``) or Parquet.
     """
 
+    absent = (None, "") if suffix(source) == ".csv" else (None,)
+
     def example(line: int, row: Row) -> Iterable[Example]:
         anchor = fields.text(row, "query" if "query" in row and "anchor" not in row else "anchor")
         numbers = sorted(int(found[1]) for name in row if (found := re.fullmatch(r"negative_(\d+)", name)))
         names = ("negative", *(f"negative_{number}" for number in numbers))
-        negatives = (fields.text(row, name) for name in names if row.get(name) is not None)
+        negatives = (fields.text(row, name) for name in names if row.get(name) not in absent)
         candidates = (fields.text(row, "positive"), *negatives)
         return (Example((anchor,), candidates, (0,), fields.optional_id(row, f"{stem(source)}:{line}")),)
 
