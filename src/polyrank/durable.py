@@ -9,6 +9,7 @@ import glob
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,6 +23,7 @@ except ImportError:  # a system without such locks
     fcntl = None  # type: ignore[assignment]
 
 Place = str | os.PathLike[str]
+DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 LEFTOVER = ".part"  # how the name of a folder ends that is not yet in its place
 
 
@@ -46,24 +48,53 @@ def sync_file(path: Path) -> None:
 def write_file(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data``: after a crash it holds all of the old bytes or all of the new ones.
 
+    A file that is replaced keeps its permissions. Where ``path`` is a link, the file that it names is written.
+
     Raises:
+        UsageError: something is there that is no file, such as a folder, a pipe or a device.
         ResourceError: the disk is full or failing; the old file is there still, or the new one, whole.
     """
-    temporary: Path | None = None
+    unfinished: Path | None = None
     try:
-        make_folders(path.parent)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        temporary = Path(name)
-        with os.fdopen(handle, "wb") as stream:
+        mode = _file_mode(path)
+        place = path.resolve()
+        make_folders(place.parent)
+        temporary = place.parent / _temporary_name(place)
+        with temporary.open("xb") as stream:  # unlike mkstemp's, for whoever the umask lets read it
+            unfinished = temporary
+            if mode is not None:
+                temporary.chmod(mode)
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
+        temporary.replace(place)
+        sync_folder(place.parent)
     except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
-        raise disk_error(path, error) from error
+        if unfinished is not None:
+            unfinished.unlink(missing_ok=True)
+        raise _named(path, error) from error
+
+
+def _file_mode(path: Path) -> int | None:
+    """The permissions of a file that may be replaced; None where nothing is."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(mode):
+        raise UsageError(f"{path} is no file that can be replaced; name a file, or a place where nothing is")
+    return stat.S_IMODE(mode)
+
+
+def _temporary_name(path: Path, suffix: str = "") -> str:
+    return f".{path.name}.{os.urandom(4).hex()}{suffix}"
+
+
+def _named(path: Path, error: OSError) -> Exception:
+    """As ``disk_error``, and others name the place that was asked for, not a temporary name beside it."""
+    if error.errno is None:
+        return error
+    return disk_error(path, OSError(error.errno, os.strerror(error.errno), str(path)))
 
 
 def check_replaceable(path: Path, *, ours: Collection[str], replace: bool) -> None:
@@ -111,9 +142,9 @@ def new_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
             for entry in sorted(temporary.rglob("*")):
                 sync_folder(entry) if entry.is_dir() else sync_file(entry)
             sync_folder(temporary)
-            temporary.chmod(0o755)
             check_replaceable(path, ours=sorted(entry.name for entry in temporary.iterdir()), replace=replace)
             if path.exists():
+                temporary.chmod(stat.S_IMODE(path.stat().st_mode))
                 _hold(path, held)  # once it has the temporary name, nobody may take it for a leftover
                 _put_in_place_of(path, temporary)
             else:
@@ -146,7 +177,11 @@ def make_folders(path: Path) -> None:
 def _temporary_folder(path: Path, held: ExitStack) -> Path:
     """An empty sibling that is told from a leftover by the lock that this process has on it."""
     while True:
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=LEFTOVER, dir=path.parent))
+        temporary = path.parent / _temporary_name(path, LEFTOVER)
+        try:
+            temporary.mkdir()
+        except OSError as error:
+            raise _named(path, error) from error
         with suppress(FileNotFoundError):  # taken for a leftover before it was held
             if _hold(temporary, held):
                 return temporary
@@ -218,7 +253,7 @@ def _exchange(a: Path, b: Path) -> bool:
 
 def disk_error(path: Path, error: OSError) -> Exception:
     """Full and failing disks become a ResourceError; other errors of the system stay as they are."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+    if error.errno in DISK_TROUBLE:
         return ResourceError(f"cannot write {path}: {os.strerror(error.errno)}; free some space and run it again")
     return error
 
