@@ -14,6 +14,8 @@ from polyrank.response_map import KIND as MAP
 from polyrank.response_map import load_map
 from polyrank.tensor_folder import is_folder_of
 
+LEXICAL = ("bm25", "tfidf")
+
 
 def open_scorer(
     name: str,
@@ -34,7 +36,7 @@ def open_scorer(
         policy: for untuned backbones; a model folder has its own.
         backend: of model folders; "onnx" and "openvino" need an export, see ``polyrank.backends``.
     """
-    if name in ("bm25", "tfidf"):
+    if name in LEXICAL:
         texts = [c.text for c in pool] if pool is not None else [text for e in examples for text in e.candidates]
         lexical = BM25() if name == "bm25" else TfIdf()
         return lexical.fit(list(dict.fromkeys(texts))) if texts else lexical
@@ -65,15 +67,15 @@ def load_encoder(name: str | Path, *, device: str = "auto", backend: Backend = "
     """A model or map folder, or "untuned:BACKBONE", as an Encoder.
 
     Raises:
-        UsageError: it is a Cross-encoder, which has no vectors to index.
+        UsageError: it is not there, or it is a lexical scorer or a Cross-encoder, which have no vectors to index.
     """
     name = str(name)
-    untuned = name.startswith(UNTUNED)
-    scorer = (
-        open_scorer(name, device=device, backend=backend)
-        if untuned
-        else _open_folder(model_folder(name), device, backend)
-    )
+    if name in LEXICAL:
+        raise UsageError(
+            f"{name} has no vectors and needs no index of them; give a Bi- or Poly-encoder, or put {name} over an"
+            f" index's texts with: polyrank pipeline create INDEX --retriever {name}"
+        )
+    scorer = open_scorer(name, device=device, backend=backend)
     if not isinstance(scorer, Encoder):
         raise UsageError(f"{name} is a Cross-encoder, which has no vectors to index; give a Bi- or Poly-encoder")
     return scorer
@@ -95,5 +97,8 @@ def encoder_of_index(
     """
     name = str(moved or built_with)
     if not is_there(name):
-        raise UsageError(f"the index was built with {name}, which is not there; give the model's folder with --model")
+        instead = f" and is to be searched with {moved}" if moved else ""
+        raise UsageError(
+            f"the index was built with {built_with}{instead}, which is not there; give the model's folder with --model"
+        )
     return load_encoder(name, device=device, backend=backend)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from polyrank.cli.console import console, talk
-from polyrank.errors import ArtifactError, UsageError
+from polyrank.errors import ArtifactError, DataError, UsageError
 
 index_app = typer.Typer(no_args_is_help=True, help="Build, change and inspect indexes of candidates.")
 IndexPath = Annotated[Path, typer.Argument(help="An index folder.")]
@@ -36,12 +36,13 @@ def index_build(
     """Encode candidates once and write them as an index. Replacing one, only new texts are encoded."""
     from polyrank.backends import read_backend
     from polyrank.data import read_pool
+    from polyrank.index.ann import read_kind
     from polyrank.names import lasting_name
     from polyrank.packing import read_precision
     from polyrank.retrieval import build_index
     from polyrank.scorers import load_encoder
 
-    kind, stored = "" if ann == "none" else ann, read_precision(precision)
+    kind, stored = read_kind(ann), read_precision(precision)
     encoder = load_encoder(model, device=device, backend=read_backend(backend))
     found = read_pool(candidates)
     with _progress() as progress:
@@ -90,11 +91,15 @@ def index_remove(
     file: Annotated[Path | None, typer.Option(help="A file of ids, one per line.")] = None,
 ) -> None:
     """Remove candidates by id; ids that are not there are fine."""
+    from polyrank.data.rows import numbered_lines
     from polyrank.index import Writer
 
     names = list(ids or ())
-    if file is not None:
-        names += [line for line in file.read_text("utf-8").splitlines() if line]
+    for _, line in numbered_lines(file) if file is not None else ():
+        if isinstance(line, DataError):
+            raise line
+        if line.strip():
+            names.append(line.strip())
     if not names:
         raise UsageError("no ids were given; name some, or a file of them with --file")
     with Writer(index) as writer:

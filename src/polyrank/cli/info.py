@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from polyrank.errors import UsageError
+
 
 def info(
     model: Annotated[str, typer.Argument(help="A model folder, or shipped:convert.")],
@@ -16,6 +18,8 @@ def info(
     from polyrank.names import model_folder
 
     folder = model_folder(model)
+    if not folder.is_dir():
+        raise UsageError(f"{model} is no model folder; give one, or shipped:convert")
     document, sizes = read_config(folder), read_sizes(folder)
     if json_:
         totals = {

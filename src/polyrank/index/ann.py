@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from polyrank.durable import write_file
 from polyrank.errors import ArtifactError, MissingExtraError, UsageError
 from polyrank.packing import AnyVectors
+from polyrank.strict import read_choice
 
 Kind = Literal["flat", "sq8", "ivfpq", "hnsw"]
 Floats = NDArray[np.float32]
@@ -99,6 +100,22 @@ class Ann:
             ResourceError: the disk is full or failing.
         """
         write_file(Path(path), self.to_bytes())
+
+
+def read_kind(name: str) -> str:
+    """A kind of inner-product index by its name; empty for "none".
+
+    Raises:
+        UsageError: there is none of that name.
+
+    >>> read_kind("hnsw"), read_kind("auto"), read_kind("none")
+    ('hnsw', 'auto', '')
+    """
+    if name in ("", "none"):
+        return ""
+    if name != "auto":
+        read_choice(name, Kind, "kind of inner-product index", also="none, auto")
+    return name
 
 
 def choose_kind(n: int) -> Kind:

@@ -17,8 +17,9 @@ from typing import Self
 import numpy as np
 
 from polyrank.durable import Place, check_replaceable, disk_error, new_folder, sync_folder
-from polyrank.errors import ArtifactError, PolyrankError, ResourceError
+from polyrank.errors import ArtifactError, PolyrankError, ResourceError, UsageError
 from polyrank.index import lock, store
+from polyrank.index.ann import read_kind
 from polyrank.index.checks import (
     Vectors,
     as_vectors,
@@ -67,11 +68,11 @@ def write_index(
 
     Raises:
         DataError: names the first five faulty candidates by position; nothing is written.
-        UsageError: the place is taken.
+        UsageError: the place is taken, or there is no such kind of inner-product index.
         LockedError: somebody is writing to the index that would be replaced.
         ResourceError: the disk is full; an earlier index is intact.
     """
-    place = Path(path)
+    place, kind = Path(path), read_kind(ann)  # at once: a small index has no use for it until it has grown
     check_replaceable(place, ours=OURS, replace=overwrite)
     if isinstance(vectors, np.ndarray):
         vectors, faults = as_vectors(vectors, len(candidates), None)
@@ -82,7 +83,7 @@ def write_index(
     with ExitStack() as guard:
         if overwrite and (place / FILE).exists():
             _take(guard, place)
-        meta = Meta(fingerprint, model, dimension=0, change=1, ann=ann, precision=precision)
+        meta = Meta(fingerprint, model, dimension=0, change=1, ann=kind, precision=precision)
         with new_folder(place, replace=overwrite) as folder:
             _write(folder, candidates, vectors, meta)
 
@@ -308,6 +309,8 @@ class Writer:
             UsageError: the place is taken.
             ResourceError: the disk is full.
         """
+        if Path(path).exists():
+            raise UsageError(f"{path} already exists; choose another place for the snapshot")
         with self._mutex, new_folder(Path(path)) as folder, store.sqlite_errors(self.path):
             copy = sqlite3.connect(folder / FILE, isolation_level=None)
             try:
