@@ -1,18 +1,25 @@
-"""``polyrank respond`` and ``polyrank rank``."""
+"""``polyrank respond`` and ``polyrank rank``: lines of stdin are read and checked as rows of data files are."""
 
 import json
+import math
+import re
 import sys
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from polyrank.cli.console import console, talk
-from polyrank.errors import DataError
+from polyrank.errors import ArtifactError, DataError
 
 if TYPE_CHECKING:
     from polyrank.pipeline import Pipeline
-    from polyrank.records import Ranked
+    from polyrank.records import Context, Ranked
+
+STDIN = Path("stdin")
+MEANT_AS_JSON = re.compile(r'\[\s*"|\{\s*"')  # unlike the turn "[laughs] hello"
 
 
 def respond(
@@ -26,30 +33,41 @@ def respond(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
 ) -> None:
-    """The best replies: a chat in a terminal; in a pipe, JSON for each line of stdin (a list of turns, or text)."""
+    """The best replies: a chat in a terminal; in a pipe, JSON for each line of stdin.
+
+    A line is text, a list of turns, or {"context": [...], "background": [...]}.
+    """
     from polyrank.backends import read_backend
+    from polyrank.data.rows import place as placed
     from polyrank.pipeline import open_pipeline, read_mode
-    from polyrank.records import Context
 
     pipeline = open_pipeline(place, model=model, mode=read_mode(mode), device=device, backend=read_backend(backend))
 
-    def answer(turns: tuple[str, ...]) -> None:
-        found = pipeline.answer([Context(turns)], k)[0]
-        row: dict[str, Any] = {"context": turns, "results": [_row(reply) for reply in found.ranked]}
+    def answer(asked: "Context") -> None:
+        found = pipeline.answer([asked], k)[0]
+        row: dict[str, Any] = {"context": asked.turns, "results": [_row(reply) for reply in found.ranked]}
         if found.confidence is not None:
-            row |= {"confidence": found.confidence, "abstained": found.abstained}
+            # without a second reply to compare with it is infinite, which JSON cannot say
+            sure = None if math.isinf(found.confidence) else found.confidence
+            row |= {"confidence": sure, "abstained": found.abstained}
         if found.exact is not None:
             row |= {"exact": found.exact, "n_scored": found.n_scored}
-        print(json.dumps(row, ensure_ascii=False), flush=True)
+        _print(row, str(place))
 
     if context:
-        answer(tuple(context))
+        try:
+            answer(_context({"context": context}))
+        except ValueError as error:
+            raise DataError(f"the context on the command line: {error}") from error
     elif sys.stdin.isatty():
         _chat(pipeline, k)
     else:
-        for number, line in enumerate(sys.stdin, 1):
-            if line.strip():
-                answer(_turns(line, number))
+        for number, line in _lines():
+            try:
+                asked = _asked(line)
+            except ValueError as error:
+                raise placed(STDIN, number, error) from error
+            answer(asked)
 
 
 def _row(reply: "Ranked") -> dict[str, Any]:
@@ -57,19 +75,68 @@ def _row(reply: "Ranked") -> dict[str, Any]:
     return row | ({"stages": reply.stages} if reply.stages else {})
 
 
-def _turns(line: str, number: int) -> tuple[str, ...]:
-    """A line of stdin as turns: a JSON list of strings, {"context": [...]}, or plain text as one turn."""
-    text = line.strip()
-    if not text.startswith(("[", "{")):
-        return (text,)
+def _print(row: dict[str, Any], model: str) -> None:
     try:
-        value = json.loads(text)
+        print(json.dumps(row, ensure_ascii=False, allow_nan=False), flush=True)
     except ValueError as error:
-        raise DataError(f"stdin:{number}: broken JSON ({error}); write a list of turns or plain text") from error
-    turns = value.get("context") if isinstance(value, dict) else value
-    if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
-        raise DataError(f'stdin:{number}: not a list of turns; write for example ["hello", "hi, my wifi is down"]')
-    return tuple(turns)
+        raise ArtifactError(
+            f"{model} gave a score that is not finite; its weights are damaged or diverged in training, train it again"
+        ) from error
+
+
+def _lines() -> Iterator[tuple[int, str]]:
+    """The lines of stdin that are not blank, with their numbers.
+
+    Raises:
+        DataError: a line is too long or not UTF-8.
+    """
+    from polyrank.data.rows import MAX_LINE_BYTES, place
+
+    for number, raw in enumerate(iter(partial(sys.stdin.buffer.readline, MAX_LINE_BYTES + 1), b""), 1):
+        if len(raw) > MAX_LINE_BYTES:
+            raise place(STDIN, number, f"the line is longer than {MAX_LINE_BYTES:,} bytes; split or shorten it")
+        try:
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+        except UnicodeDecodeError as error:
+            raise place(STDIN, number, f"byte {error.start + 1} of the line is not UTF-8; send UTF-8") from error
+        if line:
+            yield number, line
+
+
+def _asked(line: str) -> "Context":
+    """A line as a context: a JSON list of turns, an object as in data files, or plain text as one turn.
+
+    Raises:
+        ValueError: it is JSON, or meant as such, and says no context.
+    """
+    from polyrank.data.rows import strict_json
+    from polyrank.records import Context
+
+    if not line.startswith(("[", "{")):
+        return Context((line,))
+    try:
+        value = strict_json.decode(line)
+    except json.JSONDecodeError as error:
+        if not MEANT_AS_JSON.match(line):
+            return Context((line,))
+        raise ValueError(f"broken JSON ({error}); write a list of turns or plain text") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply; write a list of turns or plain text") from error
+    return _context({"context": value} if isinstance(value, list) else value)
+
+
+def _context(row: dict[str, Any]) -> "Context":
+    """The context of a row, by the rules of data files.
+
+    Raises:
+        ValueError: a field is missing or holds something else.
+    """
+    from polyrank.data import fields
+    from polyrank.data.rows import checked
+    from polyrank.records import Context
+
+    checked(row, escaped=True)
+    return Context(fields.context(row), fields.optional_texts(row, "background"))
 
 
 def _chat(pipeline: "Pipeline", k: int) -> None:
@@ -102,21 +169,20 @@ def rank(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
 ) -> None:
-    """Score candidates: lines of {"context": [...], "candidates": [...]} on stdin, lines of {"scores": [...]} out."""
+    """Score candidates: lines of {"context": [...], "candidates": [...]} on stdin, lines of {"scores": [...]} out.
+
+    A line may have a "background" as well, as in data files.
+    """
     from polyrank.backends import read_backend
-    from polyrank.records import Context
+    from polyrank.data import fields
+    from polyrank.data.rows import parse_object, place
     from polyrank.scorers import open_scorer
 
     scorer = open_scorer(model, device=device, backend=read_backend(backend))
-    for number, line in enumerate(sys.stdin, 1):
-        if not line.strip():
-            continue
+    for number, line in _lines():
         try:
-            row = json.loads(line)
-            context, candidates = row["context"], row["candidates"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f'stdin:{number}: needs "context" and "candidates" ({error})') from error
-        turns = (context,) if isinstance(context, str) else tuple(map(str, context))
-        print(
-            json.dumps({"scores": scorer.score([Context(turns)], [list(map(str, candidates))])[0].tolist()}), flush=True
-        )
+            row = parse_object(line)
+            context, candidates = _context(row), fields.texts(row, "candidates")
+        except ValueError as error:
+            raise place(STDIN, number, error) from error
+        _print({"scores": scorer.score([context], [candidates])[0].tolist()}, model)
