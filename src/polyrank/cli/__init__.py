@@ -3,9 +3,11 @@
 Nothing heavy is imported before a command runs, so ``polyrank --help`` answers at once.
 """
 
+import os
 import sys
 import traceback
-from typing import Annotated
+from contextlib import suppress
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -26,7 +28,8 @@ from polyrank.cli import (
     training,
 )
 from polyrank.cli.console import talk
-from polyrank.errors import PolyrankError
+from polyrank.durable import DISK_TROUBLE
+from polyrank.errors import PolyrankError, ResourceError, UsageError
 
 app = typer.Typer(
     name="polyrank",
@@ -77,7 +80,7 @@ app.add_typer(intents.intents_app, name="intents")
 def main() -> None:
     """Run the command line; every error is one line on stderr and an exit code of ``polyrank.errors``."""
     try:
-        app()
+        _run()
     except PolyrankError as error:
         _fail(str(error), error.exit_code)
     except SystemExit as leaving:
@@ -86,17 +89,46 @@ def main() -> None:
         raise
     except BrokenPipeError:
         # the reader of our output left, as `head` does; nothing is wrong
-        sys.stderr.close()
+        _drop_unwritten()
         raise SystemExit(0) from None
+    except OSError as error:
+        place, reason = error.filename or "the input or output", error.strerror or " ".join(str(error).split())
+        if error.errno in DISK_TROUBLE:
+            _fail(f"cannot use {place}: {reason}; free some space or mend the disk", ResourceError.exit_code)
+        _fail(f"cannot use {place}: {reason}; check the path and its permissions", UsageError.exit_code)
     except MemoryError:
-        _fail("out of memory; use smaller batches or text budgets", 5)
+        _fail("out of memory; use smaller batches or text budgets", ResourceError.exit_code)
     except Exception as error:
         where = "" if _settings["debug"] else "; run it again as: polyrank --debug ..."
         _fail(f"internal error, please report it: {type(error).__name__}: {error}{where}", 1)
 
 
-def _fail(message: str, code: int) -> None:
-    if _settings["debug"]:
-        traceback.print_exc()
-    talk(message if code in (130, 143) else f"error: {message}")
+def _run() -> None:
+    try:
+        app()
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # of which typer and rich make a failure
+            raise leaving.__context__ from None
+        if not leaving.code and sys.__stdout__ is not None:
+            sys.__stdout__.flush()  # while what goes wrong can still be told
+        raise
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    with suppress(
+        OSError, SystemExit
+    ):  # who no longer listens is told by the code alone; rich would leave with its own
+        if _settings["debug"]:
+            traceback.print_exc()
+        talk(message if code in (130, 143) else f"error: {message}")
+    _drop_unwritten()
     raise SystemExit(code) from None
+
+
+def _drop_unwritten() -> None:
+    """Drop what cannot be written: Python would try again as it leaves, and change the exit code."""
+    for stream in filter(None, (sys.__stdout__, sys.__stderr__)):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
