@@ -174,15 +174,26 @@ def rank(
     A line may have a "background" as well, as in data files.
     """
     from polyrank.backends import read_backend
-    from polyrank.data import fields
-    from polyrank.data.rows import parse_object, place
+    from polyrank.data.rows import place
     from polyrank.scorers import open_scorer
 
     scorer = open_scorer(model, device=device, backend=read_backend(backend))
     for number, line in _lines():
         try:
-            row = parse_object(line)
-            context, candidates = _context(row), fields.texts(row, "candidates")
+            context, candidates = _to_rank(line)
         except ValueError as error:
             raise place(STDIN, number, error) from error
         _print({"scores": scorer.score([context], [candidates])[0].tolist()}, model)
+
+
+def _to_rank(line: str) -> "tuple[Context, tuple[str, ...]]":
+    """A line as a context and candidates, by the rules of data files.
+
+    Raises:
+        ValueError: it is no JSON object, or a field is missing or holds something else.
+    """
+    from polyrank.data import fields
+    from polyrank.data.rows import parse_object
+
+    row = parse_object(line)
+    return _context(row), fields.texts(row, "candidates")

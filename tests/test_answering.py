@@ -1,0 +1,213 @@
+"""What the command line makes of lines of stdin, and how a command ends when its input or output fails it."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from polyrank.cli.answering import _asked, _print, _to_rank
+from polyrank.durable import new_folder, write_file
+from polyrank.errors import ArtifactError, UsageError
+from polyrank.index import write_index
+from polyrank.index.ann import read_kind
+from polyrank.records import Candidate, Context
+from polyrank.scorers import encoder_of_index, load_encoder
+
+
+def run(*arguments: str | Path, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+    command = [sys.executable, "-m", "polyrank", *map(str, arguments)]
+    return subprocess.run(command, input=stdin, capture_output=True, timeout=120)
+
+
+def said(found: "subprocess.CompletedProcess[bytes]") -> str:
+    """The one line on stderr."""
+    (line,) = found.stderr.decode().splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("line", "context"),
+    [
+        ("[laughs] hello", Context(("[laughs] hello",))),
+        ("{smiles} yes", Context(("{smiles} yes",))),
+        ('["a", "b"]', Context(("a", "b"))),
+        ('{"context": "hi"}', Context(("hi",))),
+        ('{"context": ["hi"], "background": ["i like tea", "me too"]}', Context(("hi",), ("i like tea", "me too"))),
+        ('{"context": [""], "background": null, "response": "x"}', Context(("",))),
+    ],
+)
+def test_a_line_is_text_turns_or_a_row(line: str, context: Context) -> None:
+    assert _asked(line) == context
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('["broken"', "broken JSON"),
+        ("[5]", "holds a number at position 0"),
+        ("[NaN]", "NaN is not JSON"),
+        ('["\\ud800"]', "lone surrogate"),
+        ('{"context": ["a"], "background": 5}', '"background" holds a number'),
+        ('{"background": ["a"]}', 'missing field "context"'),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_line_that_says_no_context_is_refused(line: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        _asked(line)
+
+
+def test_rank_reads_rows_as_evaluate_does() -> None:
+    rows = [
+        {"context": "tea", "candidates": "red tea"},
+        {"context": ["?"], "background": ["i like tea"], "candidates": ["coffee", "tea"]},
+        {"context": ["?"], "candidates": ["coffee", "tea"]},
+    ]
+    lines = "\n\n".join(map(json.dumps, rows)).encode()
+    found = run("rank", "bm25", stdin=b"\xef\xbb\xbf" + lines)
+    assert found.returncode == 0, found.stderr
+    one, informed, ignorant = (json.loads(line)["scores"] for line in found.stdout.splitlines())
+    assert len(one) == 1
+    assert informed[1] > informed[0] == ignorant[0] == ignorant[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"context": 5, "candidates": ["a"]}', '"context" holds a number'),
+        ('{"context": null, "candidates": ["a"]}', '"context" holds null'),
+        ('{"context": ["a"], "candidates": null}', '"candidates" holds null'),
+        ('{"context": ["a"], "candidates": [null, 3]}', "holds null at position 0"),
+        ('{"context": ["a"], "candidates": ["\\ud800"]}', "lone surrogate"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_a_line_that_cannot_be_ranked_is_refused(line: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        _to_rank(line)
+
+
+@pytest.mark.parametrize("line", [b'{"context": ["a"], "candidates": ["\xff"]}', b'{"context": ["a"]}'])
+def test_what_rank_cannot_read_is_placed(line: bytes) -> None:
+    found = run("rank", "bm25", stdin=b'{"context": "a", "candidates": ["b"]}\n' + line)
+    assert (found.returncode, said(found).startswith("error: stdin:2: ")) == (3, True), found.stderr
+    assert len(found.stdout.splitlines()) == 1
+
+
+def test_scores_that_are_not_finite_are_never_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ArtifactError, match="runs/model gave a score that is not finite"):
+        _print({"scores": [1.0, float("nan")]}, "runs/model")
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["info", "shipped:convert"], ["rank", "bm25"]])
+def test_who_stops_reading_ends_a_command_quietly(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "polyrank", *arguments]
+    reading, writing = os.pipe()
+    os.close(reading)
+    row = b'{"context": "a", "candidates": ["b"]}\n'
+    try:
+        found = subprocess.run(command, input=row, stdout=writing, stderr=subprocess.PIPE, timeout=120)
+    finally:
+        os.close(writing)
+    assert (found.returncode, found.stderr) == (0, b"")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a system without a disk that is always full")
+@pytest.mark.parametrize("arguments", [["--help"], ["info", "shipped:convert", "--json"], ["rank", "bm25"]])
+def test_a_full_disk_behind_stdout_is_said(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "polyrank", *arguments]
+    row = b'{"context": "a", "candidates": ["b"]}\n'
+    with Path("/dev/full").open("wb") as full:
+        found = subprocess.run(command, input=row, stdout=full, stderr=subprocess.PIPE, timeout=120)
+    assert (found.returncode, b"No space left" in found.stderr, found.stderr.count(b"\n")) == (5, True, 1)
+
+
+def test_files_that_cannot_be_used_are_the_callers_mistake(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("hello\tthere\n", "utf-8")
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text('{"context": ["a"], "candidates": ["b", "c"], "relevant": [0]}\n', "utf-8")
+    (tmp_path / "model" / "config.json").mkdir(parents=True)
+    for arguments, place in (
+        (["evaluate", "bm25", pairs, "--scores", tmp_path / "file" / "y"], tmp_path / "file" / "y"),
+        (["info", tmp_path / "model"], tmp_path / "model" / "config.json"),
+    ):
+        found = run(*arguments)
+        assert found.returncode == 2, found.stderr
+        assert f"error: cannot use {place}: " in found.stderr.decode()
+        assert "check the path and its permissions" in found.stderr.decode()
+
+
+def test_only_files_are_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        for name in ("pipe", "folder", "socket"):
+            before = (tmp_path / name).stat()
+            with pytest.raises(UsageError, match="no file that can be replaced"):
+                write_file(tmp_path / name, b"new")
+            assert os.path.samestat((tmp_path / name).stat(), before)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["folder", "pipe", "socket"]
+
+
+def test_who_may_read_is_up_to_the_umask_and_to_the_file_that_was_there(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from polyrank.durable import new_folder, write_file\n"
+        "os.umask(int(sys.argv[2], 8)); home = Path(sys.argv[1])\n"
+        "write_file(home / 'file', b'x'); write_file(home / 'link', b'x')\n"
+        "with new_folder(home / 'folder') as folder: (folder / 'part').write_bytes(b'x')\n"
+    )
+    for mask, modes in (("022", [0o644, 0o755]), ("027", [0o640, 0o750])):
+        home = tmp_path / mask
+        (home / "elsewhere").mkdir(parents=True)
+        (home / "link").symlink_to(home / "elsewhere" / "target")
+        subprocess.run([sys.executable, "-c", code, home, mask], check=True)
+        assert [(home / name).stat().st_mode & 0o777 for name in ("file", "folder")] == modes
+        assert (home / "link").is_symlink()
+        assert (home / "elsewhere" / "target").read_bytes() == b"x"
+        (home / "file").chmod(0o604)
+        (home / "folder").chmod(0o711)
+        write_file(home / "file", b"y")
+        with new_folder(home / "folder", replace=True) as folder:
+            (folder / "part").write_bytes(b"y")
+        assert [(home / name).stat().st_mode & 0o777 for name in ("file", "folder")] == [0o604, 0o711]
+        assert (home / "file").read_bytes() == (home / "folder" / "part").read_bytes() == b"y"
+
+
+def test_an_unknown_kind_of_index_is_refused_while_it_is_small(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'foo' is no kind of inner-product index; choose none, auto, flat"):
+        write_index(
+            tmp_path / "i", [Candidate("a", "x")], np.ones((1, 4), np.float32), fingerprint="f", model="m", ann="foo"
+        )
+    assert list(tmp_path.iterdir()) == []
+    assert [read_kind(name) for name in ("", "none", "auto", "ivfpq")] == ["", "", "auto", "ivfpq"]
+
+
+def test_models_that_cannot_be_indexed_are_the_callers_mistake() -> None:
+    with pytest.raises(UsageError, match="bm25 has no vectors and needs no index"):
+        load_encoder("bm25")
+    with pytest.raises(UsageError, match="nosuch is no model folder"):
+        load_encoder("nosuch")
+    with pytest.raises(UsageError, match="was built with here/model and is to be searched with nosuch, which is not"):
+        encoder_of_index("here/model", Path("nosuch"))
+    assert run("info", "nosuch").returncode == 2
+
+
+def test_files_of_ids_are_read_as_other_inputs_are(tmp_path: Path) -> None:
+    pool = [Candidate(name, f"text of {name}") for name in "abc"]
+    write_index(tmp_path / "i", pool, np.ones((3, 4), np.float32), fingerprint="f", model="m")
+    ids = tmp_path / "ids.txt"
+    ids.write_bytes(b"\xef\xbb\xbfa  \r\n\n b\t\n")
+    assert "removed 2, now 1" in said(run("index", "remove", tmp_path / "i", "--file", ids))
+    ids.write_bytes(b"\xff\n")
+    for file, problem in ((ids, "not UTF-8"), (tmp_path / "none", "no such file"), (tmp_path, "cannot be read")):
+        found = run("index", "remove", tmp_path / "i", "--file", file)
+        assert (found.returncode, problem in said(found)) == (3, True), found.stderr
+    found = run("index", "snapshot", tmp_path / "i", "-o", tmp_path / "i")
+    assert (found.returncode, said(found).endswith("choose another place for the snapshot")) == (2, True)
