@@ -40,6 +40,7 @@ def test_pairs_are_refused_as_lists_and_ranked_as_responses(tmp_path: Path) -> N
     assert "--pool responses" in refused.stderr
     found = json.loads(run("evaluate", "bm25", pairs, "--pool", "responses", "--k", "3,1", "--json").stdout)
     assert found["n_candidates"] == 4
+    assert (found["n_unanswerable"], found["n_left_out"]) == (0, 0)
     assert found["metrics"] == {"R@1": 1, "R@3": 1, "MRR": 1, "MAP": 1}
     assert [(row["from"], row["n_examples"], row["metrics"]["R@1"]) for row in found["by_turns"]] == [(1, 4, 1)]
 

@@ -80,7 +80,7 @@ def evaluate(
         ),
     )
     _say_what_is_missing(examples, result)
-    summary = _summary(result, ks)
+    summary = {**_summary(result, ks, json_), "n_left_out": len(examples) - len(result.records)}
     if scores is not None:
         ev.write_scores(scores, result, scorer=model, data=str(data))
         talk(f"wrote {scores}")
@@ -105,7 +105,7 @@ def compare(
         names = list(map(str, scores))
     rows = []
     for name, result in zip(names, found, strict=True):
-        row = {"name": name, **_summary(result, ks)}
+        row = {"name": name, **_summary(result, ks, json_)}
         if result is not found[0]:
             row["against"] = {"scores": str(scores[0]), **ev.paired_test(result, found[0])}
         rows.append(row)
@@ -128,7 +128,7 @@ def _ks(value: str | None) -> list[int] | None:
     return sorted({int(part) for part in parts})
 
 
-def _summary(result: "Evaluation", ks: "Sequence[int] | None") -> dict[str, object]:
+def _summary(result: "Evaluation", ks: "Sequence[int] | None", by_turns: bool) -> dict[str, object]:
     from polyrank import evaluation as ev
 
     if ks is None:
@@ -139,7 +139,7 @@ def _summary(result: "Evaluation", ks: "Sequence[int] | None") -> dict[str, obje
         if absent:
             shortest = min(record.placement.n_candidates for record in result.answerable)
             talk(f"{', '.join(absent)} left out: k must be below {shortest}, the fewest candidates of an example")
-    return {**summary, "by_turns": ev.breakdown(result)}
+    return {**summary, "by_turns": ev.breakdown(result)} if by_turns else summary
 
 
 def _say_what_is_missing(examples: "Sequence[Example]", result: "Evaluation") -> None:
