@@ -18,6 +18,7 @@ TOKENS=${TOKENS:-64} # of a context; half as many of a candidate
 WARM=${WARM:-1}
 EPOCHS=${EPOCHS:-1}
 LIMIT=${LIMIT:-200} # a Cross-encoder reads each of 100 candidates of each example anew
+MANY=${MANY:-1000} # for the Bi-encoders once more
 VALID=${VALID:-50}
 SETS=${SETS:-star ubuntu-irc}
 CHECKS=${CHECKS:-2} # validations per epoch
@@ -69,6 +70,12 @@ for set in $SETS; do
       [[ $part == test ]] && cp "$work/$model.$part.json" "$results/$model.json"
     done
     cp "${folder[$model]}/metrics.jsonl" "$results/$model.metrics.jsonl"
+  done
+  for model in bi "bi-$TAG"; do # which read each candidate once
+    against=()
+    [[ $model == bi ]] || against=(--against "$work/bi.many.scores.jsonl")
+    polyrank evaluate "${folder[$model]}/model" "$DATA/$set/test.jsonl.gz" --limit "$MANY" \
+      --scores "$work/$model.many.scores.jsonl" "${against[@]}" --json >"$results/$model-many.json"
   done
   if [[ -n $TEACHER ]]; then # one way, from a model that is trained already
     polyrank train runs/recipes/bi.toml "${later[@]}" "${alone[@]}" "${bi[@]}" --set train.method=distill \

@@ -129,6 +129,8 @@ def mutual() -> None:
         "cross-mutual": "Cross-encoder, mutual",
         "ensemble-mutual": "both, mutual, summed",
         "bi-distilled": "Bi-encoder, distilled from ConveRT",
+        "bi-many": "Bi-encoder, more examples",
+        "bi-mutual-many": "Bi-encoder, mutual, more examples",
     }
     sets = sorted(path.name for path in (RESULTS / "mutual").iterdir())
 

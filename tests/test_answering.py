@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from polyrank.cli.answering import _asked, _print, _to_rank
+from polyrank.cli.console import drawable
 from polyrank.durable import new_folder, write_file
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import write_index
@@ -211,3 +212,11 @@ def test_files_of_ids_are_read_as_other_inputs_are(tmp_path: Path) -> None:
         assert (found.returncode, problem in said(found)) == (3, True), found.stderr
     found = run("index", "snapshot", tmp_path / "i", "-o", tmp_path / "i")
     assert (found.returncode, said(found).endswith("choose another place for the snapshot")) == (2, True)
+
+
+@pytest.mark.parametrize("place", ["no/such/folder/p.png", "p.foo", "p"])
+def test_where_nothing_can_be_drawn_is_said_before_the_work(tmp_path: Path, place: str) -> None:
+    with pytest.raises(UsageError, match=r"ends? in \.png|there is no folder"):
+        drawable(tmp_path / place)
+    assert drawable(None) is None
+    assert drawable(tmp_path / "p.SVG") == tmp_path / "p.SVG"

@@ -4,21 +4,18 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyrank.cli.console import console, talk
+from polyrank.cli.console import STDIN, console, stdin_lines, talk
 from polyrank.errors import ArtifactError, DataError
 
 if TYPE_CHECKING:
     from polyrank.pipeline import Pipeline
     from polyrank.records import Context, Ranked
 
-STDIN = Path("stdin")
 MEANT_AS_JSON = re.compile(r'\[\s*"|\{\s*"')  # unlike the turn "[laughs] hello"
 
 
@@ -62,7 +59,7 @@ def respond(
     elif sys.stdin.isatty():
         _chat(pipeline, k)
     else:
-        for number, line in _lines():
+        for number, line in stdin_lines():
             try:
                 asked = _asked(line)
             except ValueError as error:
@@ -82,25 +79,6 @@ def _print(row: dict[str, Any], model: str) -> None:
         raise ArtifactError(
             f"{model} gave a score that is not finite; its weights are damaged or diverged in training, train it again"
         ) from error
-
-
-def _lines() -> Iterator[tuple[int, str]]:
-    """The lines of stdin that are not blank, with their numbers.
-
-    Raises:
-        DataError: a line is too long or not UTF-8.
-    """
-    from polyrank.data.rows import MAX_LINE_BYTES, place
-
-    for number, raw in enumerate(iter(partial(sys.stdin.buffer.readline, MAX_LINE_BYTES + 1), b""), 1):
-        if len(raw) > MAX_LINE_BYTES:
-            raise place(STDIN, number, f"the line is longer than {MAX_LINE_BYTES:,} bytes; split or shorten it")
-        try:
-            line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-        except UnicodeDecodeError as error:
-            raise place(STDIN, number, f"byte {error.start + 1} of the line is not UTF-8; send UTF-8") from error
-        if line:
-            yield number, line
 
 
 def _asked(line: str) -> "Context":
@@ -178,7 +156,7 @@ def rank(
     from polyrank.scorers import open_scorer
 
     scorer = open_scorer(model, device=device, backend=read_backend(backend))
-    for number, line in _lines():
+    for number, line in stdin_lines():
         try:
             context, candidates = _to_rank(line)
         except ValueError as error:

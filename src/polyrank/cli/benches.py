@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from polyrank.cli.console import console, talk
+from polyrank.cli.console import console, drawable, talk
 
 bench_app = typer.Typer(no_args_is_help=True, help="Measure speed on this machine, side by side.")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Plot = Annotated[Path | None, typer.Option(help="Draw it here (.png or .svg).")]
+Plot = Annotated[Path | None, typer.Option(help="Draw it here, as .png or .svg.", callback=drawable)]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; all by default.")]
 Texts = Annotated[Path | None, typer.Option(help="A file of replies; the shipped sample's by default.")]
 

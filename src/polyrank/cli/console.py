@@ -1,10 +1,19 @@
-"""Where the command line talks: stderr, through rich. rich is loaded when there is something to say."""
+"""Where the command line talks and listens: stderr, through rich, which is loaded when there is something to say; the
+lines of stdin; and where it draws."""
 
-from functools import cache
+import sys
+from collections.abc import Iterator
+from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+STDIN = Path("stdin")
+FIGURES = (".png", ".svg", ".pdf")
 
 
 @cache
@@ -18,3 +27,35 @@ def console() -> "Console":
 def talk(message: str) -> None:
     """A line on stderr, unwrapped and taken literally, as users' file names must be."""
     console().print(message, soft_wrap=True, markup=False)
+
+
+def stdin_lines() -> Iterator[tuple[int, str]]:
+    """The lines of stdin that are not blank, with their numbers.
+
+    Raises:
+        DataError: a line is too long or not UTF-8.
+    """
+    from polyrank.data.rows import MAX_LINE_BYTES, place
+
+    for number, raw in enumerate(iter(partial(sys.stdin.buffer.readline, MAX_LINE_BYTES + 1), b""), 1):
+        if len(raw) > MAX_LINE_BYTES:
+            raise place(STDIN, number, f"the line is longer than {MAX_LINE_BYTES:,} bytes; split or shorten it")
+        try:
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
+        except UnicodeDecodeError as error:
+            raise place(STDIN, number, f"byte {error.start + 1} of the line is not UTF-8; send UTF-8") from error
+        if line:
+            yield number, line
+
+
+def drawable(path: Path | None) -> Path | None:
+    """Where a figure is to be drawn, looked at before the work is done.
+
+    Raises:
+        UsageError: its ending is unknown, or its folder is not there.
+    """
+    if path is not None and path.suffix.lower() not in FIGURES:
+        raise UsageError(f"{path} names no kind of figure; let it end in {', '.join(FIGURES)}")
+    if path is not None and not path.parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent} for {path.name}; make it first")
+    return path

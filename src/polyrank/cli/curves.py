@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import talk
+from polyrank.cli.console import drawable, talk
 
 
 def curves(
     runs: Annotated[list[Path], typer.Argument(help="Output folders of trainings, or their metrics.jsonl files.")],
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Draw here (.png or .svg).")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Draw here, as .png or .svg.", callback=drawable)
+    ] = None,
     figure: Annotated[str, typer.Option(help="R@1, MRR or loss.")] = "R@1",
     json_: Annotated[bool, typer.Option("--json", help="Print the points as JSON.")] = False,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyrank.cli.console import console, talk
+from polyrank.cli.console import console, drawable, talk
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,7 +93,9 @@ def compare(
     scores: Annotated[list[Path], typer.Argument(help="Scores files of `evaluate --scores`.")],
     k: Ks = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw R@1 by context length here (.png or .svg).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw R@1 by context length (.png, .svg).", callback=drawable)
+    ] = None,
 ) -> None:
     """Tables made again from scores files, each tested against the first. Needs no model."""
     from polyrank import evaluation as ev

@@ -23,6 +23,8 @@ def export(
     """A model for another runtime. Refused where its vectors or scores differ from fp32."""
     from polyrank import backends
 
+    if not model.exists():
+        raise UsageError(f"there is no model folder {model}; give one that training wrote")
     if to == "sentence-transformers":
         if output is None or check:
             raise UsageError("sentence-transformers needs a folder to make and has no --check; give it with -o FOLDER")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from polyrank.cli.console import talk
+from polyrank.cli.console import drawable, stdin_lines, talk
 from polyrank.cli.progress import WorkDisplay, numbers
 
 intents_app = typer.Typer(no_args_is_help=True, help="Classify utterances on the vectors of an encoder.")
@@ -39,7 +39,9 @@ def intents_train(
         float | None, typer.Option(min=0, max=1, help="Without out-of-scope data: share of answers to be right.")
     ] = None,
     cache: Annotated[Path | None, typer.Option(help="Keep encodings in this folder for other runs.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the confusion matrix here (.png or .svg).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the confusion matrix (.png, .svg).", callback=drawable)
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier classifier.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
@@ -155,6 +157,5 @@ def intents_predict(
         return
     if sys.stdin.isatty():
         talk("Type an utterance. Ctrl-D leaves.")
-    for line in sys.stdin:
-        if line.strip():
-            answer(line.strip())
+    for _, line in stdin_lines():
+        answer(line)

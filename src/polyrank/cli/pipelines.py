@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import console, talk
+from polyrank.cli.console import console, drawable, talk
 from polyrank.errors import ConfigError
 
 pipeline_app = typer.Typer(no_args_is_help=True, help="Put retriever, re-ranker and threshold together.")
@@ -14,7 +14,7 @@ pipeline_app = typer.Typer(no_args_is_help=True, help="Put retriever, re-ranker 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Use the first N examples only.")]
 NoAnswer = Annotated[float, typer.Option(min=0, max=1, help="Hide the right answer of this share of the examples.")]
-Plot = Annotated[Path | None, typer.Option(help="Draw precision against coverage here (.png or .svg).")]
+Plot = Annotated[Path | None, typer.Option(help="Draw precision against coverage (.png, .svg).", callback=drawable)]
 
 
 @pipeline_app.command("create")
