@@ -43,7 +43,7 @@ def polyrank(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 
     def run(*arguments: str | Path, stdin: str = "") -> str:
         monkeypatch.setattr(sys, "argv", ["polyrank", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), "utf-8"))
         capsys.readouterr()
         try:
             main()

@@ -44,7 +44,7 @@ def test_quickstart_beats_what_it_starts_from(tmp_path: Path) -> None:
         find_backbone("embedded")
     except MissingExtraError:
         pytest.skip("the embedded extra is not installed")
-    result = quickstart(tmp_path / "q", epochs=1)
+    result = quickstart(tmp_path / "q", max_steps=16)
     by_name = {summary["name"]: summary["metrics"]["MRR"] for summary in result.summaries}
     assert by_name["tuned Poly-encoder"] > by_name["untuned backbone"]
     assert by_name["tuned Poly-encoder"] > by_name["BM25"]

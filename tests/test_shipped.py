@@ -117,7 +117,7 @@ def test_a_start_that_is_none_is_named(tmp_path: Path, content: str | None) -> N
 
 @pytest.mark.slow
 def test_the_quickstart_needs_no_extra(tmp_path: Path) -> None:
-    result = quickstart(tmp_path / "q", start=CONVERT, epochs=2)
+    result = quickstart(tmp_path / "q", start=CONVERT, max_steps=36)
     by_name = {summary["name"]: summary["metrics"]["MRR"] for summary in result.summaries}
     assert by_name["tuned ConveRT"] > 1.5 * by_name["ConveRT as shipped"]
     assert 'init_from = "shipped:convert"' in result.next_steps

@@ -75,7 +75,7 @@ def quickstart(
     *,
     start: Start | None = None,
     overwrite: bool = False,
-    epochs: int | None = None,
+    max_steps: int | None = None,
     report: Callable[[int, dict[str, Any]], None] = lambda seed, record: None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Quickstart:
@@ -85,7 +85,7 @@ def quickstart(
         output: folder for run and index.
         start: the embedded backbone makes a Poly-encoder; the shipped ConveRT stays one. None: the first, if installed.
         overwrite: replace an earlier quickstart there.
-        epochs: of training; None: 2 for the Poly-encoder, 10 for the ConveRT, whose steps are cheap.
+        max_steps: of training; None: as many as 2 epochs have, or for the ConveRT, whose steps are cheap, 10.
         report: takes training records.
         say: takes lines for the user.
     """
@@ -102,7 +102,7 @@ def quickstart(
         data = DataConfig(
             train=str(sample / "train.jsonl"), valid=str(sample / "valid.jsonl"), speaker="agent", kind="dialogues"
         )
-        recipe = (_poly if start == "embedded" else _convert)(data, str(output / "run"), epochs)
+        recipe = (_poly if start == "embedded" else _convert)(data, str(output / "run"), max_steps)
         model = train(recipe, overwrite=overwrite, report=report, say=say)[0].model
         test = read_examples(sample / "test.jsonl").examples
         replies = read_pool(sample / "replies.jsonl")
@@ -131,19 +131,26 @@ def _best_start(say: Callable[[str], None]) -> Start:
     return "embedded"
 
 
-def _poly(data: DataConfig, output: str, epochs: int | None) -> Recipe:
+def _poly(data: DataConfig, output: str, max_steps: int | None) -> Recipe:
     return Recipe(
         model=PolyConfig(n_codes=16, shared_towers=True),
         text=POLICY,
         data=data,
         train=TrainConfig(
-            epochs=epochs or 2, batch_size=32, lr=2e-4, new_lr=2e-3, warmup_steps=10, schedule="linear", dropout=0.0
+            epochs=2,
+            max_steps=max_steps,
+            batch_size=32,
+            lr=2e-4,
+            new_lr=2e-3,
+            warmup_steps=10,
+            schedule="linear",
+            dropout=0.0,
         ),
         output=output,
     )
 
 
-def _convert(data: DataConfig, output: str, epochs: int | None) -> Recipe:
+def _convert(data: DataConfig, output: str, max_steps: int | None) -> Recipe:
     shipped = load_model(model_folder("shipped:convert"))
     settings = tomllib.loads(TABLES["shipped:convert"])["train"]
     return recipe_from_dict(
@@ -151,7 +158,7 @@ def _convert(data: DataConfig, output: str, epochs: int | None) -> Recipe:
             "model": model_to_dict(shipped.config),
             "text": asdict(shipped.texts.policy),
             "data": asdict(data),
-            "train": {**settings, "epochs": epochs or settings["epochs"]},
+            "train": {**settings, "max_steps": max_steps},
             "output": output,
         }
     )
