@@ -143,7 +143,7 @@ class _Without:
     def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
         """The best ``k`` of what is left."""
         gone = [e for e, hidden in zip(self.examples, self.hidden, strict=True) if hidden]
-        most = max((len(e.relevant_ids) or len(e.relevant) for e in gone), default=0)
+        most = max((len(e.relevant_ids) + len(e.relevant) for e in gone), default=0)
         found = self.retriever.respond(contexts, k + most)
         return [
             [reply for reply in ranked if not (hidden and is_right(example, reply))][:k]

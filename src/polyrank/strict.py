@@ -22,6 +22,10 @@ class Limits:
         least: not below this.
         most: not above this.
         above: not this either, nor below.
+
+    >>> Limits(least=0, most=1).check(1.5, "share")
+    Traceback (most recent call last):
+    polyrank.errors.ConfigError: share = 1.5 is outside 0 to 1; choose a value between
     """
 
     least: float = -math.inf

@@ -115,9 +115,8 @@ def _run() -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    with suppress(
-        OSError, SystemExit
-    ):  # who no longer listens is told by the code alone; rich would leave with its own
+    # who no longer listens is told by the code alone; rich would leave with its own
+    with suppress(OSError, SystemExit):
         if _settings["debug"]:
             traceback.print_exc()
         talk(message if code in (130, 143) else f"error: {message}")

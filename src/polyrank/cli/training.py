@@ -91,7 +91,8 @@ class TrainingDisplay:
         network = record.get("network", "")
         if "valid" in record:
             figures = record["valid"]
-            self.valid[network] = f"{network} valid loss {figures['loss']:.3f} R@1 {figures['R@1']:.3f}".lstrip()
+            loss = "not finite" if figures["loss"] is None else f"{figures['loss']:.3f}"
+            self.valid[network] = f"{network} valid loss {loss} R@1 {figures['R@1']:.3f}".lstrip()
             if not console().is_terminal:
                 talk(f"seed {seed} step {record['step']}: {self.valid[network]}")
             return

@@ -60,8 +60,9 @@ def _checks(file: Path) -> list[Check]:
         try:
             record = json.loads(line)
             if "valid" in record:
-                found.append(Check(record["step"], record.get("epoch"), record["valid"]))
-        except (ValueError, KeyError, TypeError) as error:
+                finite = {name: value for name, value in record["valid"].items() if value is not None}
+                found.append(Check(record["step"], record.get("epoch"), finite))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{file}:{number}: no record of a training ({error}); remove the line") from error
     return found
 

@@ -171,6 +171,12 @@ def fit_scale_again(
         config: resolved.
         settings: as they were before they were resolved.
         sample: some candidate texts, of which at least one is not empty.
+
+    Returns:
+        ``config`` with the scale that fits now; as it was where ``settings`` give one.
+
+    Raises:
+        ConfigError: there is no text to fit on.
     """
     if settings.output_scale is not None:
         return config

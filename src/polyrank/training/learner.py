@@ -111,7 +111,7 @@ class Trainee:
             self.schedule.observe(figures["loss"])
             shown = {name: value if math.isfinite(value) else None for name, value in figures.items()}
             self.write({"step": step, "epoch": round(epoch, 4), "valid": shown})
-        better = finite and (not figures or figures["R@1"] > self.best.get("R@1", -1.0))
+        better = finite and figures["R@1"] > self.best.get("R@1", -1.0) if figures else self.n_bad == 0
         self.n_stale = 0 if better else self.n_stale + 1
         if better:
             self.best, self.best_step = figures, step

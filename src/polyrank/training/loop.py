@@ -174,21 +174,21 @@ def fit_together(
             counts = {"n_steps": n_steps, "n_examples": n_examples, "seconds": round(time.monotonic() - started, 3)}
             for trainee, record in zip(trainees, records, strict=True):
                 trainee.write({**record, **counts})
-                if trainee.n_bad > settings.max_bad_steps or (trainee.n_bad and done == n_steps):
+                if trainee.n_bad > settings.max_bad_steps:
                     raise _diverged(trainee.n_bad, settings.max_bad_steps, folder, checkpoint.exists())
-            if any(trainee.n_bad for trainee in trainees):
-                pass  # what is kept is from before
-            elif done in checks:
+            if done in checks:
                 for trainee in trainees:
                     trainee.check(done, done / steps_per_epoch)
-                save()
-            elif settings.checkpoint_steps and done % settings.checkpoint_steps == 0:
+            due = done in checks or (settings.checkpoint_steps and done % settings.checkpoint_steps == 0)
+            if due and not any(trainee.n_bad for trainee in trainees):  # else the last good one stays
                 save()
             if request.signal_number is not None:
                 save()
                 raise InterruptedTraining(request.signal_number, str(folder))
     if not all(trainee.best_step for trainee in trainees):
-        raise DivergedError(f"no validation loss was finite, so no model is kept in {folder}; lower train.lr")
+        raise DivergedError(
+            f"no loss was finite when a model was to be kept, so there is none in {folder}; lower train.lr"
+        )
     seconds = time.monotonic() - started
     return [FitResult(done, n_examples, trainee.best, trainee.best_step, seconds) for trainee in trainees]
 
@@ -217,5 +217,6 @@ def _update(
 
 def _diverged(n_bad: int, limit: int, folder: Path, saved: bool) -> DivergedError:
     kept = f"the checkpoint in {folder} is from before" if saved else "nothing was saved yet"
-    ended = f"steps in a row (train.max_bad_steps = {limit})" if n_bad > limit else "steps, to the end of training"
-    return DivergedError(f"the loss was not finite for {n_bad} {ended}; {kept}; lower train.lr")
+    return DivergedError(
+        f"the loss was not finite for {n_bad} steps in a row (train.max_bad_steps = {limit}); {kept}; lower train.lr"
+    )

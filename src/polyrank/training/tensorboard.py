@@ -28,6 +28,8 @@ class TensorBoard:
         curves = {f"valid/{name}": value for name, value in record.get("valid", {}).items()}
         curves |= {f"train/{name}": record[name] for name in ("loss", "lr") if record.get(name) is not None}
         for name, value in curves.items():
+            if value is None:  # it was not finite
+                continue
             self._writer.add_scalar(name, value, record["step"])
 
     def close(self) -> None:
