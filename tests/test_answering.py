@@ -18,16 +18,12 @@ from polyrank.index import write_index
 from polyrank.index.ann import read_kind
 from polyrank.records import Candidate, Context
 from polyrank.scorers import encoder_of_index, load_encoder
+from processes import run
 
 
-def run(*arguments: str | Path, stdin: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
-    command = [sys.executable, "-m", "polyrank", *map(str, arguments)]
-    return subprocess.run(command, input=stdin, capture_output=True, timeout=120)
-
-
-def said(found: "subprocess.CompletedProcess[bytes]") -> str:
+def said(found: "subprocess.CompletedProcess[str]") -> str:
     """The one line on stderr."""
-    (line,) = found.stderr.decode().splitlines()
+    (line,) = found.stderr.splitlines()
     return line
 
 
@@ -140,8 +136,8 @@ def test_files_that_cannot_be_used_are_the_callers_mistake(tmp_path: Path) -> No
     ):
         found = run(*arguments)
         assert found.returncode == 2, found.stderr
-        assert f"error: cannot use {place}: " in found.stderr.decode()
-        assert "check the path and its permissions" in found.stderr.decode()
+        assert f"error: cannot use {place}: " in found.stderr
+        assert "check the path and its permissions" in found.stderr
 
 
 def test_only_files_are_replaced(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """Speed tables have the promised form, and what they time is right. Small sizes: no speed is asserted."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +10,13 @@ import pytest
 from numpy.typing import NDArray
 
 from polyrank.records import Candidate, Context, Example
+from processes import run
 
 TEXTS = [f"please restart the router number {i} and call again" for i in range(120)]
 
 
 def bench(*arguments: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "polyrank", "bench", *arguments, "--json"]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    found = run("bench", *arguments, "--json")
     assert found.returncode == 0, found.stderr
     table: dict[str, Any] = json.loads(found.stdout)
     assert {"cpu", "cores", "threads", "versions"} <= set(table["machine"])

@@ -18,17 +18,7 @@ from polyrank.errors import ArtifactError
 from polyrank.pipeline import open_pipeline
 from polyrank.records import Context
 from polyrank.training import train
-
-
-def run(*arguments: str | Path, stdin: str = "", cwd: Path | None = None) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "polyrank", *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=cwd,
-    )
+from processes import run
 
 
 @pytest.fixture(scope="module")

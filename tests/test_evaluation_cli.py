@@ -1,12 +1,12 @@
 """`evaluate` and `compare` from the command line, with a lexical scorer: what is measured, left out, and refused."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from processes import run
 
 WORDS = ("router", "bill", "parcel", "password")
 PAIRS = [{"id": word, "context": [f"about my {word}"], "response": f"the {word} is fine"} for word in WORDS]
@@ -19,12 +19,6 @@ LISTS = [
     }
     for word in WORDS
 ]
-
-
-def run(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "polyrank", *map(str, arguments)], capture_output=True, text=True, timeout=120
-    )
 
 
 def written(path: Path, rows: list[dict[str, Any]]) -> Path:

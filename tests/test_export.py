@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from polyrank.inference import CrossScorer, EncoderScorer, load_scorer
 from polyrank.models import new_model
 from polyrank.records import Context
 from polyrank.scorers import load_encoder, open_scorer
+from processes import run
 
 POLICY = TextPolicy(max_context_tokens=48, max_candidate_tokens=16)
 CONTEXTS = [
@@ -221,8 +221,7 @@ def test_sentence_transformers_has_no_form_for_others(
 
 
 def test_the_commands(cross: Path) -> None:
-    command = [sys.executable, "-m", "polyrank", "export", str(cross), "--to", "onnx", "--check"]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    found = run("export", cross, "--to", "onnx", "--check")
     assert (found.returncode, "worst cosine to fp32" in found.stderr) == (0, True), found.stderr
     query = json.dumps({"context": ["hi"], "candidates": CANDIDATES})
     answer = CliRunner().invoke(app, ["rank", str(cross), "--backend", "onnx"], input=query)

@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from polyrank.data import IMPORTERS, import_examples, import_pool, read_examples
 from polyrank.data.listed import listed_rows
 from polyrank.errors import DataError, UsageError
 from polyrank.records import Candidate, Example
+from processes import run
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
@@ -181,19 +180,19 @@ def test_dstc7_pool(tmp_path: Path) -> None:
 
 
 def test_dstc7_is_completed_from_the_command_line(tmp_path: Path) -> None:
-    def run(*arguments: str | Path) -> str:
-        command = [sys.executable, "-m", "polyrank", "import", *map(str, arguments)]
-        found = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    def imported(*arguments: str | Path) -> str:
+        found = run("import", *arguments)
         return f"{found.returncode} {found.stderr}"
 
     source = written(tmp_path / "x.json", json.dumps([item(1, OPTIONS, None), {}, item(2, OPTIONS, None)]))
     answers, published = written(tmp_path / "answers.tsv", "1\tB\t"), written(tmp_path / "pool.tsv", "A\ta", "B\tb")
     out, pool = tmp_path / "out.jsonl", tmp_path / "pool.jsonl"
-    assert "1 bad row left out" in run("dstc7-pool", source, "--answers", answers, "--skip-bad", "-o", out)
-    assert "0 " in run("dstc7-candidates", published, "-o", pool)[:2]
+    assert "1 bad row left out" in imported("dstc7-pool", source, "--answers", answers, "--skip-bad", "-o", out)
+    assert "0 " in imported("dstc7-candidates", published, "-o", pool)[:2]
     assert [e.relevant_ids for e in read_examples(out, pool=pool).examples] == [("B",), ()]
-    assert run("pairs", source, "--answers", answers, "-o", out).startswith("2 error: --answers goes with dstc7")
-    assert run("dstc7-candidates", published, "--skip-bad", "-o", out).startswith("2 error: --skip-bad does not go")
+    assert imported("pairs", source, "--answers", answers, "-o", out).startswith("2 error: --answers goes with dstc7")
+    said = imported("dstc7-candidates", published, "--skip-bad", "-o", out)
+    assert said.startswith("2 error: --skip-bad does not go")
 
 
 def test_bad_dstc7_item_is_named_by_its_line(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """Intents: readers of the published formats, few-shot parts, the network, the threshold, the folder, the commands."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,6 +46,7 @@ from polyrank.intents.network import Encoded
 from polyrank.intents.plots import shown_intents
 from polyrank.models import new_model
 from polyrank.records import Context
+from processes import run
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 TEXTS = {
@@ -519,22 +518,13 @@ def test_the_folder_refuses_another_encoder_and_damage(bi: Encoder, models: dict
 # the commands
 
 
-def command(*arguments: str | Path, stdin: str = "") -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "polyrank", "intents", *map(str, arguments)],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-
 def test_the_commands(models: dict[str, Path], tmp_path: Path) -> None:
     rows = [{"text": u.text, "intent": u.intent or "none"} for u in (*utterances(), *outside())]
     for name in ("train", "test"):
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     grid = ("--hidden", "16", "--dropout", "0.1", "--lr", "0.3", "--out-of-scope", "none")
-    made = command(
+    made = run(
+        "intents",
         "train", tmp_path / "train.jsonl", "--test", tmp_path / "test.jsonl", "--encoder", models["convert"],
         "-o", tmp_path / "c", *grid, "--seeds", "1,2", "--plot", tmp_path / "plot.svg", "--json",
     )  # fmt: skip
@@ -558,7 +548,7 @@ def test_the_commands(models: dict[str, Path], tmp_path: Path) -> None:
 
 def test_bad_input_leaves_with_3(tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text("text,intent\nhi\n")
-    bad = command("train", tmp_path / "bad.csv", "-o", tmp_path / "c")
+    bad = run("intents", "train", tmp_path / "bad.csv", "-o", tmp_path / "c")
     assert bad.returncode == 3
     assert "bad.csv:2: 1 cells" in bad.stderr
     assert not (tmp_path / "c").exists()

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +30,7 @@ from polyrank.response_map import (
 from polyrank.response_map.fitting import _first_scale, _fit_one
 from polyrank.retrieval import Retriever, build_index
 from polyrank.scorers import load_encoder, open_scorer
+from processes import run
 
 WORDS = ["wifi", "router", "light", "bill", "red", "green", "thanks", "hello"]
 REPLIES = [f"{word} please" for word in WORDS]
@@ -235,11 +234,7 @@ def test_what_cannot_be_is_said(models: dict[str, Path]) -> None:
 def test_the_command_makes_what_evaluate_takes(models: dict[str, Path], task: dict[str, Path], tmp_path: Path) -> None:
     place = tmp_path / "map"
     options = ("--lr", "1e-2", "--l2", "1e-3", "--batch-size", "16", "--json")
-    made = subprocess.run(
-        [sys.executable, "-m", "polyrank", "map", task["train"], "--valid", task["valid"], "-o", place, "--encoder",
-         models["bi"], *options],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    made = run("map", task["train"], "--valid", task["valid"], "-o", place, "--encoder", models["bi"], *options)
     assert made.returncode == 0, made.stderr
     figures = json.loads(made.stdout)
     assert figures["map"] >= figures["similarity"]

@@ -4,8 +4,8 @@ import dataclasses
 import json
 import signal
 import sqlite3
-import subprocess
-import sys
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from polyrank.records import Context, Example
 from polyrank.training import DistillStep, Imitation, ListwiseStep, MutualStep, RandomNegatives, train
 from polyrank.training.steps import listwise_loss
 from polyrank.training.teacher import RememberedScores
+from processes import start
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 CPU = torch.device("cpu")
@@ -290,15 +291,10 @@ def test_any_two_kinds(tiny_backbone: Path, task: dict[str, Path], tmp_path: Pat
         assert np.isfinite(scores).all()
 
 
-CHILD = """
-import json, sys, torch
-torch.set_num_threads(1)
-from polyrank.config import recipe_from_dict
-from polyrank.training import train
-def report(seed, record):
-    print(record["step"], record["network"], flush=True)
-train(recipe_from_dict(json.loads(sys.argv[1])), resume=True, report=report)
-"""
+def train_aloud(plan: Recipe, said: Connection) -> None:
+    """Train in a process of its own and tell each step of each network."""
+    torch.set_num_threads(1)
+    train(plan, resume=True, report=lambda seed, row: said.send((row["step"], row["network"])))
 
 
 def test_killed_and_resumed_equals_uninterrupted(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
@@ -312,16 +308,14 @@ def test_killed_and_resumed_equals_uninterrupted(tiny_backbone: Path, task: dict
     torch.set_num_threads(1)
     try:
         train(plan("whole"))
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, json.dumps(recipe_to_dict(plan("killed")))], stdout=subprocess.PIPE, text=True
-        )
-        assert child.stdout is not None
-        for line in child.stdout:
-            if line.split() == ["7", "retriever"]:  # in the middle of a step and of an epoch
-                child.kill()
-                break
-        child.communicate(timeout=60)
-        assert child.returncode == -signal.SIGKILL
+        hears, says = Pipe(duplex=False)
+        child = start(train_aloud, plan("killed"), says)
+        says.close()
+        while hears.recv() != (7, "retriever"):  # in the middle of a step and of an epoch
+            pass
+        child.kill()
+        child.join(60)
+        assert child.exitcode == -signal.SIGKILL
         mined = tmp_path / "killed" / "mined-1.npy"
         kept = mined.read_bytes()
         mined.unlink()

@@ -22,6 +22,7 @@ from polyrank.index import KnownVectors, Writer, open_index, verify_index, write
 from polyrank.index.lock import LOCK, acknowledged
 from polyrank.index.store import FILE
 from polyrank.records import Candidate
+from processes import run
 
 D = 4
 
@@ -311,28 +312,24 @@ def test_a_snapshot_is_of_one_moment(tmp_path: Path) -> None:
 
 
 def test_the_command_line_names_the_holder_and_the_damage(tmp_path: Path) -> None:
-    def polyrank(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "polyrank", *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
     path = made(tmp_path / "i", "abc")
     with python("w = Writer(sys.argv[1]); print('locked', flush=True); sys.stdin.read()", path) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "locked\n"
-        done = polyrank("index", "remove", path, "a")
+        done = run("index", "remove", path, "a")
         assert done.returncode == 6
         assert f"is being written to by process {child.pid}; wait" in done.stderr
         assert len(done.stderr.splitlines()) == 1
-        done = polyrank("index", "info", path)  # readers do not care
+        done = run("index", "info", path)  # readers do not care
         assert (done.returncode, '"n": 3' in done.stdout) == (0, True)
         child.kill()
         child.communicate()
-    assert polyrank("index", "remove", path, "a").returncode == 0
+    assert run("index", "remove", path, "a").returncode == 0
     assert ids(path) == "bc"
     data = (path / FILE).read_bytes()
     at = data.index(b"text of c")
     (path / FILE).write_bytes(data[:at] + b"T" + data[at + 1 :])
-    done = polyrank("index", "verify", path)
+    done = run("index", "verify", path)
     assert done.returncode == 4
     assert "candidate row 3: its SHA-256 does not match; restore the index from a snapshot or" in done.stderr
     assert str(path / FILE) in done.stderr

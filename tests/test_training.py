@@ -2,12 +2,15 @@
 
 import dataclasses
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,7 @@ from polyrank.training import InBatchStep, ListwiseStep, RandomNegatives, train
 from polyrank.training.loop import check_steps
 from polyrank.training.network import validation_figures
 from polyrank.training.optimizer import make_optimizer
+from processes import start
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 CPU = torch.device("cpu")
@@ -100,24 +104,10 @@ def test_two_runs_are_bit_equal_and_seeds_differ(tiny_backbone: Path, task: dict
     assert weights(tmp_path / "seeds" / "seed-2") != weights(tmp_path / "a")
 
 
-CHILD = """
-import json, sys, torch
-torch.set_num_threads(1)
-from polyrank.config import recipe_from_dict
-from polyrank.training import train
-train(recipe_from_dict(json.loads(sys.argv[1])), resume=True, report=lambda seed, r: print(r["step"], flush=True))
-"""
-
-
-def start(plan: Recipe) -> "subprocess.Popen[str]":
-    from polyrank.config import recipe_to_dict
-
-    return subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(CHILD), json.dumps(recipe_to_dict(plan))],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def train_aloud(plan: Recipe, said: Connection) -> None:
+    """Train in a process of its own and tell each step."""
+    torch.set_num_threads(1)
+    train(plan, resume=True, report=lambda seed, row: said.send(row["step"]))
 
 
 def test_killed_and_resumed_equals_uninterrupted(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
@@ -126,22 +116,23 @@ def test_killed_and_resumed_equals_uninterrupted(tiny_backbone: Path, task: dict
             task, tiny_backbone, tmp_path / name, checkpoint_steps=2, schedule="plateau", dropout=0.1, epochs=3
         )
 
-    whole = start(plan("whole"))
-    _, complaints = whole.communicate(timeout=120)
-    assert whole.returncode == 0, complaints
+    def run(name: str, kill_at: float) -> int | None:
+        """The exit code of a training that is killed when it tells of this step, or later."""
+        hears, says = Pipe(duplex=False)
+        child = start(train_aloud, plan(name), says)
+        says.close()
+        with suppress(EOFError):
+            while hears.recv() < kill_at:
+                pass
+            child.kill()
+        child.join(120)
+        return child.exitcode
+
+    assert run("whole", math.inf) == 0
     for kill_at in (1, 9, 20):
-        child = start(plan("killed"))
-        assert child.stdout is not None
-        for line in child.stdout:
-            if int(line) >= kill_at:
-                child.kill()
-                break
-        child.communicate(timeout=60)
-        assert child.returncode == -signal.SIGKILL
+        assert run("killed", kill_at) == -signal.SIGKILL
         assert not (tmp_path / "killed" / "result.json").exists()
-    last = start(plan("killed"))
-    _, complaints = last.communicate(timeout=120)
-    assert last.returncode == 0, complaints
+    assert run("killed", math.inf) == 0
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
     assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
 
