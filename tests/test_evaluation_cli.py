@@ -29,7 +29,7 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 def test_pairs_are_refused_as_lists_and_ranked_as_responses(tmp_path: Path) -> None:
     pairs = written(tmp_path / "pairs.jsonl", PAIRS)
-    refused = run("evaluate", "bm25", pairs)
+    refused = run("evaluate", tmp_path / "no-such-model", pairs)  # whatever the model is, which is not opened
     assert refused.returncode == 3
     assert "--pool responses" in refused.stderr
     found = json.loads(run("evaluate", "bm25", pairs, "--pool", "responses", "--k", "3,1", "--json").stdout)
@@ -42,14 +42,15 @@ def test_pairs_are_refused_as_lists_and_ranked_as_responses(tmp_path: Path) -> N
 def test_what_is_left_out_is_said(tmp_path: Path) -> None:
     absent = {"id": "n", "context": ["x"], "candidates": ["a", "b", "c", "d"], "relevant": []}
     short = {"id": "s", "context": ["about my bill"], "candidates": ["the bill is fine"], "relevant": 0}
-    found = run("evaluate", "bm25", written(tmp_path / "x.jsonl", [*LISTS, short, absent]), "--k", "3,100")
-    assert "1 of 6 examples left out" in found.stderr, found.stderr
+    right = {"id": "r", "context": ["hi"], "candidates": ["hello", "hi", "hi"], "relevant": [0, 1]}
+    found = run("evaluate", "bm25", written(tmp_path / "x.jsonl", [*LISTS, short, right, absent]), "--k", "3,100")
+    assert "2 of 7 examples left out" in found.stderr, found.stderr
     assert "R@100 left out: k must be below 4" in found.stderr
     assert "bm25: 1 of 5 examples have no right answer" in found.stdout
     assert "R@3" in found.stdout
     pool = written(tmp_path / "pool.jsonl", [{"text": "the bill is fine"}, {"text": "the password is fine"}])
     found = run("evaluate", "bm25", tmp_path / "x.jsonl", "--pool", pool)
-    assert "2 of 6 examples cannot be answered" in found.stderr, found.stderr
+    assert "3 of 7 examples cannot be answered" in found.stderr, found.stderr
 
 
 @pytest.mark.parametrize("value", ["0", "1,x", "", "-1"])

@@ -61,7 +61,8 @@ def evaluate(
         examples, candidates = ev.against_responses(examples)
     elif pool is not None:
         candidates = read_pool(pool)
-    examples = examples[:limit]
+    asked = examples[:limit]
+    examples = ev.rankable(asked, candidates)  # what cannot be ranked is refused before a model is read
     scorer = open_ranker(
         model,
         examples,
@@ -79,8 +80,8 @@ def evaluate(
             batches, "scoring", console=console(), disable=not console().is_terminal, transient=True
         ),
     )
-    _say_what_is_missing(examples, result)
-    summary = {**_summary(result, ks, json_), "n_left_out": len(examples) - len(result.records)}
+    _say_what_is_missing(asked, result)
+    summary = {**_summary(result, ks, json_), "n_left_out": len(asked) - len(examples)}
     if scores is not None:
         ev.write_scores(scores, result, scorer=model, data=str(data))
         talk(f"wrote {scores}")
@@ -148,7 +149,7 @@ def _say_what_is_missing(examples: "Sequence[Example]", result: "Evaluation") ->
     """What was not ranked, and what could not be: neither is in the figures."""
     n_left_out = len(examples) - len(result.records)
     if n_left_out:
-        talk(f"{n_left_out} of {len(examples)} examples left out: fewer than 2 candidates cannot be ranked")
+        talk(f"{n_left_out} of {len(examples)} examples left out: they have fewer than 2 candidates, or no wrong one")
         return
     n_absent = sum(bool(e.relevant) and not r.relevant for e, r in zip(examples, result.records, strict=True))
     if n_absent:

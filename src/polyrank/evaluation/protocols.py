@@ -52,7 +52,7 @@ class Evaluation:
     @property
     def answerable(self) -> tuple[Record, ...]:
         """Records with a right answer and something to tell it from; the others are ranked neither well nor badly."""
-        return tuple(r for r in self.records if r.placement.groups and r.placement.n_candidates > 1)
+        return tuple(r for r in self.records if 0 < r.placement.n_relevant < r.placement.n_candidates)
 
 
 def against_responses(examples: Sequence[Example]) -> tuple[list[Example], list[Candidate]]:
@@ -83,6 +83,35 @@ def against_responses(examples: Sequence[Example]) -> tuple[list[Example], list[
     return found, list(pool.values())
 
 
+def rankable(examples: Sequence[Example], pool: Sequence[Candidate] | None = None) -> list[Example]:
+    """Those that are not ranked well by just any scorer: lists of one candidate, or of right ones alone, are left out.
+
+    Args:
+        examples: with candidate lists, or to be ranked against the pool.
+        pool: shared candidates.
+
+    Raises:
+        DataError: there is nothing to rank.
+
+    >>> lists = [Example(("hi",), texts, (0,)) for texts in (("a",), ("a", "a"), ("a", "b"))]
+    >>> rankable(lists) == lists[2:]
+    True
+    """
+    if not examples:
+        raise DataError("there are no examples to evaluate; give a file with at least one")
+    if pool is not None:
+        if len(pool) < 2:
+            raise DataError(f"a pool of {len(pool)} leaves nothing to rank; give one of two or more candidates")
+        return list(examples)
+    kept = [e for e in examples if len(with_duplicates(e.candidates, e.relevant)) < len(e.candidates) > 1]
+    if not kept:
+        raise DataError(
+            "no example has two or more candidates to rank, a wrong one among them; rank all against one pool, with"
+            " --pool FILE, or --pool responses for all right answers of the data"
+        )
+    return kept
+
+
 def evaluate(
     scorer: Scorer,
     examples: Sequence[Example],
@@ -91,7 +120,7 @@ def evaluate(
     batch_size: int = 32,
     progress: Callable[[list[range]], Iterable[range]] = lambda batches: batches,
 ) -> Evaluation:
-    """Score every example; a list of fewer than two candidates is left out, for any scorer would rank it well.
+    """Score every example that is ``rankable``.
 
     Args:
         scorer: anything that scores.
@@ -105,17 +134,7 @@ def evaluate(
     Raises:
         DataError: there is nothing to rank, or ``relevant_ids`` names a candidate that the pool does not hold.
     """
-    if not examples:
-        raise DataError("there are no examples to evaluate; give a file with at least one")
-    if pool is None:
-        examples = [example for example in examples if len(example.candidates) > 1]
-        if not examples:
-            raise DataError(
-                "no example has two or more candidates to rank; rank all against one pool, with --pool FILE, or"
-                " --pool responses for all right answers of the data"
-            )
-    elif len(pool) < 2:
-        raise DataError(f"a pool of {len(pool)} leaves nothing to rank; give one of two or more candidates")
+    examples = rankable(examples, pool)
     batches = [range(i, min(i + batch_size, len(examples))) for i in range(0, len(examples), batch_size)]
     score = _score_lists if pool is None else _PoolScoring(pool).score
     records = [record for batch in progress(batches) for record in score(scorer, [examples[i] for i in batch], batch)]
