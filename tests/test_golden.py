@@ -1,0 +1,81 @@
+"""Loss curves of small trainings are what they were: golden/NAME.txt holds step, network and loss, also in validation.
+
+A change that is meant to move them deletes the files; they are written anew by the next run, to be looked at.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polyrank.config import (
+    BiConfig,
+    ConvertConfig,
+    ConvertText,
+    CrossConfig,
+    DataConfig,
+    Partner,
+    PolyConfig,
+    Recipe,
+    TextPolicy,
+    TrainConfig,
+)
+from polyrank.training import train
+
+GOLDEN = Path(__file__).parent / "golden"
+BI = BiConfig(reduction="mean", shared_towers=True)
+CONVERT = ConvertConfig(
+    embedding_dim=16, attention_dim=8, ffn_dim=32, side_dim=32, output_dim=16, spans=(3, 5), position_periods=(7, 3),
+    multi_context=True,
+)  # fmt: skip
+CURVES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "bi": (BI, {}),
+    "bi-adamax-plateau": (BI, {"optimizer": "adamax", "schedule": "plateau", "lr": 4e-3}),
+    "poly-learnt": (PolyConfig(n_codes=4, reduction="mean"), {}),
+    "poly-last-h1": (PolyConfig(n_codes=4, codes="last_h1"), {}),
+    "cross": (CrossConfig(), {"method": "listwise"}),
+    "convert": (CONVERT, {"smoothing": 0.2, "scale_steps": 4}),
+    "mutual": (BI, {"method": "mutual"}),
+}
+
+
+def recipe(name: str, task: dict[str, Path], backbone: Path, output: Path) -> Recipe:
+    model, changes = CURVES[name]
+    values: dict[str, Any] = {
+        "batch_size": 12, "epochs": 2, "lr": 2e-3, "warmup_steps": 2, "schedule": "linear", "train_layers": "all",
+        "precision": "fp32", "n_negatives": 3, "dropout": 0.0, "evaluate_per_epoch": 1, **changes,
+    }  # fmt: skip
+    settings = TrainConfig(**values)
+    policy = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
+    cross = CrossConfig(backbone=str(backbone))
+    return Recipe(
+        model=model if isinstance(model, ConvertConfig) else dataclasses.replace(model, backbone=str(backbone)),
+        text=ConvertText(min_count=1, n_buckets=10) if isinstance(model, ConvertConfig) else policy,
+        data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
+        train=settings,
+        output=str(output),
+        reranker=Partner(model=cross, text=policy, train=settings) if settings.method == "mutual" else None,
+    )
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_curves_are_what_they_were(name: str, tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    train(recipe(name, task, tiny_backbone, tmp_path / "run"))
+    curve = []
+    for file in sorted((tmp_path / "run").rglob("metrics.jsonl")):
+        network = file.parent.name
+        for row in map(json.loads, file.read_text("utf-8").splitlines()):
+            if "loss" in row:
+                curve.append((f"{row['step']} {network} loss", row["loss"]))
+            if "valid" in row:
+                curve.append((f"{row['step']} {network} validation", row["valid"]["loss"]))
+    golden = GOLDEN / f"{name}.txt"
+    if not golden.exists():
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text("".join(f"{what} {value:.5f}\n" for what, value in curve), "utf-8")
+        pytest.fail(f"{golden} was written; look at it and run again")
+    was = [line.rsplit(" ", 1) for line in golden.read_text("utf-8").splitlines()]
+    assert [what for what, _ in curve] == [what for what, _ in was]
+    assert [value for _, value in curve] == pytest.approx([float(value) for _, value in was], rel=5e-3, abs=5e-3)
