@@ -18,7 +18,8 @@ ROWS = {
     "poly-360": "**Poly-encoder**, 360 learnt codes",
     "poly-64-first": "**Poly-encoder**, first 64 tokens",
     "cross": "**Cross-encoder**",
-    "sentence-transformers-cross": "sentence-transformers' CrossEncoder",
+    "sentence-transformers-cross-default": "sentence-transformers' CrossEncoder, its defaults",
+    "sentence-transformers-cross-matched": "sentence-transformers' CrossEncoder, left truncation, our learning rate",
 }
 RESULTS = Path(__file__).parent / "results"
 
