@@ -248,3 +248,25 @@ def test_broken_stdin_is_placed(trained: dict[str, Path]) -> None:
     found = run("respond", trained["index"], stdin='hello\n["broken"\n')
     assert found.returncode == 3
     assert "stdin:2" in found.stderr
+
+
+def test_a_pipeline_that_cannot_be_is_refused_at_once(trained: dict[str, Path], tmp_path: Path) -> None:
+    index, there = str(trained["index"]), tmp_path / "there"
+    for options, said in (
+        (["--ensemble", "z-score"], "name the second with --rerank"),
+        (["--rerank", str(tmp_path / "no-model")], "no-model"),
+        (["--retriever", "bm25", "--model", index], "is no part of bm25"),
+        (["--plot", str(tmp_path / "x.png")], "--precision"),
+    ):
+        found = run("pipeline", "create", index, "-o", tmp_path / "p", *options)
+        assert found.returncode != 0
+        assert said in found.stderr, found.stderr
+        assert not (tmp_path / "p").exists()
+    assert run("pipeline", "create", tmp_path / "nosuch", "-o", there).returncode == 4
+    made = run("pipeline", "create", index, "-o", there, "--rerank", trained["cross"], "--ensemble", "z-score")
+    assert made.returncode == 0, made.stderr
+    assert json.loads(run("pipeline", "info", there).stdout)["pipeline"]["ensemble"] == "z-score"
+    assert "already exists" in run("pipeline", "create", index, "-o", there, "--valid", "nosuch").stderr
+    lexical = tmp_path / "lexical"
+    assert run("pipeline", "create", index, "-o", lexical, "--retriever", "bm25").returncode == 0
+    assert "takes no model and no mode" in run("respond", lexical, "--mode", "exact", "hi").stderr

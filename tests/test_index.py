@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,13 +15,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrank.errors import ArtifactError, DataError, UsageError
+from polyrank.errors import ArtifactError, DataError, MissingExtraError, UsageError
 from polyrank.index import open_index, write_index
 from polyrank.inference import Encoder
 from polyrank.packing import read_precision
 from polyrank.records import Candidate, Context
 from polyrank.retrieval import Retriever, build_index
 from polyrank.scores import scores
+from polyrank.search import search
 
 
 class Hashed:
@@ -210,3 +212,81 @@ def test_a_retriever_follows_the_writer(tmp_path: Path) -> None:
         assert lexical.respond(context, 1)[0][0].score == 0
         with pytest.raises(ArtifactError, match=r"f{16}.*e{16}"):
             add_to_index(writer, Hashed("e" * 64), [Candidate("q", "x")])
+
+
+def numbered(path: Path, generation: int, n: int = 30) -> None:
+    """An index whose texts say which one it is; all have other vectors."""
+    pool = [Candidate(f"c{i}", f"generation {generation} reply {i}") for i in range(n)]
+    build_index(path, Hashed(), pool, model="m", overwrite=True)
+
+
+def test_threads_share_retrievers_while_the_index_is_changed_and_replaced(tmp_path: Path) -> None:
+    from polyrank.index import BM25, Writer
+    from polyrank.retrieval import LexicalRetriever
+
+    numbered(tmp_path / "i", 0)
+    encoder, context = Hashed(), Context(("reply 3",))
+    faults: list[str] = []
+    done = threading.Event()
+    with open_index(tmp_path / "i") as index, open_index(tmp_path / "i") as other:
+        dense, lexical = Retriever(encoder, index), LexicalRetriever(BM25(), other)
+
+        def ask() -> None:
+            try:
+                while not done.is_set():
+                    found = dense.respond([context], 5)[0]
+                    known = encoder.score([context], [[reply.text for reply in found]])[0]
+                    if not np.allclose([reply.score for reply in found], known, rtol=1e-5):
+                        faults.append(f"{found} but {known}")
+                    lexical.respond([context], 5)
+            except Exception as error:
+                faults.append(repr(error))
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for generation in range(1, 13):
+            with Writer(tmp_path / "i") as writer:
+                for i in range(10):
+                    writer.remove([f"c{i}"])
+            numbered(tmp_path / "i", generation)
+        done.set()
+        for thread in threads:
+            thread.join()
+        assert faults == []
+        assert dense.respond([context], 1)[0][0].text.startswith("generation 12 ")
+        assert lexical.respond([context], 1)[0][0].text.startswith("generation 12 ")
+
+
+def test_certified_by_an_index_that_is_not_exact_is_exact(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    rng = np.random.default_rng(0)
+    pool = [Candidate(f"{i}", f"text {i}") for i in range(3000)]
+    write_index(
+        tmp_path / "i", pool, rng.normal(size=(3000, 32)).astype(np.float32), fingerprint="f", model="m", ann="ivfpq"
+    )
+    queries, mask = rng.normal(size=(8, 4, 32)).astype(np.float32), np.ones((8, 4), np.bool_)
+    with open_index(tmp_path / "i") as index:
+        blocks, indexes = index.view()
+        exact = search(queries, mask, blocks, 10, mode="exact")
+        certified = search(queries, mask, blocks, 10, mode="certified", indexes=indexes)
+    assert all(one.exact for one in certified)
+    assert [one.rows.tolist() for one in certified] == [one.rows.tolist() for one in exact]
+
+
+def test_a_missing_library_is_said_before_anything_is_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    encoder = Hashed()
+    encoder.encode_candidates = lambda texts: pytest.fail("encoded")  # type: ignore[method-assign]
+    with pytest.raises(MissingExtraError, match="faiss"):
+        build_index(tmp_path / "i", encoder, POOL, model="m", ann="auto")
+
+
+def test_an_index_behind_a_link_is_replaced_where_it_is(tmp_path: Path) -> None:
+    build(tmp_path / "v1")
+    (tmp_path / "current").symlink_to(tmp_path / "v1")
+    numbered(tmp_path / "current", 1)
+    assert (tmp_path / "current").is_symlink()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["current", "v1"]
+    with open_index(tmp_path / "v1") as index:
+        assert len(index) == 30

@@ -1,6 +1,7 @@
 """The pipeline folder: settings chosen on validation examples, saved, and loaded by one path."""
 
 import json
+import shutil
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -8,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyrank.abstention import area
+from polyrank.abstention import area, calibrate
 from polyrank.artifacts import save_model
 from polyrank.calibration import choose_settings, curve_of, outcomes, try_threshold
 from polyrank.config import BiConfig, CrossConfig, TextPolicy, from_dict
 from polyrank.ensembles import Ensemble
 from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
 from polyrank.evaluation import plot_coverage
+from polyrank.index import BM25
 from polyrank.models import new_model
 from polyrank.pipeline import (
     Pipeline,
@@ -26,7 +28,7 @@ from polyrank.pipeline import (
     write_pipeline,
 )
 from polyrank.records import Candidate, Context, Example
-from polyrank.retrieval import build_index
+from polyrank.retrieval import LexicalRetriever, build_index
 from polyrank.scorers import load_encoder
 from polyrank.two_stage import TwoStage
 
@@ -205,3 +207,44 @@ def test_what_cannot_be_is_said(models: dict[str, Path], tmp_path: Path) -> None
         write_pipeline(tmp_path / "p", PipelineConfig(index="x"))
     with pytest.raises(ConfigError, match="retriever = 'sparse' is not one of"):
         from_dict(PipelineConfig, {"index": "x", "retriever": "sparse"})
+
+
+def test_a_pipeline_names_what_is_behind_a_prefix_or_moved_away(models: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    shutil.copytree(models["index"], tmp_path / "a" / "index")
+    (tmp_path / "a" / "backbone").mkdir()
+    config = PipelineConfig(
+        index=str(tmp_path / "a" / "index"), retriever="bm25", reranker=f"untuned:{tmp_path / 'a' / 'backbone'}"
+    )
+    write_pipeline(tmp_path / "a" / "p", config)
+    known, _ = read_pipeline(tmp_path / "a" / "p")
+    assert known.reranker == f"untuned:{(tmp_path / 'a' / 'backbone').resolve()}"
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a" / "p").rename(tmp_path / "b" / "p")
+    assert read_pipeline(tmp_path / "b" / "p")[0].index == str((tmp_path / "b" / "index").resolve())  # and no other
+
+
+def test_settings_chosen_with_other_models_are_refused(models: dict[str, Path], tmp_path: Path) -> None:
+    config = PipelineConfig(index=str(models["index"]), reranker=str(models["cross"]), n_retrieved=4)
+    tuned, seen = choose_settings(config, examples(), ensemble="auto")
+    assert set(seen["fingerprints"]) == {"retriever", "re-ranker"}
+    write_pipeline(tmp_path / "p", tuned, seen)
+    assert open_pipeline(tmp_path / "p").respond(CONTEXTS, 1)
+    write_pipeline(tmp_path / "q", replace(tuned, reranker="bm25"), seen)
+    with pytest.raises(ArtifactError, match="were chosen with another re-ranker"):
+        open_pipeline(tmp_path / "q")
+
+
+def test_copies_of_a_hidden_answer_do_not_empty_the_replies(tmp_path: Path) -> None:
+    texts = ["thanks a lot"] * 40 + ["thanks for nothing", "a lot of rain", "bye"]
+    retriever = LexicalRetriever(BM25(), [Candidate(f"{i}", text) for i, text in enumerate(texts)])
+    asked = [Example(("thanks a lot",), ("thanks a lot",), (0,))]
+    (scores,), (right,) = outcomes(retriever, asked, [True])
+    assert (len(scores), right) == (3, False)
+
+
+def test_a_lone_reply_gives_no_threshold() -> None:
+    found, _ = calibrate([[1.0], [0.5], []], [True, False, False], precision=1.0)
+    assert (found.measure, found.threshold) == ("score", 1.0)
+    with pytest.raises(DataError, match="whose confidence can be told"):
+        calibrate([[], []], [False, False], precision=0.5)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from polyrank.durable import new_folder
-from polyrank.errors import ArtifactError, LockedError
+from polyrank.errors import ArtifactError, DataError, LockedError
 from polyrank.index import KnownVectors, Writer, open_index, verify_index, write_index
 from polyrank.index.lock import LOCK, acknowledged
 from polyrank.index.store import FILE
@@ -419,3 +419,60 @@ def test_the_lock_of_a_replaced_index_is_worth_nothing(tmp_path: Path) -> None:
     with Writer(path) as writer:
         add(writer, "w")
     assert ids(path) == "wxyz"
+
+
+def test_a_writer_that_was_interrupted_at_any_moment_goes_on(tmp_path: Path) -> None:
+    """A commit may be durable when the signal is seen: what is remembered must not be believed."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    n_interrupted = 0
+    try:
+        for turn in range(60):
+            path = made(tmp_path / "i", "a")
+            with Writer(path) as writer:
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.0001 + 0.00004 * turn)
+                    add(writer, "b")
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except KeyboardInterrupt:
+                    n_interrupted += 1
+                add(writer, "cd", replace=True)
+                writer.remove(["c"])
+            assert ids(path) in ("ad", "abd")
+            assert verify_index(path) == []
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert n_interrupted
+
+
+def test_deep_metadata_is_refused(tmp_path: Path) -> None:
+    deep: object = "x"
+    for _ in range(101):
+        deep = [deep]
+    path = made(tmp_path / "i", "a")
+    with Writer(path) as writer:
+        with pytest.raises(DataError, match="candidate 0: its metadata is nested deeper than 100"):
+            writer.add([Candidate("b", "b", {"m": deep[0]})], np.ones((1, D), np.float32))  # type: ignore[index]
+        writer.add([Candidate("b", "b", {"m": deep[0][0]})], np.ones((1, D), np.float32))  # type: ignore[index]
+    assert ids(path) == "ab"
+
+
+def test_a_compaction_where_the_library_is_missing_does_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("faiss")
+    pool = [Candidate(name, name) for name in "abc"]
+    write_index(tmp_path / "i", pool, np.eye(3, dtype=np.float32), fingerprint="f", model="m", ann="flat")
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with Writer(tmp_path / "i") as writer:
+        writer.add([Candidate("d", "d")], np.ones((1, 3), np.float32))
+        writer.compact()
+    assert not list((tmp_path / "i").glob("matrix-*/products.ann"))
+    monkeypatch.undo()
+    with Writer(tmp_path / "i") as writer:
+        writer.compact()
+    assert list((tmp_path / "i").glob("matrix-*/products.ann"))

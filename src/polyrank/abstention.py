@@ -138,8 +138,12 @@ def calibrate(
         known: coverage_curve([confidence(row, known) for row in scores], good)
         for known in (MEASURES if measure is None else (measure,))
     }
-    chosen = max(curves, key=lambda known: area(curves[known]))
-    enough = [point for point in curves[chosen] if point.precision >= precision]
+    # no reply has no confidence, a single one an infinite margin: neither tells where to draw a line
+    drawn = {known: [point for point in curve if np.isfinite(point.threshold)] for known, curve in curves.items()}
+    if not any(drawn.values()):
+        raise DataError("no example has a reply whose confidence can be told; retrieve more replies, or grow the index")
+    chosen = max((known for known in drawn if drawn[known]), key=lambda known: area(curves[known]))
+    enough = [point for point in drawn[chosen] if point.precision >= precision]
     if not enough:
         best = max(point.precision for point in curves[chosen])
         raise DataError(

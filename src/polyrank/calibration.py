@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from polyrank.abstention import N_SCORES, Point, area, calibrate, confidence, coverage_curve
 from polyrank.ensembles import Ensemble, choose_ensemble
 from polyrank.errors import DataError, UsageError
-from polyrank.pipeline import PipelineConfig, make_retriever
+from polyrank.pipeline import PipelineConfig, fingerprints, make_retriever
 from polyrank.records import Context, Example, Ranked
 from polyrank.two_stage import Responds, TwoStage
 
@@ -45,14 +45,21 @@ def choose_settings(
     """
     if not examples:
         raise DataError("there are no validation examples; give a file with at least one")
+    retriever = make_retriever(config, device=device)
     seen: dict[str, Any] = {"n_examples": len(examples)}
     if config.reranker is not None and ensemble is not None:
         if ensemble == "auto":
-            ensemble, seen["ensembles"] = _best_ensemble(config, examples, device)
+            ensemble, seen["ensembles"] = _best_ensemble(retriever, examples)
         config = replace(config, ensemble=ensemble)
+    if "ensembles" in seen or precision is not None:
+        seen["fingerprints"] = fingerprints(retriever)
     if precision is not None:
+        if isinstance(retriever, TwoStage):
+            retriever = TwoStage(
+                retriever.retriever, retriever.reranker, n_retrieved=config.n_retrieved, ensemble=config.ensemble
+            )
         hidden = _hidden(len(examples), no_answer, seed)
-        scores, right = outcomes(make_retriever(config, device=device), examples, hidden.tolist())
+        scores, right = outcomes(retriever, examples, hidden.tolist())
         abstention, curve = calibrate(scores, right, precision=precision)
         config = replace(config, measure=abstention.measure, threshold=abstention.threshold)
         point = next(p for p in curve if p.threshold == abstention.threshold)
@@ -143,12 +150,17 @@ class _Without:
     def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
         """The best ``k`` of what is left."""
         gone = [e for e, hidden in zip(self.examples, self.hidden, strict=True) if hidden]
-        most = max((len(e.relevant_ids) + len(e.relevant) for e in gone), default=0)
-        found = self.retriever.respond(contexts, k + most)
-        return [
-            [reply for reply in ranked if not (hidden and is_right(example, reply))][:k]
-            for example, hidden, ranked in zip(self.examples, self.hidden, found, strict=True)
-        ]
+        n = k + max((len(e.relevant_ids) + len(e.relevant) for e in gone), default=0)
+        while True:
+            found = self.retriever.respond(contexts, n)
+            left = [
+                [reply for reply in ranked if not (hidden and is_right(example, reply))][:k]
+                for example, hidden, ranked in zip(self.examples, self.hidden, found, strict=True)
+            ]
+            # a text may stand in an index many times, and all its copies are right
+            if all(len(kept) == k or len(ranked) < n for kept, ranked in zip(left, found, strict=True)):
+                return left
+            n *= 2
 
 
 def _without(retriever: Responds, examples: Sequence[Example], hidden: Sequence[bool]) -> Responds:
@@ -169,14 +181,13 @@ def _hidden(n: int, no_answer: float, seed: int) -> NDArray[np.bool_]:
     return np.random.Generator(np.random.PCG64(seed)).random(n) < no_answer
 
 
-def _best_ensemble(
-    config: PipelineConfig, examples: Sequence[Example], device: str
-) -> tuple[Ensemble | None, dict[str, float]]:
-    both = make_retriever(replace(config, ensemble=None), device=device)
+def _best_ensemble(both: Responds, examples: Sequence[Example]) -> tuple[Ensemble | None, dict[str, float]]:
+    assert isinstance(both, TwoStage), "one stage has nothing to add up"
+    both = TwoStage(both.retriever, both.reranker, n_retrieved=both.n_retrieved)
     first, second, right = [], [], []
     for start in range(0, len(examples), 32):
         part = examples[start : start + 32]
-        for example, ranked in zip(part, both.respond([e.query for e in part], config.n_retrieved), strict=True):
+        for example, ranked in zip(part, both.respond([e.query for e in part], both.n_retrieved), strict=True):
             if ranked:
                 first.append(np.array([reply.stages["retriever"] for reply in ranked], np.float32))
                 second.append(np.array([reply.stages["reranker"] for reply in ranked], np.float32))

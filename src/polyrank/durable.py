@@ -132,6 +132,7 @@ def new_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """
     if not replace:
         check_replaceable(path, ours=(), replace=False)
+    path = path.resolve()  # behind a link, what it points to is replaced, as with files
     temporary: Path | None = None
     try:
         with ExitStack() as held:

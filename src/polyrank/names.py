@@ -42,7 +42,7 @@ def lasting_name(name: str) -> str:
     >>> lasting_name("untuned:embedded"), lasting_name("shipped:convert")
     ('untuned:embedded', 'shipped:convert')
     """
-    prefix, place = (UNTUNED, name.removeprefix(UNTUNED)) if name.startswith(UNTUNED) else ("", name)
+    prefix, place = _parted(name)
     return prefix + str(Path(place).resolve()) if Path(place).is_dir() else name
 
 
@@ -52,8 +52,8 @@ def portable_name(name: str, folder: Path) -> str:
     >>> portable_name("untuned:embedded", Path("a/map"))
     'untuned:embedded'
     """
-    place = Path(name)
-    return os.path.relpath(place.resolve(), folder.resolve()) if place.is_dir() else name
+    prefix, place = _parted(name)
+    return prefix + os.path.relpath(Path(place).resolve(), folder.resolve()) if Path(place).is_dir() else name
 
 
 def found_name(name: str, folder: Path) -> str:
@@ -62,5 +62,11 @@ def found_name(name: str, folder: Path) -> str:
     >>> found_name("untuned:embedded", Path("a/map"))
     'untuned:embedded'
     """
-    place = folder / name
-    return str(place.resolve()) if place.is_dir() else name
+    prefix, place = _parted(name)
+    there = (folder / place).resolve()
+    # what went up to find its folder and no longer does must not find another from where the user happens to be
+    return prefix + str(there) if there.is_dir() or place.startswith((os.pardir, os.curdir)) else name
+
+
+def _parted(name: str) -> tuple[str, str]:
+    return (UNTUNED, name.removeprefix(UNTUNED)) if name.startswith(UNTUNED) else ("", name)

@@ -17,7 +17,7 @@ from polyrank.backends import Backend
 from polyrank.config import from_dict
 from polyrank.durable import new_folder
 from polyrank.ensembles import Ensemble
-from polyrank.errors import ArtifactError, ConfigError
+from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import BM25, TfIdf, open_index
 from polyrank.inference import Scorer
 from polyrank.names import found_name, portable_name
@@ -132,7 +132,9 @@ def open_pipeline(
     """
     if not (path / FILE).exists():
         return Pipeline(_dense(path, model, mode or "fast", device, backend))
-    config, _ = read_pipeline(path)
+    config, seen = read_pipeline(path)
+    if config.retriever != "dense" and (mode or model):
+        raise UsageError(f"{path} retrieves by {config.retriever}, which takes no model and no mode; leave them out")
     if mode is not None:
         config = replace(config, mode=mode)
     if model is not None:
@@ -140,7 +142,25 @@ def open_pipeline(
     abstention = None
     if config.measure is not None and config.threshold is not None:
         abstention = Abstention(config.measure, config.threshold)
-    return Pipeline(make_retriever(config, device=device, backend=backend), abstention)
+    retriever = make_retriever(config, device=device, backend=backend)
+    for name, known in seen.get("fingerprints", {}).items():
+        if (now := fingerprints(retriever).get(name)) != known:
+            raise ArtifactError(
+                f"the settings of {path} were chosen with another {name} (fingerprint {known[:12]}, now"
+                f" {str(now)[:12]}); choose them again with polyrank pipeline create --overwrite"
+            )
+    return Pipeline(retriever, abstention)
+
+
+def fingerprints(retriever: Responds) -> dict[str, str]:
+    """Of the networks in a retriever: what its threshold and its ensemble depend on."""
+    found: dict[str, str] = {}
+    if isinstance(retriever, TwoStage):
+        found["re-ranker"] = getattr(retriever.reranker, "fingerprint", "")
+        retriever = retriever.retriever
+    if isinstance(retriever, Retriever):
+        found["retriever"] = retriever.encoder.fingerprint
+    return {name: value for name, value in found.items() if value}
 
 
 def read_mode(name: str | None) -> Mode | None:
@@ -235,7 +255,7 @@ def write_pipeline(
     }
     document["checksum"] = _checksum(document)
     with new_folder(path, replace=replace) as folder:
-        (folder / FILE).write_text(json.dumps(document, indent=2, sort_keys=True), "utf-8")
+        (folder / FILE).write_text(json.dumps(document, indent=2, sort_keys=True, allow_nan=False), "utf-8")
 
 
 def read_pipeline(path: Path) -> tuple[PipelineConfig, dict[str, Any]]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from polyrank.durable import Place, check_replaceable
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import BM25, Index, KnownVectors, TfIdf, Writer, open_index, write_index
+from polyrank.index.ann import check_library, read_kind
 from polyrank.index.checks import check_candidates
 from polyrank.index.reader import check_fingerprint
 from polyrank.index.writer import OURS
@@ -55,16 +56,19 @@ class Retriever:
             return []
         vectors, mask = self.encoder.encode_contexts(contexts)
         while True:
+            opening = self.index.opening
             blocks, indexes = self.index.view()
             found = search(vectors, mask, blocks, k, mode=self.mode, indexes=indexes)
             try:
-                return [(self._ranked(one), one) for one in found]
+                return [(self._ranked(one, opening), one) for one in found]
             except ArtifactError:
-                if not self.index.refresh():  # else a reply was removed between the search and the reading of its text
+                # a reply was removed, or the index replaced, between the search and the reading of its text; it may be
+                # another thread that took it in
+                if not self.index.refresh() and self.index.blocks() is blocks:
                     raise
 
-    def _ranked(self, found: Found) -> list[Ranked]:
-        candidates = self.index.candidates(found.rows.tolist())
+    def _ranked(self, found: Found, opening: int) -> list[Ranked]:
+        candidates = self.index.candidates(found.rows.tolist(), opening=opening)
         scored = zip(candidates, found.scores, strict=True)
         return [Ranked(c.id, c.text, float(score), c.metadata) for c, score in scored]
 
@@ -80,12 +84,8 @@ class LexicalRetriever:
     def __init__(self, scorer: BM25 | TfIdf, candidates: Sequence[Candidate] | Index) -> None:
         self.scorer = scorer
         self.index = candidates if isinstance(candidates, Index) else None
-        self._take(candidates if not isinstance(candidates, Index) else ())
-        self._change = -1
-
-    def _take(self, candidates: Sequence[Candidate]) -> None:
-        self.candidates = tuple(candidates)
-        self.texts = [candidate.text for candidate in candidates]
+        # replaced as a whole, since threads may share this
+        self._taken = (0, 0), *_with_texts(() if isinstance(candidates, Index) else candidates)
 
     def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
         """The best ``k`` replies to each context, best first; ties by row. Fewer when there are fewer candidates.
@@ -97,10 +97,15 @@ class LexicalRetriever:
         _check_k(k)
         if self.index is not None:
             self.index.refresh()
-            if self.index.change != self._change:
-                self._change = self.index.change
-                self._take([candidate for _, candidate in self.index.iter_candidates()])
-        return [_ranked(self.candidates, row, k) for row in self.scorer.score_pool(contexts, self.texts)]
+            now = self.index.opening, self.index.change  # a new index begins its count of changes anew
+            if now != self._taken[0]:
+                self._taken = now, *_with_texts([candidate for _, candidate in self.index.iter_candidates()])
+        _, candidates, texts = self._taken
+        return [_ranked(candidates, row, k) for row in self.scorer.score_pool(contexts, texts)]
+
+
+def _with_texts(candidates: Sequence[Candidate]) -> tuple[tuple[Candidate, ...], list[str]]:
+    return tuple(candidates), [candidate.text for candidate in candidates]
 
 
 def _check_k(k: int) -> None:
@@ -152,10 +157,11 @@ def build_index(
 
     Raises:
         DataError: names faulty candidates by position; before anything is encoded, where it can be seen then.
-        UsageError: the place is taken; before anything is encoded.
+        UsageError: the place is taken, or a library is missing; before anything is encoded.
         ResourceError: the disk is full; an earlier index is intact.
     """
     place = Path(path)
+    check_library(read_kind(ann))
     check_replaceable(place, ours=OURS, replace=overwrite)
     check_candidates(candidates)
     known = _known_vectors(place, encoder, precision) if place.exists() else None

@@ -1,6 +1,7 @@
 """``polyrank pipeline``: stages, ensemble and threshold as one folder."""
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ pipeline_app = typer.Typer(no_args_is_help=True, help="Put retriever, re-ranker 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Use the first N examples only.")]
 NoAnswer = Annotated[float, typer.Option(min=0, max=1, help="Hide the right answer of this share of the examples.")]
+Model = Annotated[Path | None, typer.Option(help="The index's model, where it has moved.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw precision against coverage (.png, .svg).", callback=drawable)]
 
 
@@ -22,6 +24,7 @@ def pipeline_create(
     index: Annotated[Path, typer.Argument(help="An index folder.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The pipeline folder to make.")],
     retriever: Annotated[str, typer.Option(help="dense (the index's model), bm25 or tfidf.")] = "dense",
+    model: Model = None,
     rerank: Annotated[str | None, typer.Option(help="A model folder that re-ranks the shortlist.")] = None,
     n_retrieved: Annotated[int, typer.Option(min=1, help="Length of the shortlist.")] = 100,
     ensemble: Annotated[
@@ -41,17 +44,28 @@ def pipeline_create(
     from polyrank.calibration import choose_settings, curve_of
     from polyrank.config import from_dict
     from polyrank.data import read_examples
+    from polyrank.durable import check_replaceable
     from polyrank.ensembles import read_ensemble
     from polyrank.evaluation import plot_coverage
-    from polyrank.pipeline import PipelineConfig, write_pipeline
+    from polyrank.pipeline import FILE, PipelineConfig, make_retriever, write_pipeline
 
-    model = None if rerank is None else str(rerank)
-    values = {"index": str(index), "retriever": retriever, "reranker": model, "n_retrieved": n_retrieved}
-    config = from_dict(PipelineConfig, values)
+    check_replaceable(output, ours=(FILE,), replace=overwrite)
+    values = {"index": str(index), "retriever": retriever, "model": model and str(model), "reranker": rerank}
+    config = from_dict(PipelineConfig, {**values, "n_retrieved": n_retrieved})
     scale = "auto" if ensemble == "auto" else read_ensemble(ensemble)
+    if model is not None and retriever != "dense":
+        raise ConfigError(f"--model {model} is no part of {retriever}; leave it out")
+    if rerank is None and scale is not None:
+        raise ConfigError(f"--ensemble {ensemble} adds up two stages; name the second with --rerank")
     if valid is None and (precision is not None or scale == "auto"):
         raise ConfigError("--precision and --ensemble auto need examples to choose by; give them with --valid")
+    if precision is None and plot is not None:
+        raise ConfigError("--plot draws the choice of a threshold; ask for one with --precision")
+    if scale != "auto":
+        config = replace(config, ensemble=scale)
     seen = None
+    if valid is None:
+        make_retriever(config, device=device)  # what is not there should be missed now
     if valid is not None:
         loaded = read_examples(valid)
         talk(f"{valid}: {loaded.report}")
@@ -83,6 +97,7 @@ def pipeline_create(
 def pipeline_test(
     pipeline: Annotated[Path, typer.Argument(help="A pipeline folder with a threshold.")],
     data: Annotated[Path, typer.Argument(help="Examples that the threshold was not chosen on.")],
+    model: Model = None,
     limit: Limit = None,
     no_answer: NoAnswer = 0.2,
     plot: Plot = None,
@@ -96,6 +111,8 @@ def pipeline_test(
     from polyrank.pipeline import read_pipeline
 
     config, _ = read_pipeline(pipeline)
+    if model is not None:
+        config = replace(config, model=str(model))
     loaded = read_examples(data)
     talk(f"{data}: {loaded.report}")
     with console().status("answering"):
@@ -116,9 +133,7 @@ def pipeline_test(
 @pipeline_app.command("info")
 def pipeline_info(pipeline: Annotated[Path, typer.Argument(help="A pipeline folder.")]) -> None:
     """What a pipeline is made of and what its settings were chosen by, as JSON."""
-    import dataclasses
-
     from polyrank.pipeline import read_pipeline
 
     config, seen = read_pipeline(pipeline)
-    print(json.dumps({"pipeline": dataclasses.asdict(config), "seen": seen}))
+    print(json.dumps({"pipeline": asdict(config), "seen": seen}))

@@ -118,6 +118,16 @@ def read_kind(name: str) -> str:
     return name
 
 
+def check_library(kind: str) -> None:
+    """Refuse any kind, where there is one, on a machine without the library.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    if kind:
+        _faiss()
+
+
 def choose_kind(n: int) -> Kind:
     """By size: exact, a graph, or lists of codes.
 

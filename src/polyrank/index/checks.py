@@ -11,6 +11,7 @@ from polyrank.records import Candidate
 
 MAX_TEXT_CHARACTERS = 100_000
 MAX_FAULTS_NAMED = 5
+MAX_DEPTH = 100  # of metadata: far from where a parser's stack ends
 
 Vectors = NDArray[np.float32]
 Faults = dict[int, str]
@@ -52,10 +53,27 @@ def candidate_faults(candidates: Iterable[Candidate]) -> Faults:
             faults[place] = f"its text has {n:,} characters, the limit is {limit:,}"
         else:
             try:
-                (candidate.id + candidate.text + metadata_json(candidate)).encode()
+                written = metadata_json(candidate)
+                (candidate.id + candidate.text + written).encode()
             except (TypeError, ValueError, RecursionError) as error:  # a lone surrogate, NaN, or no JSON at all
                 faults[place] = f"it cannot be written as JSON ({error})"
+                continue
+            if written.count("[") + written.count("{") > MAX_DEPTH and _depth(candidate.metadata) > MAX_DEPTH:
+                faults[place] = f"its metadata is nested deeper than {MAX_DEPTH}"
     return faults
+
+
+def _depth(value: object) -> int:
+    """How deeply lists and dictionaries are nested; counted level by level, so that no depth is too much for it.
+
+    >>> _depth({"a": [1, {}]}), _depth("x")
+    (3, 0)
+    """
+    depth, level = 0, [value]
+    while level := [entry for entry in level if isinstance(entry, dict | list | tuple)]:
+        depth += 1
+        level = [inner for entry in level for inner in (entry.values() if isinstance(entry, dict) else entry)]
+    return depth
 
 
 def metadata_json(candidate: Candidate) -> str:

@@ -47,6 +47,9 @@ class Index:
     Args:
         path: the index folder.
 
+    Attributes:
+        opening: counts how often the folder was opened, anew where another took its place; so are rows numbered.
+
     Raises:
         ArtifactError: missing, damaged, or too new.
     """
@@ -54,6 +57,7 @@ class Index:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
+        self.opening = 1
         self._connection, self._state = self._opened()
 
     def _opened(self) -> "tuple[sqlite3.Connection, _State]":
@@ -112,13 +116,20 @@ class Index:
         """An inner-product index of each of ``blocks()``, where there is one; take both from one view."""
         return self._state.view[1]
 
-    def candidates(self, rows: Sequence[int]) -> list[Candidate]:
+    def candidates(self, rows: Sequence[int], *, opening: int | None = None) -> list[Candidate]:
         """Candidates by row, in the order asked for.
 
+        Args:
+            rows: numbers of theirs.
+            opening: as it was before the view was taken that the rows are from; None: nobody else refreshes.
+
         Raises:
-            ArtifactError: one is damaged, or was removed; search again after ``refresh``.
+            ArtifactError: one is damaged, was removed, or another index took this one's place; search again after
+                ``refresh``.
         """
         with self._lock:
+            if opening not in (None, self.opening):
+                raise ArtifactError(f"{self.path} was replaced by another index; search again")
             return [row.candidate for row in read_rows(self._connection, self.path, rows)]
 
     def iter_candidates(self) -> Iterator[tuple[int, Candidate]]:
@@ -155,6 +166,7 @@ class Index:
                     raise
                 self._connection.close()
                 self._connection, self._state = connection, state
+                self.opening += 1  # last: whoever reads it and then takes a view has one of this opening, or is refused
                 return True
             if self._version(self._connection) == self._state.version:
                 return False

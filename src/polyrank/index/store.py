@@ -190,8 +190,8 @@ def finish(connection: sqlite3.Connection) -> None:
 def transaction(connection: sqlite3.Connection, path: Path, *, write: bool) -> Iterator[None]:
     """All or nothing; for readers, one consistent view."""
     with sqlite_errors(path):
-        connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
         try:
+            connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             yield
             connection.execute("COMMIT")
         except BaseException:

@@ -4,12 +4,13 @@ The matrix is made anew in a background thread when enough was added and removed
 """
 
 import dataclasses
+import logging
 import os
 import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,9 +18,9 @@ from typing import Self
 import numpy as np
 
 from polyrank.durable import Place, check_replaceable, disk_error, new_folder, sync_folder
-from polyrank.errors import ArtifactError, PolyrankError, ResourceError, UsageError
+from polyrank.errors import ArtifactError, MissingExtraError, ResourceError, UsageError
 from polyrank.index import lock, store
-from polyrank.index.ann import read_kind
+from polyrank.index.ann import check_library, read_kind
 from polyrank.index.checks import (
     Vectors,
     as_vectors,
@@ -38,6 +39,7 @@ OURS = (FILE, "index.json")  # what tells an index from other folders; the secon
 MIN_STALE, STALE_SHARE = 10_000, 0.2  # rows added and removed since the matrix, beyond which it is made anew
 ROWS_AT_A_TIME = 1024
 PATIENCE_MS = 1000
+_log = logging.getLogger(__name__)
 
 
 def write_index(
@@ -68,11 +70,12 @@ def write_index(
 
     Raises:
         DataError: names the first five faulty candidates by position; nothing is written.
-        UsageError: the place is taken, or there is no such kind of inner-product index.
+        UsageError: the place is taken, there is no such kind of inner-product index, or its library is missing.
         LockedError: somebody is writing to the index that would be replaced.
         ResourceError: the disk is full; an earlier index is intact.
     """
     place, kind = Path(path), read_kind(ann)  # at once: a small index has no use for it until it has grown
+    check_library(kind)
     check_replaceable(place, ours=OURS, replace=overwrite)
     if isinstance(vectors, np.ndarray):
         vectors, faults = as_vectors(vectors, len(candidates), None)
@@ -144,6 +147,7 @@ class Writer:
             held.callback(self._connection.close)
             expected = lock.acknowledged(self.path)
             self._meta = self._checked_meta()
+            self._n_stale = store.count_since(self._connection, self.path, self._meta.matrix_change)
             lock.check_acknowledged(self.path, self._meta.change, expected)
             if fingerprint is not None:
                 check_fingerprint(self._meta.fingerprint, fingerprint, self.path)
@@ -202,7 +206,7 @@ class Writer:
             DataError: names the first five faulty candidates by position.
             ResourceError: the disk is full or failing; nothing was added, and it may be tried again.
         """
-        with self._mutex:
+        with self._turn():
             # an empty index of no dimension takes that of its first vectors
             array, faults = as_vectors(vectors, len(candidates), self._meta.dimension or None)
             known = self._rows([candidate.id for candidate in candidates])
@@ -218,15 +222,25 @@ class Writer:
                 meta = dataclasses.replace(meta, dimension=array.shape[1])
                 return store.insert(self._connection, meta, candidates, array)
 
-            return self._commit(change).change
+            return self._commit(change, len(known) + len(candidates)).change
 
     def remove(self, ids: Sequence[str]) -> int:
         """Remove candidates; ids that are not there are fine. Returns how many were there."""
-        with self._mutex:
+        with self._turn():
             known = self._rows(ids)
             if known:
-                self._commit(lambda meta: store.delete(self._connection, meta, self.path, sorted(known.values())))
+                rows = sorted(known.values())
+                self._commit(lambda meta: store.delete(self._connection, meta, self.path, rows), len(rows))
             return len(known)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Alone, and sure of what is there: what interrupts a commit may come when it is durable already."""
+        with self._mutex:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            self._meta = store.read_meta(self._connection, self.path)
+            yield
 
     def _rows(self, ids: Sequence[str]) -> dict[str, int]:
         """Rows of the ids that are there."""
@@ -241,15 +255,16 @@ class Writer:
                     found[id_] = row[0]
         return found
 
-    def _commit(self, change: Callable[[Meta], Meta]) -> Meta:
+    def _commit(self, change: Callable[[Meta], Meta], n_rows: int) -> Meta:
+        """Make a change that adds and removes so many rows."""
         with store.transaction(self._connection, self.path, write=True):
             meta = change(dataclasses.replace(self._meta, change=self._meta.change + 1))
             store.write_meta(self._connection, meta)
         self._meta = meta
         self._lock.acknowledge(meta.change)
-        with suppress(PolyrankError, RuntimeError):  # the change is durable, whatever comes of this
-            n_stale = store.count_since(self._connection, self.path, meta.matrix_change)
-            if n_stale > max(MIN_STALE, STALE_SHARE * meta.n):
+        self._n_stale += n_rows
+        with suppress(RuntimeError):  # the change is durable, whether or not a thread can be had
+            if self._n_stale > max(MIN_STALE, STALE_SHARE * meta.n):
                 self._start_compaction()
         return meta
 
@@ -262,7 +277,8 @@ class Writer:
         """
         with self._mutex:
             self._start_compaction()
-        self._wait()
+        if (failure := self._waited()) is not None:
+            raise failure
 
     def _start_compaction(self) -> None:
         if self._compaction is None or not self._compaction.is_alive():
@@ -275,16 +291,22 @@ class Writer:
             reading = store.connect(self.path, write=False)
             try:
                 with store.transaction(reading, self.path, write=False):
-                    made = _new_matrix(reading, self.path, store.read_meta(reading, self.path))
+                    meta = store.read_meta(reading, self.path)
+                    try:
+                        check_library(meta.ann)
+                    except MissingExtraError:  # searches do without; a compaction where it is installed makes it again
+                        meta = dataclasses.replace(meta, ann="")
+                    made = _new_matrix(reading, self.path, meta)
             finally:
                 reading.close()
-            with self._mutex:
+            with self._turn():
                 old = self._meta.matrix
                 with store.transaction(self._connection, self.path, write=True):
                     meta = dataclasses.replace(self._meta, matrix=made.matrix, matrix_change=made.matrix_change)
                     store.write_meta(self._connection, meta)
                     self._connection.execute("DELETE FROM removed WHERE change <= ?", (made.matrix_change,))
                 self._meta = meta
+                self._n_stale = store.count_since(self._connection, self.path, meta.matrix_change)
             self._drop(self.path / old) if old else None
         except Exception as error:
             self._failure = error
@@ -295,12 +317,12 @@ class Writer:
             gone = matrix.rename(matrix.with_name(f".{matrix.name}"))
             shutil.rmtree(gone, ignore_errors=True)
 
-    def _wait(self) -> None:
+    def _waited(self) -> Exception | None:
+        """What a compaction under way failed of, once it has ended."""
         if self._compaction is not None:
             self._compaction.join()
         failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+        return failure
 
     def snapshot(self, path: Place) -> None:
         """Copy the index as it is now into a new folder, whole or not at all.
@@ -311,7 +333,7 @@ class Writer:
         """
         if Path(path).exists():
             raise UsageError(f"{path} already exists; choose another place for the snapshot")
-        with self._mutex, new_folder(Path(path)) as folder, store.sqlite_errors(self.path):
+        with self._turn(), new_folder(Path(path)) as folder, store.sqlite_errors(self.path):
             copy = sqlite3.connect(folder / FILE, isolation_level=None)
             try:
                 self._connection.backup(copy)
@@ -326,7 +348,8 @@ class Writer:
     def close(self) -> None:
         """Wait for a compaction under way, fold the log into the file, and let others write."""
         try:
-            self._wait()
+            if (failure := self._waited()) is not None:  # of one that nobody asked for: all changes are durable
+                _log.warning("%s: its matrix was not made anew, which is tried again later: %s", self.path, failure)
             with self._mutex, store.sqlite_errors(self.path):
                 self._connection.execute(f"PRAGMA busy_timeout={PATIENCE_MS}")  # for readers in the midst of it
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

@@ -46,7 +46,7 @@ def search(
         k: how many; fewer come back when fewer are alive.
         mode: ``exact`` computes all scores in fp32 and the best again; ``fast`` rules candidates out by upper bounds
             and returns the same; ``certified`` grows shortlists from exact indexes until nothing else can be among the
-            best, or scans, and returns the same; with an index that is not exact it says ``exact=False``;
+            best, or scans, and returns the same; blocks whose index is not exact are scanned as ``fast`` does;
             ``approximate`` scores one shortlist per block.
         indexes: for the last two modes, an inner-product index of each block's vectors, or ``None``: scan that block.
         device: where a scan in fp32 multiplies.
@@ -73,9 +73,10 @@ def search(
         scanned: list[tuple[Block, list[int]]] = []
         for number, block in enumerate(blocks):
             index = indexes[number] if indexes is not None and mode in ("certified", "approximate") else None
-            if index is None or not len(block.rows):
+            # nothing can be proven by an index that is not exact
+            if index is None or not len(block.rows) or (mode == "certified" and not index.exact):
                 scanned.append((block, list(range(len(best)))))
-            elif mode == "certified" and index.exact:
+            elif mode == "certified":
                 scanned.append((block, [i for i in range(len(best)) if not certify(best[i], block, index)]))
             else:
                 for i, one in enumerate(best):
