@@ -26,7 +26,7 @@ from polyrank.config import (
 )
 
 HERE = Path(__file__).parent
-ENTRY = re.compile(r"^    ([a-z_, ]+): (.*)$")
+ENTRY = re.compile(r"^    ([a-z_][a-z_, ]*): (.*)$")
 BY = "<!-- written by docs/reference.py -->\n\n"
 
 

@@ -1,17 +1,19 @@
 """Model folders: bit-equal after a round trip, refused when damaged, never half written."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from polyrank.artifacts import load_model, save_model
+from polyrank.artifacts import load_model, read_sizes, save_model
 from polyrank.config import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, MissingExtraError, OfflineError, UsageError
 from polyrank.inference import load_scorer, make_scorer
 from polyrank.models import find_backbone, new_model
+from polyrank.names import model_folder
 from polyrank.records import Context
 
 CONFIGS: list[Any] = [
@@ -118,3 +120,13 @@ def test_the_embedded_backbone_is_found_and_known() -> None:
     except MissingExtraError:
         pytest.skip("the embedded extra is not installed")
     assert source.mean_pooled
+
+
+def test_sizes_are_of_a_sound_file_only(tmp_path: Path) -> None:
+    for number, damaged in enumerate((lambda d: d[:1000], lambda d: d[:5] + b"\xff" + d[6:], lambda d: d[:-1] + b"x")):
+        folder = shutil.copytree(model_folder("shipped:convert"), tmp_path / str(number))
+        place = folder / "model.safetensors"
+        place.chmod(0o644)
+        place.write_bytes(damaged(place.read_bytes()))
+        with pytest.raises(ArtifactError, match="does not match config"):
+            read_sizes(folder)

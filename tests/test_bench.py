@@ -126,3 +126,10 @@ def test_stages_of_a_reranker_that_knows(tmp_path: Path) -> None:
         bench_stages({"bm25": retriever}, {}, [Example(("hello",), id="e7")])
     with pytest.raises(UsageError, match="one retriever"):
         bench_stages({}, {}, examples)
+
+
+def test_models_of_one_name_are_told_apart() -> None:
+    from polyrank.cli.benches import _names
+
+    assert _names(["a/run/model", "b/model", "bm25"], "bm25") == {"a/run/model": "run", "b/model": "b", "bm25": "bm25"}
+    assert list(_names(["e1/run/model", "e2/run/model"]).values()) == ["e1/run/model", "e2/run/model"]

@@ -232,3 +232,25 @@ def test_tokens_are_padded_and_masked() -> None:
     assert tokens.ids.shape == tokens.mask.shape == (3, 3)
     assert tokens.mask.sum(1).tolist() == [3, 1, 0]
     assert own.candidates(["", ""]).ids.shape[0] == 2
+
+
+def test_hundreds_of_marks_on_a_letter_take_no_time_and_few_are_composed() -> None:
+    from polyrank.text.convert_subwords import split_words
+
+    assert split_words("cafe\u0301 ...") == ["caf\u00e9", "..."]
+    marks = "\u0301\u0323" * 500_000  # the square of this would take an hour
+    words = split_words(f"a{marks} b")
+    assert (words[-1], sum(map(len, words)) < 40) == ("b", True)
+    dots = "." * 100_000
+    assert split_words(f"\u00e9{dots}") == ["\u00e9", dots]
+
+
+def test_long_words_are_not_remembered() -> None:
+    subwords = learn_subwords(["hello there"] * 300)
+    subwords.encode("x" * 5000 + " hello")
+    assert all(len(text) <= 100 for memory in (subwords._words, subwords._stretches) for text in memory)
+
+
+def test_what_comes_late_is_counted_though_the_table_is_full() -> None:
+    texts = [f"w{i} w{i}" for i in range(1000)] + ["late"] * 500
+    assert count_words(texts, max_words=1000)["late"] == 500

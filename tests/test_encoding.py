@@ -146,3 +146,16 @@ def test_a_last_layer_that_computes_only_what_is_read_gives_the_same_scores(
     poly = {"candidate_tower"} if isinstance(config, PolyConfig) and not config.shared_towers else set()
     whole = poly if kind is PolyConfig else set(sides)
     assert shortened == (whole if options.get("reduction") != "mean" else set())
+
+
+def test_a_pool_of_any_size_is_encoded_once(tiny_backbone: Path) -> None:
+    model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone)), POLICY, seed=1, sample=())
+    scorer = make_scorer(model, texts, device="cpu")
+    scorer.max_remembered = 3
+    asked: list[int] = []
+    encode = scorer._encode
+    scorer._encode = lambda texts: (asked.append(len(texts)), encode(texts))[1]  # type: ignore[method-assign]
+    pool = ["wifi", "bill", "router", "thanks", "hello"]
+    for _ in range(3):
+        scorer.score_pool([Context(("hi",))], pool)
+    assert sum(asked) == 5

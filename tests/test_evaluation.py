@@ -27,6 +27,7 @@ from polyrank.evaluation import (
     table,
     write_scores,
 )
+from polyrank.index import BM25
 from polyrank.records import Candidate, Context, Example
 
 
@@ -264,3 +265,10 @@ def test_plot_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot_breakdown({"knowing": evaluate(knowing, EXAMPLES[:50])}, tmp_path / "plot.svg")
     assert (tmp_path / "plot.svg").read_text("utf-8").startswith("<?xml")
+
+
+def test_a_paired_test_of_what_was_not_measured() -> None:
+    lists = [Example(("a",), ("a", "b", "c"), (0,), id="1"), Example(("b",), ("a", "b", "c"), (1,), id="2")]
+    found = evaluate(BM25(), lists)
+    with pytest.raises(DataError, match="R@5 is not measured"):
+        paired_test(found, found, metric="R@5")

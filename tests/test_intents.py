@@ -567,3 +567,13 @@ def test_the_published_files(name: str, counts: tuple[int, int, int], n_intents:
     assert (len(found.train), len(found.dev), len(found.test)) == counts
     assert len({u.intent for u in found.train} - {None}) == n_intents
     assert {u.intent for u in found.test} <= {u.intent for u in found.train}
+
+
+@pytest.mark.parametrize("damage", [b"", b"x" * 100, None])
+def test_a_damaged_cache_is_as_good_as_none(bi: Encoder, tmp_path: Path, damage: bytes | None) -> None:
+    first = encode(bi, ["hi", "my wifi is down"], cache=tmp_path / "c")
+    (place,) = (tmp_path / "c").iterdir()
+    data = place.read_bytes()
+    place.write_bytes(data[:-4] + bytes(4) if damage is None else damage)
+    np.testing.assert_array_equal(encode(bi, ["hi", "my wifi is down"], cache=tmp_path / "c"), first)
+    assert place.read_bytes() == data

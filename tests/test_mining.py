@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from polyrank.cli import main
 from polyrank.config import BiConfig, DataConfig, Recipe, TextPolicy, TrainConfig
 from polyrank.data import HardNegatives, candidates_for_wrong, choose, read_examples
 from polyrank.data.hard_negatives import same_words, word_overlap
-from polyrank.errors import UsageError
+from polyrank.errors import ConfigError, UsageError
 from polyrank.index import BM25, TfIdf
 from polyrank.inference import EncoderScorer
 from polyrank.mining import from_pool, from_retriever, mine
@@ -268,3 +269,54 @@ def test_curves_of_old_runs_and_of_none(tmp_path: Path, capsys: pytest.CaptureFi
     assert run("curves", str(tmp_path / "empty")) == 2
     (tmp_path / "old" / "metrics.jsonl").write_text("{", "utf-8")
     assert run("curves", str(tmp_path / "old")) == 3
+
+
+def test_what_answers_the_same_context_elsewhere_is_not_taken_for_wrong() -> None:
+    asked = [Example(("how do i reset",), (text,), (0,)) for text in ("hold the button", "press reset")]
+    found = mine(asked, from_pool(BM25(), ["hold the button", "press reset", "bye"]), HardNegatives(n_negatives=2))
+    assert [example.candidates for example in found.examples] == [("hold the button", "bye"), ("press reset", "bye")]
+
+
+def test_right_answers_may_be_named_by_id(tmp_path: Path) -> None:
+    rows = [{"context": ["hello there"], "relevant_ids": ["r1"]}, {"context": ["bye"], "relevant_ids": ["r2"]}]
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    pool = [{"id": f"r{i}", "text": text} for i, text in enumerate(("what", "hello to you", "bye to you"))]
+    (tmp_path / "pool.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pool), "utf-8")
+    command = ("mine", str(tmp_path / "q.jsonl"), "--from", "bm25", "-n", "1", "-o", str(tmp_path / "mined.jsonl"))
+    assert run(*command) == 2  # nobody can tell what r1 says
+    assert not (tmp_path / "mined.jsonl").exists()
+    assert run(*command, "--pool", str(tmp_path / "pool.jsonl")) == 0
+    assert [e.response for e in read_examples(tmp_path / "mined.jsonl").examples] == ["hello to you", "bye to you"]
+
+
+def test_curves_of_runs_that_share_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "ab":
+        (tmp_path / name / "run").mkdir(parents=True)
+        row = {"step": 1, "epoch": 1.0, "valid": {"R@1": 0.5}}
+        (tmp_path / name / "run" / "metrics.jsonl").write_text(json.dumps(row) + "\n", "utf-8")
+    assert run("curves", str(tmp_path / "a" / "run"), str(tmp_path / "b" / "run")) == 0
+    assert len(set(capsys.readouterr().out.splitlines())) == 2
+    assert run("curves", str(tmp_path / "a" / "run" / "metrics.jsonl")) == 0
+    assert capsys.readouterr().out.startswith("run\t")
+    assert run("curves", str(tmp_path / "a" / "run"), "--figure", "R@9") == 2
+
+
+def test_a_run_is_started_again_over_runs_of_several_seeds(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    plan = Recipe(
+        model=BiConfig(backbone=str(tiny_backbone), reduction="mean"),
+        text=TextPolicy(max_context_tokens=24, max_candidate_tokens=8),
+        data=DataConfig(train=str(task["train"])),
+        train=TrainConfig(method="listwise", n_negatives=2, batch_size=24, seeds=(1, 2)),
+        output=str(tmp_path / "run"),
+    )
+    said: list[str] = []
+    train(plan, say=said.append)
+    assert not any("does not look at" in line for line in said)
+    changed = replace(plan, train=replace(plan.train, seeds=(1,), remine_epochs=1, temperature=2.0, smoothing=0.1))
+    train(changed, overwrite=True, say=said.append)
+    assert "train.method = 'listwise' does not look at train.temperature, train.smoothing" in said
+    assert [folder.parent.name for folder in (tmp_path / "run").rglob("metrics.jsonl")] == ["run"]
+    with pytest.raises(ConfigError, match="holds one twice"):
+        train(replace(plan, train=replace(plan.train, seeds=(1, 1))), overwrite=True)

@@ -490,3 +490,8 @@ def test_methods_without_what_they_need_are_refused(
 def test_a_cross_encoder_alone_cannot_mine(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="needs a network that encodes"):
         train(recipe(task, tiny_backbone, tmp_path / "run", model=CROSS, remine_epochs=1))
+
+
+def test_a_folder_is_no_file_of_scores(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="is a folder; name a file"):
+        RememberedScores(tmp_path, Lengths(), "f")

@@ -145,13 +145,8 @@ def load_model(path: Path) -> Artifact:
     """
     document = read_config(path)
     data: dict[str, bytes] = {}
-    for name, digest in document["files"].items():
-        place = path / name
-        if not place.exists():
-            raise ArtifactError(f"{place} is missing; restore the model folder from a copy")
-        if sha256_file(place) != digest:
-            raise ArtifactError(f"{place} is damaged: its SHA-256 does not match config.json; restore it from a copy")
-        data[name] = place.read_bytes()
+    for name in document["files"]:
+        data[name] = _verified(path, name, document).read_bytes()
     try:
         config = model_from_dict(document["model"])
         policy = text_from_dict(config, document["text"])
@@ -161,6 +156,16 @@ def load_model(path: Path) -> Artifact:
     load_state(model, safetensors.torch.load(data["model.safetensors"]))
     texts = _texts(model, policy, data["tokenizer.json"], str(path / "tokenizer.json"))
     return Artifact(model.eval(), texts, config, document["fingerprint"], document["metadata"])
+
+
+def _verified(path: Path, name: str, document: dict[str, Any]) -> Path:
+    """A file of a model folder whose bytes are those that were written."""
+    place = path / name
+    if not place.exists():
+        raise ArtifactError(f"{place} is missing; restore the model folder from a copy")
+    if sha256_file(place) != document["files"].get(name):
+        raise ArtifactError(f"{place} is damaged: its SHA-256 does not match config.json; restore it from a copy")
+    return place
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,13 +212,12 @@ class Sizes:
 
 
 def read_sizes(path: Path) -> Sizes:
-    """Parameters and bytes per part of a model folder, from the header of its file; no tensor is read.
+    """Parameters and bytes per part of a model folder, from the header of its verified file.
 
     Raises:
         ArtifactError: it is no model folder, or its file of weights is damaged.
     """
-    read_config(path)
-    place = path / "model.safetensors"
+    place = _verified(path, "model.safetensors", read_config(path))
     found: dict[str, list[tuple[int, int, str]]] = {}
     try:
         with place.open("rb") as stream:

@@ -69,7 +69,8 @@ class TrainConfig:
             two, the one that encodes) now ranks highest; None: never.
         remine_ranks: the ranks that they are drawn from, first and last, counted from 1 without right answers.
         teacher: for "distill": a folder of a trained model, which stays as it is.
-        teacher_scores: file for its scores, which other runs may share; None: in the run's folder.
+        teacher_scores: file for its scores, which other runs may share, as seen from the working directory; None: in
+            the run's folder.
         imitation: of the other network, by "kl" (of probabilities) or "margin_mse" (of differences between scores).
         alpha: weight of the imitation.
         label_weight: weight of the cross-entropy beside it; 0 learns from the other network alone.
@@ -246,6 +247,11 @@ def _train_defaults(model: ModelConfig, train: Mapping[str, Any]) -> dict[str, A
     if not isinstance(model, ConvertConfig):
         return {}
     return CONVERT_TRAIN if train.get("init_from") is None else CONVERT_TUNE
+
+
+def default_train(model: ModelConfig, settings: TrainConfig) -> TrainConfig:
+    """What a recipe of this model and start has that says nothing of its training."""
+    return TrainConfig(**_train_defaults(model, {"init_from": settings.init_from}))
 
 
 def _partner_from_dict(values: dict[str, Any], first: ModelConfig, settings: TrainConfig, text: Any) -> Partner:

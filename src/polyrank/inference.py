@@ -143,15 +143,14 @@ class EncoderScorer:
     def encode_candidates(self, candidates: Sequence[str]) -> Floats:
         """Candidate vectors ``[N, D]``; equal texts are encoded once."""
         new = [text for text in dict.fromkeys(candidates) if text not in self._remembered]
-        if len(self._remembered) + len(new) > self.max_remembered:
+        if new and len(self._remembered) + len(new) > self.max_remembered:
             self._remembered.clear()
             new = list(dict.fromkeys(candidates))
         found = dict(zip(new, self._encode(new), strict=True))
         result = np.empty((len(candidates), self.dimension), np.float32)
         for i, text in enumerate(candidates):
             result[i] = found[text] if text in found else self._remembered[text]
-        if len(found) <= self.max_remembered:
-            self._remembered.update(found)
+        self._remembered.update(found)  # however many: a pool comes again with the next contexts
         return result
 
     def _encode(self, candidates: Sequence[str]) -> Floats:

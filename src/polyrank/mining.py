@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from polyrank.data import HardNegatives, candidates_for_wrong, choose
+from polyrank.data import HardNegatives, candidates_for_wrong, choose, rights
 from polyrank.errors import UsageError
 from polyrank.inference import Scorer
-from polyrank.records import Context, Example
+from polyrank.records import Candidate, Context, Example
 from polyrank.two_stage import Responds
 
 Retrieve = Callable[[Sequence[Context], int], list[list[str]]]
@@ -52,7 +52,8 @@ def mine(
     """Wrong candidates for each example, from what is retrieved for its context.
 
     Args:
-        examples: with their right answers; wrong candidates that they have already are left out.
+        examples: with their right answers; wrong candidates that they have already are left out. What answers the same
+            context rightly elsewhere among them is not taken for wrong.
         retrieve: ``from_pool`` or ``from_retriever``.
         settings: which ranks to take.
         reranker: drops texts that score as a right answer does; None: all are taken for wrong.
@@ -70,12 +71,14 @@ def mine(
     """
     found: list[Example] = []
     n_short = n_doubtful = 0
+    right_of = rights(examples)
     asked = [(index, example) for index, example in enumerate(examples) if example.relevant]
     for start in progress(range(0, len(asked), 32)):
         part = asked[start : start + 32]
         ranked = retrieve([example.query for _, example in part], settings.last_rank + SPARE)
         lists = [
-            candidates_for_wrong(row, _right(example), settings) for (_, example), row in zip(part, ranked, strict=True)
+            candidates_for_wrong(row, right_of[example.query], settings)
+            for (_, example), row in zip(part, ranked, strict=True)
         ]
         if reranker is not None:
             kept = _surely_wrong([example for _, example in part], lists, reranker, margin)
@@ -91,6 +94,25 @@ def mine(
     return Mined(
         tuple(found), len(examples) - len(asked), n_short, n_doubtful, n_negatives / len(found) if found else 0.0
     )
+
+
+def with_texts(examples: Sequence[Example], candidates: Iterable[Candidate]) -> list[Example]:
+    """The same examples, with the texts of right answers that they name by id.
+
+    >>> with_texts([Example(("hi",), relevant_ids=("r1",))], [Candidate("r1", "hello")])[0].response
+    'hello'
+    """
+    wanted = {name for example in examples for name in example.relevant_ids}
+    text_of = {candidate.id: candidate.text for candidate in candidates if candidate.id in wanted}
+    found = []
+    for example in examples:
+        texts = [text_of[name] for name in example.relevant_ids if name in text_of]
+        if texts and not example.relevant:
+            example = replace(
+                example, candidates=(*texts, *example.candidates), relevant=tuple(range(len(texts))), relevant_ids=()
+            )
+        found.append(example)
+    return found
 
 
 def _right(example: Example) -> list[str]:

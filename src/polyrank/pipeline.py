@@ -163,6 +163,13 @@ def fingerprints(retriever: Responds) -> dict[str, str]:
     return {name: value for name, value in found.items() if value}
 
 
+def catalogue(path: Path) -> list[Candidate]:
+    """All candidates of an index folder, or of the index that a pipeline names."""
+    index = Path(read_pipeline(path)[0].index) if (path / FILE).exists() else path
+    with open_index(index) as found:
+        return [candidate for _, candidate in found.iter_candidates()]
+
+
 def read_mode(name: str | None) -> Mode | None:
     """A way to search by its name.
 

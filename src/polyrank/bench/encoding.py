@@ -5,6 +5,7 @@ precision, and where padding goes. Medians are told.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -80,7 +81,7 @@ def bench_encoding(
     for place in models:
         _sort(str(place), load_scorer(place), encoders, crosses)
     exact_cross = crosses.pop("exact")
-    context = Context((" ".join((" ".join(texts).split() * n_words)[:n_words]),))
+    context = Context((" ".join(islice(cycle(" ".join(texts[:n_words]).split()), n_words)),))
     distinct, shortlist = list(dict.fromkeys(texts)), list(texts[:n_pairs])
     peers = _peers()
 

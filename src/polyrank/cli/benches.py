@@ -1,6 +1,8 @@
 """``polyrank bench``: speed tables, as text, JSON or a plot."""
 
 import json
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -186,8 +188,10 @@ def bench_stages(
     retrievers: dict[str, Responds] = {}
     if lexical:
         retrievers["bm25"] = LexicalRetriever(BM25(), open_index(index[0]))
-    retrievers |= {place.name: open_pipeline(place, device=device) for place in index}
-    rerankers = {_name(model): open_scorer(model, device=device) for model in rerank or ()}
+    places = {str(place): place for place in index}
+    names = _names(places, *retrievers)
+    retrievers |= {names[name]: open_pipeline(place, device=device) for name, place in places.items()}
+    rerankers = {name: open_scorer(model, device=device) for model, name in _names(rerank or ()).items()}
     with console().status("measuring") as status:
         found = bench.bench_stages(
             retrievers,
@@ -203,8 +207,15 @@ def bench_stages(
     _show(found, json_, None, by="n")
 
 
+def _names(places: Iterable[str], *taken: str) -> dict[str, str]:
+    """What a table calls each: short, and whole where two would be called the same."""
+    short = {place: _name(place) for place in places}
+    counts = Counter((*short.values(), *taken))
+    return {place: name if counts[name] == 1 else place for place, name in short.items()}
+
+
 def _name(model: str) -> str:
-    """What a table calls a model: its folder, or the run's folder that holds it."""
+    """A model's folder, or the run's folder that holds it."""
     path = Path(model)
     return path.parent.name if path.name == "model" and path.parent.name else path.name
 
@@ -235,6 +246,7 @@ def _show(found: dict[str, Any], as_json: bool, plot: Path | None, *, by: str) -
         print(json.dumps(found))
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     machine = found["machine"]
@@ -244,5 +256,5 @@ def _show(found: dict[str, Any], as_json: bool, plot: Path | None, *, by: str) -
     table = Table(*columns)
     for row in found["rows"]:
         table.add_row(*("" if row.get(key) is None else f"{row[key]:,}" if isinstance(row[key], int | float) and not
-                        isinstance(row[key], bool) else str(row[key]) for key in columns))  # fmt: skip
+                        isinstance(row[key], bool) else escape(str(row[key])) for key in columns))  # fmt: skip
     Console().print(table)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from polyrank.cli.console import drawable, talk
+from polyrank.errors import UsageError
 
 
 def curves(
@@ -23,6 +24,9 @@ def curves(
     from polyrank.evaluation.curves import plot_curves, read_curves
 
     found = read_curves(runs)
+    if not any(figure in check.figures for curve in found.values() for check in curve):
+        known = ", ".join(sorted({name for curve in found.values() for check in curve for name in check.figures}))
+        raise UsageError(f"no validation of these runs has {figure}; they have {known or 'none at all'}")
     if output is not None:
         plot_curves(found, output, figure=figure)
         talk(f"wrote {output}")
@@ -32,4 +36,5 @@ def curves(
         for name, curve in found.items():
             for check in curve:
                 when = f"step {check.step}" if check.epoch is None else f"epoch {check.epoch:g}"
-                print(f"{name}\t{when}\t{figure} {check.figures.get(figure, float('nan')):.4f}")
+                if figure in check.figures:
+                    print(f"{name}\t{when}\t{figure} {check.figures[figure]:.4f}")

@@ -71,7 +71,7 @@ def intents_train(
             layer=layer,
             grid=grid,
             n_few_shot=few_shot,
-            seeds=numbers(seeds, int, "--seeds"),
+            seeds=numbers(seeds, _seed, "--seeds"),
             aim=intents.read_aim(aim),
             precision=precision,
             max_epochs=max_epochs,
@@ -89,8 +89,15 @@ def intents_train(
     talk(f"{output}: try it with polyrank intents predict {output}")
 
 
+def _seed(text: str) -> int:
+    if (seed := int(text)) < 0:
+        raise ValueError("a seed is not below 0")
+    return seed
+
+
 def _show(figures: dict[str, Any]) -> None:
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     out = Console()
@@ -103,7 +110,7 @@ def _show(figures: dict[str, Any]) -> None:
         table.add_column(heading, justify="left" if heading == "intent" else "right")
     for row in figures["per_intent"][:15]:
         shares = [f"{100 * row[name]:.1f}" for name in ("precision", "recall", "f1")]
-        table.add_row(row["intent"], *shares, str(row["support"]))
+        table.add_row(escape(row["intent"]), *shares, str(row["support"]))
     out.print(table)
     for row in figures["most_confused"][:5]:
         out.print(f"{row['intent']} taken for {row['taken_for']}: {row['count']}", markup=False)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from polyrank.cli.console import console, talk
-from polyrank.errors import UsageError
+from polyrank.errors import DataError, UsageError
 
 
 def mine(
@@ -30,7 +30,7 @@ def mine(
         str | None, typer.Option(help="A model that drops texts which it takes for right, such as a Cross-encoder.")
     ] = None,
     margin: Annotated[float, typer.Option(help="It drops what scores above the right answer's score less this.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Of the choice among the ranks.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the choice among the ranks.")] = 0,
     speaker: Annotated[str | None, typer.Option(help="Of dialogues, only this speaker's turns.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Use the first N examples only.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -42,15 +42,15 @@ def mine(
     from rich.progress import track
 
     from polyrank.data import HardNegatives, read_examples, read_pool, write_examples
-    from polyrank.mining import from_pool, from_retriever
+    from polyrank.mining import from_pool, from_retriever, with_texts
     from polyrank.mining import mine as run
-    from polyrank.pipeline import open_pipeline
+    from polyrank.pipeline import catalogue, open_pipeline
     from polyrank.scorers import open_scorer
 
     if output.exists() and not overwrite:
         raise UsageError(f"{output} already exists; choose another place or pass --overwrite")
     first, _, last = ranks.partition(":")
-    if not (first.isdigit() and last.isdigit()):
+    if not (first.isdecimal() and last.isdecimal()):
         raise UsageError(f"--ranks {ranks!r} is not FIRST:LAST; write for example 1:50")
     settings = HardNegatives(
         n_negatives=n, first_rank=int(first), last_rank=int(last), max_overlap=max_overlap, seed=seed
@@ -62,7 +62,9 @@ def mine(
     place = Path(retriever)
     if candidates is None and place.is_dir() and not (place / "config.json").exists():
         retrieve = from_retriever(open_pipeline(place, device=device))
+        examples = with_texts(examples, catalogue(place))
     else:
+        examples = with_texts(examples, candidates or ())
         texts = [c.text for c in candidates] if candidates is not None else [e.response for e in examples if e.response]
         retrieve = from_pool(open_scorer(retriever, examples, candidates, device=device), texts)
     judge = None if reranker is None else open_scorer(reranker, examples, candidates, device=device)
@@ -76,6 +78,8 @@ def mine(
             batches, "mining", console=console(), disable=not console().is_terminal, transient=True
         ),
     )
+    if not mined.examples:
+        raise DataError(f"{data}: no example has a right answer to mine for; give the texts of ids with --pool")
     write_examples(output, mined.examples)
     counts = {"n_examples": len(mined.examples), "n_skipped": mined.n_skipped, "n_short": mined.n_short,
               "n_doubtful": mined.n_doubtful, "mean_negatives": mined.mean_negatives}  # fmt: skip

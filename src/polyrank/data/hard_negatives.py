@@ -1,12 +1,13 @@
 """Which of the texts that a retriever finds may be called wrong: not the right ones, nor what says the same."""
 
 import unicodedata
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from polyrank.errors import UsageError
+from polyrank.records import Context, Example
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,15 @@ def candidates_for_wrong(ranked: Iterable[str], right: Collection[str], settings
             seen.add(words)
             found.append(text)
     return found[settings.first_rank - 1 :]
+
+
+def rights(examples: Sequence[Example]) -> dict[Context, list[str]]:
+    """All right answers to each context: one that comes again with another answer has both."""
+    found: dict[Context, dict[str, None]] = {}
+    for example in examples:
+        right = [example.candidates[i] for i in example.relevant]
+        found.setdefault(example.query, {}).update(dict.fromkeys(right))
+    return {context: list(texts) for context, texts in found.items()}
 
 
 def choose(found: list[str], settings: HardNegatives, *key: int) -> list[str]:

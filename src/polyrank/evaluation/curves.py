@@ -1,6 +1,7 @@
 """Validation figures by epoch, read from run folders and drawn together."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,19 +38,20 @@ def read_curves(folders: Sequence[Path]) -> dict[str, list[Check]]:
         UsageError: there is no metrics.jsonl.
         DataError: ``file:line: what is wrong``.
     """
-    curves: dict[str, list[Check]] = {}
+    named: list[tuple[str, Path]] = []
     for folder in folders:
         files = [folder] if folder.is_file() else sorted(file for way in INSIDE for file in folder.glob(way))
         if not files:
             raise UsageError(f"{folder} holds no metrics.jsonl; give the output folder of a training")
-        for file in files:
-            curves[_name(folder, file)] = _checks(file)
-    return curves
+        named += [(_name(folder, file), file) for file in files]
+    shared = {name for name, count in Counter(name for name, _ in named).items() if count > 1}
+    return {str(file) if name in shared else name: _checks(file) for name, file in named}
 
 
 def _name(folder: Path, file: Path) -> str:
     if file == folder:
-        return file.name.removesuffix(".metrics.jsonl")
+        own = file.name.removesuffix("metrics.jsonl").rstrip(".")
+        return own or file.resolve().parent.name
     inside = file.relative_to(folder).as_posix().removesuffix("metrics.jsonl").rstrip("./")
     return f"{folder.resolve().name}/{inside}" if inside else folder.resolve().name
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,18 @@ def plot_breakdown(evaluations: Mapping[str, Evaluation], path: Path) -> None:
     """R@1 by the number of turns in the context, one line per scorer, with 95% intervals."""
     figure = new_figure()
     axes = figure.subplots()
-    for name, evaluation in evaluations.items():
-        rows = breakdown(evaluation)
-        labels = [str(r["from"]) if r["from"] == r["to"] else f"{r['from']}-{r['to'] or ''}" for r in rows]
+    parts = {name: breakdown(evaluation) for name, evaluation in evaluations.items()}
+    classes = sorted({(r["from"], r["to"] or inf) for rows in parts.values() for r in rows})
+    axes.set_xticks(
+        range(len(classes)),
+        [f"{first}-" if last == inf else str(first) if first == last else f"{first}-{last}" for first, last in classes],
+    )
+    for name, rows in parts.items():
+        places = [classes.index((r["from"], r["to"] or inf)) for r in rows]
         middle = [100 * r["metrics"]["R@1"] for r in rows]
         spread = [[m - 100 * r["intervals"]["R@1"][0] for m, r in zip(middle, rows, strict=True)],
                   [100 * r["intervals"]["R@1"][1] - m for m, r in zip(middle, rows, strict=True)]]  # fmt: skip
-        axes.errorbar(labels, middle, yerr=spread, marker="o", capsize=3, label=name)
+        axes.errorbar(places, middle, yerr=spread, marker="o", capsize=3, label=name)
     axes.set(xlabel="turns in the context", ylabel="R@1 (%)")
     axes.legend()
     figure.savefig(path)

@@ -143,6 +143,8 @@ def paired_test(
                 " test needs scores of the same data"
             )
     k = int(metric.partition("@")[2] or 1)
+    if metric not in metric_values([left[name].placement for name in common], (k,)):
+        raise DataError(f"{metric} is not measured on these examples; choose R@k with k below their candidates, or MRR")
     ours, theirs = (metric_values([side[name].placement for name in common], (k,))[metric] for side in (left, right))
     differences = ours - theirs
     observed = abs(differences.mean())

@@ -61,9 +61,8 @@ def encode(
         progress: told how many texts are encoded, and of how many.
     """
     contexts = [Context.of(text) for text in texts]
-    place = None if cache is None else cache / f"{_name(encoder, contexts, layer)}.npy"
-    if place is not None and place.exists():
-        found: Floats = np.load(place, allow_pickle=False)
+    place = None if cache is None else cache / f"{_name(encoder, contexts, layer)}.encodings"
+    if place is not None and (found := _kept(place)) is not None:
         return found
     parts = []
     for start in range(0, len(contexts), TEXTS_AT_A_TIME):
@@ -74,8 +73,20 @@ def encode(
     if place is not None:
         buffer = io.BytesIO()
         np.save(buffer, encoded, allow_pickle=False)
-        write_file(place, buffer.getvalue())
+        write_file(place, hashlib.sha256(buffer.getvalue()).digest() + buffer.getvalue())
     return encoded
+
+
+def _kept(place: Path) -> Floats | None:
+    """What a cache holds; a damaged part of it is as good as none."""
+    try:
+        data = place.read_bytes()
+    except FileNotFoundError:
+        return None
+    if hashlib.sha256(data[32:]).digest() != data[:32]:
+        return None
+    found: Floats = np.load(io.BytesIO(data[32:]), allow_pickle=False)
+    return found
 
 
 def _name(encoder: Encoder, contexts: Sequence[Context], layer: Layer) -> str:

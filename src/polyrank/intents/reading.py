@@ -147,9 +147,9 @@ def _clinc150(path: Path, out_of_scope: str) -> IntentSplits:
     """Larson et al., An Evaluation Dataset for Intent Classification and Out-of-Scope Prediction (2019)."""
     try:
         document = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON ({error}); get the file again") from error
-    if not isinstance(document, dict) or "train" not in document:
+    if not isinstance(document, dict) or not isinstance(document.get("train"), list):
         raise DataError(f'{path}: has no list "train"; give the data set\'s own data_full.json, or JSON lines')
 
     def part(name: str) -> Utterances:
@@ -159,7 +159,7 @@ def _clinc150(path: Path, out_of_scope: str) -> IntentSplits:
 
 
 def _pairs(path: Path, document: dict[str, Any], name: str, out_of_scope: str) -> Iterator[Utterance]:
-    for number, pair in enumerate(document.get(name, []), 1):
+    for number, pair in enumerate(document.get(name) or [], 1):
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(value, str) for value in pair):
             raise DataError(f"{path}: {name} item {number} is no [text, intent]; get the file again")
         text, intent = pair

@@ -80,7 +80,10 @@ def _few_shot_rows(utterances: Sequence[Utterance], n: int, seed: int) -> list[i
     small = [(name, len(group)) for name, group in groups.items() if len(group) < n]
     if small:
         name, count = min(small, key=lambda item: item[1])
-        raise DataError(f"intent {name!r} has {count:,} utterances, fewer than the {n:,} asked for; ask for fewer")
+        raise DataError(
+            f"intent {name!r} has {count:,} utterances, fewer than the {n:,} asked for"
+            " (where there is no dev part, one is taken from them first); ask for fewer"
+        )
     return sorted(i for place, group in enumerate(groups.values()) for i in _drawn(group, seed, place)[:n])
 
 

@@ -21,20 +21,36 @@ END = " "
 
 FORMAT = 1
 MAX_REMEMBERED = 500_000
+LONGEST_REMEMBERED = 100  # characters; longer ones hardly come again
+MOST_MARKS = 30
 
 # runs of letters and digits, or runs of other visible characters: the borders are word boundaries and punctuation
+_LONG_RUN = re.compile(rf"[^\w\s]{{{MOST_MARKS + 1},}}")
 _WORD = re.compile(r"[^\W_]+|(?:[^\w\s]|_)+")
 
 
 def split_words(lowered: str) -> list[str]:
     """The words of a lower-case text: runs of letters and digits, and runs of punctuation.
 
-    A letter that is written as two characters becomes one.
+    A letter that is written as two characters becomes one. Marks that remain characters of their own, as in Devanagari,
+    count as punctuation.
 
     >>> split_words("don't panic... ok_1")
     ['don', "'", 't', 'panic', '...', 'ok', '_', '1']
     """
-    return _WORD.findall(lowered if lowered.isascii() else unicodedata.normalize("NFC", lowered))
+    if not lowered.isascii():
+        # ordering a run of marks takes the square of its length; no text has this many on a letter
+        lowered = unicodedata.normalize("NFC", _LONG_RUN.sub(_with_few_marks, lowered))
+    return _WORD.findall(lowered)
+
+
+def _with_few_marks(run: re.Match[str]) -> str:
+    kept, n_marks = [], 0
+    for character in run[0]:
+        n_marks = n_marks + 1 if unicodedata.combining(character) else 0
+        if n_marks <= MOST_MARKS:
+            kept.append(character)
+    return "".join(kept)
 
 
 def longest_prefixes(marked: str, known: Collection[str], longest: int) -> Iterator[str]:
@@ -69,9 +85,11 @@ class _Remembered(dict[str, tuple[int, ...]]):
         self.function = function
 
     def __missing__(self, text: str) -> tuple[int, ...]:
-        if len(self) >= MAX_REMEMBERED:
-            self.clear()
-        found = self[text] = self.function(text)
+        found = self.function(text)
+        if len(text) <= LONGEST_REMEMBERED:
+            if len(self) >= MAX_REMEMBERED:
+                self.clear()
+            self[text] = found
         return found
 
 

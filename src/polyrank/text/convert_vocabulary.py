@@ -64,7 +64,8 @@ def learn_subwords(
 
 
 def count_words(texts: Iterable[str], max_words: int = MAX_WORDS) -> Counter[str]:
-    """How often each word is met. Above ``max_words`` distinct ones those met least are forgotten, so memory is flat.
+    """How often each word is met. Of more than ``max_words`` distinct ones, and half as many again, those met least
+    are forgotten, so memory is flat.
 
     >>> sorted(count_words(["a b a", "c b"], max_words=2).items())  # c made three: what was met once went
     [('a', 2), ('b', 2)]
@@ -72,7 +73,8 @@ def count_words(texts: Iterable[str], max_words: int = MAX_WORDS) -> Counter[str
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text.lower().split())  # as it stands between white space; taken apart once each, below
-        _forget(counts, max_words)
+        if len(counts) > max_words + max_words // 2:  # room for new words to come again, and between two looks at all
+            _forget(counts, max_words)
     words: Counter[str] = Counter()
     while counts:
         stretch, count = counts.popitem()

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrank.data import HardNegatives, candidates_for_wrong, choose
+from polyrank.data import HardNegatives, candidates_for_wrong, choose, rights
 from polyrank.durable import write_file
 from polyrank.errors import ArtifactError
 from polyrank.inference import EncoderScorer
 from polyrank.records import Example
+from polyrank.training.checkpoints import TWO
 from polyrank.training.steps import RandomNegatives
 
 Places = NDArray[np.int32]
@@ -26,7 +27,9 @@ Places = NDArray[np.int32]
 def _examples_seen(folder: Path) -> int:
     """By a run's networks, as their metrics say; an epoch sees each example once."""
     seen = 0
-    for file in folder.rglob("metrics.jsonl"):
+    for file in (folder / name / "metrics.jsonl" for name in ("", *TWO)):
+        if not file.exists():
+            continue
         for line in file.read_text("utf-8").splitlines():
             seen = max(seen, json.loads(line).get("n_examples", 0))
     return seen
@@ -90,12 +93,13 @@ class MinedNegatives:
 
     def _mine(self, epoch: int, places: Places) -> Places:
         row_of = {text: row for row, text in enumerate(self.pool)}
+        right_of = rights(self.examples)
         self.scorer.forget()
         for start in range(0, len(self.examples), 32):
             part = self.examples[start : start + 32]
             for offset, values in enumerate(self.scorer.score_pool([e.query for e in part], self.pool)):
                 index, example = start + offset, part[offset]
-                right = {example.candidates[i] for i in example.relevant}
+                right = right_of[example.query]
                 order = np.argsort(-values, kind="stable").tolist()
                 found = candidates_for_wrong((self.pool[i] for i in order), right, self.settings)
                 chosen = choose(found, self.settings, epoch, index)

@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from polyrank.config import CrossConfig, Recipe, recipe_from_dict, recipe_to_dict
+from polyrank.config import CrossConfig, Recipe, default_train, recipe_from_dict, recipe_to_dict
 from polyrank.data import read_examples
 from polyrank.devices import choose_device, keep_freed_memory
 from polyrank.durable import write_file
 from polyrank.errors import ConfigError, DataError, UsageError
 from polyrank.records import Example
+from polyrank.training.checkpoints import TWO
 from polyrank.training.learner import Report
 from polyrank.training.loop import FitResult, fit_together, phased
 from polyrank.training.methods import make_mutual_step, make_step
@@ -29,8 +30,6 @@ from polyrank.training.mutual import MutualStep
 from polyrank.training.network import make_learner, new_network
 from polyrank.training.steps import Step
 from polyrank.training.tensorboard import TensorBoard
-
-TWO = ("retriever", "reranker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +76,10 @@ def train(
     output = Path(recipe.output)
     settings = recipe.train
     check_method(recipe)
-    if not settings.seeds:
-        raise ConfigError("train.seeds is empty; give at least one")
+    if not settings.seeds or len(set(settings.seeds)) < len(settings.seeds):
+        raise ConfigError(f"train.seeds = {list(settings.seeds)} is empty or holds one twice; give each once")
+    if foreign := unread_keys(recipe):
+        say(f"train.method = {settings.method!r} does not look at {', '.join(f'train.{key}' for key in foreign)}")
     examples, valid = load_data(recipe, say)
     results = []
     for seed in settings.seeds:
@@ -111,7 +112,7 @@ def load_data(recipe: Recipe, say: Callable[[str], None]) -> tuple[list[Example]
 
 
 def check_method(recipe: Recipe) -> None:
-    """Whether a method has what it needs, and nothing that it would not look at.
+    """Whether a method has what it needs, and no network that it would not train.
 
     Raises:
         ConfigError: it has not.
@@ -137,6 +138,31 @@ def check_method(recipe: Recipe) -> None:
             f"train.temperature = {settings.temperature} must be above 0, train.alpha = {settings.alpha} and"
             f" train.label_weight = {settings.label_weight} not below"
         )
+
+
+LISTS = ("n_negatives", "redraw_negatives", "remine_ranks")
+IMITATION = ("imitation", "alpha", "label_weight", "temperature")
+UNREAD = {
+    "in_batch": (*LISTS, *IMITATION, "teacher_scores"),
+    "listwise": (*IMITATION, "teacher_scores", "smoothing"),
+    "distill": ("smoothing",),
+    "mutual": ("teacher_scores", "smoothing"),
+}
+
+
+def unread_keys(recipe: Recipe) -> list[str]:
+    """Settings of ``train`` that are not the defaults and change nothing.
+
+    >>> from polyrank.config import recipe_from_dict
+    >>> values = {"model": {"kind": "bi"}, "data": {"train": "x"}, "output": "y", "train": {"alpha": 2.0}}
+    >>> unread_keys(recipe_from_dict(values))
+    ['alpha']
+    """
+    settings, defaults = recipe.train, default_train(recipe.model, recipe.train)
+    unread = UNREAD[settings.method]
+    if settings.remine_epochs is None and "remine_ranks" not in unread:
+        unread = (*unread, "remine_ranks")
+    return [key for key in unread if getattr(settings, key) != getattr(defaults, key)]
 
 
 def _train_one(
@@ -166,7 +192,7 @@ def _train_one(
             fits = [FitResult(**(found[name] if name else found)) for name in names]
             return _results(seed, folder, names, fits)
         if overwrite and not resume:
-            _clear(folder, names)
+            _clear(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / "recipe.json", json.dumps(recipe_to_dict(recipe), indent=2, sort_keys=True).encode())
 
@@ -224,14 +250,16 @@ def _both(first: Report, second: Report) -> Report:
     return report
 
 
-def _clear(folder: Path, names: Sequence[str]) -> None:
-    """Forget an earlier run; its models stay until better ones replace them, and a teacher's scores stay true."""
+def _clear(folder: Path) -> None:
+    """Forget earlier runs; models stay until better ones replace them, and a teacher's scores stay true."""
     for pattern in ("checkpoint.safetensors", "result.json", "mined-*.npy"):
         for path in folder.glob(pattern):
             path.unlink()
-    for name in names:
+    for name in ("", *TWO):
         (folder / name / "metrics.jsonl").unlink(missing_ok=True)
         shutil.rmtree(folder / name / "tensorboard", ignore_errors=True)
+    for seed in folder.glob("seed-*/"):
+        _clear(seed)
 
 
 def _same_recipe(path: Path, recipe: Recipe) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.errors import ArtifactError
+from polyrank.errors import ArtifactError, ResourceError
 from polyrank.inference import Scorer
 from polyrank.records import Context
 
@@ -36,6 +36,8 @@ class RememberedScores:
         self.path, self.scorer, self.fingerprint = path, scorer, fingerprint
         self.n_asked = 0
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            raise ArtifactError(f"{path} is a folder; name a file for the teacher's scores")
         self._file = sqlite3.connect(path, isolation_level=None, timeout=60.0)
         try:
             self._file.execute("PRAGMA journal_mode = WAL")  # a second training may use the same file
@@ -85,6 +87,11 @@ class RememberedScores:
         return found
 
     def _keep(self, new: dict[bytes, float]) -> None:
-        self._file.execute("BEGIN IMMEDIATE")
-        self._file.executemany("INSERT OR IGNORE INTO scores VALUES (?, ?)", new.items())
-        self._file.execute("COMMIT")
+        try:
+            self._file.execute("BEGIN IMMEDIATE")
+            self._file.executemany("INSERT OR IGNORE INTO scores VALUES (?, ?)", new.items())
+            self._file.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            raise ResourceError(
+                f"cannot write {self.path}: {error}; free some space and go on with --resume"
+            ) from error
