@@ -54,15 +54,22 @@ def few_shot(utterances: Sequence[Utterance], n: int, *, seed: int) -> Utterance
 def split_off(utterances: Sequence[Utterance], share: float, *, seed: int) -> tuple[Utterances, Utterances]:
     """The rest and a development part: this share of each intent and of those out of scope, at least one of each.
 
-    An intent of a single utterance keeps it.
+    Copies of a text stay together: a text that was trained on would judge nothing. An intent of a single text keeps it.
+
+    >>> rest, part = split_off([Utterance(text, "x") for text in "aabb"], 0.5, seed=1)
+    >>> sorted({u.text for u in rest} & {u.text for u in part}), len(rest), len(part)
+    ([], 2, 2)
     """
     outside = [i for i, utterance in enumerate(utterances) if utterance.intent is None]
     groups = [*_by_intent(utterances).values(), *([outside] if outside else [])]
-    taken = {
-        i
-        for place, group in enumerate(groups)
-        for i in _drawn(group, seed, place)[: min(max(1, round(share * len(group))), len(group) - 1)]
-    }
+    taken: set[int] = set()
+    for place, group in enumerate(groups):
+        copies: dict[str, list[int]] = {}
+        for i in group:
+            copies.setdefault(utterances[i].text, []).append(i)
+        n = min(max(1, round(share * len(copies))), len(copies) - 1)
+        firsts = [own[0] for own in copies.values()]
+        taken.update(i for first in _drawn(firsts, seed, place)[:n] for i in copies[utterances[first].text])
     rest = tuple(utterance for i, utterance in enumerate(utterances) if i not in taken)
     return rest, tuple(utterances[i] for i in sorted(taken))
 
