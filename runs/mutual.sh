@@ -66,7 +66,7 @@ for set in $SETS; do
       [[ $part == test && $model == "bi-$TAG" ]] && against=(--against "$work/bi.test.scores.jsonl")
       [[ $part == test && $model == "cross-$TAG" ]] && against=(--against "$work/cross.test.scores.jsonl")
       polyrank evaluate "${folder[$model]}/model" "$DATA/$set/$part.jsonl.gz" --limit "$limit" --scores "$scores" \
-        "${against[@]}" --json >"$work/$model.$part.json"
+        "${against[@]}" --json | sed "s|$OUT/||g" >"$work/$model.$part.json"
       [[ $part == test ]] && cp "$work/$model.$part.json" "$results/$model.json"
     done
     cp "${folder[$model]}/metrics.jsonl" "$results/$model.metrics.jsonl"
@@ -75,13 +75,13 @@ for set in $SETS; do
     against=()
     [[ $model == bi ]] || against=(--against "$work/bi.many.scores.jsonl")
     polyrank evaluate "${folder[$model]}/model" "$DATA/$set/test.jsonl.gz" --limit "$MANY" \
-      --scores "$work/$model.many.scores.jsonl" "${against[@]}" --json >"$results/$model-many.json"
+      --scores "$work/$model.many.scores.jsonl" "${against[@]}" --json | sed "s|$OUT/||g" >"$results/$model-many.json"
   done
   if [[ -n $TEACHER ]]; then # one way, from a model that is trained already
     polyrank train runs/recipes/bi.toml "${later[@]}" "${alone[@]}" "${bi[@]}" --set train.method=distill \
       --set "train.teacher=$TEACHER" --set "output=$work/bi-distilled"
     polyrank evaluate "$work/bi-distilled/model" "$DATA/$set/test.jsonl.gz" --limit "$LIMIT" \
-      --scores "$work/bi-distilled.test.scores.jsonl" --against "$work/bi.test.scores.jsonl" --json >"$results/bi-distilled.json"
+      --scores "$work/bi-distilled.test.scores.jsonl" --against "$work/bi.test.scores.jsonl" --json | sed "s|$OUT/||g" >"$results/bi-distilled.json"
   fi
   python runs/ensembles.py "$work" bi cross >"$results/ensemble.json"
   python runs/ensembles.py "$work" "bi-$TAG" "cross-$TAG" >"$results/ensemble-$TAG.json"
