@@ -47,17 +47,13 @@ def choose_settings(
         raise DataError("there are no validation examples; give a file with at least one")
     retriever = make_retriever(config, device=device)
     seen: dict[str, Any] = {"n_examples": len(examples)}
-    if config.reranker is not None and ensemble is not None:
+    if isinstance(retriever, TwoStage) and ensemble is not None:
         if ensemble == "auto":
             ensemble, seen["ensembles"] = _best_ensemble(retriever, examples)
-        config = replace(config, ensemble=ensemble)
+        config, retriever.ensemble = replace(config, ensemble=ensemble), ensemble
     if "ensembles" in seen or precision is not None:
         seen["fingerprints"] = fingerprints(retriever)
     if precision is not None:
-        if isinstance(retriever, TwoStage):
-            retriever = TwoStage(
-                retriever.retriever, retriever.reranker, n_retrieved=config.n_retrieved, ensemble=config.ensemble
-            )
         hidden = _hidden(len(examples), no_answer, seed)
         scores, right = outcomes(retriever, examples, hidden.tolist())
         abstention, curve = calibrate(scores, right, precision=precision)
@@ -181,9 +177,8 @@ def _hidden(n: int, no_answer: float, seed: int) -> NDArray[np.bool_]:
     return np.random.Generator(np.random.PCG64(seed)).random(n) < no_answer
 
 
-def _best_ensemble(both: Responds, examples: Sequence[Example]) -> tuple[Ensemble | None, dict[str, float]]:
-    assert isinstance(both, TwoStage), "one stage has nothing to add up"
-    both = TwoStage(both.retriever, both.reranker, n_retrieved=both.n_retrieved)
+def _best_ensemble(both: TwoStage, examples: Sequence[Example]) -> tuple[Ensemble | None, dict[str, float]]:
+    """By the scores of each stage alone, whatever the ensemble is now."""
     first, second, right = [], [], []
     for start in range(0, len(examples), 32):
         part = examples[start : start + 32]

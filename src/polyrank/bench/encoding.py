@@ -32,6 +32,15 @@ POLICY = TextPolicy(max_context_tokens=256, max_candidate_tokens=72)
 Run = Callable[[], NDArray[np.float32]]
 
 
+def long_context(texts: Sequence[str], n_words: int) -> Context:
+    """One turn of so many words, those of the texts and again from the first.
+
+    >>> long_context(["hello there", "you"], 5).turns
+    ('hello there you hello there',)
+    """
+    return Context((" ".join(islice(cycle(" ".join(texts[:n_words]).split()), n_words)),))
+
+
 def bench_encoding(
     texts: Sequence[str],
     *,
@@ -81,7 +90,7 @@ def bench_encoding(
     for place in models:
         _sort(str(place), load_scorer(place), encoders, crosses)
     exact_cross = crosses.pop("exact")
-    context = Context((" ".join(islice(cycle(" ".join(texts[:n_words]).split()), n_words)),))
+    context = long_context(texts, n_words)
     distinct, shortlist = list(dict.fromkeys(texts)), list(texts[:n_pairs])
     peers = _peers()
 

@@ -5,7 +5,6 @@ the fast search, whose shortcuts are as good as context vectors are alike. Candi
 """
 
 from collections.abc import Callable, Sequence
-from itertools import cycle, islice
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from polyrank.bench.encoding import long_context
 from polyrank.bench.machine import describe_machine
 from polyrank.bench.scoring import Pool
 from polyrank.config import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
@@ -68,7 +68,7 @@ def bench_responding(
     if len(texts) < MEASURED_PAIRS:
         raise UsageError(f"{len(texts)} texts are too few; give {MEASURED_PAIRS} at least")
     policy = TextPolicy(max_context_tokens=256, max_candidate_tokens=72)
-    context = Context((" ".join(islice(cycle(" ".join(texts[:n_words]).split()), n_words)),))
+    context = long_context(texts, n_words)
     runs: dict[tuple[str, int], Callable[[], float]] = {}
     shapes: dict[str, tuple[int, int]] = {}
     for kind in kinds:

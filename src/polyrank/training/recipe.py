@@ -140,6 +140,7 @@ def check_method(recipe: Recipe) -> None:
         )
 
 
+# keys of ``train`` that a method does not read
 LISTS = ("n_negatives", "redraw_negatives", "remine_ranks")
 IMITATION = ("imitation", "alpha", "label_weight", "temperature")
 UNREAD = {
@@ -151,7 +152,10 @@ UNREAD = {
 
 
 def unread_keys(recipe: Recipe) -> list[str]:
-    """Settings of ``train`` that are not the defaults and change nothing.
+    """Settings of ``train`` that its method does not read and that are not the defaults: they change nothing.
+
+    Args:
+        recipe: with its model, whose kind says what the defaults are.
 
     >>> from polyrank.config import recipe_from_dict
     >>> values = {"model": {"kind": "bi"}, "data": {"train": "x"}, "output": "y", "train": {"alpha": 2.0}}
