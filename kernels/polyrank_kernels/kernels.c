@@ -4,31 +4,12 @@
    Called through ctypes on plain pointers. Rows are shared among OpenMP's threads: loaded after torch, this finds
    torch's own runtime and its team, and nobody spins while another works. Each loop has forms for AVX-512 and AVX2
    where the compiler can make them and the machine has them, and a plain one; all give the same products, since those
-   are sums of integers. */
+   are sums of integers. tiles.c has the products by AMX. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <stdint.h>
-#include <string.h>
 
-#ifdef _OPENMP
-#include <omp.h>
-#define SHARE _Pragma("omp parallel num_threads(threads)")
-#define PART(edge) (n * (omp_get_thread_num() + (edge)) / omp_get_num_threads())
-#else
-#define SHARE
-#define PART(edge) ((edge) ? n : 0)
-#endif
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#define X86 1
-#define CLONES __attribute__((target_clones("avx512f", "arch=haswell", "default")))
-#else
-#define CLONES
-#endif
-
-#define API __attribute__((visibility("default")))
+#include "kernels.h"
 
 /* ---- products: out[n, q] = row_scale[n] * column_scale[q] * (rows[n, d] . columns[q, d]) ---- */
 
@@ -144,17 +125,19 @@ __attribute__((target("avx2"))) static void products_avx2(
 typedef void (*products_form)(const int8_t *, const int16_t *, const float *, const float *, float *, int64_t, int64_t,
                               int64_t);
 
-/* form: 0 the best that the machine has, 1 plain, 2 AVX2, 3 AVX-512, 4 its VNNI. d is a multiple of 32 (pad with zeros).
-   Returns the form used, or -1 if it cannot. */
-API int polyrank_products(const int8_t *rows, const int16_t *columns, const float *row_scales,
+/* form: 0 the best that the machine has, 1 plain, 2 AVX2, 3 AVX-512, 4 its VNNI, 5 AMX. d is a multiple of 64 (pad with
+   zeros). tiles: the columns as AMX wants them (polyrank_lay_codes), or null. Returns the form used, or -1 if it
+   cannot. */
+API int polyrank_products(const int8_t *rows, const int16_t *columns, const uint8_t *tiles, const float *row_scales,
                           const float *column_scales, float *out, int64_t n, int64_t q, int64_t d, int form,
                           int threads) {
     products_form call = products_plain;
-    if (d % 32 || d > WIDEST) return -1;
+    int tiled = (form == 0 || form == 5) && tiles && polyrank_longest_for_tiles() >= d;
+    if (d % 64 || d > WIDEST || (form == 5 && !tiled)) return -1;
 #ifdef X86
-    if ((form == 0 || form == 4) && __builtin_cpu_supports("avx512vnni")) {
+    if ((form == 0 || form >= 4) && __builtin_cpu_supports("avx512vnni")) {
         call = products_vnni;
-        form = 4;
+        form = tiled ? 5 : 4;
     } else if ((form == 0 || form == 3) && __builtin_cpu_supports("avx512bw")) {
         call = products_avx512;
         form = 3;
@@ -166,7 +149,10 @@ API int polyrank_products(const int8_t *rows, const int16_t *columns, const floa
     if (form > 1 && call == products_plain) return -1;
     SHARE {
         int64_t i = PART(0), stop = PART(1);
-        call(rows + i * d, columns, row_scales + i, column_scales, out + i * q, stop - i, q, d);
+        if (tiled)
+            polyrank_codes_by_tiles(rows + i * d, row_scales + i, tiles, column_scales, out + i * q, stop - i, q, d);
+        else
+            call(rows + i * d, columns, row_scales + i, column_scales, out + i * q, stop - i, q, d);
     }
     return form ? form : 1;
 }
@@ -210,6 +196,27 @@ API void polyrank_bounds(const float *products, int64_t stride, int64_t n, int64
 typedef float v16 __attribute__((vector_size(64), aligned(4)));
 typedef int32_t i16 __attribute__((vector_size(64)));
 
+/* The numbers of x, moved round by so many places. */
+#define TURN(n) (n), (n) + 1, (n) + 2, (n) + 3, (n) + 4, (n) + 5, (n) + 6, (n) + 7, (n) + 8, (n) + 9, (n) + 10, (n) + 11, \
+                (n) + 12, (n) + 13, (n) + 14, (n) + 15
+#if defined(__clang__)
+#define TURNED(x, n) __builtin_shufflevector(x, x, TURN(n)) /* from x and x again: 16 is the first once more */
+#else
+#define TURNED(x, n) __builtin_shuffle(x, x, (i16){TURN(n)})
+#endif
+
+/* One number from sixteen, into all places. */
+#define MOST(x)                                                                                                    \
+    (x) = MAX16(x, TURNED(x, 8));                                                                                  \
+    (x) = MAX16(x, TURNED(x, 4));                                                                                  \
+    (x) = MAX16(x, TURNED(x, 2));                                                                                  \
+    (x) = MAX16(x, TURNED(x, 1));
+#define SUM(x)                                                                                                     \
+    (x) += TURNED(x, 8);                                                                                           \
+    (x) += TURNED(x, 4);                                                                                           \
+    (x) += TURNED(x, 2);                                                                                           \
+    (x) += TURNED(x, 1);
+
 /* The larger of each pair. */
 #define MAX16(x, y) ((v16)(((i16)(x) & ((x) > (y))) | ((i16)(y) & ~((x) > (y)))))
 
@@ -229,48 +236,53 @@ typedef int32_t i16 __attribute__((vector_size(64)));
         (y) = p_ * (v16)e_;                                                                                        \
     } while (0)
 
+/* What 16 products add to the sums. What is not a number stays so: the comparisons pass it over, check does not. */
+#define WEIGH(x)                                                                                                   \
+    do {                                                                                                           \
+        v16 below_ = (x) - top, z_ = MAX16(below_, low), weight_;                                                  \
+        check += below_ * 0.0f;                                                                                    \
+        EXP16(z_, weight_);                                                                                        \
+        total += weight_;                                                                                          \
+        weight_ *= z_;                                                                                             \
+        weighted += weight_;                                                                                       \
+        squared += weight_ * z_;                                                                                   \
+    } while (0)
+
 /* spread: never below the deviation of the products under their weights, where it is wanted. */
-CLONES static void means(const float *products, int64_t stride, int64_t n, int64_t m, float *mean, float *best,
-                         float *spread) {
-    v16 lowest = {0};
+CLONES void polyrank_means_of(const float *products, int64_t stride, int64_t n, int64_t m, float *mean, float *best,
+                              float *spread) {
+    int64_t whole = m / 16 * 16;
+    v16 lowest = {0}, low = {0};
     lowest -= 3.0e38f;
-    for (int64_t i = 0; i < n; i++) {
+    low -= 80.0f;
+    for (int64_t i = 0; m == 1 && i < n; i++) {
+        mean[i] = best[i] = products[i * stride];
+        if (spread) spread[i] = products[i * stride] * 0.0f; /* what is not a number stays so */
+    }
+    for (int64_t i = 0; m > 1 && i < n; i++) {
         const float *row = products + i * stride;
-        v16 top, tail;
-        int64_t whole = m / 16 * 16;
-        tail = lowest; /* what only fills up the last vector weighs exp(-80): nothing */
-        memcpy(&tail, row + whole, (size_t)(m - whole) * sizeof(float));
-        top = tail;
+        v16 top = lowest, tail = lowest; /* what only fills up the tail weighs exp(-80): nothing */
+        if (whole < m) {
+            memcpy(&tail, row + whole, (size_t)(m - whole) * sizeof(float));
+            top = tail;
+        }
         for (int64_t l = 0; l < whole; l += 16) {
             v16 x = *(const v16 *)(row + l);
             top = MAX16(x, top);
         }
-        float most = top[0];
-        for (int l = 1; l < 16; l++) most = top[l] > most ? top[l] : most;
-        v16 total = {0}, weighted = {0}, squared = {0}, low = {0}, check = {0}, weight;
-        low -= 80.0f;
-        for (int64_t l = 0; l < m; l += 16) {
-            v16 x = (l < whole ? *(const v16 *)(row + l) : tail) - most;
-            v16 z = MAX16(x, low);
-            check += x * 0.0f; /* what is not a number stays so: the comparisons pass it over */
-            EXP16(z, weight);
-            total += weight;
-            weight *= z;
-            weighted += weight;
-            squared += weight * z;
-        }
-        float sum = 0.0f, sum_weighted = 0.0f, sum_squared = 0.0f;
-        for (int l = 0; l < 16; l++) {
-            sum += total[l];
-            sum_weighted += weighted[l];
-            sum_squared += squared[l];
-        }
-        best[i] = most;
-        for (int l = 0; l < 16; l++) sum += check[l];
-        sum_weighted /= sum;
-        mean[i] = most + sum_weighted;
+        MOST(top)
+        v16 total = {0}, weighted = {0}, squared = {0}, check = {0};
+        for (int64_t l = 0; l < whole; l += 16) WEIGH(*(const v16 *)(row + l));
+        if (whole < m) WEIGH(tail);
+        total += check;
+        SUM(total)
+        SUM(weighted)
+        float sum = 1.0f / total[0], sum_weighted = weighted[0] * sum;
+        best[i] = top[0];
+        mean[i] = top[0] + sum_weighted;
         if (spread) { /* the difference of two squares loses digits: give some back */
-            float variance = sum_squared / sum * 1.00002f - sum_weighted * sum_weighted;
+            SUM(squared)
+            float variance = squared[0] * sum * 1.00002f - sum_weighted * sum_weighted;
             spread[i] = __builtin_sqrtf(variance < 0.0f ? 0.0f : variance);
         }
     }
@@ -280,7 +292,7 @@ API void polyrank_means(const float *products, int64_t stride, int64_t n, int64_
                         float *spread, int threads) {
     SHARE {
         int64_t i = PART(0), stop = PART(1);
-        means(products + i * stride, stride, stop - i, m, mean + i, best + i, spread ? spread + i : 0);
+        polyrank_means_of(products + i * stride, stride, stop - i, m, mean + i, best + i, spread ? spread + i : 0);
     }
 }
 

@@ -29,8 +29,12 @@ N_COLUMNS = (2, 4, 8, 16)
 # Milliseconds of one AVX-512 core for 100,000 candidates of 768 dimensions; their proportions are what counts.
 READ, COLUMN = 45.0, 1.6  # fp32: the least that a product costs, and each column
 READ_CODES, COLUMN_OF_CODES = 5.5, 2.2  # int8
+COLUMN_OF_TILED_CODES = 0.2  # by AMX
+# By AMX, for all vectors with their exp: fp32, bf16, int8.
+IN_TILES: dict[kernels.Bits, tuple[float, float]] = {32: (45.0, 0.45), 16: (18.0, 0.25), 8: (8.0, 0.23)}
 READ_HALVES = 12.0  # bf16
 EXP, COMPILED_EXP = 0.4, 0.12  # one exp with its sums
+LOOK, LOOK_AT_VECTOR = 3.0, 0.03  # to find columns, however many candidates there are
 FINE = 1.0  # a product that is bounded finely
 APART = 150.0  # a candidate that is scored apart from its neighbours, and its columns' part three times over
 
@@ -80,7 +84,11 @@ def plan(best: Best, blocks: list[Block], *, compiled: bool, halves: float | Non
     if n < FEW or best.k * 4 > n or (n_vectors <= N_COLUMNS[0] and not compiled and halves is None):
         return Query(best)
     wide, exps = dimension / 768, n_vectors * (COMPILED_EXP if compiled else EXP)
-    cheapest, chosen = wide * max(READ, COLUMN * n_vectors) + exps, Query(best)
+    tiled: dict[int, float] = {}  # costs by AMX
+    for bits, (read, column) in IN_TILES.items():
+        if compiled and kernels.in_tiles(bits, dimension):
+            tiled[bits] = wide * (read + column * n_vectors)
+    cheapest, chosen = tiled.get(32, wide * max(READ, COLUMN * n_vectors) + exps), Query(best)
     found: list[Subspace] = []  # once, if at all
 
     def in_columns(sample: Sample, n_columns: int) -> Way:
@@ -89,23 +97,27 @@ def plan(best: Best, blocks: list[Block], *, compiled: bool, halves: float | Non
 
     ways: list[tuple[float, Callable[[Sample], Way]]] = []  # by the least that each costs
     if compiled:
-        ways.append((wide * (READ_CODES + COLUMN_OF_CODES * n_vectors) + exps, partial(_in_codes, best)))
+        cost = tiled.get(8, wide * (READ_CODES + COLUMN_OF_CODES * n_vectors) + exps)
+        ways.append((cost, partial(_in_codes, best, coarsely=8 not in tiled)))
     if halves is not None:
-        cost = wide * max(READ_HALVES, COLUMN * halves * n_vectors) + 1.5 * exps
-        ways.append((cost, partial(_in_halves, best, compiled=compiled)))
+        cost = tiled.get(16, wide * max(READ_HALVES, COLUMN * halves * n_vectors) + 1.5 * exps)
+        ways.append((cost, partial(_in_halves, best, given=16 not in tiled, compiled=compiled)))
+    column = COLUMN_OF_TILED_CODES if tiled else COLUMN_OF_CODES
+    looking = (LOOK + wide * LOOK_AT_VECTOR * n_vectors) * 1e5 / n
+    narrow: list[tuple[float, Callable[[Sample], Way]]] = []
     for q in N_COLUMNS:
         if q < n_vectors:
-            cost = wide * (READ_CODES + COLUMN_OF_CODES * q if compiled else max(READ, COLUMN * q)) + EXP * q
-            ways.append((cost, partial(in_columns, n_columns=q)))
-    if all(cost >= cheapest for cost, _ in ways):
+            cost = wide * (READ_CODES + column * q if compiled else max(READ, COLUMN * q)) + EXP * q
+            narrow.append((cost + looking, partial(in_columns, n_columns=q)))
+    if all(cost >= cheapest for cost, _ in ways + narrow):
         return chosen
     largest = max(blocks, key=lambda block: len(block.rows)).vectors
     sample = derive(f"sample, coded: {compiled}", largest, partial(_sample, coded=compiled))
     reach = _reach(best, sample, n)
     apart = wide * (APART + 3.0 * COLUMN * n_vectors) + EXP * n_vectors
-    for cost, look in sorted(ways, key=itemgetter(0)):
+    for cost, look in [*sorted(ways, key=itemgetter(0)), *narrow]:  # columns last: to find them takes longest
         if cost >= cheapest:
-            break
+            continue
         way = look(sample)
         bounds = way.coarse
         if way.fine is not None:
@@ -124,19 +136,24 @@ def in_halves(best: Best) -> Query:
     return Query(best, halves=values, lost=float(lost.max()))
 
 
-def _in_halves(best: Best, sample: Sample, *, compiled: bool) -> Way:
+def _in_halves(best: Best, sample: Sample, *, given: bool, compiled: bool) -> Way:
+    """given: products are given in bf16 as well."""
     query = in_halves(best)
     products = sample.vectors @ best.contexts.T
-    error = sample.norms * (ROUNDING_OF_RESULT * best.norm * 0.5 + query.lost)  # about
-    error += products.abs().amax(1) * ROUNDING_OF_RESULT
+    error = sample.norms * (ROUNDING_OF_RESULT * best.norm * 0.3 + query.lost)  # about
+    if given:
+        error += products.abs().amax(1) * ROUNDING_OF_RESULT
     return Way(query, loose_bounds(products, error, compiled=compiled))
 
 
-def _in_codes(best: Best, sample: Sample) -> Way:
+def _in_codes(best: Best, sample: Sample, *, coarsely: bool) -> Way:
+    """coarsely: maxima are looked at first, and candidates' products are kept."""
     packed = kernels.pack(best.contexts)
     left_out = best.contexts.double() - packed.columns(best.contexts.shape[1])
     query = Query(best, packed=packed, lost=float(left_out.norm(dim=1).max()) * (1.0 + 1e-6))
     products, error = sample.vectors @ best.contexts.T, sample.lost * best.norm
+    if not coarsely:
+        return Way(query, loose_bounds(products, error, compiled=True))
     return Way(query, products.amax(1) + error, lambda: loose_bounds(products, error, compiled=True))
 
 

@@ -31,6 +31,9 @@ class Halves:
     values: Tensor
     lost: Floats
 
+    def __getitem__(self, part: slice) -> Tensor:
+        return self.values[part]
+
 
 @cache
 def time_of_halves() -> float | None:

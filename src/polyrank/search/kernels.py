@@ -1,14 +1,16 @@
 """The compiled loops, where the package ``polyrank-kernels`` is installed, and the int8 copies that they read.
 
 A candidate ``y`` becomes ``scale * codes`` with codes in -127..127; what that loses is kept as a norm per candidate, so
-that bounds can account for it. Products of codes are sums of integers, exact in any order.
+that bounds can account for it. Products of codes are sums of integers, exact in any order. Where the processor has AMX,
+whose instructions multiply tiles of 1 KB, columns are laid into tiles first, and products in fp32 are had from it too.
 """
 
 import ctypes
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,10 +21,14 @@ from polyrank.errors import ConfigError
 from polyrank.packing import AnyVectors, PackedVectors
 from polyrank.search.blocks import ROUNDING, ROWS_AT_A_TIME, Floats, as_tensor, derive, norms_of
 
-API = 2  # of polyrank-kernels
-LANES = 32  # numbers that the loops take at a time: rows are padded with zeros to a multiple
+API = 3  # of polyrank-kernels
+LANES = 64  # numbers that the loops take at a time: rows are padded with zeros to a multiple
 WIDEST = 8192  # dimensions that they take
 FEWEST_ROWS = 512  # worth a thread
+FEWEST_COLUMNS = 8  # worth splitting rows into bf16
+ROUNDING_OF_TILES = 2.0**-16  # of a product of split rows, relative to both norms, besides that of summing in fp32
+
+Bits = Literal[8, 16, 32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,9 @@ class Codes:
     scales: Floats
     lost: Floats
 
+    def __getitem__(self, part: slice) -> "Codes":
+        return Codes(self.values[part], self.scales[part], self.lost[part])
+
 
 @dataclass(frozen=True, slots=True)
 class Packed:
@@ -47,10 +56,12 @@ class Packed:
     Args:
         values: ``[q, D']``
         scales: ``[q]``
+        tiles: the same as AMX reads them; ``None``: not wanted, or no AMX.
     """
 
     values: NDArray[np.int16]
     scales: Floats
+    tiles: NDArray[np.uint8] | None = None
 
     def columns(self, dimension: int) -> Tensor:
         """As fp64, ``[q, D]``."""
@@ -74,6 +85,17 @@ def package() -> Any:
             " one that came with this polyrank, or none"
         )
     return found
+
+
+@cache
+def longest_for_tiles() -> int:
+    """The longest rows that AMX multiplies here; 0 without it, or without the package."""
+    return 0 if package() is None else int(package().library.polyrank_longest_for_tiles())
+
+
+def in_tiles(bits: Bits, dimension: int) -> bool:
+    """Whether AMX multiplies rows of so many numbers of so many bits here; those of 8 bits are padded."""
+    return dimension <= longest_for_tiles() and (bits != 16 or dimension % 32 == 0)
 
 
 def codes_of(vectors: AnyVectors) -> Codes:
@@ -112,6 +134,74 @@ def pack(columns: Tensor) -> Packed:
     return Packed(values, scales.numpy())
 
 
+def join(packs: Sequence[Packed]) -> Packed:
+    """Columns of several contexts for one product, laid into tiles where the processor has AMX."""
+    values, scales = np.concatenate([p.values for p in packs]), np.concatenate([p.scales for p in packs])
+    return Packed(
+        values, scales, _lay(package().library.polyrank_lay_codes, values, 1) if longest_for_tiles() else None
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """Vectors of several contexts as AMX multiplies them.
+
+    Args:
+        bits: of a number of the rows that they meet: 8 (they are packed then), 16 or 32.
+        tiles: the vectors.
+        scales: ``[q]``, of packed ones.
+        edges: ``[C + 1]``, where the vectors of each context begin, and q.
+    """
+
+    bits: Bits
+    tiles: NDArray[np.uint8]
+    scales: Floats | None
+    edges: NDArray[np.int64]
+
+
+def lay(vectors: Sequence[Tensor | Packed], bits: Bits) -> Laid:
+    """Vectors ``[M, D]`` of each context, for rows of numbers of so many bits; packed ones for 8."""
+    edges = np.cumsum([0, *(len(v.scales) if isinstance(v, Packed) else len(v) for v in vectors)], dtype=np.int64)
+    packed = [v for v in vectors if isinstance(v, Packed)]
+    if packed:
+        joined = join(packed)
+        assert joined.tiles is not None, "asked for where AMX is"
+        return Laid(bits, joined.tiles, joined.scales, edges)
+    columns = torch.cat([v for v in vectors if isinstance(v, Tensor)])
+    return Laid(bits, _lay(package().library.polyrank_lay_floats, columns.numpy(), 2), None, edges)
+
+
+def moments_in_tiles(rows: Codes | Tensor, laid: Laid, *, spread: bool = True) -> tuple[Tensor, ...]:
+    """``moments`` of rows and the vectors of each context, ``[C, n]`` each, of products that are not kept.
+
+    Those of rows in fp32 are off by ``ROUNDING_OF_TILES``; to rows in bf16, vectors are rounded to that too.
+
+    Args:
+        rows: ``[n, D]``.
+        laid: the vectors.
+        spread: whether deviations are wanted.
+
+    Returns:
+        Means, maxima and, if wanted, deviations.
+    """
+    values = as_tensor(rows.values) if isinstance(rows, Codes) else rows.contiguous()
+    scales = rows.scales.ctypes.data if isinstance(rows, Codes) else None
+    (n, dimension), n_contexts = values.shape, len(laid.edges) - 1
+    found = tuple(torch.empty(n_contexts, n) for _ in range(2 + spread))
+    columns = laid.tiles.ctypes.data, None if laid.scales is None else laid.scales.ctypes.data, laid.edges.ctypes.data
+    into = [*(values.data_ptr() for values in found), None][:3]
+    call = package().library.polyrank_moments_in_tiles
+    if call(laid.bits, values.data_ptr(), scales, *columns, n_contexts, n, dimension, *into, _n_threads(n)) < 0:
+        raise RuntimeError(f"no AMX, or no memory, for {n} rows of {dimension} dimensions")
+    return found
+
+
+def _lay(call: Any, columns: NDArray[Any], width: int) -> NDArray[np.uint8]:
+    tiles = np.empty(package().library.polyrank_tiles_size(*columns.shape, width), np.uint8)
+    call(columns.ctypes.data, *columns.shape, tiles.ctypes.data)
+    return tiles
+
+
 def products(codes: Codes, part: slice, packed: Packed, out: Tensor, form: int = 0) -> None:
     """Products of the coded candidates of ``part`` with packed columns, into ``out`` ``[n, q]``.
 
@@ -124,7 +214,8 @@ def products(codes: Codes, part: slice, packed: Packed, out: Tensor, form: int =
     """
     values, scales = codes.values[part], codes.scales[part]
     n_columns, width = packed.values.shape
-    given = (values.ctypes.data, packed.values.ctypes.data, scales.ctypes.data, packed.scales.ctypes.data)
+    tiles = None if packed.tiles is None else packed.tiles.ctypes.data
+    given = (values.ctypes.data, packed.values.ctypes.data, tiles, scales.ctypes.data, packed.scales.ctypes.data)
     call = package().library.polyrank_products
     if call(*given, out.data_ptr(), len(values), n_columns, width, form, _n_threads(len(values))) < 0:
         raise RuntimeError(f"no form {form} of the products for {width} dimensions")

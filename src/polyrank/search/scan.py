@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,8 +18,7 @@ from polyrank.search import kernels
 from polyrank.search.best import Best
 from polyrank.search.blocks import Block, Floats, as_tensor, norms_of
 from polyrank.search.halves import ROUNDING_OF_RESULT, SMALLEST, halves_of
-from polyrank.search.kernels import Packed
-from polyrank.search.scoring import close_bounds, loose_bounds
+from polyrank.search.scoring import close_bounds, loose_bounds, upper_bounds
 from polyrank.search.subspace import Subspace
 
 COLUMNS = 512  # of one product; contexts share it up to here
@@ -40,9 +40,14 @@ class Query:
 
     best: Best
     subspace: Subspace | None = None
-    packed: Packed | None = None
+    packed: kernels.Packed | None = None
     halves: Tensor | None = None
     lost: float = 0.0
+
+    @property
+    def bits(self) -> Literal[8, 16, 32]:
+        """Of a candidate's numbers as they are read."""
+        return 8 if self.packed is not None else 16 if self.halves is not None else 32
 
     @property
     def n_columns(self) -> int:
@@ -82,15 +87,64 @@ def scan(queries: Sequence[Query], block: Block, device: torch.device, *, compil
         device: where fp32 columns are multiplied.
         compiled: whether the compiled loops are there and wanted.
     """
-    for group in _groups([query for query in queries if query.packed is not None]):
+    compiled = compiled and device.type == "cpu"
+    tiled = [query for query in queries if compiled and _suits_tiles(query)]
+    others = [query for query in queries if not (compiled and _suits_tiles(query))]
+    for bits in (8, 16, 32):
+        for group in _groups([query for query in tiled if query.bits == bits]):
+            _scan_in_tiles(group, block)
+    for group in _groups([query for query in others if query.bits == 8]):
         _scan_codes(group, block)
-    for group in _groups([query for query in queries if query.halves is not None]):
+    for group in _groups([query for query in others if query.bits == 16]):
         _scan_halves(group, block, compiled=compiled)
-    groups = _groups([query for query in queries if query.packed is None and query.halves is None])
+    groups = _groups([query for query in others if query.bits == 32])
     if groups:
-        _scan_vectors(groups, block, device, compiled=compiled and device.type == "cpu")
+        _scan_vectors(groups, block, device, compiled=compiled)
     for query in queries:
         query.best.settle(block)
+
+
+def _suits_tiles(query: Query) -> bool:
+    """Whether AMX can scan for this query: with all vectors, and more than few of them if they are in fp32."""
+    if query.subspace is not None or (query.bits == 32 and query.n_columns < kernels.FEWEST_COLUMNS):
+        return False
+    return kernels.in_tiles(query.bits, query.columns.shape[1])
+
+
+def _scan_in_tiles(group: Sequence[Query], block: Block) -> None:
+    """By AMX, where candidates are as the queries, which are alike, want them; no product is kept."""
+    laid = kernels.lay([query.packed or query.columns for query in group], group[0].bits)
+    coded = kernels.codes_of(block.vectors) if laid.bits == 8 else halves_of(block.vectors) if laid.bits == 16 else None
+    norms = norms_of(block.vectors)
+    for part in _chunks(block, 1):
+        sizes = torch.from_numpy(norms[part])
+        if coded is None:
+            moments = kernels.moments_in_tiles(as_tensor(block.vectors[part]), laid, spread=False)
+            for query, mean, top in zip(group, *moments, strict=True):
+                error = _error(query, sizes, rounding=kernels.ROUNDING_OF_TILES)
+                _offer_close(query.best, block, part, upper_bounds(mean, top, error, None, query.n_columns).numpy())
+            continue
+        moments = kernels.moments_in_tiles(coded[part], laid)
+        lost = torch.from_numpy(coded.lost[part])
+        for query, mean, top, spread in zip(group, *moments, strict=True):
+            bounds = upper_bounds(mean, top, _error(query, sizes, lost), spread, query.n_columns)
+            _offer_far(query.best, block, part, bounds.numpy())
+
+
+def _error(query: Query, norms: Tensor, lost: Tensor | None = None, *, rounding: float = 0.0) -> Tensor:
+    """How far products of a query's vectors may be off, ``[n]``.
+
+    Args:
+        query: with what its columns lose of its vectors.
+        norms: ``[n]``, of the candidates, never too small.
+        lost: ``[n]``, norms of what their coding loses.
+        rounding: what products lose besides rounding in fp32, relative to both norms.
+    """
+    alone = query.lost + query.best.rounding + query.best.norm * rounding
+    error = norms * alone
+    if lost is not None:
+        error.add_(lost, alpha=query.best.norm * (1.0 + 1e-6) + alone)
+    return error.add_(SMALLEST)
 
 
 def _scan_vectors(groups: Sequence[Sequence[Query]], block: Block, device: torch.device, *, compiled: bool) -> None:
@@ -114,8 +168,7 @@ def _scan_vectors(groups: Sequence[Sequence[Query]], block: Block, device: torch
 
 def _scan_codes(group: Sequence[Query], block: Block) -> None:
     """The same for packed columns and candidates in int8."""
-    packs = [query.packed for query in group if query.packed is not None]
-    packed = Packed(np.concatenate([p.values for p in packs]), np.concatenate([p.scales for p in packs]))
+    packed = kernels.join([query.packed for query in group if query.packed is not None])
     codes, norms = kernels.codes_of(block.vectors), norms_of(block.vectors)
     for part in _chunks(block, len(packed.scales)):
         products = _buffers.take("products", part.stop - part.start, len(packed.scales), CPU)
@@ -125,8 +178,7 @@ def _scan_codes(group: Sequence[Query], block: Block) -> None:
             if query.subspace is not None:
                 _offer_coarse(query, block, part, own, sizes, lost)
                 continue
-            alone = query.lost + query.best.rounding
-            error = (lost * (query.best.norm * (1.0 + 1e-6) + alone)).add_(sizes, alpha=alone)
+            error = _error(query, sizes, lost)
             best = own.amax(1) if own.shape[1] > 1 else own[:, 0]
             _offer_loose(query.best, block, part, (best + error).numpy(), own, error)
 
@@ -143,10 +195,9 @@ def _scan_halves(group: Sequence[Query], block: Block, *, compiled: bool) -> Non
         lost, sizes = torch.from_numpy(halves.lost[part]), torch.from_numpy(norms[part])
         for query, own in _shares(group, products):
             spare = None if compiled else _buffers.take("spare", len(own), own.shape[1], CPU)
-            bounds = bounds_in_halves(query, own, sizes, lost, spare, compiled=compiled).numpy()
-            _offer_first(query.best, block, part, bounds)
-            places = _reaching(bounds, query.best.threshold)
-            query.best.defer(block, part.start + places, bounds[places])
+            _offer_far(
+                query.best, block, part, bounds_in_halves(query, own, sizes, lost, spare, compiled=compiled).numpy()
+            )
 
 
 def bounds_in_halves(
@@ -162,8 +213,7 @@ def bounds_in_halves(
         spare: see ``loose_bounds``.
         compiled: whether to take the compiled loop.
     """
-    alone = query.lost + query.best.rounding
-    error = (lost * (query.best.norm * (1.0 + 1e-6) + alone)).add_(norms, alpha=alone).add_(SMALLEST)
+    error = _error(query, norms, lost)
     error.add_(products.abs().amax(1), alpha=ROUNDING_OF_RESULT)
     return loose_bounds(products, error, spare, compiled=compiled)
 
@@ -199,6 +249,13 @@ def _offer_close(best: Best, block: Block, part: slice, bounds: Floats) -> None:
     best.offer(block, part.start + places, bounds[places], close=True)
     n_alive = len(bounds) if block.alive is None else int(np.count_nonzero(block.alive[part]))
     best.n_scored = n_before + n_alive
+
+
+def _offer_far(best: Best, block: Block, part: slice, bounds: Floats) -> None:
+    """Bounds may be above the scores by much."""
+    _offer_first(best, block, part, bounds)
+    places = _reaching(bounds, best.threshold)
+    best.defer(block, part.start + places, bounds[places])
 
 
 def _offer_coarse(
