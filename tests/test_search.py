@@ -385,7 +385,7 @@ needs_tiles = pytest.mark.skipif(not kernels.longest_for_tiles(), reason="polyra
 @needs_tiles
 @pytest.mark.parametrize("bits", [8, 16, 32])
 @pytest.mark.parametrize(("n", "d"), [(1, 64), (31, 96), (700, 768), (2050, 100)])
-def test_moments_in_tiles_are_those_of_the_products(bits: kernels.Bits, n: int, d: int) -> None:
+def test_bounds_in_tiles_are_those_of_the_products(bits: kernels.Bits, n: int, d: int) -> None:
     """Of several contexts at once, none of whose counts is that of a tile."""
     if not kernels.in_tiles(bits, d):
         pytest.skip("rows of bf16 are whole tiles")
@@ -403,17 +403,17 @@ def test_moments_in_tiles_are_those_of_the_products(bits: kernels.Bits, n: int, 
     elif bits == 16:
         rows, near = vectors.bfloat16(), 0.0
         there, columns = rows.double(), [context.bfloat16().double() for context in contexts]
-    found = kernels.moments_in_tiles(rows, kernels.lay(given, bits))
-    for column, mean, top, spread in zip(columns, *found, strict=True):
-        products = there @ column.T
-        # how far a product may be off, and with it a mean: see polyrank.search.scoring
-        error = (near + (d + 8) * 2.0**-24) * there.norm(dim=1) * column.norm(dim=1).max()
-        theirs, best, deviation = moments_of(products)
-        assert ((top - best).abs() <= error).all()
-        slack = rounding_of_mean(len(column)) + 2.0**-22 * best.abs()
-        assert ((mean - theirs).abs() <= error * (1.0 + 2.0 * np.log(len(column))) + slack).all()
-        if bits != 32:
-            assert (spread >= deviation * (1.0 - 1e-3) - 4.0 * error).all()
+    norms, lost = norms_of(vectors.numpy()), np.linspace(0.0, 0.1, n, dtype=np.float32)
+    limits = [(1.5, 1e-3, steepness(len(c)), rounding_of_mean(len(c)), 4.0 * 2.0**-24) for c in contexts]
+    found = kernels.bounds_in_tiles(rows, kernels.lay(given, bits), norms, None if bits == 32 else lost, limits)
+    for column, bounds in zip(columns, found, strict=True):
+        m, products = len(column), there @ column.T
+        off = (near + (d + 8) * 2.0**-24) * there.norm(dim=1) * column.norm(dim=1).max()  # of the products themselves
+        mean, best, spread = moments_of(products.clone())
+        error = 1e-3 * torch.from_numpy(norms) + (0.0 if bits == 32 else 1.5 * torch.from_numpy(lost))
+        theirs = upper_bounds(mean, best, error.double(), None if bits == 32 else spread, m)
+        slack = 3.0 * off * steepness(m) + 1e-5 * (1.0 + theirs.abs())
+        assert ((torch.from_numpy(bounds) - theirs).abs() <= slack).all()
 
 
 @needs_tiles

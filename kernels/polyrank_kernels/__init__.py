@@ -32,5 +32,5 @@ library.polyrank_tiles_size.restype = _size
 for _lay in (library.polyrank_lay_codes, library.polyrank_lay_floats):
     _lay.argtypes = [_pointer, _size, _size, _pointer]
     _lay.restype = None
-library.polyrank_moments_in_tiles.argtypes = [_count, *[_pointer] * 5, *[_size] * 3, *[_pointer] * 3, _count]
-library.polyrank_moments_in_tiles.restype = _count
+library.polyrank_bounds_in_tiles.argtypes = [_count, *[_pointer] * 6, *[_size] * 3, *[_pointer] * 3, _count]
+library.polyrank_bounds_in_tiles.restype = _count

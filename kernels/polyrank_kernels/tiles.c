@@ -93,7 +93,9 @@ typedef struct {
 
 #define FOR_TILES "amx-tile,amx-int8,amx-bf16,avx512f,avx512bw,avx512bf16"
 
-/* ---- int8 rows, int16 columns: 32 rows meet 16 columns in four tiles, two for each part ---- */
+/* ---- int8 rows, int16 columns: 32 rows meet 16 columns in four tiles, two for each part ----
+
+   Here and below `there` says how many rows lie at `rows`, of which n are multiplied. */
 
 /* Sums that wait to be scaled and written while the next are summed: PANEL rows, up to 16 columns. */
 typedef struct {
@@ -101,22 +103,22 @@ typedef struct {
     const float *row_scales, *column_scales;
     float *out;
     int64_t count;
-    __mmask16 there;
+    __mmask16 mask;
 } waiting;
 
 __attribute__((target(FOR_TILES), always_inline)) static inline void write_sums(const waiting *of, int64_t q, int64_t r,
                                                                                 int64_t stop) {
-    __m512 scales = _mm512_maskz_loadu_ps(of->there, of->column_scales);
+    __m512 scales = _mm512_maskz_loadu_ps(of->mask, of->column_scales);
     for (; r < stop && r < of->count; r++) {
         __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(_mm512_loadu_si512(of->high[r]), 8), _mm512_loadu_si512(of->low[r]));
         __m512 scale = _mm512_mul_ps(_mm512_set1_ps(of->row_scales[r]), scales);
-        _mm512_mask_storeu_ps(of->out + r * q, of->there, _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale));
+        _mm512_mask_storeu_ps(of->out + r * q, of->mask, _mm512_mul_ps(_mm512_cvtepi32_ps(sum), scale));
     }
 }
 
 __attribute__((target(FOR_TILES))) static void products_of_codes(const int8_t *rows, const float *row_scales,
                                                                  const uint8_t *tiles, const float *column_scales,
-                                                                 float *out, int64_t n, int64_t q, int64_t d) {
+                                                                 float *out, int64_t n, int64_t q, int64_t d, int64_t there) {
     static __thread int8_t last[PANEL * LONGEST] __attribute__((aligned(64)));
     waiting sums[2] __attribute__((aligned(64)));
     int64_t width = d / BYTES, each = (PANEL - 1 + width) / width, n_blocks = 0;
@@ -129,7 +131,7 @@ __attribute__((target(FOR_TILES))) static void products_of_codes(const int8_t *r
             waiting *now = &sums[n_blocks & 1], *before = n_blocks ? &sums[~n_blocks & 1] : 0;
             ZERO_SUMS
             for (int64_t l = 0; l < width; l++, tile += 2 * TILE) {
-                if (!j && i + 2 * PANEL <= n) /* the next rows come from memory meanwhile */
+                if (!j && i + 2 * PANEL <= there) /* the next rows come from memory meanwhile */
                     for (int r = 0; r < PANEL; r++)
                         _mm_prefetch((const char *)(row + PANEL * d + (l * PANEL + r) * BYTES), _MM_HINT_T0);
                 _tile_loadd(4, row + l * BYTES, d);
@@ -150,7 +152,7 @@ __attribute__((target(FOR_TILES))) static void products_of_codes(const int8_t *r
             now->column_scales = column_scales + j;
             now->out = out + i * q + j;
             now->count = count;
-            now->there = (__mmask16)(q - j < COLUMNS ? (1 << (q - j)) - 1 : 0xffff);
+            now->mask = (__mmask16)(q - j < COLUMNS ? (1 << (q - j)) - 1 : 0xffff);
         }
     }
     if (n_blocks) write_sums(&sums[~n_blocks & 1], q, 0, PANEL);
@@ -182,7 +184,7 @@ __attribute__((target(FOR_TILES))) static void products_of_panel(const uint16_t 
         ZERO_SUMS
         for (int64_t l = 0; l < width; l++, tile += TILE) {
             if (!j && after)
-                for (int r = 0; r < PANEL; r++) _mm_prefetch(after + (l * PANEL + r) * BYTES, _MM_HINT_T0);
+                for (int r = 0; r < PANEL; r++) _mm_prefetch(after + (l * PANEL + r) * BYTES, _MM_HINT_T1);
             MEET(larger, tile)
             if (!smaller) continue;
             MEET(smaller, tile)
@@ -198,13 +200,13 @@ __attribute__((target(FOR_TILES))) static void products_of_panel(const uint16_t 
 }
 
 __attribute__((target(FOR_TILES))) static void products_of_halves(const uint16_t *rows, const uint16_t *tiles, float *out,
-                                                                  int64_t n, int64_t q, int64_t d) {
+                                                                  int64_t n, int64_t q, int64_t d, int64_t there) {
     static __thread uint16_t last[PANEL * LONGEST] __attribute__((aligned(64)));
     USING_TILES(shapes)
     for (int64_t i = 0; i < n; i += PANEL) {
         int64_t count = n - i < PANEL ? n - i : PANEL;
         const uint16_t *row = count < PANEL ? memcpy(last, rows + i * d, (size_t)(count * d) * 2) : rows + i * d;
-        const char *after = i + 2 * PANEL <= n ? (const char *)(row + PANEL * d) : 0;
+        const char *after = i + 2 * PANEL <= there ? (const char *)(row + PANEL * d) : 0;
         products_of_panel(row, 0, d, after, tiles, out + i * q, count, q, d / NUMBERS);
     }
     _tile_release();
@@ -256,19 +258,48 @@ API int polyrank_longest_for_tiles(void) {
 void polyrank_codes_by_tiles(const int8_t *rows, const float *row_scales, const uint8_t *tiles,
                              const float *column_scales, float *out, int64_t n, int64_t q, int64_t d) {
 #ifdef AMX
-    products_of_codes(rows, row_scales, tiles, column_scales, out, n, q, d);
+    products_of_codes(rows, row_scales, tiles, column_scales, out, n, q, d, n);
 #endif
 }
 
-/* Means, maxima and spreads [n_contexts, n] (see polyrank_means) of products that are not kept: of rows[n, d] with the
-   columns of several contexts, those of context c from edges[c] to edges[c + 1].
+/* Of a context. A candidate's products may be off by lost * size + norm * alone; see upper_bounds in
+   polyrank.search.scoring for the others. */
+typedef struct {
+    float size, alone, steepness, rounding, rounding_of_best;
+} limits;
+
+/* No score is above these: see upper_bounds in polyrank.search.scoring. What is not a number stays so. */
+CLONES static void bound(const float *mean, const float *best, const float *spread, const float *norms, const float *lost,
+                         const limits *of, int64_t n, float *out) {
+    for (int64_t l = 0; l < n; l++) {
+        float error = norms[l] * of->alone + (lost ? lost[l] * of->size : 0.0f) + 1e-30f, slope = of->steepness;
+        if (spread) {
+            float near = error < 4.0f ? error : 4.0f, x = near * 1.44269504f + 12582912.0f, power;
+            int32_t whole;
+            memcpy(&whole, &x, sizeof whole);
+            whole = (whole - 0x4b400000 + 127) << 23;
+            memcpy(&power, &whole, sizeof power);
+            x -= 12582912.0f;
+            x = near - x * 0.693147181f; /* exp(near) = 2^k e^x */
+            power *= 1.0f + x * (1.0f + x * (0.5f + x * (0.166666667f + x * (0.0416666667f + x * 0.00833333333f))));
+            float local = 1.0f + power * 1.00001f * (spread[l] * 1.001f + near);
+            slope = error < 4.0f && local < slope ? local : slope;
+        }
+        float moved = mean[l] + error * slope, most = best[l] + error;
+        float size = best[l] < 0.0f ? -best[l] : best[l];
+        out[l] = (moved < most ? moved : most) + of->rounding + of->rounding_of_best * size + (mean[l] - best[l]) * 0.0f;
+    }
+}
+
+/* Upper bounds [n_contexts, n] of the scores of rows[n, d] for several contexts, the columns of context c being those from
+   edges[c] to edges[c + 1]. norms and lost: of the rows; lost may be null.
 
    kind 8: rows in int8, with scales, columns laid as codes; d is a multiple of 64. 16: in bf16, of whose columns the
-   larger part counts; d is a multiple of 32. 32: in fp32; products are off by less than 2^-16 of both norms, besides what
-   summing in fp32 costs. spread may be null. Returns -1 if it cannot. */
-API int polyrank_moments_in_tiles(int kind, const void *rows, const float *row_scales, const void *tiles,
-                                  const float *column_scales, const int64_t *edges, int64_t n_contexts, int64_t n,
-                                  int64_t d, float *mean, float *best, float *spread, int threads) {
+   larger part counts; d is a multiple of 32. 32: in fp32, without spreads; products are off by less than 2^-16 of both
+   norms, besides what summing in fp32 costs. Returns -1 if it cannot, -2 without memory. */
+API int polyrank_bounds_in_tiles(int kind, const void *rows, const float *row_scales, const void *tiles,
+                                 const float *column_scales, const int64_t *edges, const limits *of, int64_t n_contexts,
+                                 int64_t n, int64_t d, const float *norms, const float *lost, float *out, int threads) {
     int failed = 0;
 #ifdef AMX
     int64_t q = edges[n_contexts];
@@ -276,19 +307,21 @@ API int polyrank_moments_in_tiles(int kind, const void *rows, const float *row_s
     SHARE {
         int64_t i = PART(0), stop = PART(1), count, most = PRODUCTS / q / PANEL * PANEL; /* they stay in the near cache */
         if (most < PANEL) most = PANEL;
-        float *products = malloc((size_t)(most * q) * sizeof(float));
+        float *products = malloc((size_t)(most * (q + 3)) * sizeof(float));
+        float *mean = products + most * q, *best = mean + most, *spread = kind == 32 ? 0 : best + most;
         if (!products) failed = 1;
         for (; products && i < stop; i += count) {
             count = stop - i < most ? stop - i : most;
             if (kind == 8)
-                products_of_codes((const int8_t *)rows + i * d, row_scales + i, tiles, column_scales, products, count, q, d);
+                products_of_codes((const int8_t *)rows + i * d, row_scales + i, tiles, column_scales, products, count, q, d, stop - i);
             else if (kind == 16)
-                products_of_halves((const uint16_t *)rows + i * d, tiles, products, count, q, d);
+                products_of_halves((const uint16_t *)rows + i * d, tiles, products, count, q, d, stop - i);
             else
                 products_of_floats((const float *)rows + i * d, tiles, products, count, q, d);
-            for (int64_t c = 0; c < n_contexts; c++)
-                polyrank_means_of(products + edges[c], q, count, edges[c + 1] - edges[c], mean + c * n + i, best + c * n + i,
-                                  spread ? spread + c * n + i : 0);
+            for (int64_t c = 0; c < n_contexts; c++) {
+                polyrank_means_of(products + edges[c], q, count, edges[c + 1] - edges[c], mean, best, spread);
+                bound(mean, best, spread, norms + i, lost ? lost + i : 0, of + c, count, out + c * n + i);
+            }
         }
         free(products);
     }

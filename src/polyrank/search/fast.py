@@ -7,6 +7,7 @@ stay above it with so many columns. A wrong estimate costs time and nothing else
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import sqrt
 from operator import itemgetter
 from statistics import NormalDist
 
@@ -29,9 +30,9 @@ N_COLUMNS = (2, 4, 8, 16)
 # Milliseconds of one AVX-512 core for 100,000 candidates of 768 dimensions; their proportions are what counts.
 READ, COLUMN = 45.0, 1.6  # fp32: the least that a product costs, and each column
 READ_CODES, COLUMN_OF_CODES = 5.5, 2.2  # int8
-COLUMN_OF_TILED_CODES = 0.2  # by AMX
-# By AMX, for all vectors with their exp: fp32, bf16, int8.
-IN_TILES: dict[kernels.Bits, tuple[float, float]] = {32: (45.0, 0.45), 16: (18.0, 0.25), 8: (8.0, 0.23)}
+READ_TILES, COLUMN_OF_TILES = 8.5, 0.2  # int8 by AMX
+# By AMX with bounds and all: fp32, bf16, int8.
+IN_TILES: dict[kernels.Bits, tuple[float, float]] = {32: (32.0, 0.42), 16: (13.5, 0.19), 8: (7.0, 0.2)}
 READ_HALVES = 12.0  # bf16
 EXP, COMPILED_EXP = 0.4, 0.12  # one exp with its sums
 LOOK, LOOK_AT_VECTOR = 3.0, 0.03  # to find columns, however many candidates there are
@@ -100,15 +101,15 @@ def plan(best: Best, blocks: list[Block], *, compiled: bool, halves: float | Non
         cost = tiled.get(8, wide * (READ_CODES + COLUMN_OF_CODES * n_vectors) + exps)
         ways.append((cost, partial(_in_codes, best, coarsely=8 not in tiled)))
     if halves is not None:
-        cost = tiled.get(16, wide * max(READ_HALVES, COLUMN * halves * n_vectors) + 1.5 * exps)
+        cost = tiled.get(16, wide * max(READ_HALVES, COLUMN * halves * n_vectors) + exps)
         ways.append((cost, partial(_in_halves, best, given=16 not in tiled, compiled=compiled)))
-    column = COLUMN_OF_TILED_CODES if tiled else COLUMN_OF_CODES
+    read, column = (READ_TILES, COLUMN_OF_TILES) if tiled else (READ_CODES, COLUMN_OF_CODES)
     looking = (LOOK + wide * LOOK_AT_VECTOR * n_vectors) * 1e5 / n
     narrow: list[tuple[float, Callable[[Sample], Way]]] = []
-    for q in N_COLUMNS:
-        if q < n_vectors:
-            cost = wide * (READ_CODES + column * q if compiled else max(READ, COLUMN * q)) + EXP * q
-            narrow.append((cost + looking, partial(in_columns, n_columns=q)))
+    fewer = [q for q in N_COLUMNS if q < n_vectors]
+    for q in fewer if fewer and _may_fit(best.contexts, fewer[-1]) else ():
+        cost = wide * (read + column * q if compiled else max(READ, COLUMN * q)) + EXP * q
+        narrow.append((cost + looking, partial(in_columns, n_columns=q)))
     if all(cost >= cheapest for cost, _ in ways + narrow):
         return chosen
     largest = max(blocks, key=lambda block: len(block.rows)).vectors
@@ -128,6 +129,17 @@ def plan(best: Best, blocks: list[Block], *, compiled: bool, halves: float | Non
         if cost < cheapest:
             cheapest, chosen = cost, way.query
     return chosen
+
+
+def _may_fit(contexts: Tensor, n_columns: int) -> bool:
+    """Whether so many columns may hold what vectors have besides their mean.
+
+    Of eigenvalues with sum t and sum of squares s, n are at most sqrt(n s) together: much less than t when the vectors
+    point everywhere.
+    """
+    around = contexts - contexts.mean(0)
+    products = around @ around.T
+    return float(products.norm()) * sqrt(n_columns - 1) > 0.8 * float(products.trace())
 
 
 def in_halves(best: Best) -> Query:

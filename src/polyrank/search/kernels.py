@@ -171,27 +171,28 @@ def lay(vectors: Sequence[Tensor | Packed], bits: Bits) -> Laid:
     return Laid(bits, _lay(package().library.polyrank_lay_floats, columns.numpy(), 2), None, edges)
 
 
-def moments_in_tiles(rows: Codes | Tensor, laid: Laid, *, spread: bool = True) -> tuple[Tensor, ...]:
-    """``moments`` of rows and the vectors of each context, ``[C, n]`` each, of products that are not kept.
-
-    Those of rows in fp32 are off by ``ROUNDING_OF_TILES``; to rows in bf16, vectors are rounded to that too.
+def bounds_in_tiles(
+    rows: Codes | Tensor, laid: Laid, norms: Floats, lost: Floats | None, limits: Sequence[tuple[float, ...]]
+) -> Floats:
+    """Upper bounds ``[C, n]`` of scores of rows for several contexts, without keeping a product.
 
     Args:
-        rows: ``[n, D]``.
-        laid: the vectors.
-        spread: whether deviations are wanted.
-
-    Returns:
-        Means, maxima and, if wanted, deviations.
+        rows: ``[n, D]``; to those in bf16, vectors are rounded to that too, and products of those in fp32 are off by
+            ``ROUNDING_OF_TILES``.
+        laid: the contexts' vectors.
+        norms: ``[n]``, of the candidates, never too small.
+        lost: ``[n]``, norms of what their coding loses, where they are coded.
+        limits: for each context five numbers: the largest norm of a vector; times a candidate's norm, how far products
+            are off for other reasons than its coding; the steepness of the mean; its rounding; that of the result.
     """
     values = as_tensor(rows.values) if isinstance(rows, Codes) else rows.contiguous()
     scales = rows.scales.ctypes.data if isinstance(rows, Codes) else None
-    (n, dimension), n_contexts = values.shape, len(laid.edges) - 1
-    found = tuple(torch.empty(n_contexts, n) for _ in range(2 + spread))
+    (n, dimension), n_contexts = values.shape, len(limits)
+    found, given = np.empty((n_contexts, n), np.float32), np.array(limits, np.float32)
     columns = laid.tiles.ctypes.data, None if laid.scales is None else laid.scales.ctypes.data, laid.edges.ctypes.data
-    into = [*(values.data_ptr() for values in found), None][:3]
-    call = package().library.polyrank_moments_in_tiles
-    if call(laid.bits, values.data_ptr(), scales, *columns, n_contexts, n, dimension, *into, _n_threads(n)) < 0:
+    sizes = n_contexts, n, dimension, norms.ctypes.data, None if lost is None else lost.ctypes.data, found.ctypes.data
+    call = package().library.polyrank_bounds_in_tiles
+    if call(laid.bits, values.data_ptr(), scales, *columns, given.ctypes.data, *sizes, _n_threads(n)) < 0:
         raise RuntimeError(f"no AMX, or no memory, for {n} rows of {dimension} dimensions")
     return found
 

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from polyrank.search import kernels
 from polyrank.search.best import Best
-from polyrank.search.blocks import Block, Floats, as_tensor, norms_of
+from polyrank.search.blocks import ROUNDING, Block, Floats, as_tensor, norms_of
 from polyrank.search.halves import ROUNDING_OF_RESULT, SMALLEST, halves_of
-from polyrank.search.scoring import close_bounds, loose_bounds, upper_bounds
+from polyrank.search.scoring import close_bounds, loose_bounds, rounding_of_mean, steepness
 from polyrank.search.subspace import Subspace
 
 COLUMNS = 512  # of one product; contexts share it up to here
-PRODUCTS = 2**20  # of one chunk: 4 MB stay in cache
+PRODUCTS = 2**19  # of one chunk: 2 MB stay in cache
 ROWS = (1024, 32768)  # of one chunk, at least and at most
 
 
@@ -116,35 +116,33 @@ def _scan_in_tiles(group: Sequence[Query], block: Block) -> None:
     laid = kernels.lay([query.packed or query.columns for query in group], group[0].bits)
     coded = kernels.codes_of(block.vectors) if laid.bits == 8 else halves_of(block.vectors) if laid.bits == 16 else None
     norms = norms_of(block.vectors)
+    limits = [_limits(query) for query in group]
     for part in _chunks(block, 1):
-        sizes = torch.from_numpy(norms[part])
-        if coded is None:
-            moments = kernels.moments_in_tiles(as_tensor(block.vectors[part]), laid, spread=False)
-            for query, mean, top in zip(group, *moments, strict=True):
-                error = _error(query, sizes, rounding=kernels.ROUNDING_OF_TILES)
-                _offer_close(query.best, block, part, upper_bounds(mean, top, error, None, query.n_columns).numpy())
-            continue
-        moments = kernels.moments_in_tiles(coded[part], laid)
-        lost = torch.from_numpy(coded.lost[part])
-        for query, mean, top, spread in zip(group, *moments, strict=True):
-            bounds = upper_bounds(mean, top, _error(query, sizes, lost), spread, query.n_columns)
-            _offer_far(query.best, block, part, bounds.numpy())
+        rows = as_tensor(block.vectors[part]) if coded is None else coded[part]
+        lost = None if coded is None else coded.lost[part]
+        found = kernels.bounds_in_tiles(rows, laid, norms[part], lost, limits)
+        for query, bounds in zip(group, found, strict=True):
+            (_offer_close if coded is None else _offer_far)(query.best, block, part, bounds)
 
 
-def _error(query: Query, norms: Tensor, lost: Tensor | None = None, *, rounding: float = 0.0) -> Tensor:
+def _limits(query: Query) -> tuple[float, ...]:
+    """What AMX needs to know for bounds: as in ``_error`` and ``upper_bounds``."""
+    split = kernels.ROUNDING_OF_TILES if query.bits == 32 else 0.0
+    alone = query.lost + query.best.rounding + query.best.norm * split
+    of_mean = steepness(query.n_columns), rounding_of_mean(query.n_columns), 4.0 * ROUNDING
+    return query.best.norm * (1.0 + 1e-6) + alone, alone * (1.0 + 1e-6), *of_mean
+
+
+def _error(query: Query, norms: Tensor, lost: Tensor) -> Tensor:
     """How far products of a query's vectors may be off, ``[n]``.
 
     Args:
         query: with what its columns lose of its vectors.
         norms: ``[n]``, of the candidates, never too small.
         lost: ``[n]``, norms of what their coding loses.
-        rounding: what products lose besides rounding in fp32, relative to both norms.
     """
-    alone = query.lost + query.best.rounding + query.best.norm * rounding
-    error = norms * alone
-    if lost is not None:
-        error.add_(lost, alpha=query.best.norm * (1.0 + 1e-6) + alone)
-    return error.add_(SMALLEST)
+    alone = query.lost + query.best.rounding
+    return (lost * (query.best.norm * (1.0 + 1e-6) + alone)).add_(norms, alpha=alone).add_(SMALLEST)
 
 
 def _scan_vectors(groups: Sequence[Sequence[Query]], block: Block, device: torch.device, *, compiled: bool) -> None:
