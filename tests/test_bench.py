@@ -63,8 +63,10 @@ def test_encoding_and_responding() -> None:
     table = bench(
         "respond", "-n", "500", "--kind", "Bi", "--kind", "Poly-16", "--kind", "Cross", "--words", "5", "--repeats", "1"
     )
-    assert [(row["form"], row["m"]) for row in table["rows"]] == [("Bi", 1), ("Poly-16", 16), ("Cross", 0)]
-    assert table["rows"][2]["extrapolated"]
+    shapes = [("Bi", 1), ("Bi, papers", 1), ("Poly-16", 16), ("Poly-16, papers", 16), ("Cross", 0)]
+    assert [(row["form"], row["m"]) for row in table["rows"]] == shapes
+    assert table["rows"][4]["extrapolated"]
+    assert all(row["papers_ratio"] > 0 and row["max_abs_error"] < 0.1 for row in table["rows"][:4])
 
 
 def test_an_unknown_kind_is_named() -> None:

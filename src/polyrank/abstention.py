@@ -15,6 +15,7 @@ from polyrank.errors import DataError
 
 Measure = Literal["score", "margin", "softmax"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
+ROUNDING = 2.0**-6  # relative: how far a score may move in bf16
 N_SCORES = 10  # how many of the best scores a measure looks at
 
 
@@ -126,7 +127,7 @@ def calibrate(
         measure: of confidence; None: the one with the largest area under its curve.
 
     Returns:
-        The threshold, and the precision/coverage curve that it is a point of.
+        The threshold, a little below a confidence, and the precision/coverage curve.
 
     Raises:
         DataError: there is nothing to calibrate on, or no threshold is precise enough.
@@ -150,7 +151,21 @@ def calibrate(
             f"no threshold makes {precision:.0%} of the answers right, the best is {best:.0%} on {len(scores):,}"
             " examples; ask for less or use a better model"
         )
-    return Abstention(chosen, max(enough, key=lambda point: point.coverage).threshold), curves[chosen]
+    strictest = max(enough, key=lambda point: point.coverage).threshold
+    return Abstention(chosen, _below(strictest, [point.threshold for point in drawn[chosen]])), curves[chosen]
+
+
+def _below(threshold: float, others: Sequence[float]) -> float:
+    """A little lower, at most half-way to the next: the same examples are answered.
+
+    In bf16 a score moves with what it is computed beside; the example that drew the line is to stay above it.
+
+    >>> _below(0.5, [0.75, 0.5, 0.25]), _below(0.5, [0.5, 0.4990234375])
+    (0.4921875, 0.49951171875)
+    """
+    lower = max((other for other in others if other < threshold), default=-inf)
+    between = max((threshold + lower) / 2.0, threshold - ROUNDING * abs(threshold))
+    return between if between > lower else threshold
 
 
 def _wilson_low(hits: int, n: int) -> float:

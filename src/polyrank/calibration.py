@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -58,7 +59,7 @@ def choose_settings(
         scores, right = outcomes(retriever, examples, hidden.tolist())
         abstention, curve = calibrate(scores, right, precision=precision)
         config = replace(config, measure=abstention.measure, threshold=abstention.threshold)
-        point = next(p for p in curve if p.threshold == abstention.threshold)
+        point = min((p for p in curve if p.threshold >= abstention.threshold), key=attrgetter("threshold"))
         seen |= {"no_answer": float(hidden.mean()), "chosen": asdict(point), "curve": [asdict(p) for p in curve]}
     return config, seen
 

@@ -4,11 +4,12 @@ Plain torch: one process and one device is what a ranker of these sizes needs, a
 """
 
 import ctypes
+import os
 import platform
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor
@@ -36,7 +37,19 @@ def choose_device(name: str = "auto") -> torch.device:
 
 
 def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
-    """The type of the large products: bf16 where it is asked for, or where "auto" finds hardware for it."""
+    """The type of the large products: bf16 where it is asked for, or where "auto" finds hardware for it.
+
+    What "auto" stands for may be set by POLYRANK_PRECISION, for figures that do not depend on the machine.
+
+    Raises:
+        UsageError: POLYRANK_PRECISION is no precision.
+    """
+    if precision == "auto":
+        wanted = os.environ.get("POLYRANK_PRECISION", "auto")
+        if wanted not in get_args(Precision):
+            known = ", ".join(get_args(Precision))
+            raise UsageError(f"POLYRANK_PRECISION={wanted!r} is no precision; set it to one of {known}")
+        precision = cast(Precision, wanted)
     if precision == "auto":
         fast = torch.cuda.is_bf16_supported() if device.type == "cuda" else cpu_has_bf16()
         return torch.bfloat16 if fast else torch.float32

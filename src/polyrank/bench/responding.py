@@ -1,11 +1,16 @@
 """The papers' table: how long one context takes from its text to the ten best of N candidates, for each kind of model.
 
-Networks are the embedded backbone with random codes or heads: speed does not depend on what they have learnt, but for
-the fast search, whose shortcuts are as good as context vectors are alike. Candidates are cached, as they would be.
+Networks have random codes or heads: speed does not depend on what they have learnt, but for the fast search, whose
+shortcuts are as good as context vectors are alike. Candidates are cached, as they would be. Beside each encoder runs
+the same in the papers' form: all of it in fp32, with attention weights and attended vectors.
 """
 
+import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
@@ -14,23 +19,26 @@ import torch
 
 from polyrank.bench.encoding import long_context
 from polyrank.bench.machine import describe_machine
-from polyrank.bench.scoring import Pool
-from polyrank.config import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
+from polyrank.bench.scoring import Papers, Pool
+from polyrank.config import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.errors import UsageError
 from polyrank.inference import CrossScorer, EncoderScorer, make_scorer
 from polyrank.models import CrossEncoder, new_model
+from polyrank.models.backbone import find_backbone
 from polyrank.records import Context
 from polyrank.search import search
+from polyrank.search.blocks import Floats
 
 K = 10
 MEASURED_PAIRS = 100  # of a Cross-encoder, whose time is proportional to the number of pairs
-KINDS: dict[str, ModelConfig] = {
+KINDS: dict[str, BiConfig | PolyConfig | CrossConfig] = {
     "Bi": BiConfig(),
     "Poly-16": PolyConfig(n_codes=16),
     "Poly-64": PolyConfig(n_codes=64),
     "Poly-360": PolyConfig(n_codes=360),
     "Cross": CrossConfig(),
 }
+PAPERS = ", papers"
 
 
 def bench_responding(
@@ -38,6 +46,7 @@ def bench_responding(
     *,
     sizes: Sequence[int] = (1_000, 100_000),
     kinds: Sequence[str] = tuple(KINDS),
+    backbone: str = "embedded",
     n_words: int = 100,
     repeats: int = 5,
     device: str = "auto",
@@ -49,15 +58,17 @@ def bench_responding(
         texts: replies; candidate vectors are theirs and mixtures of them, up to each size.
         sizes: numbers of candidates.
         kinds: of ``KINDS``.
+        backbone: "embedded", "base" (the size of BERT-base, with random weights), a folder or a hub name.
         n_words: of the context.
         repeats: rounds; each times every kind once.
         device: for networks: "auto", "cpu" or "cuda".
         progress: told what comes next.
 
     Returns:
-        ``machine``, and ``rows`` of ``what`` ("respond"), ``n``, ``d``, ``m``, ``form`` (the kind), ``ms`` (median,
-        encoding of the context included), ``encode_ms``, ``ratio`` (the Cross-encoder's time over this), and
-        ``extrapolated``: a Cross-encoder is timed on 100 pairs.
+        ``machine``, and ``rows`` of ``what`` ("respond"), ``n``, ``d``, ``m``, ``form`` (the kind, or "KIND, papers"),
+        ``ms`` (median, encoding of the context included), ``encode_ms``, ``ratio`` (the Cross-encoder's time over
+        this), ``papers_ratio`` (that of the papers' form over this), ``max_abs_error`` (of the best score, against the
+        papers' form), and ``extrapolated``: a Cross-encoder is timed on 100 pairs.
 
     Raises:
         UsageError: a kind is unknown, or there are too few texts.
@@ -69,36 +80,51 @@ def bench_responding(
         raise UsageError(f"{len(texts)} texts are too few; give {MEASURED_PAIRS} at least")
     policy = TextPolicy(max_context_tokens=256, max_candidate_tokens=72)
     context = long_context(texts, n_words)
-    runs: dict[tuple[str, int], Callable[[], float]] = {}
+    runs: dict[tuple[str, int], Run] = {}
     shapes: dict[str, tuple[int, int]] = {}
-    for kind in kinds:
-        progress(f"making a {kind}")
-        model, words, _ = new_model(KINDS[kind], policy, seed=0, sample=list(texts[:256]))
-        scorer = make_scorer(model, words, device=device, frozen=True)
-        if isinstance(scorer, CrossScorer):
-            assert isinstance(scorer.model, CrossEncoder), "it was made in torch"
-            shapes[kind] = (0, scorer.model.backbone.dimension)
-            runs |= {(kind, n): _cross_run(scorer, context, texts, n) for n in sizes}
-        else:
-            found = scorer.encode_candidates(list(texts[: max(sizes)]))
-            shapes[kind] = (scorer.encode_contexts([context])[1].shape[1], scorer.dimension)
+    with TemporaryDirectory() as folder:
+        untrained = backbone == "base"
+        if untrained:
+            backbone = _random_base(Path(folder))
+        for kind in kinds:
+            progress(f"making a {kind}")
+            config = replace(KINDS[kind], backbone=backbone)
+            made = new_model(config, policy, seed=0, sample=list(texts[:256]))[:2]
+            scorer = make_scorer(*made, device=device, frozen=True)
+            if isinstance(scorer, CrossScorer):
+                assert isinstance(scorer.model, CrossEncoder), "it was made in torch"
+                shapes[kind] = (0, scorer.model.backbone.dimension)
+                runs |= {(kind, n): _cross_run(scorer, context, texts, n) for n in sizes}
+                continue
+            plain = make_scorer(
+                *new_model(config, policy, seed=0, sample=list(texts[:256]))[:2], precision="fp32", device=device
+            )
+            assert isinstance(plain, EncoderScorer), "of the same kind"
+            found = plain.encode_candidates(list(texts[: max(sizes)]))
+            vectors, mask = plain.encode_contexts([context])
+            shapes[kind] = shapes[kind + PAPERS] = (mask.shape[1], plain.dimension)
+            if untrained:  # all texts are nearly alike to it; apart, with products that deviate by one, they are usual
+                found = found - found.mean(0)
+                found /= np.std(found @ vectors[0, 0])
             for n in sizes:
-                runs[kind, n] = _search_run(scorer, context, Pool(_mixtures(found, n), np.arange(n)))
+                pool = _mixtures(found, n)
+                runs[kind, n] = _search_run(scorer, context, Pool(pool, np.arange(n)))
+                runs[kind + PAPERS, n] = _papers_run(plain, context, pool)
     times: dict[tuple[str, int], list[float]] = {key: [] for key in runs}
     encoding: dict[tuple[str, int], list[float]] = {key: [] for key in runs}
-    for run in runs.values():
-        run()
+    best = {key: run()[1] for key, run in runs.items()}
     for turn in range(repeats):
         progress(f"round {turn + 1} of {repeats}")
         for key, run in runs.items():
             started = perf_counter()
-            encoding[key].append(run())
+            encoding[key].append(run()[0])
             times[key].append(perf_counter() - started)
     rows = []
     for (kind, n), taken in times.items():
         factor = n / MEASURED_PAIRS if kind == "Cross" else 1.0
         cross = median(times["Cross", n]) * n / MEASURED_PAIRS if ("Cross", n) in times else None
         m, d = shapes[kind]
+        usual = kind.removesuffix(PAPERS) + PAPERS, n
         rows.append(
             {
                 "what": "respond",
@@ -109,36 +135,62 @@ def bench_responding(
                 "ms": round(1e3 * median(taken) * factor, 2),
                 "encode_ms": round(1e3 * median(encoding[kind, n]), 2),
                 "ratio": None if cross is None else round(cross / (median(taken) * factor), 1),
-                "max_abs_error": 0.0,
+                "papers_ratio": round(median(times[usual]) / median(taken), 2) if usual in times else None,
+                "max_abs_error": abs(best[kind, n] - best[usual]) if usual in times else None,
                 "extrapolated": kind == "Cross" and n != MEASURED_PAIRS,
             }
         )
     return {"machine": describe_machine(), "rows": rows}
 
 
-def _search_run(scorer: EncoderScorer, context: Context, pool: Pool) -> Callable[[], float]:
-    def run() -> float:
+Run = Callable[[], tuple[float, float]]
+"""Seconds that the context's encoding took, and the best score."""
+
+
+def _random_base(folder: Path) -> str:
+    """A network of BERT-base's size with the embedded one's words."""
+    from transformers import BertConfig, BertModel
+
+    for file in find_backbone("embedded").folder.glob("*token*"):
+        shutil.copy(file, folder)
+    shutil.copy(find_backbone("embedded").folder / "vocab.txt", folder)
+    BertModel(BertConfig()).save_pretrained(folder)
+    return str(folder)
+
+
+def _search_run(scorer: EncoderScorer, context: Context, pool: Pool) -> Run:
+    def run() -> tuple[float, float]:
         started = perf_counter()
         vectors, mask = scorer.encode_contexts([context])
         encoded = perf_counter() - started
-        search(vectors, mask, [pool], K)
-        return encoded
+        return encoded, float(search(vectors, mask, [pool], K)[0].scores[0])
 
     return run
 
 
-def _cross_run(scorer: CrossScorer, context: Context, texts: Sequence[str], n: int) -> Callable[[], float]:
+def _papers_run(scorer: EncoderScorer, context: Context, candidates: Floats) -> Run:
+    def run() -> tuple[float, float]:
+        started = perf_counter()
+        scorer.encode_contexts([context])
+        encoded = perf_counter() - started
+        return encoded, float(papers()[1][0])
+
+    vectors, mask = scorer.encode_contexts([context])
+    papers = Papers(vectors[0, mask[0]], candidates)  # which keeps its buffers
+    return run
+
+
+def _cross_run(scorer: CrossScorer, context: Context, texts: Sequence[str], n: int) -> Run:
     shortlist = list(texts[:MEASURED_PAIRS])
 
-    def run() -> float:
+    def run() -> tuple[float, float]:
         values = torch.from_numpy(scorer.score([context], [shortlist])[0])
-        torch.topk(values, K)
-        return 0.0
+        return 0.0, float(torch.topk(values, K)[0][0])
 
     return run
 
 
-def _mixtures(vectors: np.ndarray[Any, np.dtype[np.float32]], n: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+def _mixtures(vectors: Floats, n: int) -> Floats:
     """``n`` vectors ``[n, D]`` that lie like the given ones: they themselves, then random pairs of them mixed."""
     if n <= len(vectors):
         return np.ascontiguousarray(vectors[:n])

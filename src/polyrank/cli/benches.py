@@ -101,6 +101,9 @@ def bench_respond(
     texts: Texts = None,
     n: Annotated[list[int] | None, typer.Option("-n", min=1, help="Candidates; repeatable.")] = None,
     kind: Annotated[list[str] | None, typer.Option(help="Bi, Poly-16, Poly-64, Poly-360, Cross; repeatable.")] = None,
+    backbone: Annotated[
+        str, typer.Option(help="embedded, base (as large as BERT-base, random weights), a folder or a hub name.")
+    ] = "embedded",
     words: Annotated[int, typer.Option(min=1, help="Words of the context.")] = 100,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 5,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
@@ -117,6 +120,7 @@ def bench_respond(
             _texts(texts),
             sizes=n or (1_000, 100_000),
             kinds=kind or tuple(bench.KINDS),
+            backbone=backbone,
             n_words=words,
             repeats=repeats,
             device=device,
@@ -258,3 +262,5 @@ def _show(found: dict[str, Any], as_json: bool, plot: Path | None, *, by: str) -
         table.add_row(*("" if row.get(key) is None else f"{row[key]:,}" if isinstance(row[key], int | float) and not
                         isinstance(row[key], bool) else escape(str(row[key])) for key in columns))  # fmt: skip
     Console().print(table)
+    for line in found.get("left_out", ()):
+        talk(f"left out: {line}")

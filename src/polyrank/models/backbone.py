@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from polyrank.durable import sha256_file
 from polyrank.errors import ArtifactError, ConfigError, MissingExtraError, OfflineError
+from polyrank.models.packing import pack_linear_layers
 from polyrank.text import Tokens
 
 DROPOUTS = (  # what configurations of Hugging Face encoders call it
@@ -52,6 +53,7 @@ class Backbone(nn.Module):
     def narrow(self) -> None:
         """Hold the weights in bf16 from now on. Outputs are fp32, so what reduces and compares them stays exact."""
         self.network.to(torch.bfloat16)
+        pack_linear_layers(self.network)
         self._narrow = True
 
     @property
