@@ -67,7 +67,7 @@ def _check(path: Path, folder: Path, backend: Backend, found: Artifact) -> float
     if worst < MIN_COSINE:
         other = "onnx" if backend == "openvino" else "openvino"
         raise ArtifactError(
-            f"the {backend} export of {path} is not faithful: its worst cosine to fp32 is {worst:.4f}, the limit is"
-            f" {MIN_COSINE}; export to {other}, set POLYRANK_PRECISION=fp32 if bf16 was chosen, or use the torch backend"
+            f"the {backend} export of {path} is not faithful: its worst cosine to fp32 is {worst:.4f}, the limit"
+            f" is {MIN_COSINE}; export to {other}, set POLYRANK_PRECISION=fp32 against bf16, or use the torch backend"
         )
     return worst

@@ -128,15 +128,17 @@ def _changes(path: Path, context: Any, row: Callable[..., None]) -> None:
     searches: list[float] = []
 
     def read() -> None:
+        mask = np.ones((1, len(context)), np.bool_)
         try:
             index = open_index(path)
+            search(context[None], mask, index.blocks(), K)  # the first derives what is kept
         finally:
             opened.set()
         with index:
             while not stop.is_set() or not searches:
                 started = perf_counter()
                 index.refresh()
-                search(context[None], np.ones((1, len(context)), np.bool_), index.blocks(), K)
+                search(context[None], mask, index.blocks(), K)
                 searches.append(perf_counter() - started)
 
     with Writer(path) as writer:
