@@ -189,7 +189,7 @@ def test_certified_on_exact_indexes_equals_the_scan(case: Case, leave_one: bool)
     if leave_one and indexes:
         indexes[0] = None
     exact = search(case.contexts, case.mask, case.blocks, case.k, mode="exact")
-    certified = search(case.contexts, case.mask, case.blocks, case.k, mode="certified", indexes=indexes)
+    certified = search(case.contexts, case.mask, case.blocks, case.k, mode="certified", indexes=indexes, compiled=False)
     for one, other in zip(exact, certified, strict=True):
         assert other.exact
         np.testing.assert_array_equal(one.rows, other.rows)
@@ -275,7 +275,7 @@ def test_fast_rules_out_nearly_all_for_contexts_like_a_trained_encoders() -> Non
 def test_certified_scores_few_and_says_so() -> None:
     case = trained_like()
     index = build_ann(case.blocks[0].vectors, "flat")
-    found = search(case.contexts, case.mask, case.blocks, case.k, mode="certified", indexes=[index])
+    found = search(case.contexts, case.mask, case.blocks, case.k, mode="certified", indexes=[index], compiled=False)
     same(found, case)
     assert max(one.n_scored for one in found) < 5000
 
@@ -289,7 +289,7 @@ def test_an_approximate_index_proves_nothing() -> None:
         assert not one.exact
         assert one.n_scored < 500
         assert len(set(one.rows.tolist()) & set(true.rows.tolist())) >= 9
-    same(search(case.contexts, case.mask, case.blocks, case.k, mode="certified", indexes=[index]), case)
+    same(search(case.contexts, case.mask, case.blocks, case.k, mode="certified", indexes=[index], compiled=False), case)
 
 
 def test_an_approximate_index_that_gave_all_proves_all() -> None:

@@ -46,7 +46,8 @@ def search(
         k: how many; fewer come back when fewer are alive.
         mode: ``exact`` computes all scores in fp32 and the best again; ``fast`` rules candidates out by upper bounds
             and returns the same; ``certified`` grows shortlists from exact indexes until nothing else can be among the
-            best, or scans, and returns the same; blocks whose index is not exact are scanned as ``fast`` does;
+            best, or scans, and returns the same; blocks whose index is not exact, and all where AMX scans faster than
+            an exact index is asked, are scanned as ``fast`` does;
             ``approximate`` scores one shortlist per block.
         indexes: for the last two modes, an inner-product index of each block's vectors, or ``None``: scan that block.
         device: where a scan in fp32 multiplies.
@@ -68,13 +69,15 @@ def search(
     place = torch.device(device)
     compiled = compiled and kernels.package() is not None
     best = [Best(real_vectors(row, real), k) for row, real in zip(contexts, mask, strict=True)]
+    by_tiles = compiled and place.type == "cpu" and kernels.in_tiles(8, contexts.shape[2])
     proven = [True] * len(best)
     with torch.inference_mode():
         scanned: list[tuple[Block, list[int]]] = []
         for number, block in enumerate(blocks):
             index = indexes[number] if indexes is not None and mode in ("certified", "approximate") else None
-            # nothing can be proven by an index that is not exact
-            if index is None or not len(block.rows) or (mode == "certified" and not index.exact):
+            # nothing can be proven by an index that is not exact, and a scan by AMX is cheaper than one that is
+            idle = mode == "certified" and index is not None and (by_tiles or not index.exact)
+            if index is None or not len(block.rows) or idle:
                 scanned.append((block, list(range(len(best)))))
             elif mode == "certified":
                 scanned.append((block, [i for i in range(len(best)) if not certify(best[i], block, index)]))
