@@ -83,6 +83,13 @@ for set in $SETS; do
     polyrank evaluate "$work/bi-distilled/model" "$DATA/$set/test.jsonl.gz" --limit "$LIMIT" \
       --scores "$work/bi-distilled.test.scores.jsonl" --against "$work/bi.test.scores.jsonl" --json | sed "s|$OUT/||g" >"$results/bi-distilled.json"
   fi
+  if [[ -e $DATA/$set/test.pool.jsonl.gz ]]; then # the pool of all replies, by one stage and by two
+    for tag in "" "-$TAG"; do
+      polyrank index build "${folder[bi$tag]}/model" "$DATA/$set/pool.jsonl.gz" -o "$work/index$tag" --overwrite
+      polyrank bench stages "$DATA/$set/test.pool.jsonl.gz" --index "$work/index$tag" --lexical --rerank "${folder[cross$tag]}/model" \
+        --ensemble none --ensemble z-score -n 10 -n 50 -n 100 --limit "$LIMIT" --json | sed "s|$OUT/||g" >"$results/stages$tag.json"
+    done
+  fi
   python runs/ensembles.py "$work" bi cross >"$results/ensemble.json"
   python runs/ensembles.py "$work" "bi-$TAG" "cross-$TAG" >"$results/ensemble-$TAG.json"
   polyrank curves "$results"/{bi,cross,"bi-$TAG","cross-$TAG"}.metrics.jsonl -o "$results/curves-$TAG.svg"

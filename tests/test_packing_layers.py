@@ -2,10 +2,12 @@ import pytest
 import torch
 from torch import nn
 
+from polyrank.devices import cpu_has_bf16
 from polyrank.models.packing import PackedLinear, pack_linear_layers
 
 needs_packing = pytest.mark.skipif(
-    not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"), reason="this torch cannot pack linear layers"
+    not cpu_has_bf16() or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"),
+    reason="torch or the processor cannot pack linear layers",
 )
 
 

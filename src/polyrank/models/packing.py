@@ -2,13 +2,15 @@
 
 Otherwise oneDNN lays the weights out anew in every pass, which for one context of a hundred words is a third of the
 time. The two functions are those that torch's own compiler puts in place of a linear layer; they are not documented,
-so where a torch has none, layers stay as they are.
+so where a torch has none, or the processor no instructions for bf16, layers stay as they are.
 """
 
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from polyrank.devices import cpu_has_bf16
 
 TYPICAL_TOKENS = 256  # of a pass, between one context and a batch; others are right too, and hardly slower
 
@@ -33,12 +35,12 @@ class PackedLinear(nn.Module):
 
 
 def pack_linear_layers(network: nn.Module) -> None:
-    """Replace a network's linear layers by packed ones, where this torch can; they are in bf16 on a CPU.
+    """Replace a network's linear layers in bf16 by packed ones, where torch and the processor can.
 
     A subclass of a linear layer may compute something else, and is left alone.
     """
     library: Any = torch.ops.mkldnn
-    if not hasattr(library, "_reorder_linear_weight"):
+    if not cpu_has_bf16() or not hasattr(library, "_reorder_linear_weight"):
         return
     for module in list(network.modules()):
         for name, child in list(module.named_children()):
