@@ -21,14 +21,14 @@ from polyrank.scores import scores
 from polyrank.search import Found, kernels, score_rows, search
 from polyrank.search.best import Best
 from polyrank.search.blocks import norms_of
-from polyrank.search.fast import in_halves, plan
+from polyrank.search.fast import in_codes, in_halves, plan
 from polyrank.search.halves import halves_of
 from polyrank.search.scan import bounds_in_halves, scan
 from polyrank.search.scoring import mean_of, moments_of, real_vectors, rounding_of_mean, steepness, upper_bounds
 from polyrank.search.subspace import find_subspace
 
 Floats = NDArray[np.float32]
-D = 24
+D = 32  # as many as AMX takes of bf16
 
 
 def block(vectors: Floats | PackedVectors, first: int = 0, alive: NDArray[np.bool_] | None = None) -> Any:
@@ -133,15 +133,16 @@ def test_exact_and_fast_equal_brute_force(case: Case) -> None:
             assert other.exact
 
 
-@settings(max_examples=60, deadline=None)
-@given(cases(), st.booleans())
-def test_a_scan_in_bf16_finds_the_same(case: Case, compiled: bool) -> None:
+@settings(max_examples=100, deadline=None)
+@given(cases(), st.sampled_from(["bf16", "bf16, compiled", "int8, compiled"]))
+def test_a_scan_in_fewer_bits_finds_the_same(case: Case, form: str) -> None:
     """Chosen where the processor has instructions for it; right everywhere."""
-    compiled = compiled and kernels.package() is not None
+    compiled = form.endswith("compiled") and kernels.package() is not None
+    make = in_codes if compiled and form.startswith("int8") else in_halves
     best = [Best(real_vectors(row, real), case.k) for row, real in zip(case.contexts, case.mask, strict=True)]
     with torch.inference_mode():
         for one_block in (b for b in case.blocks if len(b.rows)):
-            scan([in_halves(one) for one in best], one_block, torch.device("cpu"), compiled=compiled)
+            scan([make(one) for one in best], one_block, torch.device("cpu"), compiled=compiled)
     for one, other in zip(best, search(case.contexts, case.mask, case.blocks, case.k, mode="exact"), strict=True):
         np.testing.assert_array_equal(one.found(exact=True).rows, other.rows)
         np.testing.assert_array_equal(one.found(exact=True).scores, other.scores)

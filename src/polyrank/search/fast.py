@@ -148,6 +148,13 @@ def in_halves(best: Best) -> Query:
     return Query(best, halves=values, lost=float(lost.max()))
 
 
+def in_codes(best: Best) -> Query:
+    """With the vectors themselves, packed for candidates in int8."""
+    packed = kernels.pack(best.contexts)
+    left_out = best.contexts.double() - packed.columns(best.contexts.shape[1])
+    return Query(best, packed=packed, lost=float(left_out.norm(dim=1).max()) * (1.0 + 1e-6))
+
+
 def _in_halves(best: Best, sample: Sample, *, given: bool, compiled: bool) -> Way:
     """given: products are given in bf16 as well."""
     query = in_halves(best)
@@ -160,9 +167,7 @@ def _in_halves(best: Best, sample: Sample, *, given: bool, compiled: bool) -> Wa
 
 def _in_codes(best: Best, sample: Sample, *, coarsely: bool) -> Way:
     """coarsely: maxima are looked at first, and candidates' products are kept."""
-    packed = kernels.pack(best.contexts)
-    left_out = best.contexts.double() - packed.columns(best.contexts.shape[1])
-    query = Query(best, packed=packed, lost=float(left_out.norm(dim=1).max()) * (1.0 + 1e-6))
+    query = in_codes(best)
     products, error = sample.vectors @ best.contexts.T, sample.lost * best.norm
     if not coarsely:
         return Way(query, loose_bounds(products, error, compiled=True))
