@@ -92,11 +92,11 @@ def plan(best: Best, blocks: list[Block], *, compiled: bool, halves: float | Non
     cheapest, chosen = tiled.get(32, wide * max(READ, COLUMN * n_vectors) + exps), Query(best)
     found: list[Subspace] = []  # once, if at all
 
-    def in_columns(sample: Sample, n_columns: int) -> Way:
+    def in_columns(sample: Sample, _: Tensor, n_columns: int) -> Way:
         found[:] = found or [find_subspace(best.contexts, packed=compiled)]
         return _in_columns(best, sample, found[0].narrow(n_columns), compiled=compiled)
 
-    ways: list[tuple[float, Callable[[Sample], Way]]] = []  # by the least that each costs
+    ways: list[tuple[float, Callable[[Sample, Tensor], Way]]] = []  # by the least that each costs
     if compiled:
         cost = tiled.get(8, wide * (READ_CODES + COLUMN_OF_CODES * n_vectors) + exps)
         ways.append((cost, partial(_in_codes, best, coarsely=8 not in tiled)))
@@ -105,7 +105,7 @@ def plan(best: Best, blocks: list[Block], *, compiled: bool, halves: float | Non
         ways.append((cost, partial(_in_halves, best, given=16 not in tiled, compiled=compiled)))
     read, column = (READ_TILES, COLUMN_OF_TILES) if tiled else (READ_CODES, COLUMN_OF_CODES)
     looking = (LOOK + wide * LOOK_AT_VECTOR * n_vectors) * 1e5 / n
-    narrow: list[tuple[float, Callable[[Sample], Way]]] = []
+    narrow: list[tuple[float, Callable[[Sample, Tensor], Way]]] = []
     fewer = [q for q in N_COLUMNS if q < n_vectors]
     for q in fewer if fewer and _may_fit(best.contexts, fewer[-1]) else ():
         cost = wide * (read + column * q if compiled else max(READ, COLUMN * q)) + EXP * q
@@ -114,12 +114,13 @@ def plan(best: Best, blocks: list[Block], *, compiled: bool, halves: float | Non
         return chosen
     largest = max(blocks, key=lambda block: len(block.rows)).vectors
     sample = derive(f"sample, coded: {compiled}", largest, partial(_sample, coded=compiled))
-    reach = _reach(best, sample, n)
+    products = sample.vectors @ best.contexts.T
+    reach = _reach(products, best.k, n)
     apart = wide * (APART + 3.0 * COLUMN * n_vectors) + EXP * n_vectors
     for cost, look in [*sorted(ways, key=itemgetter(0)), *narrow]:  # columns last: to find them takes longest
         if cost >= cheapest:
             continue
-        way = look(sample)
+        way = look(sample, products)
         bounds = way.coarse
         if way.fine is not None:
             cost += _share(bounds, reach) * FINE * n_vectors
@@ -155,20 +156,19 @@ def in_codes(best: Best) -> Query:
     return Query(best, packed=packed, lost=float(left_out.norm(dim=1).max()) * (1.0 + 1e-6))
 
 
-def _in_halves(best: Best, sample: Sample, *, given: bool, compiled: bool) -> Way:
+def _in_halves(best: Best, sample: Sample, products: Tensor, *, given: bool, compiled: bool) -> Way:
     """given: products are given in bf16 as well."""
     query = in_halves(best)
-    products = sample.vectors @ best.contexts.T
     error = sample.norms * (ROUNDING_OF_RESULT * best.norm * 0.3 + query.lost)  # about
     if given:
         error += products.abs().amax(1) * ROUNDING_OF_RESULT
-    return Way(query, loose_bounds(products, error, compiled=compiled))
+    return Way(query, loose_bounds(products.clone(), error, compiled=compiled))
 
 
-def _in_codes(best: Best, sample: Sample, *, coarsely: bool) -> Way:
+def _in_codes(best: Best, sample: Sample, products: Tensor, *, coarsely: bool) -> Way:
     """coarsely: maxima are looked at first, and candidates' products are kept."""
     query = in_codes(best)
-    products, error = sample.vectors @ best.contexts.T, sample.lost * best.norm
+    error = sample.lost * best.norm
     if not coarsely:
         return Way(query, loose_bounds(products, error, compiled=True))
     return Way(query, products.amax(1) + error, lambda: loose_bounds(products, error, compiled=True))
@@ -188,10 +188,10 @@ def _sample(vectors: AnyVectors, *, coded: bool) -> Sample:
     return Sample(as_tensor(vectors[places]), norms, lost)
 
 
-def _reach(best: Best, sample: Sample, n: int) -> float:
+def _reach(products: Tensor, k: int, n: int) -> float:
     """The k-th best score of n candidates, as a sample's mean and deviation suggest."""
-    scores = mean_of(sample.vectors @ best.contexts.T)[0].double().numpy()
-    return float(scores.mean() + scores.std() * NormalDist().inv_cdf(1.0 - best.k / n))
+    scores = mean_of(products.clone())[0].double().numpy()
+    return float(scores.mean() + scores.std() * NormalDist().inv_cdf(1.0 - k / n))
 
 
 def _share(bounds: Tensor, reach: float) -> float:
