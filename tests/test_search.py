@@ -255,17 +255,17 @@ def test_scores_are_those_of_the_one_scoring_function(case: Case) -> None:
             assert np.abs(theirs[0].numpy() - one.scores).max() <= 1e-4 * max(scale, 1e-30)
 
 
-def trained_like(n: int = 20_000) -> Case:
+def trained_like(n: int = 20_000, d: int = 64) -> Case:
     """Contexts close to their mean and few directions; each is a reply's vector, blurred."""
     rng = np.random.default_rng(11)
-    pool = rng.standard_normal((n, 64), np.float32)
+    pool = rng.standard_normal((n, d), np.float32)
     means = pool[:3, None] * 0.4
-    contexts = means + 0.05 * rng.standard_normal((3, 48, 4)) @ rng.standard_normal((3, 4, 64))
+    contexts = means + 0.05 * rng.standard_normal((3, 48, 4)) @ rng.standard_normal((3, 4, d))
     return Case(contexts.astype(np.float32), np.ones((3, 48), bool), [block(pool)], 10)
 
 
 def test_fast_rules_out_nearly_all_for_contexts_like_a_trained_encoders() -> None:
-    case = trained_like()
+    case = trained_like(d=512)
     fast = search(case.contexts, case.mask, case.blocks, case.k)
     same(fast, case)
     assert max(one.n_scored for one in fast) < 500
