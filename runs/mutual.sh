@@ -87,7 +87,7 @@ for set in $SETS; do
     for tag in "" "-$TAG"; do
       polyrank index build "${folder[bi$tag]}/model" "$DATA/$set/pool.jsonl.gz" -o "$work/index$tag" --overwrite
       polyrank bench stages "$DATA/$set/test.pool.jsonl.gz" --index "$work/index$tag" --lexical --rerank "${folder[cross$tag]}/model" \
-        --ensemble none --ensemble z-score -n 10 -n 50 -n 100 --limit "$LIMIT" --json | sed "s|$OUT/||g" >"$results/stages$tag.json"
+        --ensemble none --ensemble z-score -n 10 -n 25 --limit "$MANY" --json | sed "s|$OUT/||g" >"$results/stages$tag.json"
     done
   fi
   python runs/ensembles.py "$work" bi cross >"$results/ensemble.json"
