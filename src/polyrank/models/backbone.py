@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from polyrank.durable import sha256_file
 from polyrank.errors import ArtifactError, ConfigError, MissingExtraError, OfflineError
-from polyrank.models.packing import pack_linear_layers
+from polyrank.models.packed_linear import pack_linear_layers
 from polyrank.text import Tokens
 
 DROPOUTS = (  # what configurations of Hugging Face encoders call it
