@@ -12,18 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from polyrank.config import (
-    CONVERT_TRAIN,
-    CONVERT_TUNE,
-    MODEL_KINDS,
-    OF_ONE_NETWORK,
-    BiConfig,
-    ConvertText,
-    DataConfig,
-    PolyConfig,
-    TextPolicy,
-    TrainConfig,
-)
+from polyrank.config.models import MODEL_KINDS, BiConfig, ConvertText, PolyConfig, TextPolicy
+from polyrank.config.recipe import CONVERT_TRAIN, CONVERT_TUNE, OF_ONE_NETWORK, DataConfig, TrainConfig
 
 HERE = Path(__file__).parent
 ENTRY = re.compile(r"^    ([a-z_][a-z_, ]*): (.*)$")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from polyrank.data import read_examples
-from polyrank.scorers import load_encoder
+from polyrank.scorers.open import load_encoder
 
 
 def main(model: Path, data: Path, n: int = 200) -> None:

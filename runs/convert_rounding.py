@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from polyrank.artifacts import load_model
-from polyrank.config import ConvertConfig
+from polyrank.config.models import ConvertConfig
 from polyrank.data import read_examples
-from polyrank.inference import make_scorer
 from polyrank.models import Convert
+from polyrank.models.artifacts import load_model
 from polyrank.models.convert import build_convert
+from polyrank.scorers.load import make_scorer
 from polyrank.text import ConvertTexts
 
 

@@ -11,9 +11,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from polyrank.ensembles import Ensemble, choose_ensemble, combine
 from polyrank.evaluation import Evaluation, paired_test, read_scores, summarise
-from polyrank.metrics import place
+from polyrank.ranking.ensembles import Ensemble, choose_ensemble, combine
+from polyrank.ranking.metrics import place
 
 
 def ensemble(first: Evaluation, second: Evaluation, how: Ensemble | None) -> Evaluation:

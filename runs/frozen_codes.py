@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from polyrank.data import read_examples
-from polyrank.inference import EncoderScorer, inference, load_scorer, token_batches
-from polyrank.losses import cross_entropy, distinct
 from polyrank.models import BiEncoder
+from polyrank.models.losses import cross_entropy, distinct
 from polyrank.models.poly_encoder import attend
+from polyrank.models.scoring import scores
 from polyrank.records import Context, Example
-from polyrank.scores import scores
+from polyrank.scorers.encoder import EncoderScorer, inference, token_batches
+from polyrank.scorers.load import load_scorer
 from polyrank.text import Texts, pad
 
 N_TRAIN, N_TEST, N_CODES, BATCH, STEPS = 3840, 1000, 64, 64, 600

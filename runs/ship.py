@@ -8,7 +8,7 @@ The model card beside it, README.md, is written by hand and stays.
 import sys
 from pathlib import Path
 
-from polyrank.artifacts import load_model, save_model
+from polyrank.models.artifacts import load_model, save_model
 
 SHIPPED = Path(__file__).parents[1] / "src" / "polyrank" / "shipped"
 

@@ -7,10 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrank.config import (
-    ConvertConfig,
-    ConvertText,
-)
+from polyrank.config.models import ConvertConfig, ConvertText
 from polyrank.models import Convert, new_model
 from polyrank.records import Context, Example
 from polyrank.text import ConvertTexts

@@ -19,10 +19,10 @@ _warm = multiprocessing.get_context("forkserver")
 _warm.set_forkserver_preload(
     [
         "polyrank.cli",
-        "polyrank.intents",
-        "polyrank.pipeline",
-        "polyrank.retrieval",
-        "polyrank.scorers",
+        "polyrank.frozen.intents",
+        "polyrank.retrieval.pipeline",
+        "polyrank.retrieval.retrievers",
+        "polyrank.scorers.open",
         "polyrank.training",
         "transformers.models.auto.modeling_auto",
         "transformers.models.auto.tokenization_auto",

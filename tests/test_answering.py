@@ -12,12 +12,12 @@ import pytest
 
 from polyrank.cli.answering import _asked, _print, _to_rank
 from polyrank.cli.console import drawable
-from polyrank.durable import new_folder, write_file
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import write_index
 from polyrank.index.ann import read_kind
 from polyrank.records import Candidate, Context
-from polyrank.scorers import encoder_of_index, load_encoder
+from polyrank.scorers.open import encoder_of_index, load_encoder
+from polyrank.storage.durable import new_folder, write_file
 from processes import run
 
 
@@ -155,7 +155,7 @@ def test_only_files_are_replaced(tmp_path: Path) -> None:
 
 def test_who_may_read_is_up_to_the_umask_and_to_the_file_that_was_there(tmp_path: Path) -> None:
     code = (
-        "import os, sys; from pathlib import Path; from polyrank.durable import new_folder, write_file\n"
+        "import os, sys; from pathlib import Path; from polyrank.storage.durable import new_folder, write_file\n"
         "os.umask(int(sys.argv[2], 8)); home = Path(sys.argv[1])\n"
         "write_file(home / 'file', b'x'); write_file(home / 'link', b'x')\n"
         "with new_folder(home / 'folder') as folder: (folder / 'part').write_bytes(b'x')\n"

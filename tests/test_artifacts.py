@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyrank.artifacts import load_model, read_sizes, save_model
-from polyrank.config import BiConfig, CrossConfig, PolyConfig, TextPolicy
+from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
+from polyrank.config.names import model_folder
 from polyrank.errors import ArtifactError, MissingExtraError, OfflineError, UsageError
-from polyrank.inference import load_scorer, make_scorer
 from polyrank.models import find_backbone, new_model
-from polyrank.names import model_folder
+from polyrank.models.artifacts import load_model, read_sizes, save_model
 from polyrank.records import Context
+from polyrank.scorers.load import load_scorer, make_scorer
 
 CONFIGS: list[Any] = [
     BiConfig(),

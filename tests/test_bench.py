@@ -102,8 +102,8 @@ def test_stages_of_a_reranker_that_knows(tmp_path: Path) -> None:
     from polyrank.bench import bench_stages
     from polyrank.errors import DataError, UsageError
     from polyrank.evaluation import plot_stages
-    from polyrank.index import BM25
-    from polyrank.retrieval import LexicalRetriever
+    from polyrank.retrieval.retrievers import LexicalRetriever
+    from polyrank.scorers.lexical import BM25
 
     pool = [Candidate(f"c{i}", text) for i, text in enumerate(TEXTS)]
     # the right answer of context i shares its words with all; only its number would tell, and that is another's

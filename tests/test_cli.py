@@ -13,10 +13,11 @@ import pytest
 import safetensors.torch
 
 import polyrank
-from polyrank.config import BiConfig, CrossConfig, DataConfig, Recipe, TextPolicy, TrainConfig
+from polyrank.config.models import BiConfig, CrossConfig, TextPolicy
+from polyrank.config.recipe import DataConfig, Recipe, TrainConfig
 from polyrank.errors import ArtifactError
-from polyrank.pipeline import open_pipeline
 from polyrank.records import Context
+from polyrank.retrieval.pipeline import open_pipeline
 from polyrank.training import train
 from processes import run
 
@@ -51,7 +52,8 @@ def trained(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> di
 
 def test_nothing_imports_torch_before_it_must() -> None:
     code = (
-        "import sys, polyrank, polyrank.cli, polyrank.index, polyrank.metrics, polyrank.records, polyrank.config\n"
+        "import sys, polyrank, polyrank.cli, polyrank.index, polyrank.ranking.metrics, polyrank.records\n"
+        "import polyrank.config.recipe\n"
         "print([m for m in ('torch', 'transformers', 'rich.console') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

@@ -10,17 +10,14 @@ import pytest
 import torch
 
 from convert_models import ABLATIONS, BATCH, CONTEXTS, CORPUS, OTHERS, POLICY, REPLIES, TINY, Array, make, step_of
-from polyrank.artifacts import load_model, save_model
-from polyrank.config import (
-    BiConfig,
-    ConvertConfig,
-    TextPolicy,
-)
+from polyrank.config.models import BiConfig, ConvertConfig, TextPolicy
 from polyrank.errors import ArtifactError, ConfigError
-from polyrank.inference import EncoderScorer, make_scorer
 from polyrank.models import new_model
+from polyrank.models.artifacts import load_model, save_model
 from polyrank.models.convert.quantization import from_eight_bits
 from polyrank.records import Context
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.load import make_scorer
 from polyrank.text import learn_subwords, pad
 
 

@@ -8,12 +8,9 @@ import torch
 from safetensors.torch import load_file
 
 from convert_models import ABLATIONS, BATCH, CONTEXTS, OTHERS, REPLIES, make, step_of
-from polyrank.artifacts import load_model, read_sizes, save_model
-from polyrank.config import (
-    ConvertConfig,
-    ConvertText,
-)
+from polyrank.config.models import ConvertConfig, ConvertText
 from polyrank.models import Convert
+from polyrank.models.artifacts import load_model, read_sizes, save_model
 from polyrank.models.convert import empty_convert
 from polyrank.models.convert.quantization import from_eight_bits, grid, to_eight_bits
 from polyrank.text import ConvertSubwords, ConvertTexts

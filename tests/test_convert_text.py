@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrank.config import ConvertText
+from polyrank.config.models import ConvertText
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.records import Context
 from polyrank.text import ConvertSubwords, ConvertTexts, learn_subwords, load_convert_subwords, read_convert_subwords

@@ -12,22 +12,15 @@ import pytest
 import torch
 
 from convert_models import BATCH, POLICY, TINY, make, step_of
-from polyrank.artifacts import load_model
-from polyrank.config import (
-    CONVERT_TRAIN,
-    ConvertConfig,
-    DataConfig,
-    Recipe,
-    TrainConfig,
-    load_recipe,
-    recipe_from_dict,
-)
+from polyrank.config.checked import parsed
+from polyrank.config.models import ConvertConfig
+from polyrank.config.recipe import CONVERT_TRAIN, DataConfig, Recipe, TrainConfig, load_recipe, recipe_from_dict
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError
-from polyrank.inference import load_scorer
-from polyrank.losses import cross_entropy
+from polyrank.models.artifacts import load_model
+from polyrank.models.losses import cross_entropy
 from polyrank.records import Example
-from polyrank.strict import parsed
+from polyrank.scorers.load import load_scorer
 from polyrank.training import train
 from polyrank.training.convert_step import annealed_scale
 from polyrank.training.optimizer import freeze, make_optimizer

@@ -13,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import polyrank.data as data
-from polyrank.data import batch_order, read_examples, read_pool, sample_negatives, write_examples, write_pool
+from polyrank.data import read_examples, read_pool, write_examples, write_pool
 from polyrank.errors import DataError, MissingExtraError, UsageError
+from polyrank.negatives.random import sample_negatives
 from polyrank.records import Candidate, Example
+from polyrank.training.batches import batch_order
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared corpora are not here")

@@ -11,11 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from conftest import WORDS
-from polyrank.architecture import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
-from polyrank.inference import CrossScorer, EncoderScorer, make_scorer, token_batches
+from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.models import Backbone, new_model
 from polyrank.models.first_output import FirstOutput, read_first_outputs_only
 from polyrank.records import Context
+from polyrank.scorers.cross import CrossScorer
+from polyrank.scorers.encoder import EncoderScorer, token_batches
+from polyrank.scorers.load import make_scorer
 from polyrank.text import Texts, load_subwords, pad
 
 POLICY = TextPolicy(max_context_tokens=48, max_candidate_tokens=16)

@@ -27,8 +27,8 @@ from polyrank.evaluation import (
     table,
     write_scores,
 )
-from polyrank.index import BM25
 from polyrank.records import Candidate, Context, Example
+from polyrank.scorers.lexical import BM25
 
 
 class ByRule:

@@ -10,18 +10,26 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from polyrank.architecture import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
-from polyrank.artifacts import load_model, save_model
-from polyrank.backends import check_export, export_folder, export_model, export_to_sentence_transformers, load_exported
-from polyrank.backends.fidelity import worst_cosine
-from polyrank.backends.folder import write_manifest
-from polyrank.backends.sessions import Backend, read_backend
 from polyrank.cli import app
+from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, MissingExtraError, UsageError
-from polyrank.inference import CrossScorer, EncoderScorer, load_scorer
 from polyrank.models import new_model
+from polyrank.models.artifacts import load_model, save_model
 from polyrank.records import Context
-from polyrank.scorers import load_encoder, open_scorer
+from polyrank.scorers.cross import CrossScorer
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.exported import (
+    check_export,
+    export_folder,
+    export_model,
+    export_to_sentence_transformers,
+    load_exported,
+)
+from polyrank.scorers.exported.fidelity import worst_cosine
+from polyrank.scorers.exported.folder import write_manifest
+from polyrank.scorers.exported.sessions import Backend, read_backend
+from polyrank.scorers.load import load_scorer
+from polyrank.scorers.open import load_encoder, open_scorer
 from processes import run
 
 POLICY = TextPolicy(max_context_tokens=48, max_candidate_tokens=16)

@@ -10,18 +10,8 @@ from typing import Any
 
 import pytest
 
-from polyrank.config import (
-    BiConfig,
-    ConvertConfig,
-    ConvertText,
-    CrossConfig,
-    DataConfig,
-    Partner,
-    PolyConfig,
-    Recipe,
-    TextPolicy,
-    TrainConfig,
-)
+from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
+from polyrank.config.recipe import DataConfig, Partner, Recipe, TrainConfig
 from polyrank.training import train
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 
 from polyrank.errors import ArtifactError, DataError, MissingExtraError, UsageError
 from polyrank.index import open_index, write_index
-from polyrank.inference import Encoder
-from polyrank.packing import read_precision
+from polyrank.models.scoring import scores
 from polyrank.records import Candidate, Context
-from polyrank.retrieval import Retriever, build_index
-from polyrank.scores import scores
+from polyrank.retrieval.build import build_index
+from polyrank.retrieval.retrievers import Retriever
+from polyrank.scorers.protocols import Encoder
 from polyrank.search import search
+from polyrank.storage.quantized import read_precision
 
 
 class Hashed:
@@ -182,7 +183,7 @@ def test_replacing_an_index_encodes_only_new_texts(tmp_path: Path) -> None:
 
 
 def test_texts_are_encoded_part_by_part_and_equal_ones_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from polyrank import retrieval
+    from polyrank.retrieval import retrievers as retrieval
 
     monkeypatch.setattr(retrieval, "TEXTS_AT_A_TIME", 4)
     texts = [f"reply {i % 7}" for i in range(30)]
@@ -196,8 +197,10 @@ def test_texts_are_encoded_part_by_part_and_equal_ones_once(tmp_path: Path, monk
 
 
 def test_a_retriever_follows_the_writer(tmp_path: Path) -> None:
-    from polyrank.index import BM25, Writer
-    from polyrank.retrieval import LexicalRetriever, add_to_index
+    from polyrank.index import Writer
+    from polyrank.retrieval.build import add_to_index
+    from polyrank.retrieval.retrievers import LexicalRetriever
+    from polyrank.scorers.lexical import BM25
 
     build(tmp_path / "i")
     encoder = Hashed()
@@ -221,8 +224,9 @@ def numbered(path: Path, generation: int, n: int = 30) -> None:
 
 
 def test_threads_share_retrievers_while_the_index_is_changed_and_replaced(tmp_path: Path) -> None:
-    from polyrank.index import BM25, Writer
-    from polyrank.retrieval import LexicalRetriever
+    from polyrank.index import Writer
+    from polyrank.retrieval.retrievers import LexicalRetriever
+    from polyrank.scorers.lexical import BM25
 
     numbered(tmp_path / "i", 0)
     encoder, context = Hashed(), Context(("reply 3",))

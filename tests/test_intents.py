@@ -9,14 +9,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from polyrank.abstention import Abstention
-from polyrank.artifacts import save_model
 from polyrank.cli import app
 from polyrank.cli.progress import numbers
-from polyrank.config import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
+from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, ConfigError, DataError, DivergedError, UsageError
-from polyrank.inference import Encoder
-from polyrank.intents import (
+from polyrank.frozen.intents import (
     Grid,
     Head,
     HeadConfig,
@@ -42,10 +39,13 @@ from polyrank.intents import (
     split_off,
     train_intents,
 )
-from polyrank.intents.network import Encoded
-from polyrank.intents.plots import shown_intents
+from polyrank.frozen.intents.network import Encoded
+from polyrank.frozen.intents.plots import shown_intents
 from polyrank.models import new_model
+from polyrank.models.artifacts import save_model
+from polyrank.ranking.abstention import Abstention
 from polyrank.records import Context
+from polyrank.scorers.protocols import Encoder
 from processes import run
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"

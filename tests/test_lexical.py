@@ -5,10 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from polyrank.index import BM25, TfIdf
-from polyrank.index.lexical import words
 from polyrank.records import Candidate, Context
-from polyrank.retrieval import LexicalRetriever
+from polyrank.retrieval.retrievers import LexicalRetriever
+from polyrank.scorers.lexical import BM25, TfIdf, words
 
 POOL = [Candidate(str(i), text) for i, text in enumerate(["wifi down", "restart it", "bill high", "thanks", "restart"])]
 CORPUS = ["my wifi is down", "restart the router", "thanks", "the bill is too high high", "wifi wifi router", ""]

@@ -9,27 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from polyrank.artifacts import save_model
-from polyrank.config import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
+from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
 from polyrank.evaluation import evaluate, summarise
-from polyrank.inference import Encoder
+from polyrank.frozen.maps import MapConfig, Pairs, Ranking, _first_scale, _fit_one, fit_map, fit_response_map
 from polyrank.models import new_model
+from polyrank.models.artifacts import save_model
 from polyrank.records import Candidate, Context, Example
-from polyrank.response_map import (
-    MapConfig,
-    MapEncoder,
-    Pairs,
-    Ranking,
-    fit_map,
-    fit_response_map,
-    load_map,
-    save_map,
-)
-from polyrank.response_map.fitting import _first_scale, _fit_one
-from polyrank.retrieval import Retriever, build_index
-from polyrank.scorers import load_encoder, open_scorer
+from polyrank.retrieval.build import build_index
+from polyrank.retrieval.retrievers import Retriever
+from polyrank.scorers.mapped import MapEncoder, load_map, save_map
+from polyrank.scorers.open import load_encoder, open_scorer
+from polyrank.scorers.protocols import Encoder
 from processes import run
 
 WORDS = ["wifi", "router", "light", "bill", "red", "green", "thanks", "hello"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrank.metrics import average_precision, hit_at, metric_values, place, recall_at, reciprocal_rank
+from polyrank.ranking.metrics import average_precision, hit_at, metric_values, place, recall_at, reciprocal_rank
 
 
 def brute_force(scores: list[int], relevant: set[int], k: int) -> tuple[float, float, float, float]:

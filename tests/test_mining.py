@@ -12,18 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrank.cli import main
-from polyrank.config import BiConfig, DataConfig, Recipe, TextPolicy, TrainConfig
-from polyrank.data import HardNegatives, candidates_for_wrong, choose, read_examples
-from polyrank.data.hard_negatives import same_words, word_overlap
+from polyrank.config.models import BiConfig, TextPolicy
+from polyrank.config.recipe import DataConfig, Recipe, TrainConfig
+from polyrank.data import read_examples
 from polyrank.errors import ConfigError, UsageError
-from polyrank.index import BM25, TfIdf
-from polyrank.inference import EncoderScorer
-from polyrank.mining import from_pool, from_retriever, mine
 from polyrank.models import new_model
+from polyrank.negatives.hard import HardNegatives, candidates_for_wrong, choose, same_words, word_overlap
+from polyrank.negatives.mine import from_pool, from_retriever, mine
+from polyrank.negatives.random import RandomNegatives
+from polyrank.negatives.remined import MinedNegatives
 from polyrank.records import Candidate, Context, Example
-from polyrank.retrieval import LexicalRetriever
-from polyrank.training import RandomNegatives, train
-from polyrank.training.mined import MinedNegatives
+from polyrank.retrieval.retrievers import LexicalRetriever
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.lexical import BM25, TfIdf
+from polyrank.training import train
 
 POOL = [
     "wifi is down",

@@ -10,12 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrank.config import BiConfig, CrossConfig, PolyConfig, TextPolicy
+from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.errors import ConfigError
-from polyrank.inference import CrossScorer, EncoderScorer, make_scorer
 from polyrank.models import BiEncoder, CrossEncoder, PolyEncoder, new_model
+from polyrank.models.scoring import scores
 from polyrank.records import Context
-from polyrank.scores import scores
+from polyrank.scorers.cross import CrossScorer
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.load import make_scorer
 from polyrank.text import pad
 
 POLICY = TextPolicy(max_context_tokens=40, max_candidate_tokens=12)
@@ -215,7 +217,7 @@ def test_gradients_reach_every_trained_part(tiny_backbone: Path) -> None:
 
 
 def test_encoders_and_scorers_are_told_apart(tiny_backbone: Path) -> None:
-    from polyrank.inference import Encoder, Scorer
+    from polyrank.scorers.protocols import Encoder, Scorer
 
     bi, texts = make(tiny_backbone, BiConfig(backbone=str(tiny_backbone)))
     cross, pairs = make(tiny_backbone, CrossConfig(backbone=str(tiny_backbone)))

@@ -15,27 +15,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrank.config import (
-    BiConfig,
-    ConvertConfig,
-    ConvertText,
-    CrossConfig,
+from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
+from polyrank.config.recipe import (
     DataConfig,
     Partner,
-    PolyConfig,
     Recipe,
-    TextPolicy,
     TrainConfig,
     load_recipe,
     recipe_from_dict,
     recipe_to_dict,
 )
 from polyrank.errors import ArtifactError, ConfigError
-from polyrank.inference import load_scorer
-from polyrank.losses import imitation, margin_mse
 from polyrank.models import new_model
+from polyrank.models.losses import imitation, margin_mse
+from polyrank.negatives.random import RandomNegatives
 from polyrank.records import Context, Example
-from polyrank.training import DistillStep, Imitation, ListwiseStep, MutualStep, RandomNegatives, train
+from polyrank.scorers.load import load_scorer
+from polyrank.training import DistillStep, Imitation, ListwiseStep, MutualStep, train
 from polyrank.training.steps import listwise_loss
 from polyrank.training.teacher import RememberedScores
 from processes import start

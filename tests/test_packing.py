@@ -9,7 +9,15 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from polyrank.errors import UsageError
-from polyrank.packing import PackedVectors, Precision, bytes_per_vector, from_rows, pack, read_precision, to_rows
+from polyrank.storage.quantized import (
+    PackedVectors,
+    Precision,
+    bytes_per_vector,
+    from_rows,
+    pack,
+    read_precision,
+    to_rows,
+)
 
 WIDTHS = st.floats(-(2.0**127), 2.0**127, width=32, allow_subnormal=False)
 VECTORS = arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(1, 9)), elements=WIDTHS)

@@ -9,16 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyrank.abstention import area, calibrate
-from polyrank.artifacts import save_model
-from polyrank.calibration import choose_settings, curve_of, outcomes, try_threshold
-from polyrank.config import BiConfig, CrossConfig, TextPolicy, from_dict
-from polyrank.ensembles import Ensemble
+from polyrank.config.checked import from_dict
+from polyrank.config.models import BiConfig, CrossConfig, TextPolicy
 from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
 from polyrank.evaluation import plot_coverage
-from polyrank.index import BM25
 from polyrank.models import new_model
-from polyrank.pipeline import (
+from polyrank.models.artifacts import save_model
+from polyrank.ranking.abstention import area, calibrate
+from polyrank.ranking.ensembles import Ensemble
+from polyrank.records import Candidate, Context, Example
+from polyrank.retrieval.build import build_index
+from polyrank.retrieval.calibration import choose_settings, curve_of, outcomes, try_threshold
+from polyrank.retrieval.pipeline import (
     Pipeline,
     PipelineConfig,
     make_retriever,
@@ -27,10 +29,10 @@ from polyrank.pipeline import (
     read_pipeline,
     write_pipeline,
 )
-from polyrank.records import Candidate, Context, Example
-from polyrank.retrieval import LexicalRetriever, build_index
-from polyrank.scorers import load_encoder
-from polyrank.two_stage import TwoStage
+from polyrank.retrieval.retrievers import LexicalRetriever
+from polyrank.retrieval.two_stage import TwoStage
+from polyrank.scorers.lexical import BM25
+from polyrank.scorers.open import load_encoder
 
 REPLIES = ["restart the router", "the bill is too high", "thanks", "did that", "the light is red", "wifi is down"]
 POOL = [Candidate(f"r{i}", text) for i, text in enumerate(REPLIES)]

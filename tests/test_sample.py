@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from polyrank.cli.quickstart import quickstart
 from polyrank.data import read_examples, read_pool
 from polyrank.errors import MissingExtraError, UsageError
 from polyrank.models import find_backbone
-from polyrank.quickstart import quickstart
 
 SAMPLE = Path(str(files("polyrank"))) / "sample"
 

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index.ann import build_ann
-from polyrank.packing import PackedVectors, pack
-from polyrank.scores import scores
+from polyrank.models.scoring import scores
 from polyrank.search import Found, kernels, score_rows, search
 from polyrank.search.best import Best
+from polyrank.search.bf16 import halves_of
 from polyrank.search.blocks import norms_of
 from polyrank.search.fast import in_codes, in_halves, plan
-from polyrank.search.halves import halves_of
 from polyrank.search.scan import bounds_in_halves, scan
 from polyrank.search.scoring import mean_of, moments_of, real_vectors, rounding_of_mean, steepness, upper_bounds
 from polyrank.search.subspace import find_subspace
+from polyrank.storage.quantized import PackedVectors, pack
 
 Floats = NDArray[np.float32]
 D = 32  # as many as AMX takes of bf16

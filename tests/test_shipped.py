@@ -6,16 +6,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyrank.artifacts import read_config, read_sizes
-from polyrank.config import ConvertConfig, ConvertText, PolyConfig, TextPolicy, load_recipe, model_from_dict
+from polyrank.cli.quickstart import quickstart
+from polyrank.config.models import ConvertConfig, ConvertText, PolyConfig, TextPolicy, model_from_dict
+from polyrank.config.names import is_there, model_folder
+from polyrank.config.recipe import load_recipe
 from polyrank.errors import ConfigError, UsageError
 from polyrank.index import open_index
-from polyrank.inference import load_scorer
-from polyrank.names import is_there, model_folder
-from polyrank.quickstart import quickstart
+from polyrank.models.artifacts import read_config, read_sizes
 from polyrank.records import Candidate, Context
-from polyrank.retrieval import Retriever, build_index
-from polyrank.scorers import encoder_of_index, load_encoder, open_scorer
+from polyrank.retrieval.build import build_index
+from polyrank.retrieval.retrievers import Retriever
+from polyrank.scorers.load import load_scorer
+from polyrank.scorers.open import encoder_of_index, load_encoder, open_scorer
 
 CONVERT = "shipped:convert"
 

@@ -21,9 +21,9 @@ from polyrank.index import Index, Writer, open_index, store, verify_index, write
 from polyrank.index import writer as writer_module
 from polyrank.index.lock import LOCK
 from polyrank.index.store import FILE
-from polyrank.packing import Precision, pack
 from polyrank.records import Candidate
 from polyrank.search import search
+from polyrank.storage.quantized import Precision, pack
 
 D = 4
 
@@ -277,7 +277,7 @@ def test_a_reader_in_another_process_sees_each_acknowledged_batch(tmp_path: Path
     code = """
 import sys, numpy as np
 from polyrank.index import Writer
-from polyrank.packing import Precision, pack
+from polyrank.storage.quantized import Precision, pack
 from polyrank.records import Candidate
 with Writer(sys.argv[1]) as writer:
     for line in sys.stdin:

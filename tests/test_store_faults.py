@@ -16,12 +16,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyrank.durable import new_folder
 from polyrank.errors import ArtifactError, DataError, LockedError
 from polyrank.index import KnownVectors, Writer, open_index, verify_index, write_index
 from polyrank.index.lock import LOCK, acknowledged
 from polyrank.index.store import FILE
 from polyrank.records import Candidate
+from polyrank.storage.durable import new_folder
 from processes import run
 
 D = 4
@@ -338,7 +338,7 @@ def test_the_command_line_names_the_holder_and_the_damage(tmp_path: Path) -> Non
 
 def test_what_dead_builders_left_is_removed_and_what_the_living_make_is_not(tmp_path: Path) -> None:
     code = """
-from pathlib import Path; from polyrank.durable import new_folder
+from pathlib import Path; from polyrank.storage.durable import new_folder
 with new_folder(Path(sys.argv[1])) as folder:
     (folder / "half").write_text("half")
     print(folder, flush=True); sys.stdin.readline()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from polyrank.config import TextPolicy
+from polyrank.config.models import TextPolicy
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.records import Context
 from polyrank.text import Subwords, Texts, load_subwords, read_subwords

@@ -18,17 +18,20 @@ import numpy as np
 import pytest
 import torch
 
-from polyrank.artifacts import load_model
-from polyrank.config import BiConfig, CrossConfig, DataConfig, PolyConfig, Recipe, TextPolicy, TrainConfig, load_recipe
+from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
+from polyrank.config.recipe import DataConfig, Recipe, TrainConfig, load_recipe
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError, DataError, DivergedError, UsageError
 from polyrank.evaluation.curves import read_curves
-from polyrank.inference import EncoderScorer, load_scorer
-from polyrank.losses import cross_entropy, distinct
 from polyrank.models import new_model
+from polyrank.models.artifacts import load_model
 from polyrank.models.backbone import load_backbone
+from polyrank.models.losses import cross_entropy, distinct
+from polyrank.negatives.random import RandomNegatives
 from polyrank.records import Context, Example
-from polyrank.training import InBatchStep, ListwiseStep, RandomNegatives, train
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.load import load_scorer
+from polyrank.training import InBatchStep, ListwiseStep, train
 from polyrank.training.loop import check_steps
 from polyrank.training.network import validation_figures
 from polyrank.training.optimizer import make_optimizer
@@ -250,7 +253,7 @@ def test_impossible_numbers_are_named(
 
 @pytest.mark.parametrize("layers", ["top-1", "all_but_embeddings", "all"])
 def test_only_the_asked_layers_move(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, layers: str) -> None:
-    from polyrank.artifacts import load_model
+    from polyrank.models.artifacts import load_model
 
     plan = recipe(task, tiny_backbone, tmp_path / "run", BiConfig(reduction="mean"), epochs=1, train_layers=layers)
     fresh, _, _ = new_model(plan.model, POLICY, seed=1, sample=["thanks"])
@@ -268,7 +271,7 @@ def test_only_the_asked_layers_move(tiny_backbone: Path, task: dict[str, Path], 
 
 
 def test_in_batch_loss_equals_its_formula_with_right_answers_masked(tiny_backbone: Path) -> None:
-    from polyrank.scores import scores
+    from polyrank.models.scoring import scores
 
     model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone), reduction="mean"), POLICY, seed=1, sample=["hi"])
     model.eval()
@@ -521,7 +524,7 @@ except ResourceError as error:
     task = {**task, "train": tmp_path / "long.jsonl"}
     plan = recipe(task, tiny_backbone, tmp_path / "run", batch_size=256)
     plan = dataclasses.replace(plan, text=TextPolicy(max_context_tokens=128, max_candidate_tokens=72))
-    imports = "from polyrank.config import *\nfrom pathlib import Path, PosixPath\n"
+    imports = "from polyrank.config.recipe import *\nfrom pathlib import Path, PosixPath\n"
     result = subprocess.run(
         [sys.executable, "-c", imports + child.replace("PLAN", repr(plan))], capture_output=True, text=True, check=False
     )

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrank.abstention import MEASURES, Abstention, calibrate, confidence, coverage_curve
-from polyrank.ensembles import ENSEMBLES, choose_ensemble, combine
 from polyrank.errors import DataError, UsageError
-from polyrank.index import BM25, TfIdf
+from polyrank.ranking.abstention import MEASURES, Abstention, calibrate, confidence, coverage_curve
+from polyrank.ranking.ensembles import ENSEMBLES, choose_ensemble, combine
 from polyrank.records import Candidate, Context
-from polyrank.retrieval import LexicalRetriever
-from polyrank.two_stage import TwoStage, TwoStageScorer
+from polyrank.retrieval.retrievers import LexicalRetriever
+from polyrank.retrieval.two_stage import TwoStage, TwoStageScorer
+from polyrank.scorers.lexical import BM25, TfIdf
 
 TEXTS = ["wifi is down", "restart the router", "the bill is high", "thanks", "thanks", "router light is red", "wifi"]
 POOL = [Candidate(str(i), text) for i, text in enumerate(TEXTS)]

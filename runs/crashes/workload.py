@@ -14,8 +14,8 @@ import numpy as np
 from polyrank.errors import PolyrankError, ResourceError
 from polyrank.index import Index, KnownVectors, Writer, open_index, verify_index, write_index
 from polyrank.index import writer as index_writer
-from polyrank.packing import Precision, pack
 from polyrank.records import Candidate
+from polyrank.storage.quantized import Precision, pack
 
 DIMENSION = 8
 N_STEPS = 16

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import torch
 
-from polyrank.config import DataConfig, PolyConfig, Recipe
-from polyrank.data import batch_order, read_examples
+from polyrank.config.models import PolyConfig
+from polyrank.config.recipe import DataConfig, Recipe
+from polyrank.data import read_examples
 from polyrank.evaluation import evaluate, paired_test, read_scores, summarise, write_scores
-from polyrank.inference import Scorer
+from polyrank.scorers.protocols import Scorer
+from polyrank.training.batches import batch_order
 from polyrank.training.recipe import load_data
 
 Pair = tuple[str, str]

@@ -13,35 +13,38 @@ _HOMES = {
     "Context": "records",
     "Example": "records",
     "Ranked": "records",
-    "Encoder": "inference",
-    "Scorer": "inference",
-    "load_scorer": "inference",
-    "load_encoder": "scorers",
-    "open_scorer": "scorers",
-    "BM25": "index",
-    "TfIdf": "index",
+    "Encoder": "scorers.protocols",
+    "Scorer": "scorers.protocols",
+    "load_scorer": "scorers.load",
+    "load_encoder": "scorers.open",
+    "open_scorer": "scorers.open",
+    "BM25": "scorers.lexical",
+    "TfIdf": "scorers.lexical",
     "open_index": "index",
-    "LexicalRetriever": "retrieval",
-    "Retriever": "retrieval",
-    "build_index": "retrieval",
+    "LexicalRetriever": "retrieval.retrievers",
+    "Retriever": "retrieval.retrievers",
+    "build_index": "retrieval.build",
     "evaluate": "evaluation",
     "paired_test": "evaluation",
     "summarise": "evaluation",
     "read_examples": "data",
     "read_pool": "data",
-    "load_recipe": "config",
+    "load_recipe": "config.recipe",
     "train": "training",
 }
 
 if TYPE_CHECKING:
-    from polyrank.config import load_recipe
+    from polyrank.config.recipe import load_recipe
     from polyrank.data import read_examples, read_pool
     from polyrank.evaluation import evaluate, paired_test, summarise
-    from polyrank.index import BM25, TfIdf, open_index
-    from polyrank.inference import Encoder, Scorer, load_scorer
+    from polyrank.index import open_index
     from polyrank.records import Candidate, Context, Example, Ranked
-    from polyrank.retrieval import LexicalRetriever, Retriever, build_index
-    from polyrank.scorers import load_encoder, open_scorer
+    from polyrank.retrieval.build import build_index
+    from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
+    from polyrank.scorers.lexical import BM25, TfIdf
+    from polyrank.scorers.load import load_scorer
+    from polyrank.scorers.open import load_encoder, open_scorer
+    from polyrank.scorers.protocols import Encoder, Scorer
     from polyrank.training import train
 
 __all__ = [

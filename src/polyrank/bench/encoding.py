@@ -16,15 +16,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrank.architecture import BiConfig, CrossConfig, ModelConfig, TextPolicy
-from polyrank.artifacts import save_model
-from polyrank.backends import Backend, export_model, load_exported
 from polyrank.bench.machine import describe_machine
+from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, TextPolicy
 from polyrank.devices import choose_dtype
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.inference import CrossScorer, EncoderScorer, load_scorer, untuned_scorer
 from polyrank.models import find_backbone, new_model
+from polyrank.models.artifacts import save_model
 from polyrank.records import Context
+from polyrank.scorers.cross import CrossScorer
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.exported import Backend, export_model, load_exported
+from polyrank.scorers.load import load_scorer, untuned_scorer
 
 CONTEXT_WORDS = 100
 PEER = "sentence-transformers"

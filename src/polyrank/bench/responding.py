@@ -20,12 +20,14 @@ import torch
 from polyrank.bench.encoding import long_context
 from polyrank.bench.machine import describe_machine
 from polyrank.bench.scoring import Papers, Pool
-from polyrank.config import BiConfig, CrossConfig, PolyConfig, TextPolicy
+from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.errors import UsageError
-from polyrank.inference import CrossScorer, EncoderScorer, make_scorer
 from polyrank.models import CrossEncoder, new_model
 from polyrank.models.backbone import find_backbone
 from polyrank.records import Context
+from polyrank.scorers.cross import CrossScorer
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.load import make_scorer
 from polyrank.search import search
 from polyrank.search.blocks import Floats
 

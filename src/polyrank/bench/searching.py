@@ -17,9 +17,9 @@ import numpy as np
 from polyrank.bench.machine import describe_machine
 from polyrank.bench.scoring import make_inputs
 from polyrank.index import Block, Writer, open_index, write_index
-from polyrank.packing import Precision
 from polyrank.records import Candidate
 from polyrank.search import Mode, search
+from polyrank.storage.quantized import Precision
 
 K = 10
 ROWS_AT_A_TIME = 8192

@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.bench.machine import describe_machine
-from polyrank.calibration import is_right
-from polyrank.ensembles import Ensemble, combine
 from polyrank.errors import DataError, UsageError
-from polyrank.inference import Scorer
-from polyrank.metrics import Placement, hit_at, place, reciprocal_rank
+from polyrank.ranking.ensembles import Ensemble, combine
+from polyrank.ranking.metrics import Placement, hit_at, place, reciprocal_rank
 from polyrank.records import Example, Ranked
-from polyrank.two_stage import Responds
+from polyrank.retrieval.calibration import is_right
+from polyrank.scorers.protocols import Responds, Scorer
 
 Floats = NDArray[np.float32]
 KS = (1, 2, 5, 10, 50)

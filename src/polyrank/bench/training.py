@@ -20,15 +20,15 @@ from typing import Any
 
 import torch
 
-from polyrank.architecture import BiConfig, TextPolicy
 from polyrank.bench.encoding import PEER
 from polyrank.bench.machine import describe_machine
-from polyrank.config import TrainConfig
-from polyrank.data import batch_order
+from polyrank.config.models import BiConfig, TextPolicy
+from polyrank.config.recipe import TrainConfig
 from polyrank.devices import choose_dtype, keep_freed_memory
 from polyrank.errors import ResourceError, UsageError
 from polyrank.models import find_backbone, new_model
 from polyrank.records import Example
+from polyrank.training.batches import batch_order
 from polyrank.training.learner import Learner, Trainee
 from polyrank.training.steps import InBatchStep
 

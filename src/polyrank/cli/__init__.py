@@ -28,8 +28,8 @@ from polyrank.cli import (
     training,
 )
 from polyrank.cli.console import talk
-from polyrank.durable import DISK_TROUBLE
 from polyrank.errors import PolyrankError, ResourceError, UsageError
+from polyrank.storage.durable import DISK_TROUBLE
 
 app = typer.Typer(
     name="polyrank",

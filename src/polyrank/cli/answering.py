@@ -13,8 +13,8 @@ from polyrank.cli.console import STDIN, console, stdin_lines, talk
 from polyrank.errors import ArtifactError, DataError
 
 if TYPE_CHECKING:
-    from polyrank.pipeline import Pipeline
     from polyrank.records import Context, Ranked
+    from polyrank.retrieval.pipeline import Pipeline
 
 MEANT_AS_JSON = re.compile(r'\[\s*"|\{\s*"')  # unlike the turn "[laughs] hello"
 
@@ -34,9 +34,9 @@ def respond(
 
     A line is text, a list of turns, or {"context": [...], "background": [...]}.
     """
-    from polyrank.backends import read_backend
     from polyrank.data.rows import place as placed
-    from polyrank.pipeline import open_pipeline, read_mode
+    from polyrank.retrieval.pipeline import open_pipeline, read_mode
+    from polyrank.scorers.exported import read_backend
 
     pipeline = open_pipeline(place, model=model, mode=read_mode(mode), device=device, backend=read_backend(backend))
 
@@ -151,9 +151,9 @@ def rank(
 
     A line may have a "background" as well, as in data files.
     """
-    from polyrank.backends import read_backend
     from polyrank.data.rows import place
-    from polyrank.scorers import open_scorer
+    from polyrank.scorers.exported import read_backend
+    from polyrank.scorers.open import open_scorer
 
     scorer = open_scorer(model, device=device, backend=read_backend(backend))
     for number, line in stdin_lines():

@@ -54,7 +54,7 @@ def bench_encode(
 ) -> None:
     """Encoding in bulk, one context, and re-ranking: ours against the usual library, where it is installed."""
     from polyrank import bench
-    from polyrank.backends import read_backend
+    from polyrank.scorers.exported import read_backend
 
     _threads(threads)
     with console().status("measuring") as status:
@@ -143,7 +143,7 @@ def bench_search(
 ) -> None:
     """A stored index: building, opening, searching in each mode, adding and removing while it is searched."""
     from polyrank import bench
-    from polyrank.packing import read_precision
+    from polyrank.storage.quantized import read_precision
 
     _threads(threads)
     with console().status("measuring") as status:
@@ -178,13 +178,14 @@ def bench_stages(
     """Quality and time of one stage and of two, against the length of the shortlist."""
     from polyrank import bench
     from polyrank.data import read_examples
-    from polyrank.ensembles import read_ensemble
     from polyrank.evaluation import plot_stages
-    from polyrank.index import BM25, open_index
-    from polyrank.pipeline import open_pipeline
-    from polyrank.retrieval import LexicalRetriever
-    from polyrank.scorers import open_scorer
-    from polyrank.two_stage import Responds
+    from polyrank.index import open_index
+    from polyrank.ranking.ensembles import read_ensemble
+    from polyrank.retrieval.pipeline import open_pipeline
+    from polyrank.retrieval.retrievers import LexicalRetriever
+    from polyrank.scorers.lexical import BM25
+    from polyrank.scorers.open import open_scorer
+    from polyrank.scorers.protocols import Responds
 
     _threads(threads)
     loaded = read_examples(data)

@@ -47,10 +47,10 @@ def evaluate(
     from rich.progress import track
 
     from polyrank import evaluation as ev
-    from polyrank.backends import read_backend
     from polyrank.data import read_examples, read_pool
-    from polyrank.ensembles import read_ensemble
-    from polyrank.pipeline import open_ranker
+    from polyrank.ranking.ensembles import read_ensemble
+    from polyrank.retrieval.pipeline import open_ranker
+    from polyrank.scorers.exported import read_backend
 
     ks = _ks(k)
     loaded = read_examples(data, skip_bad=skip_bad)

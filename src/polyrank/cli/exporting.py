@@ -21,7 +21,7 @@ def export(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
 ) -> None:
     """A model for another runtime. Refused where its vectors or scores differ from fp32."""
-    from polyrank import backends
+    from polyrank.scorers import exported as backends
 
     if not model.exists():
         raise UsageError(f"there is no model folder {model}; give one that training wrote")

@@ -34,13 +34,13 @@ def index_build(
     backend: Runtime = "torch",
 ) -> None:
     """Encode candidates once and write them as an index. Replacing one, only new texts are encoded."""
-    from polyrank.backends import read_backend
+    from polyrank.config.names import lasting_name
     from polyrank.data import read_pool
     from polyrank.index.ann import read_kind
-    from polyrank.names import lasting_name
-    from polyrank.packing import read_precision
-    from polyrank.retrieval import build_index
-    from polyrank.scorers import load_encoder
+    from polyrank.retrieval.build import build_index
+    from polyrank.scorers.exported import read_backend
+    from polyrank.scorers.open import load_encoder
+    from polyrank.storage.quantized import read_precision
 
     kind, stored = read_kind(ann), read_precision(precision)
     encoder = load_encoder(model, device=device, backend=read_backend(backend))
@@ -69,11 +69,11 @@ def index_add(
     backend: Runtime = "torch",
 ) -> None:
     """Add candidates: all of them or, with an error, none. Whoever searches the index sees them at once."""
-    from polyrank.backends import read_backend
     from polyrank.data import read_pool
     from polyrank.index import Writer, open_index
-    from polyrank.retrieval import add_to_index
-    from polyrank.scorers import encoder_of_index
+    from polyrank.retrieval.build import add_to_index
+    from polyrank.scorers.exported import read_backend
+    from polyrank.scorers.open import encoder_of_index
 
     with open_index(index) as known:
         built_with = known.model

@@ -14,8 +14,8 @@ def info(
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """A model's kind, fingerprint, and parameters and bytes part by part, computed from its files."""
-    from polyrank.artifacts import read_config, read_sizes
-    from polyrank.names import model_folder
+    from polyrank.config.names import model_folder
+    from polyrank.models.artifacts import read_config, read_sizes
 
     folder = model_folder(model)
     if not folder.is_dir():

@@ -49,7 +49,7 @@ def intents_train(
     """Train a two-layer network on frozen encodings, choosing its sizes on the development part."""
     import dataclasses
 
-    from polyrank import intents
+    from polyrank.frozen import intents
 
     intents.check_place(output, replace=overwrite)
     splits = intents.read_intents(data, out_of_scope=out_of_scope)
@@ -140,7 +140,7 @@ def intents_predict(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
 ) -> None:
     """The intent of each utterance: lines in a terminal, JSON in a pipe."""
-    from polyrank.intents import load_intents
+    from polyrank.frozen.intents import load_intents
 
     found = load_intents(classifier, encoder=encoder, device=device)
 

@@ -30,11 +30,13 @@ def map_(
     json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Fit a map of response vectors into context space on cached encodings; evaluate, index and respond take it."""
-    from polyrank.config import BiConfig, DataConfig, Recipe
+    from polyrank.config.models import BiConfig
+    from polyrank.config.recipe import DataConfig, Recipe
     from polyrank.errors import UsageError
-    from polyrank.inference import Encoder
-    from polyrank.response_map import MapConfig, check_map_place, fit_response_map, save_map
-    from polyrank.scorers import open_scorer
+    from polyrank.frozen.maps import MapConfig, fit_response_map
+    from polyrank.scorers.mapped import check_map_place, save_map
+    from polyrank.scorers.open import open_scorer
+    from polyrank.scorers.protocols import Encoder
     from polyrank.training.recipe import load_data
 
     check_map_place(output, replace=overwrite)

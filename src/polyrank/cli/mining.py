@@ -41,11 +41,12 @@ def mine(
     """Find hard negatives: wrong candidates that a retriever ranks high. Writes lists to train on."""
     from rich.progress import track
 
-    from polyrank.data import HardNegatives, read_examples, read_pool, write_examples
-    from polyrank.mining import from_pool, from_retriever, with_texts
-    from polyrank.mining import mine as run
-    from polyrank.pipeline import catalogue, open_pipeline
-    from polyrank.scorers import open_scorer
+    from polyrank.data import read_examples, read_pool, write_examples
+    from polyrank.negatives.hard import HardNegatives
+    from polyrank.negatives.mine import from_pool, from_retriever, with_texts
+    from polyrank.negatives.mine import mine as run
+    from polyrank.retrieval.pipeline import catalogue, open_pipeline
+    from polyrank.scorers.open import open_scorer
 
     if output.exists() and not overwrite:
         raise UsageError(f"{output} already exists; choose another place or pass --overwrite")

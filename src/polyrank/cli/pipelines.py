@@ -41,13 +41,13 @@ def pipeline_create(
     device: Device = "auto",
 ) -> None:
     """Choose ensemble and threshold on validation examples and write the pipeline."""
-    from polyrank.calibration import choose_settings, curve_of
-    from polyrank.config import from_dict
+    from polyrank.config.checked import from_dict
     from polyrank.data import read_examples
-    from polyrank.durable import check_replaceable
-    from polyrank.ensembles import read_ensemble
     from polyrank.evaluation import plot_coverage
-    from polyrank.pipeline import FILE, PipelineConfig, make_retriever, write_pipeline
+    from polyrank.ranking.ensembles import read_ensemble
+    from polyrank.retrieval.calibration import choose_settings, curve_of
+    from polyrank.retrieval.pipeline import FILE, PipelineConfig, make_retriever, write_pipeline
+    from polyrank.storage.durable import check_replaceable
 
     check_replaceable(output, ours=(FILE,), replace=overwrite)
     values = {"index": str(index), "retriever": retriever, "model": model and str(model), "reranker": rerank}
@@ -105,10 +105,10 @@ def pipeline_test(
     device: Device = "auto",
 ) -> None:
     """How often it answers, and how often it is right when it does."""
-    from polyrank.calibration import try_threshold
     from polyrank.data import read_examples
     from polyrank.evaluation import plot_coverage
-    from polyrank.pipeline import read_pipeline
+    from polyrank.retrieval.calibration import try_threshold
+    from polyrank.retrieval.pipeline import read_pipeline
 
     config, _ = read_pipeline(pipeline)
     if model is not None:
@@ -133,7 +133,7 @@ def pipeline_test(
 @pipeline_app.command("info")
 def pipeline_info(pipeline: Annotated[Path, typer.Argument(help="A pipeline folder.")]) -> None:
     """What a pipeline is made of and what its settings were chosen by, as JSON."""
-    from polyrank.pipeline import read_pipeline
+    from polyrank.retrieval.pipeline import read_pipeline
 
     config, seen = read_pipeline(pipeline)
     print(json.dumps({"pipeline": asdict(config), "seen": seen}))

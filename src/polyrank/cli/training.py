@@ -27,7 +27,7 @@ def train(
 
     import torch
 
-    from polyrank.config import load_recipe
+    from polyrank.config.recipe import load_recipe
     from polyrank.training import train as run
 
     if resume and overwrite:
@@ -120,9 +120,9 @@ def quickstart(
     json_: Annotated[bool, typer.Option("--json", help="Print the figures and answers as JSON.")] = False,
 ) -> None:
     """Train, evaluate, index and answer on the shipped sample, end to end. No network, no GPU, a few minutes."""
-    from polyrank.quickstart import Start
-    from polyrank.quickstart import quickstart as run
-    from polyrank.strict import read_choice
+    from polyrank.cli.quickstart import Start
+    from polyrank.cli.quickstart import quickstart as run
+    from polyrank.config.checked import read_choice
 
     chosen: Start | None = None if start is None else read_choice(start, Start, "start")
     with TrainingDisplay() as display:

@@ -4,29 +4,21 @@
 counted exception, or an error with file and line.
 """
 
-from polyrank.data.batches import batch_order, sample_negatives
 from polyrank.data.examples import Kind, read_examples, write_examples
-from polyrank.data.hard_negatives import HardNegatives, candidates_for_wrong, choose, rights
 from polyrank.data.importers import IMPORTERS, Importer, import_examples
 from polyrank.data.pool import import_pool, read_pool, write_pool
 from polyrank.data.report import Loaded, ReadReport
 
 __all__ = [
     "IMPORTERS",
-    "HardNegatives",
     "Importer",
     "Kind",
     "Loaded",
     "ReadReport",
-    "batch_order",
-    "candidates_for_wrong",
-    "choose",
     "import_examples",
     "import_pool",
     "read_examples",
     "read_pool",
-    "rights",
-    "sample_negatives",
     "write_examples",
     "write_pool",
 ]

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from polyrank.durable import write_file
 from polyrank.errors import DataError, MissingExtraError
+from polyrank.storage.durable import write_file
 
 MAX_LINE_BYTES = 8 * 2**20
 """The longest line that is read, in bytes: a longer one is a broken file, not a conversation."""

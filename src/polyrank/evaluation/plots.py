@@ -6,10 +6,10 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from polyrank.abstention import Point
 from polyrank.errors import MissingExtraError
 from polyrank.evaluation.protocols import Evaluation
 from polyrank.evaluation.tables import breakdown
+from polyrank.ranking.abstention import Point
 
 
 def new_figure(width: float = 7) -> Any:

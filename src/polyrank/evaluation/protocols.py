@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.errors import DataError
-from polyrank.metrics import Placement, place, with_duplicates
+from polyrank.ranking.metrics import Placement, place, with_duplicates
 from polyrank.records import Candidate, Example
 
 if TYPE_CHECKING:  # tables are made again from files where there is no torch
-    from polyrank.inference import Scorer
+    from polyrank.scorers.protocols import Scorer
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ import numpy as np
 
 from polyrank.data import fields
 from polyrank.data.rows import Row
-from polyrank.durable import write_file
 from polyrank.errors import DataError
 from polyrank.evaluation.protocols import Evaluation, Record
-from polyrank.metrics import Group, Placement, place
+from polyrank.ranking.metrics import Group, Placement, place
+from polyrank.storage.durable import write_file
 
 FORMAT = 1
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from polyrank.errors import DataError
 from polyrank.evaluation.protocols import Evaluation, Record
-from polyrank.metrics import metric_values
+from polyrank.ranking.metrics import metric_values
 
 KS = (1, 2, 5, 10, 50)
 Floats = NDArray[np.float64]

@@ -17,10 +17,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.durable import write_file
+from polyrank.config.checked import read_choice
 from polyrank.errors import ArtifactError, MissingExtraError, UsageError
-from polyrank.packing import AnyVectors
-from polyrank.strict import read_choice
+from polyrank.storage.durable import write_file
+from polyrank.storage.quantized import AnyVectors
 
 Kind = Literal["flat", "sq8", "ivfpq", "hnsw"]
 Floats = NDArray[np.float32]

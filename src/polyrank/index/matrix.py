@@ -18,12 +18,12 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.durable import new_folder
 from polyrank.errors import ArtifactError, MissingExtraError
 from polyrank.index.ann import CODES_FROM, Ann, build_ann, read_ann
 from polyrank.index.checks import Vectors
 from polyrank.index.store import Meta
-from polyrank.packing import PackedVectors, from_rows, pack
+from polyrank.storage.durable import new_folder
+from polyrank.storage.quantized import PackedVectors, from_rows, pack
 
 ANN = "products.ann"
 ROWS_AT_A_TIME = 4096

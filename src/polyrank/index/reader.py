@@ -14,7 +14,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from polyrank.durable import Place
 from polyrank.errors import ArtifactError
 from polyrank.index.ann import Ann
 from polyrank.index.lock import acknowledged, check_acknowledged
@@ -33,8 +32,9 @@ from polyrank.index.store import (
     sqlite_errors,
     transaction,
 )
-from polyrank.packing import Precision, bytes_per_vector, from_rows
 from polyrank.records import Candidate
+from polyrank.storage.durable import Place
+from polyrank.storage.quantized import Precision, bytes_per_vector, from_rows
 
 MAX_BLOCKS = 8  # blocks of added rows are joined beyond this number
 
@@ -93,7 +93,7 @@ class Index:
 
     @property
     def precision(self) -> Precision:
-        """In which the vectors are stored, see ``polyrank.packing``."""
+        """In which the vectors are stored, see ``polyrank.storage.quantized``."""
         return self._state.meta.precision
 
     @property

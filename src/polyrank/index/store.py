@@ -18,8 +18,8 @@ from typing import Any
 from polyrank import __version__
 from polyrank.errors import ArtifactError, LockedError, PolyrankError, ResourceError
 from polyrank.index.checks import Vectors, metadata_json
-from polyrank.packing import Precision, to_rows
 from polyrank.records import Candidate
+from polyrank.storage.quantized import Precision, to_rows
 
 FORMAT = 3
 FILE = "candidates.db"
@@ -52,7 +52,7 @@ class Meta:
         matrix: name of the derived matrix's folder; empty for none.
         matrix_change: the change that it is of; removals up to it are no longer listed.
         ann: kind of the inner-product index beside the matrix, see ``polyrank.index.ann``; empty for none.
-        precision: of the vectors, see ``polyrank.packing``.
+        precision: of the vectors, see ``polyrank.storage.quantized``.
         format, written_by: of the file.
     """
 
@@ -77,7 +77,7 @@ class Row:
     Args:
         row: its number, never used again.
         candidate: what it holds.
-        vector: as it is stored, see ``polyrank.packing``.
+        vector: as it is stored, see ``polyrank.storage.quantized``.
         change: that added it.
         digest: of all this.
     """

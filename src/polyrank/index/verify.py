@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from polyrank.durable import Place
 from polyrank.errors import PolyrankError
 from polyrank.index import store
 from polyrank.index.lock import acknowledged, check_acknowledged
 from polyrank.index.matrix import REMEDY, open_matrix, read_manifest, verified
 from polyrank.index.reader import open_index
 from polyrank.index.store import FILE
+from polyrank.storage.durable import Place
 
 
 def verify_index(path: Place) -> list[str]:

@@ -17,23 +17,16 @@ from typing import Self
 
 import numpy as np
 
-from polyrank.durable import Place, check_replaceable, disk_error, new_folder, sync_folder
 from polyrank.errors import ArtifactError, MissingExtraError, ResourceError, UsageError
 from polyrank.index import lock, store
 from polyrank.index.ann import check_library, read_kind
-from polyrank.index.checks import (
-    Vectors,
-    as_vectors,
-    candidate_faults,
-    check_candidates,
-    refuse,
-    vector_faults,
-)
+from polyrank.index.checks import Vectors, as_vectors, candidate_faults, check_candidates, refuse, vector_faults
 from polyrank.index.matrix import write_matrix
 from polyrank.index.reader import Index, check_fingerprint
 from polyrank.index.store import FILE, Meta
-from polyrank.packing import Precision
 from polyrank.records import Candidate
+from polyrank.storage.durable import Place, check_replaceable, disk_error, new_folder, sync_folder
+from polyrank.storage.quantized import Precision
 
 OURS = (FILE, "index.json")  # what tells an index from other folders; the second was in earlier ones
 MIN_STALE, STALE_SHARE = 10_000, 0.2  # rows added and removed since the matrix, beyond which it is made anew

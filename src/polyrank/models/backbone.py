@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polyrank.durable import sha256_file
 from polyrank.errors import ArtifactError, ConfigError, MissingExtraError, OfflineError
 from polyrank.models.packed_linear import pack_linear_layers
+from polyrank.storage.durable import sha256_file
 from polyrank.text import Tokens
 
 DROPOUTS = (  # what configurations of Hugging Face encoders call it

@@ -6,7 +6,7 @@ Shapes: B contexts, N candidates, T tokens, D dimensions.
 import torch
 from torch import Tensor, nn
 
-from polyrank.config import Reduction
+from polyrank.config.models import Reduction
 from polyrank.devices import full_precision
 from polyrank.models.backbone import Backbone
 from polyrank.models.reductions import reduce

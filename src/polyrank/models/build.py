@@ -8,7 +8,15 @@ from typing import Any
 
 import torch
 
-from polyrank.config import BiConfig, ConvertConfig, ConvertText, CrossConfig, ModelConfig, PolyConfig, TextPolicy
+from polyrank.config.models import (
+    BiConfig,
+    ConvertConfig,
+    ConvertText,
+    CrossConfig,
+    ModelConfig,
+    PolyConfig,
+    TextPolicy,
+)
 from polyrank.errors import ConfigError
 from polyrank.models.backbone import Backbone, Source, empty_backbone, find_backbone, load_backbone
 from polyrank.models.bi_encoder import BiEncoder, Tower

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from polyrank.config import Reduction
+from polyrank.config.models import Reduction
 from polyrank.devices import full_precision
 from polyrank.models.backbone import Backbone
 from polyrank.models.bi_encoder import Tower

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from polyrank.config import Reduction
+from polyrank.config.models import Reduction
 
 
 def reduce(outputs: Tensor, mask: Tensor, reduction: Reduction, n_tokens: int) -> Tensor:

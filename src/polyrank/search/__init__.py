@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from polyrank.errors import UsageError
 from polyrank.search import kernels
 from polyrank.search.best import Best, Found
+from polyrank.search.bf16 import time_of_halves
 from polyrank.search.blocks import Block, Floats
 from polyrank.search.certified import ProductIndex, certify, shortlist
 from polyrank.search.fast import plan
-from polyrank.search.halves import time_of_halves
 from polyrank.search.scan import Query, scan
 from polyrank.search.scoring import real_vectors, score_rows
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from polyrank.packing import AnyVectors
+from polyrank.storage.quantized import AnyVectors
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.int64]

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyrank.packing import AnyVectors
 from polyrank.search import kernels
 from polyrank.search.best import Best
+from polyrank.search.bf16 import ROUNDING_OF_RESULT, halve
 from polyrank.search.blocks import Block, as_tensor, derive, norms_of
-from polyrank.search.halves import ROUNDING_OF_RESULT, halve
 from polyrank.search.scan import Query
 from polyrank.search.scoring import loose_bounds, mean_of
 from polyrank.search.subspace import Subspace, find_subspace
+from polyrank.storage.quantized import AnyVectors
 
 SAMPLE = 256
 FEW = 4096  # candidates that are scanned as fast as they are planned for

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from polyrank.errors import ConfigError
-from polyrank.packing import AnyVectors, PackedVectors
 from polyrank.search.blocks import ROUNDING, ROWS_AT_A_TIME, Floats, as_tensor, derive, norms_of
+from polyrank.storage.quantized import AnyVectors, PackedVectors
 
 API = 3  # of polyrank-kernels
 LANES = 64  # numbers that the loops take at a time: rows are padded with zeros to a multiple

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from polyrank.search import kernels
 from polyrank.search.best import Best
+from polyrank.search.bf16 import ROUNDING_OF_RESULT, SMALLEST, halves_of
 from polyrank.search.blocks import ROUNDING, Block, Floats, as_tensor, norms_of
-from polyrank.search.halves import ROUNDING_OF_RESULT, SMALLEST, halves_of
 from polyrank.search.scoring import close_bounds, loose_bounds, rounding_of_mean, steepness
 from polyrank.search.subspace import Subspace
 

@@ -6,7 +6,7 @@ earlier turns. The network takes it apart at the boundary. This module decides i
 
 from collections.abc import Sequence
 
-from polyrank.config import ConvertText
+from polyrank.config.models import ConvertText
 from polyrank.errors import ConfigError
 from polyrank.records import Context
 from polyrank.text.convert_subwords import ConvertSubwords

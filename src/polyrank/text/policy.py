@@ -6,7 +6,7 @@ loses its last ones. This module decides ids only; it knows nothing of networks.
 
 from collections.abc import Sequence
 
-from polyrank.config import TextPolicy
+from polyrank.config.models import TextPolicy
 from polyrank.errors import ConfigError
 from polyrank.records import Context
 from polyrank.text.subwords import Subwords

@@ -3,7 +3,7 @@
 from polyrank.training.loop import FitResult, fit, fit_together
 from polyrank.training.mutual import DistillStep, Imitation, MutualStep
 from polyrank.training.recipe import RunResult, train
-from polyrank.training.steps import InBatchStep, ListwiseStep, RandomNegatives, Step
+from polyrank.training.steps import InBatchStep, ListwiseStep, Step
 
 __all__ = [
     "DistillStep",
@@ -12,7 +12,6 @@ __all__ = [
     "InBatchStep",
     "ListwiseStep",
     "MutualStep",
-    "RandomNegatives",
     "RunResult",
     "Step",
     "fit",

@@ -12,14 +12,13 @@ import safetensors
 import safetensors.torch
 import torch
 
-from polyrank.durable import write_file
 from polyrank.errors import ArtifactError
 from polyrank.models import Model
-
-TWO = ("retriever", "reranker")
-"""The names of two networks in one training, and of their folders."""
+from polyrank.storage.durable import write_file
 
 Part = tuple[str, Model, torch.optim.Optimizer]
+
+
 """A network in training: its name among several, empty where it is alone; itself; its optimiser."""
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from polyrank.devices import full_precision
 from polyrank.errors import ConfigError
-from polyrank.losses import cross_entropy
 from polyrank.models import Convert
+from polyrank.models.losses import cross_entropy
 from polyrank.records import Example
 from polyrank.text import ConvertTexts
 from polyrank.training.steps import response_of, wrong_columns

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyrank.config import TrainConfig
-from polyrank.durable import write_file
+from polyrank.config.recipe import TrainConfig
 from polyrank.errors import ResourceError
 from polyrank.models import Model
+from polyrank.storage.durable import write_file
 from polyrank.training.optimizer import Schedule, clip_gradients, freeze, make_optimizer
 
 Report = Callable[[dict[str, Any]], None]

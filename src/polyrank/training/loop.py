@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyrank.config import TrainConfig
-from polyrank.data import batch_order
+from polyrank.config.recipe import TrainConfig
 from polyrank.devices import choose_dtype
 from polyrank.errors import DivergedError
 from polyrank.models import Model
 from polyrank.records import Example
+from polyrank.training.batches import batch_order
 from polyrank.training.checkpoints import load_checkpoint, save_checkpoint
 from polyrank.training.learner import Learner, Report, Trainee, memory_needed
 from polyrank.training.signals import InterruptedTraining, stop_on_signals

@@ -5,19 +5,21 @@ from pathlib import Path
 
 import torch
 
-from polyrank.config import TrainConfig
-from polyrank.data import HardNegatives
+from polyrank.config.recipe import TrainConfig
 from polyrank.devices import choose_dtype
 from polyrank.errors import ConfigError, DataError
-from polyrank.inference import EncoderScorer, load_scorer
 from polyrank.models import Convert, CrossEncoder
+from polyrank.negatives.hard import HardNegatives
+from polyrank.negatives.random import Negatives, RandomNegatives, given_negatives
+from polyrank.negatives.remined import MinedNegatives
 from polyrank.records import Example
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.load import load_scorer
 from polyrank.text import ConvertTexts, Texts
 from polyrank.training.convert_step import ConvertStep
-from polyrank.training.mined import MinedNegatives
 from polyrank.training.mutual import DistillStep, Imitation, MutualStep
 from polyrank.training.network import Network
-from polyrank.training.steps import InBatchStep, ListwiseStep, Negatives, RandomNegatives, Step, given_negatives
+from polyrank.training.steps import InBatchStep, ListwiseStep, Step
 from polyrank.training.teacher import RememberedScores
 
 

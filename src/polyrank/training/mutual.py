@@ -11,9 +11,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from polyrank.inference import Scorer
-from polyrank.losses import imitation, margin_mse
+from polyrank.models.losses import imitation, margin_mse
 from polyrank.records import Example
+from polyrank.scorers.protocols import Scorer
 from polyrank.training.steps import ListwiseStep, listwise_loss
 
 

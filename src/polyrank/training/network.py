@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyrank.artifacts import load_model, save_model
-from polyrank.config import BiConfig, ConvertConfig, ConvertText, ModelConfig, TextPolicy, TrainConfig
+from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, ModelConfig, TextPolicy
+from polyrank.config.names import model_folder
+from polyrank.config.recipe import TrainConfig
 from polyrank.devices import choose_dtype
 from polyrank.errors import ConfigError
-from polyrank.inference import CrossScorer, EncoderScorer
-from polyrank.metrics import metric_values, place, with_duplicates
 from polyrank.models import BiEncoder, CrossEncoder, Model, PolyEncoder, fit_scale_again, new_model
-from polyrank.names import model_folder
+from polyrank.models.artifacts import load_model, save_model
+from polyrank.ranking.metrics import metric_values, place, with_duplicates
 from polyrank.records import Example
+from polyrank.scorers.cross import CrossScorer
+from polyrank.scorers.encoder import EncoderScorer
 from polyrank.text import ConvertSubwords, ConvertTexts, Texts
 from polyrank.training.learner import Learner, Report
 

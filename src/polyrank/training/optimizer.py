@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from polyrank.config import TrainConfig
+from polyrank.config.recipe import TrainConfig
 from polyrank.errors import ConfigError
 from polyrank.models import Backbone, Convert, Model, PolyEncoder
 

@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from polyrank.config import CrossConfig, Recipe, default_train, recipe_from_dict, recipe_to_dict
+from polyrank.config.models import CrossConfig
+from polyrank.config.names import TWO
+from polyrank.config.recipe import Recipe, default_train, recipe_from_dict, recipe_to_dict
 from polyrank.data import read_examples
 from polyrank.devices import choose_device, keep_freed_memory
-from polyrank.durable import write_file
 from polyrank.errors import ConfigError, DataError, UsageError
 from polyrank.records import Example
-from polyrank.training.checkpoints import TWO
+from polyrank.storage.durable import write_file
 from polyrank.training.learner import Report
 from polyrank.training.loop import FitResult, fit_together, phased
 from polyrank.training.methods import make_mutual_step, make_step
@@ -157,7 +158,7 @@ def unread_keys(recipe: Recipe) -> list[str]:
     Args:
         recipe: with its model, whose kind says what the defaults are.
 
-    >>> from polyrank.config import recipe_from_dict
+    >>> from polyrank.config.recipe import recipe_from_dict
     >>> values = {"model": {"kind": "bi"}, "data": {"train": "x"}, "output": "y", "train": {"alpha": 2.0}}
     >>> unread_keys(recipe_from_dict(values))
     ['alpha']

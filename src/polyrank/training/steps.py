@@ -10,11 +10,11 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from polyrank.data import sample_negatives
-from polyrank.losses import cross_entropy, distinct
 from polyrank.models import BiEncoder, Convert, CrossEncoder, Model, PolyEncoder
+from polyrank.models.losses import cross_entropy, distinct
+from polyrank.models.scoring import scores
+from polyrank.negatives.random import Negatives
 from polyrank.records import Context, Example
-from polyrank.scores import scores
 from polyrank.text import ConvertTexts, Texts
 
 
@@ -40,14 +40,6 @@ class PhasedStep(Protocol):
 
     def phases(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int) -> Iterator[Tensor]:
         """A loss for each network in turn; what comes after a ``yield`` sees that network updated."""
-        ...
-
-
-class Negatives(Protocol):
-    """Wrong candidates for a context; a pure function of (seed, epoch, position), or kept on disk."""
-
-    def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
-        """Distinct texts, none of them a right answer."""
         ...
 
 
@@ -112,48 +104,6 @@ def wrong_columns(examples: Sequence[Example], place: Mapping[str, int], keys: T
             right = [place[text] for i in example.relevant if (text := example.candidates[i]) in place]
             allowed[row] &= ~torch.isin(keys, torch.tensor(right, device=keys.device))
     return allowed
-
-
-@dataclass(frozen=True, slots=True)
-class RandomNegatives:
-    """Wrong candidates that come with the example, then other responses of the data, drawn at random.
-
-    Args:
-        pool: distinct responses to draw from.
-        n_negatives: per context.
-        seed: of the draw.
-        redraw: anew each epoch. False: the same for the whole run, as in Tao et al.
-    """
-
-    pool: Sequence[str]
-    n_negatives: int
-    seed: int
-    redraw: bool = True
-
-    def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
-        """Given ones first, in their order."""
-        right = {example.candidates[i] for i in example.relevant}
-        wrong = given_negatives(example)[: self.n_negatives]
-        missing = self.n_negatives - len(wrong)
-        if missing > 0:
-            taken = right | set(wrong)
-            # a few more than needed, since some of them may be among the taken
-            drawn = sample_negatives(
-                len(self.pool),
-                (),
-                min(missing + len(taken), len(self.pool)),
-                seed=self.seed,
-                epoch=epoch if self.redraw else 0,
-                index=position,
-            )
-            wrong += [text for i in drawn if (text := self.pool[int(i)]) not in taken][:missing]
-        return wrong
-
-
-def given_negatives(example: Example) -> list[str]:
-    """The distinct wrong candidates that come with an example."""
-    right = {example.candidates[i] for i in example.relevant}
-    return [text for text in dict.fromkeys(example.candidates) if text not in right]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.errors import ArtifactError, ResourceError
-from polyrank.inference import Scorer
 from polyrank.records import Context
+from polyrank.scorers.protocols import Scorer
 
 Floats = NDArray[np.float32]
 

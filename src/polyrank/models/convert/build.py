@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from polyrank.config import ConvertConfig, ConvertText
+from polyrank.config.models import ConvertConfig, ConvertText
 from polyrank.errors import ConfigError
 from polyrank.models.convert.network import Convert
 from polyrank.text import ConvertSubwords, ConvertTexts, learn_subwords, load_convert_subwords

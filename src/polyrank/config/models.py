@@ -1,0 +1,209 @@
+"""Settings of text policies and networks as frozen dataclasses, one per kind, and their way from and to dictionaries.
+
+``None`` where a default depends on the backbone: ``polyrank.models.build`` resolves it and the saved model states it.
+Settings never reach into classes: builders turn them into flat keyword arguments.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from polyrank.config.checked import Count, NotNegative, Positive, Share, Whole, from_dict
+from polyrank.errors import ConfigError
+
+Reduction = Literal["first", "mean", "mean_of_first", "sqrt_n"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextPolicy:
+    """How strings become token ids. Contexts keep their end, candidates their start.
+
+    Args:
+        max_context_tokens: budget of a context in tokens, special ones included.
+        max_candidate_tokens: budget of a candidate in tokens, special ones included.
+        max_background_tokens: most tokens of background (its start is kept) inside the context's budget.
+        turn_separator: text between two turns. A special token of the vocabulary becomes that token; "[SEP]", where
+            the vocabulary has another name for it, the one that ends a text.
+        new_tokens: tokens to add to the vocabulary, such as "[EOT]" for use as a separator or prefix. They start at
+            random and are trained where word embeddings are (``train_layers = "all"``).
+        speaker_prefixes: put before each turn, the first before the last turn and then alternating backwards:
+            ("customer: ", "agent: ") for replies by agents. Empty for none.
+        background: where persona lines and other facts go, "before" or "after" the turns, or "drop".
+    """
+
+    max_context_tokens: int = 360
+    max_candidate_tokens: int = 72
+    max_background_tokens: Whole = 120
+    turn_separator: str = "[SEP]"
+    new_tokens: tuple[str, ...] = ()
+    speaker_prefixes: tuple[str, ...] = ()
+    background: Literal["before", "after", "drop"] = "before"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertText:
+    """How strings become ids for a ConveRT. The paper's figures are the defaults.
+
+    Args:
+        max_context_tokens: budget of the immediate context (the last turn), in subwords; its end is kept.
+        max_candidate_tokens: budget of a candidate; its start is kept.
+        max_earlier_tokens: budget of the earlier turns together, newest first; the newest are kept.
+        max_earlier_turns: most earlier turns that are read.
+        number_prefixes: put "0", "1", ... before the earlier turns, 0 before the newest, as for DSTC7.
+        background: read persona lines and other facts behind the earlier turns ("after"), or not ("drop").
+        vocabulary: a file of subwords; None: learnt from the training data.
+        min_count: when learning: how often a subword must be seen.
+        vocabulary_size: when learning: so many subwords, whatever their counts; None: as ``min_count`` gives.
+        n_buckets: ids for characters outside the vocabulary.
+    """
+
+    max_context_tokens: int = 60
+    max_candidate_tokens: int = 60
+    max_earlier_tokens: Count = 60
+    max_earlier_turns: Whole = 10
+    number_prefixes: bool = False
+    background: Literal["after", "drop"] = "drop"
+    vocabulary: str | None = None
+    min_count: Count = 250
+    vocabulary_size: Count | None = None
+    n_buckets: Count = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BiConfig:
+    """A Bi-encoder: one vector for the context, one for the candidate.
+
+    Args:
+        backbone: "embedded", a local folder, or a hub name.
+        reduction: how token outputs become one vector; None: what the backbone was trained with, else "first".
+        reduction_tokens: for "mean_of_first", how many tokens.
+        shared_towers: one network for both sides. Two, with the same initial weights, by default.
+        projection_dim: D of a learnt linear map on each side; None for no map.
+        output_scale: token outputs are multiplied by this; None: fitted (see the next two) or 1.
+        match_output_std: fit ``output_scale`` so that token outputs have this standard deviation (BERT: 0.5).
+        match_self_score: fit it so that a candidate vector's product with itself is this on average.
+    """
+
+    backbone: str = "embedded"
+    reduction: Reduction | None = None
+    reduction_tokens: Count = 16
+    shared_towers: bool = False
+    projection_dim: Count | None = None
+    output_scale: Positive | None = None
+    match_output_std: Positive | None = None
+    match_self_score: Positive | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolyConfig(BiConfig):
+    """A Poly-encoder: m vectors for the context, one for the candidate.
+
+    Args:
+        codes: "learnt" codes attend over the outputs; "first", "last" or "last_h1" take outputs as they are.
+        n_codes: m. With "last_h1" there are m + 1 vectors.
+        code_init: "uniform" on [0, 1) as in the released code, or "normal" with std ``code_std``; None: by backbone.
+        code_std: standard deviation for "normal". Near zero every context vector starts as the mean of the outputs.
+    """
+
+    codes: Literal["learnt", "first", "last", "last_h1"] = "learnt"
+    n_codes: int = 64
+    code_init: Literal["uniform", "normal"] | None = None
+    code_std: NotNegative = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CrossConfig:
+    """A Cross-encoder: context and candidate read together.
+
+    Args:
+        backbone: "embedded", a local folder, or a hub name.
+        head: "linear", h_1 W (ICLR 2020), or "mlp", a tanh layer first (Tao et al.).
+    """
+
+    backbone: str = "embedded"
+    head: Literal["linear", "mlp"] = "linear"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertConfig:
+    """A ConveRT: a small dual encoder over subwords. The paper's figures are the defaults.
+
+    Args:
+        embedding_dim: of subwords, positions and layers.
+        attention_dim: of the projections that attention weights are computed from, per head.
+        ffn_dim: inside a layer's feed-forward network.
+        spans: for each layer, how far apart two subwords may be to attend to each other. Equal ones: ablation C.
+        position_periods: rows of each position table.
+        n_heads: of attention; above one, values are projected too. 8: ablation A.
+        relative_bias: whether attention scores get a learnt bias by relative position. False: ablation B.
+        reduction_heads: how many weighted sums make r. 1: ablation E. (D is ``text.n_buckets = 1``.)
+        side_dim, side_layers: the networks that each side has for itself.
+        side_skips: their skip connections. False: ablation F.
+        equal_sides: start both sides' networks (and that of the earlier turns) from the same weights, so that training
+            starts from the likeness of words instead of from chance; wants ``combination = "mean"``.
+        output_dim: D of the final encodings.
+        multi_context: read the earlier turns as well.
+        combination: of the immediate and the earlier context's encodings: their "mean", or one more "feed_forward"
+            network on it, as in the released graphs.
+        quantization: what the weights are rounded to, in training and in the file: 8 bits for embeddings and this
+            type for the rest, or "none" for 32 bits.
+        dropout: after embeddings and attention; 0 for pre-training, 0.2 for fine-tuning.
+    """
+
+    embedding_dim: Count = 512
+    attention_dim: Count = 64
+    ffn_dim: Count = 2048
+    spans: tuple[Whole, ...] = (3, 5, 48, 48, 48, 48)
+    position_periods: tuple[Count, ...] = (47, 11)
+    n_heads: Count = 1
+    relative_bias: bool = True
+    reduction_heads: Count = 2
+    side_dim: Count = 1024
+    side_layers: Count = 3
+    side_skips: bool = True
+    equal_sides: bool = False
+    output_dim: Count = 512
+    multi_context: bool = False
+    combination: Literal["feed_forward", "mean"] = "feed_forward"
+    quantization: Literal["float16", "bfloat16", "none"] = "float16"
+    dropout: Share = 0.0
+
+
+ModelConfig = BiConfig | PolyConfig | CrossConfig | ConvertConfig
+MODEL_KINDS: dict[str, type[BiConfig] | type[CrossConfig] | type[ConvertConfig]] = {
+    "bi": BiConfig,
+    "poly": PolyConfig,
+    "cross": CrossConfig,
+    "convert": ConvertConfig,
+}
+
+
+def model_from_dict(values: dict[str, Any], where: str = "model") -> ModelConfig:
+    """Build the configuration that ``kind`` ("bi", "poly", "cross", "convert") names.
+
+    >>> model_from_dict({"kind": "poly", "n_codes": 16}).n_codes
+    16
+    """
+    kind = values.get("kind")
+    if kind not in MODEL_KINDS:
+        raise ConfigError(f"{where}.kind = {kind!r} is not one of {', '.join(MODEL_KINDS)}")
+    rest = {key: value for key, value in values.items() if key != "kind"}
+    config: ModelConfig = from_dict(MODEL_KINDS[kind], rest, where)
+    return config
+
+
+def model_to_dict(config: ModelConfig) -> dict[str, Any]:
+    """The inverse of ``model_from_dict``, ready for JSON."""
+    kind = next(name for name, known in MODEL_KINDS.items() if type(config) is known)
+    return {"kind": kind, **dataclasses.asdict(config)}
+
+
+def text_from_dict(config: ModelConfig, values: dict[str, Any], where: str = "text") -> TextPolicy | ConvertText:
+    """Build the text settings that go with a model.
+
+    >>> text_from_dict(ConvertConfig(), {}).max_context_tokens
+    60
+    """
+    kind: type[TextPolicy] | type[ConvertText] = ConvertText if isinstance(config, ConvertConfig) else TextPolicy
+    text: TextPolicy | ConvertText = from_dict(kind, values, where)
+    return text

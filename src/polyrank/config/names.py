@@ -1,0 +1,78 @@
+"""What the name of a model means: a folder, "untuned:BACKBONE", or "shipped:NAME", which comes with the package."""
+
+import os
+from pathlib import Path
+
+from polyrank.errors import UsageError
+
+UNTUNED = "untuned:"
+SHIPPED = "shipped:"
+_HERE = Path(__file__).parent.parent / "shipped"
+
+
+def model_folder(name: str | Path) -> Path:
+    """The folder of a model by its name.
+
+    >>> model_folder("runs/a/model").as_posix(), model_folder("shipped:convert").name
+    ('runs/a/model', 'convert')
+
+    Raises:
+        UsageError: no model of that name is shipped.
+    """
+    if not str(name).startswith(SHIPPED):
+        return Path(name)
+    wanted, shipped = str(name).removeprefix(SHIPPED), sorted(folder.name for folder in _HERE.iterdir())
+    if wanted not in shipped:
+        raise UsageError(f"{name} does not come with the package; take one of {', '.join(shipped)}, or give a folder")
+    return _HERE / wanted
+
+
+def is_there(name: str) -> bool:
+    """Whether a model of that name can be looked for: it needs no folder, or has one.
+
+    >>> is_there("untuned:embedded"), is_there("shipped:convert"), is_there("no/such/folder")
+    (True, True, False)
+    """
+    return name.startswith(UNTUNED) or model_folder(name).is_dir()
+
+
+def lasting_name(name: str) -> str:
+    """A name that means the same from any working directory.
+
+    >>> lasting_name("untuned:embedded"), lasting_name("shipped:convert")
+    ('untuned:embedded', 'shipped:convert')
+    """
+    prefix, place = _parted(name)
+    return prefix + str(Path(place).resolve()) if Path(place).is_dir() else name
+
+
+def portable_name(name: str, folder: Path) -> str:
+    """A name as a folder beside the model should remember it: the model's folder relative to ``folder``.
+
+    >>> portable_name("untuned:embedded", Path("a/map"))
+    'untuned:embedded'
+    """
+    prefix, place = _parted(name)
+    return prefix + os.path.relpath(Path(place).resolve(), folder.resolve()) if Path(place).is_dir() else name
+
+
+def found_name(name: str, folder: Path) -> str:
+    """The inverse of ``portable_name``, for the folder where it now is.
+
+    >>> found_name("untuned:embedded", Path("a/map"))
+    'untuned:embedded'
+    """
+    prefix, place = _parted(name)
+    there = (folder / place).resolve()
+    # what went up to find its folder and no longer does must not find another from where the user happens to be
+    return prefix + str(there) if there.is_dir() or place.startswith((os.pardir, os.curdir)) else name
+
+
+def _parted(name: str) -> tuple[str, str]:
+    return (UNTUNED, name.removeprefix(UNTUNED)) if name.startswith(UNTUNED) else ("", name)
+
+
+TWO = ("retriever", "reranker")
+
+
+"""The names of two networks in one training, and of their folders."""

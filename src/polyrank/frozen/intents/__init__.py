@@ -1,0 +1,49 @@
+"""Intents: a small classifier on frozen encodings, with few-shot parts and a threshold for what is out of scope."""
+
+from polyrank.frozen.intents.classifier import (
+    IntentClassifier,
+    Prediction,
+    check_place,
+    load_intents,
+    open_encoder,
+    save_intents,
+)
+from polyrank.frozen.intents.encoding import encode, read_layer
+from polyrank.frozen.intents.network import Grid, Head, HeadConfig, fit_head, search
+from polyrank.frozen.intents.plots import plot_confusion
+from polyrank.frozen.intents.reading import IntentSplits, Utterance, read_intents, read_utterances
+from polyrank.frozen.intents.rejection import Rejection, calibrate_rejection, judge_rejection, read_aim
+from polyrank.frozen.intents.report import confusion, most_confused, per_intent
+from polyrank.frozen.intents.training import IntentResult, few_shot, split_off, train_intents
+
+__all__ = [
+    "Grid",
+    "Head",
+    "HeadConfig",
+    "IntentClassifier",
+    "IntentResult",
+    "IntentSplits",
+    "Prediction",
+    "Rejection",
+    "Utterance",
+    "calibrate_rejection",
+    "check_place",
+    "confusion",
+    "encode",
+    "few_shot",
+    "fit_head",
+    "judge_rejection",
+    "load_intents",
+    "most_confused",
+    "open_encoder",
+    "per_intent",
+    "plot_confusion",
+    "read_aim",
+    "read_intents",
+    "read_layer",
+    "read_utterances",
+    "save_intents",
+    "search",
+    "split_off",
+    "train_intents",
+]

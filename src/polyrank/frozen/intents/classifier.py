@@ -1,0 +1,167 @@
+"""An intent classifier: a frozen encoder, the small network on it, a threshold; and its folder."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from polyrank.config.names import found_name, is_there, portable_name
+from polyrank.errors import ArtifactError, UsageError
+from polyrank.frozen.intents.encoding import Floats, Layer, encode, read_layer
+from polyrank.frozen.intents.network import Head
+from polyrank.frozen.intents.report import predicted
+from polyrank.ranking.abstention import Abstention, confidence
+from polyrank.records import Context
+from polyrank.scorers.open import open_scorer
+from polyrank.scorers.protocols import Encoder
+from polyrank.storage.durable import check_replaceable
+from polyrank.storage.tensors import is_folder_of, read_tensors, write_tensors
+
+KIND = "intent"
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What an utterance is for.
+
+    Args:
+        intent: None: out of scope.
+        confidence: by the measure of the threshold; without a threshold, the probability of the best intent.
+        best: the best intents with their probabilities, best first, whether rejected or not.
+    """
+
+    intent: str | None
+    confidence: float
+    best: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IntentClassifier:
+    """Utterances to intents.
+
+    Args:
+        encoder: frozen.
+        encoder_name: by which it is opened again.
+        layer: which of its encodings.
+        head: the network.
+        intents: their names, in the order of the network's outputs.
+        abstention: when an utterance is out of scope; None: never.
+        metadata: what training wrote about itself.
+    """
+
+    encoder: Encoder
+    encoder_name: str
+    layer: Layer
+    head: Head
+    intents: tuple[str, ...]
+    abstention: Abstention | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def scores_of(self, vectors: Floats) -> Floats:
+        """Raw scores ``[N, L]`` of encodings ``[N, D]``."""
+        with torch.inference_mode():
+            scores: Floats = self.head(torch.from_numpy(vectors)).numpy()
+        return scores
+
+    def scores(self, texts: Sequence[str | Context]) -> Floats:
+        """Raw scores ``[N, L]``, higher is better."""
+        return self.scores_of(encode(self.encoder, texts, self.layer))
+
+    def predict(self, texts: Sequence[str | Context], k: int = 3) -> list[Prediction]:
+        """The intent of each utterance, with the best ``k``.
+
+        Raises:
+            UsageError: ``k`` is less than one.
+        """
+        if k < 1:
+            raise UsageError(f"k is {k}; ask for one intent at least")
+        scores = self.scores(texts).astype(np.float64)
+        chosen = predicted(scores.astype(np.float32), self.abstention)
+        found = []
+        for row, number in zip(scores, chosen.tolist(), strict=True):
+            order = np.argsort(-row, kind="stable")
+            shares = np.exp(row - row.max())
+            shares /= shares.sum()
+            best = tuple((self.intents[i], float(shares[i])) for i in order[:k].tolist())
+            sure = best[0][1] if self.abstention is None else confidence(row[order], self.abstention.measure)
+            found.append(Prediction(None if number < 0 else self.intents[number], sure, best))
+        return found
+
+
+def check_place(path: Path, *, replace: bool) -> None:
+    """Refuse a place that a classifier's folder must not take, before the work is done."""
+    check_replaceable(path, ours=(f"{KIND}.json",), replace=replace)
+
+
+def save_intents(path: Path, classifier: IntentClassifier, *, replace: bool = False) -> None:
+    """Write a classifier as intent.json and intent.safetensors, without its encoder.
+
+    Raises:
+        UsageError: the place is taken.
+        ResourceError: the disk is full.
+    """
+    head = classifier.head
+    document = {
+        "encoder": portable_name(classifier.encoder_name, path),
+        "encoder_fingerprint": classifier.encoder.fingerprint,
+        "layer": classifier.layer,
+        "intents": list(classifier.intents),
+        "abstention": None if classifier.abstention is None else asdict(classifier.abstention),
+        "metadata": classifier.metadata,
+    }
+    write_tensors(path, KIND, document, head.state_dict(), replace=replace)
+
+
+def load_intents(path: Path, *, encoder: str | None = None, device: str = "auto") -> IntentClassifier:
+    """A classifier's folder, with the encoder that it was trained on.
+
+    Args:
+        path: the folder.
+        encoder: the encoder, where it has moved.
+        device: for the encoder.
+
+    Raises:
+        ArtifactError: the folder is damaged, or the encoder is another one.
+        UsageError: the encoder is not where it should be.
+    """
+    document, tensors = read_tensors(path, KIND)
+    name = encoder or found_name(document["encoder"], path)
+    if not is_there(name):
+        raise UsageError(f"{path} needs the encoder {name}, which is not there; give its folder with --encoder")
+    opened = open_encoder(name, device=device)
+    if opened.fingerprint != document["encoder_fingerprint"]:
+        raise ArtifactError(
+            f"{path} was made with encoder {document['encoder_fingerprint'][:12]}, {name} is"
+            f" {opened.fingerprint[:12]}; give the right one with --encoder or train it again"
+        )
+    head = Head(tensors["hidden.weight"].shape[1], tensors["hidden.weight"].shape[0], len(document["intents"]))
+    head.load_state_dict(tensors)
+    rejection = document["abstention"]
+    return IntentClassifier(
+        opened,
+        name,
+        read_layer(document["layer"], opened),
+        head.eval(),
+        tuple(document["intents"]),
+        None if rejection is None else Abstention(**rejection),
+        document["metadata"],
+    )
+
+
+def open_encoder(name: str, *, device: str = "auto") -> Encoder:
+    """A model folder or an untuned backbone as a frozen Encoder.
+
+    Raises:
+        UsageError: it has no vectors.
+    """
+    if is_folder_of(Path(name), KIND):
+        raise UsageError(f"{name} is an intent classifier; give the encoder that it is to be trained on")
+    scorer = open_scorer(name, device=device)
+    if not isinstance(scorer, Encoder):
+        raise UsageError(
+            f"{name} has no vectors to learn from; give a Bi- or Poly-encoder, a ConveRT or an untuned one"
+        )
+    return scorer

@@ -1,0 +1,119 @@
+"""Frozen encodings of utterances: computed once, kept in a cache where one is given.
+
+Shapes: N utterances, D dimensions.
+"""
+
+import hashlib
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.config.checked import read_choice
+from polyrank.errors import UsageError
+from polyrank.models import Convert
+from polyrank.records import Context
+from polyrank.scorers.encoder import EncoderScorer, inference, token_batches
+from polyrank.scorers.protocols import Encoder
+from polyrank.storage.durable import write_file
+from polyrank.text import pad
+
+Layer = Literal["final", "r"]
+Floats = NDArray[np.float32]
+TEXTS_AT_A_TIME = 512
+
+
+def read_layer(name: str, encoder: Encoder) -> Layer:
+    """A layer by its name; "auto" is r for a ConveRT, as the paper found better, and the final encoding for others.
+
+    Raises:
+        UsageError: there is none of that name, or this encoder does not have it.
+    """
+    convert = isinstance(encoder, EncoderScorer) and isinstance(encoder.model, Convert)
+    if name == "auto":
+        return "r" if convert else "final"
+    found: Layer = read_choice(name, Layer, "layer", also="auto")
+    if found == "r" and not convert:
+        raise UsageError("only a ConveRT has a layer r; choose final or auto")
+    return found
+
+
+def encode(
+    encoder: Encoder,
+    texts: Sequence[str | Context],
+    layer: Layer = "final",
+    *,
+    cache: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Floats:
+    """Encodings ``[N, D]`` as contexts.
+
+    "final" is the context vector, or the mean of the vectors where an encoder gives several; "r" is what a ConveRT's
+    reduction gives (Henderson et al., ConveRT, section 4, "Intent Classification: Task, Data, Setup").
+
+    Args:
+        encoder: frozen.
+        texts: utterances, or contexts of several turns.
+        layer: which encoding.
+        cache: a folder of encodings, by encoder, layer and texts; made where it is absent.
+        progress: told how many texts are encoded, and of how many.
+    """
+    contexts = [Context.of(text) for text in texts]
+    place = None if cache is None else cache / f"{_name(encoder, contexts, layer)}.encodings"
+    if place is not None and (found := _kept(place)) is not None:
+        return found
+    parts = []
+    for start in range(0, len(contexts), TEXTS_AT_A_TIME):
+        part = contexts[start : start + TEXTS_AT_A_TIME]
+        parts.append(_reduced(encoder, part) if layer == "r" else _mean(*encoder.encode_contexts(part)))
+        progress(start + len(part), len(contexts))
+    encoded: Floats = np.concatenate(parts) if parts else np.zeros((0, encoder.dimension), np.float32)
+    if place is not None:
+        buffer = io.BytesIO()
+        np.save(buffer, encoded, allow_pickle=False)
+        write_file(place, hashlib.sha256(buffer.getvalue()).digest() + buffer.getvalue())
+    return encoded
+
+
+def _kept(place: Path) -> Floats | None:
+    """What a cache holds; a damaged part of it is as good as none."""
+    try:
+        data = place.read_bytes()
+    except FileNotFoundError:
+        return None
+    if hashlib.sha256(data[32:]).digest() != data[:32]:
+        return None
+    found: Floats = np.load(io.BytesIO(data[32:]), allow_pickle=False)
+    return found
+
+
+def _name(encoder: Encoder, contexts: Sequence[Context], layer: Layer) -> str:
+    digest = hashlib.sha256(f"{encoder.fingerprint} {layer}".encode())
+    for context in contexts:
+        digest.update(repr((context.turns, context.background)).encode())
+    return digest.hexdigest()
+
+
+def _mean(vectors: Floats, mask: NDArray[np.bool_]) -> Floats:
+    """The mean of the real vectors: ``[N, M, D]`` and ``[N, M]`` to ``[N, D]``."""
+    weights = mask[:, :, None].astype(np.float32)
+    mean: Floats = (vectors * weights).sum(1) / np.maximum(weights.sum(1), 1)
+    return mean
+
+
+def _reduced(encoder: Encoder, contexts: Sequence[Context]) -> Floats:
+    """r ``[N, R]`` of the last turn."""
+    assert isinstance(encoder, EncoderScorer), "read_layer() comes first"
+    model = encoder.model
+    assert isinstance(model, Convert), "read_layer() comes first"
+    rows = [encoder.texts.context_ids(context) for context in contexts]
+    result = np.zeros((len(rows), model.reduction.dimension), np.float32)
+    for batch in token_batches([len(row) for row in rows], encoder.max_tokens):
+        tokens = pad([rows[i] for i in batch], pad_id=encoder.texts.subwords.pad_id).to(encoder.device)
+        with inference(model, encoder.device, encoder.dtype):
+            (ids, mask), _ = model.split(tokens)
+            result[batch] = model.reduced(ids, mask).float().cpu().numpy()
+    return result

@@ -1,0 +1,284 @@
+"""A classifier from labelled utterances: parts made, encodings computed once, a grid searched, seeds compared.
+
+Shapes: N utterances, D dimensions, L intents.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.errors import ConfigError, DataError, UsageError
+from polyrank.frozen.intents.classifier import IntentClassifier
+from polyrank.frozen.intents.encoding import Floats, encode, read_layer
+from polyrank.frozen.intents.network import Encoded, Grid, HeadFit, Labels, fit_head, search
+from polyrank.frozen.intents.reading import IntentSplits, Utterance, Utterances
+from polyrank.frozen.intents.rejection import Aim, calibrate_rejection, judge_rejection
+from polyrank.frozen.intents.report import confusion, most_confused, per_intent, predicted
+from polyrank.ranking.abstention import Abstention, calibrate
+from polyrank.scorers.protocols import Encoder
+
+DEV_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class IntentResult:
+    """What a training gave.
+
+    Args:
+        classifier: of the seed that did best on the development part.
+        figures: ready for JSON: counts, the grid, each seed, test, out of scope, per intent.
+        matrix: confusion ``[L + 1, L + 1]`` on the test part, else on the development part.
+    """
+
+    classifier: IntentClassifier
+    figures: dict[str, Any]
+    matrix: NDArray[np.int64]
+
+
+def few_shot(utterances: Sequence[Utterance], n: int, *, seed: int) -> Utterances:
+    """``n`` utterances of each intent, drawn by the seed; those of a smaller n are among those of a larger one.
+
+    Utterances that are out of scope are left out.
+
+    Raises:
+        DataError: an intent has fewer.
+    """
+    return tuple(utterances[i] for i in _few_shot_rows(utterances, n, seed))
+
+
+def split_off(utterances: Sequence[Utterance], share: float, *, seed: int) -> tuple[Utterances, Utterances]:
+    """The rest and a development part: this share of each intent and of those out of scope, at least one of each.
+
+    Copies of a text stay together: a text that was trained on would judge nothing. An intent of a single text keeps it.
+
+    >>> rest, part = split_off([Utterance(text, "x") for text in "aabb"], 0.5, seed=1)
+    >>> sorted({u.text for u in rest} & {u.text for u in part}), len(rest), len(part)
+    ([], 2, 2)
+    """
+    outside = [i for i, utterance in enumerate(utterances) if utterance.intent is None]
+    groups = [*_by_intent(utterances).values(), *([outside] if outside else [])]
+    taken: set[int] = set()
+    for place, group in enumerate(groups):
+        copies: dict[str, list[int]] = {}
+        for i in group:
+            copies.setdefault(utterances[i].text, []).append(i)
+        n = min(max(1, round(share * len(copies))), len(copies) - 1)
+        firsts = [own[0] for own in copies.values()]
+        taken.update(i for first in _drawn(firsts, seed, place)[:n] for i in copies[utterances[first].text])
+    rest = tuple(utterance for i, utterance in enumerate(utterances) if i not in taken)
+    return rest, tuple(utterances[i] for i in sorted(taken))
+
+
+def _by_intent(utterances: Sequence[Utterance]) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
+    for i, utterance in enumerate(utterances):
+        if utterance.intent is not None:
+            groups.setdefault(utterance.intent, []).append(i)
+    return {name: groups[name] for name in sorted(groups)}
+
+
+def _few_shot_rows(utterances: Sequence[Utterance], n: int, seed: int) -> list[int]:
+    groups = _by_intent(utterances)
+    small = [(name, len(group)) for name, group in groups.items() if len(group) < n]
+    if small:
+        name, count = min(small, key=lambda item: item[1])
+        raise DataError(
+            f"intent {name!r} has {count:,} utterances, fewer than the {n:,} asked for"
+            " (where there is no dev part, one is taken from them first); ask for fewer"
+        )
+    return sorted(i for place, group in enumerate(groups.values()) for i in _drawn(group, seed, place)[:n])
+
+
+def _drawn(group: list[int], seed: int, place: int) -> list[int]:
+    order = np.random.Generator(np.random.PCG64([seed, place])).permutation(len(group))
+    return [group[i] for i in order]
+
+
+def train_intents(
+    splits: IntentSplits,
+    encoder: Encoder,
+    *,
+    encoder_name: str,
+    layer: str = "auto",
+    grid: Grid | None = None,
+    n_few_shot: int | None = None,
+    seeds: Sequence[int] = (1,),
+    aim: Aim = "balanced",
+    precision: float | None = None,
+    patience: int = 5,
+    max_epochs: int = 200,
+    cache: Path | None = None,
+    report: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> IntentResult:
+    """Encode once, search the grid with the first seed, train the chosen sizes with every seed, judge on the test part.
+
+    Without a development part, a tenth of the training part becomes it (by the first seed, whatever the others). For
+    few-shot training both are cut to n per intent, drawn anew with each seed: more labels than that are not looked at.
+    Utterances out of scope are never trained on; in the development part they calibrate the threshold.
+
+    Args:
+        splits: the data.
+        encoder: frozen.
+        encoder_name: by which it is opened again.
+        layer: see ``read_layer``.
+        grid: of sizes; None: the default one.
+        n_few_shot: utterances per intent; None: all.
+        seeds: of weights, order, dropout and few-shot samples.
+        aim: of the threshold, see ``calibrate_rejection``.
+        precision: where no development utterance is out of scope: reject so much that this share of answers is
+            right; None: reject nothing.
+        patience: epochs without a gain on the development part.
+        max_epochs: most epochs.
+        cache: folder of encodings.
+        report: told what is being done, and how much of it is done.
+
+    Raises:
+        ConfigError: no seeds, or an impossible size.
+        DataError: too little data, or intents that were never trained on.
+        DivergedError: no learning rate works.
+    """
+    if not seeds:
+        raise ConfigError("there are no seeds; give at least one")
+    if n_few_shot is not None and n_few_shot < 1:
+        raise UsageError(f"{n_few_shot} utterances per intent are too few; give at least 1")
+    train, dev = (splits.train, splits.dev) if splits.dev else split_off(splits.train, DEV_SHARE, seed=seeds[0])
+    intents = tuple(_by_intent(train))
+    if len(intents) < 2:
+        raise DataError(f"the training part has {len(intents)} intents; there is nothing to tell apart, give two")
+    chosen_layer = read_layer(layer, encoder)
+
+    def encoded(part: Utterances, name: str) -> tuple[Floats, Labels]:
+        texts = [utterance.text for utterance in part]
+        vectors = encode(
+            encoder,
+            texts,
+            chosen_layer,
+            cache=cache,
+            progress=lambda done, total: report(f"encoding {name}", done, total),
+        )
+        return vectors, _labels(part, intents, name)
+
+    parts = {name: encoded(part, name) for name, part in (("train", train), ("dev", dev), ("test", splits.test))}
+    trials: list[HeadFit] = []
+    fits: list[tuple[int, HeadFit, tuple[list[int], list[int]]]] = []
+    for seed in seeds:
+        rows, dev_rows = _rows(train, dev, n_few_shot, seed)
+        own = _chosen(parts["train"], rows), _chosen(parts["dev"], dev_rows)
+        if not len(own[1].labels):
+            raise DataError("the development part has no utterance in scope; give some with --dev")
+        if not trials:
+            best, trials = search(
+                *own,
+                len(intents),
+                grid or Grid(),
+                seed=seed,
+                patience=patience,
+                max_epochs=max_epochs,
+                report=lambda fit, done, total: report(f"grid, {fit.accuracy:.1%} at {_named(fit)}", done, total),
+            )
+        else:
+            best = fit_head(*own, len(intents), best.config, seed=seed, patience=patience, max_epochs=max_epochs)
+        fits.append((seed, best, (rows, dev_rows)))
+        report("seeds", len(fits), len(seeds))
+    seed, fit, (rows, dev_rows) = max(fits, key=lambda item: item[1].rank)
+    made = IntentClassifier(encoder, encoder_name, chosen_layer, fit.head, intents)
+    judges = sorted([*dev_rows, *np.flatnonzero(parts["dev"][1] < 0).tolist()])
+    abstention = _threshold(made, _chosen(parts["dev"], judges), aim, precision)
+    figures: dict[str, Any] = {
+        "encoder": encoder_name,
+        "layer": chosen_layer,
+        "n_intents": len(intents),
+        "n_few_shot": n_few_shot,
+        "n_train": len(rows),
+        "n_dev": len(dev_rows),
+        "n_test": int((parts["test"][1] >= 0).sum()),
+        "grid": [{**asdict(t.config), "dev": t.accuracy, "n_epochs": t.n_epochs} for t in trials],
+        "chosen": {**asdict(fit.config), "seed": seed, "dev": fit.accuracy, "n_epochs": fit.n_epochs},
+    }
+    metadata = dict(figures)
+    made = replace(made, abstention=abstention, metadata=metadata)
+    judged, matrix = _figures(made, parts, fits)
+    return IntentResult(made, {**figures, **judged}, matrix)
+
+
+def _named(fit: HeadFit) -> str:
+    return f"H {fit.config.hidden_dim}, dropout {fit.config.dropout}, lr {fit.config.lr}"
+
+
+def _labels(part: Utterances, intents: Sequence[str], name: str) -> Labels:
+    numbers = {intent: i for i, intent in enumerate(intents)}
+    for utterance in part:
+        if utterance.intent is not None and utterance.intent not in numbers:
+            raise DataError(
+                f"intent {utterance.intent!r} of the {name} part has no training utterance; add some, or remove it"
+            )
+    return np.array([-1 if u.intent is None else numbers[u.intent] for u in part], np.int64)
+
+
+def _rows(train: Utterances, dev: Utterances, n: int | None, seed: int) -> tuple[list[int], list[int]]:
+    """Places of the utterances in scope that this seed trains on and is stopped by."""
+    if n is None:
+        return [i for i, u in enumerate(train) if u.intent is not None], [
+            i for i, u in enumerate(dev) if u.intent is not None
+        ]
+    kept = [i for place, group in enumerate(_by_intent(dev).values()) for i in _drawn(group, seed, place)[:n]]
+    return _few_shot_rows(train, n, seed), sorted(kept)
+
+
+def _chosen(part: tuple[Floats, Labels], rows: list[int]) -> Encoded:
+    return Encoded(part[0][rows], part[1][rows])
+
+
+def _threshold(made: IntentClassifier, dev: Encoded, aim: Aim, precision: float | None) -> Abstention | None:
+    scores, labels = made.scores_of(dev.vectors), dev.labels
+    if (labels < 0).any():
+        return calibrate_rejection(scores, labels, aim=aim)[0]
+    if precision is None:
+        return None
+    ordered = -np.sort(-scores, axis=1)
+    return calibrate(list(ordered), scores.argmax(1) == labels, precision=precision)[0]
+
+
+def _interval(shares: NDArray[np.float64], *, n_bootstrap: int = 2000) -> list[float]:
+    """95% of the mean over utterances, by resampling them; each share is the mean over seeds."""
+    generator = np.random.Generator(np.random.PCG64(0))
+    means = [
+        shares[generator.integers(len(shares), size=len(shares))].mean() for _ in range(n_bootstrap * bool(len(shares)))
+    ]
+    return [float(end) for end in np.quantile(means, [0.025, 0.975])] if means else [0.0, 0.0]
+
+
+def _figures(
+    made: IntentClassifier, parts: dict[str, tuple[Floats, Labels]], fits: Sequence[tuple[int, HeadFit, Any]]
+) -> tuple[dict[str, Any], NDArray[np.int64]]:
+    """Accuracy in scope by seed; for the chosen one, the threshold's figures and each intent's."""
+    name = "test" if len(parts["test"][1]) else "dev"
+    vectors, labels = parts[name]
+    inside = labels >= 0
+    right = [replace(made, head=fit.head).scores_of(vectors[inside]).argmax(1) == labels[inside] for _, fit, _ in fits]
+    values = [float(row.mean()) if len(row) else 0.0 for row in right]
+    seeds = [
+        {"seed": seed, "dev": fit.accuracy, name: value, "n_epochs": fit.n_epochs}
+        for (seed, fit, _), value in zip(fits, values, strict=True)
+    ]
+    scores = made.scores_of(vectors)
+    matrix = confusion(labels, predicted(scores, made.abstention), len(made.intents))
+    found: dict[str, Any] = {
+        "judged_on": name,
+        "seeds": seeds,
+        "accuracy": statistics.mean(values),
+        "accuracy_std": statistics.stdev(values) if len(values) > 1 else None,
+        "interval": _interval(np.mean(right, axis=0)),
+        "out_of_scope": None,
+        "per_intent": per_intent(matrix, made.intents),
+        "most_confused": most_confused(matrix, made.intents),
+    }
+    if made.abstention is not None:
+        rejection = judge_rejection(scores, labels, made.abstention)
+        found["out_of_scope"] = {**asdict(made.abstention), **rejection.to_dict()}
+    return found, matrix

@@ -1,0 +1,294 @@
+"""Fitting the map on encodings that were computed once: softmax over the batch's responses, decay towards no map.
+
+Shapes: N pairs, U distinct responses, V validation contexts, M vectors per context, D dimensions, B pairs of a batch.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from polyrank.errors import ConfigError, DataError, ResourceError
+from polyrank.models.losses import cross_entropy, distinct
+from polyrank.models.scoring import scores
+from polyrank.ranking.metrics import place, recall_at, with_duplicates
+from polyrank.records import Context, Example
+from polyrank.scorers.mapped import Floats, MapEncoder, mapped, scored
+from polyrank.scorers.protocols import Encoder
+
+TEXTS_AT_A_TIME = 256
+MAX_BYTES = 8 * 2**30
+SELF_SCORE = 20.0  # where scores start: the range of cosine x 20, in which a softmax over a batch learns well
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapConfig:
+    """How to fit. Each learning rate is tried with each decay; the best on validation counts.
+
+    Args:
+        lr: of Adam.
+        l2: weight of ``|A|^2`` in the loss: how hard the map is pulled towards the identity.
+        batch_size: pairs per step; the other responses are the negatives.
+        max_epochs: most passes over the pairs.
+        patience: epochs without a better validation R@1 before it stops.
+        seed: of the order.
+    """
+
+    lr: tuple[float, ...] = (3e-3, 1e-3, 3e-4)
+    l2: tuple[float, ...] = (1e-2, 3e-3)
+    batch_size: int = 256
+    max_epochs: int = 40
+    patience: int = 8
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        for name, low in (("batch_size", 2), ("max_epochs", 0), ("patience", 1)):
+            if getattr(self, name) < low:
+                raise ConfigError(f"{name} = {getattr(self, name)} is below {low}; give at least {low}")
+        for name, values in (("lr", self.lr), ("l2", self.l2)):
+            if not values or not all(value >= 0 and math.isfinite(value) for value in values):
+                raise ConfigError(f"{name} = {values} must be one or more numbers of at least 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Encoded training pairs.
+
+    Args:
+        contexts: ``[N, M, D]``.
+        mask: ``[N, M]``.
+        responses: distinct ones, ``[U, D]``.
+        keys: ``[N]``, the row of each context's response.
+    """
+
+    contexts: Floats
+    mask: NDArray[np.bool_]
+    responses: Floats
+    keys: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Encoded validation lists.
+
+    Args:
+        contexts: ``[V, M, D]``.
+        mask: ``[V, M]``.
+        candidates: distinct ones, ``[U, D]``.
+        rows: for each context, the rows of its candidates.
+        relevant: for each context, the positions of the right ones in its list.
+    """
+
+    contexts: Floats
+    mask: NDArray[np.bool_]
+    candidates: Floats
+    rows: tuple[NDArray[np.int64], ...]
+    relevant: tuple[tuple[int, ...], ...]
+
+    def accuracy(self, matrix: Floats) -> float:
+        """R@1 with candidates mapped by ``matrix``."""
+        candidates = mapped(self.candidates, matrix)
+        hits = [
+            recall_at(place(scored(self.contexts[i], self.mask[i], candidates[rows]), right), 1)
+            for i, (rows, right) in enumerate(zip(self.rows, self.relevant, strict=True))
+        ]
+        return float(np.mean(hits))
+
+
+@dataclass(frozen=True, slots=True)
+class MapFit:
+    """What fitting gave.
+
+    Args:
+        matrix: W of the best epoch of the best trial, ``[D, D]``.
+        accuracy: its validation R@1.
+        similarity: validation R@1 without a map.
+        trials: settings, epochs and R@1 of each.
+    """
+
+    matrix: Floats
+    accuracy: float
+    similarity: float
+    trials: tuple[dict[str, Any], ...]
+
+
+def fit_map(
+    pairs: Pairs, valid: Ranking, config: MapConfig, *, report: Callable[[str, int, int], None] = lambda *_: None
+) -> MapFit:
+    """``W = s (I + A)`` that makes responses score above the others of their batch.
+
+    ``loss = -log softmax_r(h_c . W h_r) + l2 |A|^2``, where copies of the right response are no negatives. A starts at
+    zero, so that the first ranking is that of plain similarity, and a map that never beats it is not taken.
+
+    Args:
+        pairs: to learn from.
+        valid: to choose and to stop by.
+        config: how.
+        report: told what is being done, and how much of it is done.
+    """
+    similarity = valid.accuracy(np.eye(pairs.responses.shape[1], dtype=np.float32))
+    start = _first_scale(pairs)
+    best: tuple[float, Floats] = similarity, np.eye(pairs.responses.shape[1], dtype=np.float32) * start
+    trials = []
+    points = list(product(config.lr, config.l2))
+    for number, (lr, l2) in enumerate(points, 1):
+        accuracy, matrix, n_epochs = _fit_one(pairs, valid, config, lr, l2, start)
+        trials.append({"lr": lr, "l2": l2, "n_epochs": n_epochs, "R@1": accuracy})
+        if accuracy > best[0]:
+            best = accuracy, matrix
+        report(f"fitting, R@1 {accuracy:.4f} at lr {lr}, l2 {l2} after {n_epochs} epochs", number, len(points))
+    return MapFit(best[1], best[0], similarity, tuple(trials))
+
+
+def _first_scale(pairs: Pairs) -> float:
+    """s to start from. Several vectors per context attend by their scores, so these keep their size."""
+    if pairs.contexts.shape[1] > 1:
+        return 1.0
+    size = np.linalg.norm(pairs.contexts[:, 0], axis=1).mean() * np.linalg.norm(pairs.responses, axis=1).mean()
+    return SELF_SCORE / max(float(size), 1e-12)
+
+
+def _fit_one(
+    pairs: Pairs, valid: Ranking, config: MapConfig, lr: float, l2: float, start: float
+) -> tuple[float, Floats, int]:
+    """R@1, W and epochs of the best epoch."""
+    contexts, mask = torch.from_numpy(pairs.contexts), torch.from_numpy(pairs.mask)
+    responses, keys = torch.from_numpy(pairs.responses), torch.from_numpy(pairs.keys)
+    n_dimensions = responses.shape[1]
+    identity = torch.eye(n_dimensions)
+    change = torch.zeros(n_dimensions, n_dimensions, requires_grad=True)  # A
+    log_scale = torch.tensor(math.log(start), requires_grad=True)
+    optimizer = torch.optim.Adam([change, log_scale], lr=lr)
+    best: tuple[float, Floats, int] = -1.0, np.eye(n_dimensions, dtype=np.float32), 0
+    for epoch in range(1, config.max_epochs + 1):
+        order = np.random.Generator(np.random.PCG64([config.seed, epoch])).permutation(len(keys))
+        for batch in torch.split(torch.from_numpy(order), config.batch_size):
+            if len(batch) < 2:
+                continue
+            matrix = log_scale.exp() * (identity + change)
+            found = responses[keys[batch]] @ matrix.T
+            values = scores(contexts[batch], found[None], mask[batch])
+            loss = cross_entropy(values, torch.arange(len(batch)), distinct(keys[batch], len(batch)))
+            optimizer.zero_grad()
+            (loss + l2 * change.square().sum()).backward()  # type: ignore[no-untyped-call]  # torch's own
+            optimizer.step()
+        learnt: Floats = (log_scale.exp() * (identity + change)).detach().numpy()
+        accuracy = valid.accuracy(learnt) if np.isfinite(learnt).all() else -1.0
+        if accuracy > best[0]:
+            best = accuracy, learnt, epoch
+        elif epoch - best[2] >= config.patience:
+            break
+    return best
+
+
+def fit_response_map(
+    encoder: Encoder,
+    examples: Sequence[Example],
+    valid: Sequence[Example],
+    config: MapConfig | None = None,
+    *,
+    report: Callable[[str, int, int], None] = lambda *_: None,
+) -> tuple[MapEncoder, dict[str, Any]]:
+    """Encode pairs and lists once, fit the map, and bind it to its encoder.
+
+    Args:
+        encoder: frozen.
+        examples: with a right answer.
+        valid: candidate lists with a right answer.
+        config: how; None: the defaults.
+        report: told what is being done, and how much of it is done.
+
+    Returns:
+        The encoder with its map, and figures ready for JSON.
+
+    Raises:
+        DataError: there is nothing to learn from, or to choose by.
+        ResourceError: the encodings would not fit into memory.
+    """
+    config = config or MapConfig()
+    answered = [example for example in examples if example.relevant]
+    lists = [example for example in valid if example.relevant and len(example.candidates) > 1]
+    if len(answered) < 2:
+        raise DataError(f"{len(answered)} examples have a right answer; a map needs two at least, give more")
+    if not lists:
+        raise DataError("no validation example has a right answer among candidates; give candidate lists with --valid")
+    pairs = _encode_pairs(encoder, answered, report)
+    ranking = _encode_lists(encoder, lists, report)
+    fit = fit_map(pairs, ranking, config, report=report)
+    figures = {
+        "n_train": len(answered),
+        "n_responses": len(pairs.responses),
+        "n_valid": len(lists),
+        "similarity": fit.similarity,
+        "map": fit.accuracy,
+        "trials": list(fit.trials),
+        "config": asdict(config),
+    }
+    return MapEncoder(encoder, fit.matrix), figures
+
+
+def _encode_pairs(encoder: Encoder, examples: Sequence[Example], report: Callable[[str, int, int], None]) -> Pairs:
+    texts = [example.candidates[example.relevant[0]] for example in examples]
+    rows = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    contexts, mask = _encode_contexts(encoder, [example.query for example in examples], "training contexts", report)
+    responses = _encode_texts(encoder, list(rows), "responses", report)
+    return Pairs(contexts, mask, responses, np.array([rows[text] for text in texts], np.int64))
+
+
+def _encode_lists(encoder: Encoder, examples: Sequence[Example], report: Callable[[str, int, int], None]) -> Ranking:
+    rows = {text: i for i, text in enumerate(dict.fromkeys(t for e in examples for t in e.candidates))}
+    contexts, mask = _encode_contexts(encoder, [example.query for example in examples], "validation contexts", report)
+    candidates = _encode_texts(encoder, list(rows), "validation candidates", report)
+    return Ranking(
+        contexts,
+        mask,
+        candidates,
+        tuple(np.array([rows[text] for text in e.candidates], np.int64) for e in examples),
+        tuple(with_duplicates(e.candidates, e.relevant) for e in examples),
+    )
+
+
+def _encode_contexts(
+    encoder: Encoder, contexts: Sequence[Context], name: str, report: Callable[[str, int, int], None]
+) -> tuple[Floats, NDArray[np.bool_]]:
+    parts: list[tuple[Floats, NDArray[np.bool_]]] = []
+    # texts of like length are encoded together, here too: the longest context of a part decides how many are padded
+    order = sorted(range(len(contexts)), key=lambda i: sum(map(len, contexts[i].turns)))
+    done = 0
+    for start in range(0, len(order), TEXTS_AT_A_TIME):
+        chosen = order[start : start + TEXTS_AT_A_TIME]
+        parts.append(encoder.encode_contexts([contexts[i] for i in chosen]))
+        _check_room(len(contexts), parts[-1][0].shape[1], encoder.dimension)
+        done += len(chosen)
+        report(name, done, len(order))
+    width = max(vectors.shape[1] for vectors, _ in parts)
+    result = np.zeros((len(contexts), width, encoder.dimension), np.float32)
+    mask = np.zeros((len(contexts), width), np.bool_)
+    start = 0
+    for vectors, real in parts:
+        chosen = order[start : start + len(vectors)]
+        result[chosen, : vectors.shape[1]], mask[chosen, : vectors.shape[1]] = vectors, real
+        start += len(vectors)
+    return result, mask
+
+
+def _check_room(n: int, width: int, dimension: int) -> None:
+    n_bytes = n * width * dimension * 4
+    if n_bytes > MAX_BYTES:
+        raise ResourceError(
+            f"{n:,} contexts of {width} vectors take {n_bytes / 2**30:.0f} GiB, more than {MAX_BYTES / 2**30:.0f};"
+            " use fewer with --max-train"
+        )
+
+
+def _encode_texts(encoder: Encoder, texts: Sequence[str], name: str, report: Callable[[str, int, int], None]) -> Floats:
+    parts = []
+    for start in range(0, len(texts), TEXTS_AT_A_TIME):
+        parts.append(encoder.encode_candidates(texts[start : start + TEXTS_AT_A_TIME]))
+        report(name, min(start + TEXTS_AT_A_TIME, len(texts)), len(texts))
+    return np.concatenate(parts)

@@ -1,0 +1,257 @@
+"""A finished model as a folder: config.json, model.safetensors, tokenizer.json. Written whole, read with checks.
+
+config.json carries the SHA-256 of the other two and a checksum of itself, so a damaged file is refused before it is
+parsed. There is no pickle anywhere. The fingerprint names what the vectors of an index depend on.
+"""
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from polyrank import __version__
+from polyrank.config.models import ConvertText, ModelConfig, TextPolicy, model_from_dict, model_to_dict, text_from_dict
+from polyrank.errors import ArtifactError, ConfigError
+from polyrank.models import Convert, CrossEncoder, Model
+from polyrank.models.build import empty_model, network_shape
+from polyrank.storage.durable import new_folder, sha256_file
+from polyrank.text import ConvertTexts, Texts, read_convert_subwords, read_subwords
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A model with everything that it takes to use it.
+
+    Args:
+        model: the network, on the CPU, in evaluation mode when loaded.
+        texts: its text policy at work.
+        config: resolved settings.
+        fingerprint: hex digest of settings, weights and tokenizer.
+        metadata: what training wrote about itself.
+    """
+
+    model: Model
+    texts: Texts | ConvertTexts
+    config: ModelConfig
+    fingerprint: str
+    metadata: dict[str, Any]
+
+
+def save_model(
+    path: Path,
+    model: Model,
+    texts: Texts | ConvertTexts,
+    config: ModelConfig,
+    *,
+    metadata: dict[str, Any] | None = None,
+    replace: bool = False,
+) -> str:
+    """Write a model folder, whole or not at all.
+
+    Returns:
+        The model's fingerprint.
+
+    Raises:
+        UsageError: the folder exists and ``replace`` is false.
+        ResourceError: the disk is full.
+    """
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _own_state(model).items()}
+    files = {
+        "model.safetensors": safetensors.torch.save(tensors),
+        "tokenizer.json": texts.subwords.to_bytes(),
+    }
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "written_by": __version__,
+        "model": model_to_dict(config),
+        "text": asdict(texts.policy),
+        "backbone": _plain(network_shape(model)),
+        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
+        "metadata": metadata or {},
+    }
+    document["fingerprint"] = _fingerprint(document)
+    document["checksum"] = _checksum(document)
+    with new_folder(path, replace=replace) as folder:
+        for name, data in files.items():
+            (folder / name).write_bytes(data)
+        (folder / "config.json").write_text(json.dumps(document, indent=2, sort_keys=True), "utf-8")
+    return str(document["fingerprint"])
+
+
+def _own_state(model: Model) -> dict[str, torch.Tensor]:
+    """The state as it is stored: without a shared tower's second name, since safetensors stores each tensor once."""
+    if isinstance(model, Convert):
+        return model.stored()
+    state: dict[str, torch.Tensor] = model.state_dict()
+    shared = not isinstance(model, CrossEncoder) and model.context_tower is model.candidate_tower
+    return {name: tensor for name, tensor in state.items() if not (shared and name.startswith("candidate_tower."))}
+
+
+def _plain(values: dict[str, Any]) -> dict[str, Any]:
+    """A backbone's configuration without paths and versions, so that equal models have equal fingerprints."""
+    drop = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures")
+    return {key: value for key, value in json.loads(json.dumps(values, default=str)).items() if key not in drop}
+
+
+def _canonical(values: Any) -> bytes:
+    return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _fingerprint(document: dict[str, Any]) -> str:
+    settings = {key: document[key] for key in ("model", "text", "backbone", "files")}
+    return hashlib.sha256(_canonical(settings)).hexdigest()
+
+
+def _checksum(document: dict[str, Any]) -> str:
+    return hashlib.sha256(_canonical({k: v for k, v in document.items() if k != "checksum"})).hexdigest()
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """A model folder's config.json, checked.
+
+    Raises:
+        ArtifactError: it is missing, damaged, or newer than this program.
+    """
+    place = path / "config.json"
+    if not path.is_dir() or not place.exists():
+        raise ArtifactError(f"{path} is no model folder: it has no config.json; give a folder that training wrote")
+    try:
+        document = json.loads(place.read_bytes())
+        version = document["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{place} is damaged ({error}); restore the model folder from a copy") from error
+    if isinstance(version, int) and version > FORMAT:
+        raise ArtifactError(
+            f"{place}: written by polyrank {document.get('written_by')} in format {version}, this reads up to {FORMAT};"
+            " upgrade polyrank"
+        )
+    if document.get("checksum") != _checksum(document):
+        raise ArtifactError(f"{place} is damaged: its checksum does not match; restore the model folder from a copy")
+    return dict(document)
+
+
+def load_model(path: Path) -> Artifact:
+    """Read a model folder; every byte is verified before it is parsed.
+
+    Raises:
+        ArtifactError: a file is missing, damaged, or made by a newer version.
+    """
+    document = read_config(path)
+    data: dict[str, bytes] = {}
+    for name in document["files"]:
+        data[name] = _verified(path, name, document).read_bytes()
+    try:
+        config = model_from_dict(document["model"])
+        policy = text_from_dict(config, document["text"])
+    except ConfigError as error:
+        raise ArtifactError(f"{path / 'config.json'}: {error}") from error
+    model = empty_model(config, document["backbone"])
+    load_state(model, safetensors.torch.load(data["model.safetensors"]))
+    texts = _texts(model, policy, data["tokenizer.json"], str(path / "tokenizer.json"))
+    return Artifact(model.eval(), texts, config, document["fingerprint"], document["metadata"])
+
+
+def _verified(path: Path, name: str, document: dict[str, Any]) -> Path:
+    """A file of a model folder whose bytes are those that were written."""
+    place = path / name
+    if not place.exists():
+        raise ArtifactError(f"{place} is missing; restore the model folder from a copy")
+    if sha256_file(place) != document["files"].get(name):
+        raise ArtifactError(f"{place} is damaged: its SHA-256 does not match config.json; restore it from a copy")
+    return place
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A group of a model's stored tensors.
+
+    Args:
+        name: the first part of the tensors' names.
+        n_parameters: numbers held.
+        n_bytes: that they take in the file.
+        dtypes: they are stored in, as the file names them ("I8", "F16", "F32").
+    """
+
+    name: str
+    n_parameters: int
+    n_bytes: int
+    dtypes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a model's file holds, part by part.
+
+    Args:
+        parts: in the order of the file's names.
+    """
+
+    parts: tuple[Part, ...]
+
+    @property
+    def n_parameters(self) -> int:
+        """Numbers held; buffers that are stored, such as a scale, are among them."""
+        return sum(part.n_parameters for part in self.parts)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the tensors; the file's header comes on top."""
+        return sum(part.n_bytes for part in self.parts)
+
+    @property
+    def n_bytes_fp32(self) -> int:
+        """Bytes if every number took four."""
+        return 4 * self.n_parameters
+
+
+def read_sizes(path: Path) -> Sizes:
+    """Parameters and bytes per part of a model folder, from the header of its verified file.
+
+    Raises:
+        ArtifactError: it is no model folder, or its file of weights is damaged.
+    """
+    place = _verified(path, "model.safetensors", read_config(path))
+    found: dict[str, list[tuple[int, int, str]]] = {}
+    try:
+        with place.open("rb") as stream:
+            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
+        for name, entry in header.items():
+            if name != "__metadata__":
+                start, end = entry["data_offsets"]
+                tensor = (math.prod(entry["shape"]), end - start, str(entry["dtype"]))
+                found.setdefault(name.split(".", 1)[0], []).append(tensor)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ArtifactError(f"{place} is damaged or missing ({error}); restore the model folder from a copy") from error
+    parts = []
+    for name in sorted(found):
+        counts, sizes, dtypes = zip(*found[name], strict=True)
+        parts.append(Part(name, sum(counts), sum(sizes), tuple(sorted(set(dtypes)))))
+    return Sizes(tuple(parts))
+
+
+def _texts(model: Model, policy: TextPolicy | ConvertText, tokenizer: bytes, where: str) -> Texts | ConvertTexts:
+    """The text policy at work with the folder's vocabulary."""
+    if isinstance(policy, TextPolicy):
+        assert not isinstance(model, Convert), "text_from_dict() gives a ConveRT its own"
+        return Texts(read_subwords(tokenizer, where), policy, model.backbone.max_positions)
+    assert isinstance(model, Convert), "text_from_dict() gives others a TextPolicy"
+    return ConvertTexts(read_convert_subwords(tokenizer, where), policy, model.multi_context)
+
+
+def load_state(model: Model, tensors: dict[str, torch.Tensor]) -> None:
+    """Put saved tensors into a model of the same shape; names must match exactly."""
+    expected = set(model.state_dict() if isinstance(model, Convert) else _own_state(model))
+    if expected != set(tensors):
+        odd = sorted(expected ^ set(tensors))[:3]
+        raise ArtifactError(f"the weights do not fit the configuration: {', '.join(odd)} on one side only")
+    if isinstance(model, Convert):
+        model.restore(tensors)
+        return
+    model.load_state_dict(tensors, strict=False)  # a shared tower has two names in the module and one in the file

@@ -1,0 +1,1 @@
+"""Wrong candidates: random, given, mined, and mined anew while training."""

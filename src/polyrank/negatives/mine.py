@@ -1,0 +1,164 @@
+"""Hard negatives for training: retrieve, drop the right answers and what says the same, write Examples.
+
+A retriever gives the texts that look right; a Cross-encoder may be asked which of them may well be right although
+nobody said so. Knows no file: ``polyrank mine`` reads and writes them.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from polyrank.errors import UsageError
+from polyrank.negatives.hard import HardNegatives, candidates_for_wrong, choose, rights
+from polyrank.records import Candidate, Context, Example
+from polyrank.scorers.protocols import Responds, Scorer
+
+Retrieve = Callable[[Sequence[Context], int], list[list[str]]]
+"""Contexts and a depth to texts for each, best first."""
+
+SPARE = 20  # retrieved beyond the last rank, for the right answers and copies among them
+
+
+@dataclass(frozen=True, slots=True)
+class Mined:
+    """What was found.
+
+    Args:
+        examples: those with a right answer; candidates are the right ones first, then wrong ones, the hardest first.
+        n_skipped: examples without a right answer, which say nothing.
+        n_short: examples with fewer negatives than were asked for.
+        n_doubtful: texts that the re-ranker took for right.
+        mean_negatives: of an example.
+    """
+
+    examples: tuple[Example, ...]
+    n_skipped: int
+    n_short: int
+    n_doubtful: int
+    mean_negatives: float
+
+
+def mine(
+    examples: Sequence[Example],
+    retrieve: Retrieve,
+    settings: HardNegatives,
+    *,
+    reranker: Scorer | None = None,
+    margin: float = 0.0,
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+) -> Mined:
+    """Wrong candidates for each example, from what is retrieved for its context.
+
+    Args:
+        examples: with their right answers; wrong candidates that they have already are left out. What answers the same
+            context rightly elsewhere among them is not taken for wrong.
+        retrieve: ``from_pool`` or ``from_retriever``.
+        settings: which ranks to take.
+        reranker: drops texts that score as a right answer does; None: all are taken for wrong.
+        margin: it drops those above ``score(worst right answer) - margin``; negative to drop fewer.
+        progress: wraps the starts of batches.
+
+    Source of the re-ranker's part: Qu et al., RocketQA (2021), denoised hard negatives; the margin as in Moreira et
+        al., NV-Retriever (2024).
+
+    >>> pool = ["my wifi is down", "wifi is slow", "wifi wifi", "thanks"]
+    >>> example = Example(("is the wifi down?",), ("My wifi is down!",), (0,))
+    >>> from polyrank.scorers.lexical import BM25
+    >>> mine([example], from_pool(BM25(), pool), HardNegatives(n_negatives=1, last_rank=1)).examples[0].candidates
+    ('My wifi is down!', 'wifi is slow')
+    """
+    found: list[Example] = []
+    n_short = n_doubtful = 0
+    right_of = rights(examples)
+    asked = [(index, example) for index, example in enumerate(examples) if example.relevant]
+    for start in progress(range(0, len(asked), 32)):
+        part = asked[start : start + 32]
+        ranked = retrieve([example.query for _, example in part], settings.last_rank + SPARE)
+        lists = [
+            candidates_for_wrong(row, right_of[example.query], settings)
+            for (_, example), row in zip(part, ranked, strict=True)
+        ]
+        if reranker is not None:
+            kept = _surely_wrong([example for _, example in part], lists, reranker, margin)
+            n_doubtful += sum(map(len, lists)) - sum(map(len, kept))
+            lists = kept
+        for (index, example), texts in zip(part, lists, strict=True):
+            wrong = choose(texts, settings, index)
+            n_short += len(wrong) < settings.n_negatives
+            right = _right(example)
+            candidates, relevant = (*right, *wrong), tuple(range(len(right)))
+            found.append(replace(example, candidates=candidates, relevant=relevant, relevant_ids=()))
+    n_negatives = sum(len(example.candidates) - len(example.relevant) for example in found)
+    return Mined(
+        tuple(found), len(examples) - len(asked), n_short, n_doubtful, n_negatives / len(found) if found else 0.0
+    )
+
+
+def with_texts(examples: Sequence[Example], candidates: Iterable[Candidate]) -> list[Example]:
+    """The same examples, with the texts of right answers that they name by id.
+
+    >>> with_texts([Example(("hi",), relevant_ids=("r1",))], [Candidate("r1", "hello")])[0].response
+    'hello'
+    """
+    wanted = {name for example in examples for name in example.relevant_ids}
+    text_of = {candidate.id: candidate.text for candidate in candidates if candidate.id in wanted}
+    found = []
+    for example in examples:
+        texts = [text_of[name] for name in example.relevant_ids if name in text_of]
+        if texts and not example.relevant:
+            example = replace(
+                example, candidates=(*texts, *example.candidates), relevant=tuple(range(len(texts))), relevant_ids=()
+            )
+        found.append(example)
+    return found
+
+
+def _right(example: Example) -> list[str]:
+    return list(dict.fromkeys(example.candidates[i] for i in example.relevant))
+
+
+def _surely_wrong(
+    examples: Sequence[Example], lists: Sequence[list[str]], reranker: Scorer, margin: float
+) -> list[list[str]]:
+    """The texts of each list that score below the worst right answer by more than ``margin``."""
+    rights = [_right(example) for example in examples]
+    together = [[*right, *texts] for right, texts in zip(rights, lists, strict=True)]
+    kept = []
+    for right, texts, values in zip(rights, lists, reranker.score([e.query for e in examples], together), strict=True):
+        limit = float(values[: len(right)].min()) - margin
+        kept.append([text for text, value in zip(texts, values[len(right) :].tolist(), strict=True) if value < limit])
+    return kept
+
+
+def from_retriever(retriever: Responds) -> Retrieve:
+    """Texts that a retriever finds in its index."""
+
+    def retrieve(contexts: Sequence[Context], depth: int) -> list[list[str]]:
+        return [[reply.text for reply in found] for found in retriever.respond(contexts, depth)]
+
+    return retrieve
+
+
+def from_pool(scorer: Scorer, pool: Sequence[str]) -> Retrieve:
+    """Texts of a pool that a scorer puts first; ties in the order of the pool. Any Scorer will do, also BM25.
+
+    Raises:
+        UsageError: the pool is empty.
+    """
+    texts = list(dict.fromkeys(pool))
+    if not texts:
+        raise UsageError("the pool to mine from is empty; give texts, or examples with responses")
+
+    def retrieve(contexts: Sequence[Context], depth: int) -> list[list[str]]:
+        return [[texts[i] for i in _best(values, depth)] for values in scorer.score_pool(contexts, texts)]
+
+    return retrieve
+
+
+def _best(values: np.ndarray[tuple[int, ...], np.dtype[np.float32]], depth: int) -> list[int]:
+    rows = np.arange(len(values))
+    if depth < len(values):  # sort only what is as good as the last one wanted
+        rows = np.flatnonzero(values >= np.partition(values, -depth)[-depth])
+    best: list[int] = rows[np.argsort(-values[rows], kind="stable")][:depth].tolist()
+    return best

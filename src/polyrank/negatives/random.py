@@ -1,0 +1,81 @@
+"""Wrong candidates that come with an example or are drawn at random: pure functions of (seed, epoch, position)."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.records import Example
+
+
+def sample_negatives(
+    n_pool: int, exclude: Collection[int], count: int, *, seed: int, epoch: int, index: int
+) -> NDArray[np.int64]:
+    """``count`` distinct positions of a pool, none of them excluded; fewer when the pool has no more.
+
+    Args:
+        n_pool: size of the pool.
+        exclude: positions not to draw; few.
+        count: how many to draw.
+        seed, epoch, index: what the draw is a function of.
+
+    >>> sorted(sample_negatives(4, {1}, 9, seed=0, epoch=0, index=0).tolist())
+    [0, 2, 3]
+    """
+    generator = np.random.Generator(np.random.PCG64([seed, epoch, index]))
+    wanted = min(n_pool, count + len(exclude))
+    drawn = generator.choice(n_pool, size=wanted, replace=False)
+    kept = drawn[~np.isin(drawn, list(exclude))] if exclude else drawn
+    return kept[:count].astype(np.int64)
+
+
+class Negatives(Protocol):
+    """Wrong candidates for a context; a pure function of (seed, epoch, position), or kept on disk."""
+
+    def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
+        """Distinct texts, none of them a right answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RandomNegatives:
+    """Wrong candidates that come with the example, then other responses of the data, drawn at random.
+
+    Args:
+        pool: distinct responses to draw from.
+        n_negatives: per context.
+        seed: of the draw.
+        redraw: anew each epoch. False: the same for the whole run, as in Tao et al.
+    """
+
+    pool: Sequence[str]
+    n_negatives: int
+    seed: int
+    redraw: bool = True
+
+    def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
+        """Given ones first, in their order."""
+        right = {example.candidates[i] for i in example.relevant}
+        wrong = given_negatives(example)[: self.n_negatives]
+        missing = self.n_negatives - len(wrong)
+        if missing > 0:
+            taken = right | set(wrong)
+            # a few more than needed, since some of them may be among the taken
+            drawn = sample_negatives(
+                len(self.pool),
+                (),
+                min(missing + len(taken), len(self.pool)),
+                seed=self.seed,
+                epoch=epoch if self.redraw else 0,
+                index=position,
+            )
+            wrong += [text for i in drawn if (text := self.pool[int(i)]) not in taken][:missing]
+        return wrong
+
+
+def given_negatives(example: Example) -> list[str]:
+    """The distinct wrong candidates that come with an example."""
+    right = {example.candidates[i] for i in example.relevant}
+    return [text for text in dict.fromkeys(example.candidates) if text not in right]

@@ -1,0 +1,109 @@
+"""Negatives that a network in training ranks highest itself, found anew every few epochs.
+
+What an epoch's negatives are is a function of the weights at its start and of the seed. They are kept in a file beside
+the checkpoint, so a run that goes on in the middle of an epoch has the same ones.
+"""
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from polyrank.config.names import TWO
+from polyrank.errors import ArtifactError
+from polyrank.negatives.hard import HardNegatives, candidates_for_wrong, choose, rights
+from polyrank.negatives.random import RandomNegatives
+from polyrank.records import Example
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.storage.durable import write_file
+
+Places = NDArray[np.int32]
+
+
+def _examples_seen(folder: Path) -> int:
+    """By a run's networks, as their metrics say; an epoch sees each example once."""
+    seen = 0
+    for file in (folder / name / "metrics.jsonl" for name in ("", *TWO)):
+        if not file.exists():
+            continue
+        for line in file.read_text("utf-8").splitlines():
+            seen = max(seen, json.loads(line).get("n_examples", 0))
+    return seen
+
+
+class MinedNegatives:
+    """The wrong responses of the data that the network ranks highest for each context.
+
+    Args:
+        examples: the training data.
+        scorer: the network in training.
+        pool: distinct responses to rank.
+        settings: which ranks to take.
+        every: epochs between two minings; the first is before the first epoch.
+        folder: for the lists found.
+        rest: gives what is missing where fewer were found.
+
+    Raises:
+        ArtifactError: when called, a run that goes on in the middle of an epoch has lost the epoch's file.
+    """
+
+    def __init__(
+        self,
+        examples: Sequence[Example],
+        scorer: EncoderScorer,
+        pool: Sequence[str],
+        settings: HardNegatives,
+        *,
+        every: int,
+        folder: Path,
+        rest: RandomNegatives,
+    ) -> None:
+        self.examples, self.scorer, self.pool, self.settings = examples, scorer, pool, settings
+        self.every, self.folder, self.rest = every, folder, rest
+        self._epoch = -1
+        self._places: Places = np.zeros((0, 0), np.int32)
+
+    def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
+        """The hardest first, then drawn ones where they are too few."""
+        if epoch // self.every * self.every != self._epoch:
+            self._turn_to(epoch // self.every * self.every)
+        wrong = [self.pool[i] for i in self._places[position].tolist() if i >= 0]
+        if len(wrong) < self.settings.n_negatives:
+            wrong += [text for text in self.rest(position, example, epoch) if text not in wrong]
+        return wrong[: self.settings.n_negatives]
+
+    def _turn_to(self, epoch: int) -> None:
+        """Take the lists of an epoch from their file, or make it: this is called before the epoch's first update."""
+        file = self.folder / f"mined-{epoch}.npy"
+        shape = (len(self.examples), self.settings.n_negatives)
+        if file.exists():
+            self._places = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
+        elif _examples_seen(self.folder) > epoch * len(self.examples):
+            raise ArtifactError(f"{file} is gone, and the weights that it was made with; train again without --resume")
+        else:
+            self._places = self._mine(epoch, np.full(shape, -1, np.int32))
+            stream = io.BytesIO()
+            np.save(stream, self._places)
+            write_file(file, stream.getvalue())
+        self._epoch = epoch
+
+    def _mine(self, epoch: int, places: Places) -> Places:
+        row_of = {text: row for row, text in enumerate(self.pool)}
+        right_of = rights(self.examples)
+        self.scorer.forget()
+        for start in range(0, len(self.examples), 32):
+            part = self.examples[start : start + 32]
+            for offset, values in enumerate(self.scorer.score_pool([e.query for e in part], self.pool)):
+                index, example = start + offset, part[offset]
+                right = right_of[example.query]
+                order = np.argsort(-values, kind="stable").tolist()
+                found = candidates_for_wrong((self.pool[i] for i in order), right, self.settings)
+                chosen = choose(found, self.settings, epoch, index)
+                places[index, : len(chosen)] = [row_of[text] for text in chosen]
+        self.scorer.forget()
+        torch.clear_autocast_cache()  # else the training that follows would take weights cast without a gradient
+        return places

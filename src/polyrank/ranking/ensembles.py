@@ -1,0 +1,101 @@
+"""Two scores for the same candidates made one: the ensemble of a retriever and a re-ranker. numpy only."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.config.checked import read_choice
+from polyrank.ranking.metrics import place, reciprocal_rank
+
+Floats = NDArray[np.float32]
+Ensemble = Literal["raw", "sigmoid", "z-score", "softmax"]
+ENSEMBLES: tuple[Ensemble, ...] = get_args(Ensemble)
+
+
+def combine(retrieved: Floats, reranked: Floats, how: Ensemble) -> Floats:
+    """Add the two scores of each candidate of one shortlist, after bringing them to one scale.
+
+    ``g + s`` of: the scores themselves ("raw"), ``1 / (1 + exp(-x))`` ("sigmoid"), ``(x - mean) / std`` over the
+    shortlist ("z-score", zero where all are equal), or their probabilities over the shortlist ("softmax").
+
+    Args:
+        retrieved: the retriever's scores ``[n]``.
+        reranked: the re-ranker's scores of the same candidates ``[n]``.
+        how: the common scale.
+
+    Source: Tao et al., Efficient and Effective Retrieval-based Dialogue via Mutual Learning (the ensemble g + s; which
+        normalisation it uses is not stated).
+
+    >>> combine(np.array([2.0, 0.0]), np.array([0.0, 3.0]), "raw")
+    array([2., 3.], dtype=float32)
+    >>> combine(np.array([5.0, 1.0]), np.array([0.5, 0.5]), "z-score")
+    array([ 1., -1.], dtype=float32)
+    """
+    scaled = _SCALES[how]
+    total = scaled(np.asarray(retrieved, np.float64)) + scaled(np.asarray(reranked, np.float64))
+    return total.astype(np.float32)
+
+
+def choose_ensemble(
+    retrieved: Sequence[Floats], reranked: Sequence[Floats], relevant: Sequence[Sequence[int]]
+) -> tuple[Ensemble | None, dict[str, float]]:
+    """The normalisation with the best mean reciprocal rank on validation lists; None: the re-ranker alone is as good.
+
+    Args:
+        retrieved: one array of retriever's scores per list.
+        reranked: the re-ranker's, of the same candidates.
+        relevant: indices of the right ones; lists without any say nothing and are passed over.
+
+    Returns:
+        The choice, and the mean reciprocal rank of each ("alone": of the re-ranker alone).
+
+    >>> choose_ensemble([np.array([1.0, 0.0])], [np.array([0.4, 0.5])], [(0,)])[0]
+    'raw'
+    """
+    figures = {"alone": _mean_reciprocal_rank(reranked, relevant)}
+    for how in ENSEMBLES:
+        totals = [combine(g, s, how) for g, s in zip(retrieved, reranked, strict=True)]
+        figures[how] = _mean_reciprocal_rank(totals, relevant)
+    best = max(ENSEMBLES, key=lambda how: figures[how])
+    return (best if figures[best] > figures["alone"] else None), figures
+
+
+def read_ensemble(name: str) -> Ensemble | None:
+    """A normalisation by its name; "none" is the re-ranker alone.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if name == "none":
+        return None
+    found: Ensemble = read_choice(name, Ensemble, "ensemble", also="none")
+    return found
+
+
+def _mean_reciprocal_rank(lists: Sequence[Floats], relevant: Sequence[Sequence[int]]) -> float:
+    found = [reciprocal_rank(place(values, right)) for values, right in zip(lists, relevant, strict=True) if right]
+    return float(np.mean(found)) if found else 0.0
+
+
+def _sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 1 / (1 + np.exp(-np.clip(x, -60, 60)))
+
+
+def _z_score(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    std = x.std()
+    return (x - x.mean()) / std if std > 0 else np.zeros_like(x)
+
+
+def _softmax(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    weights = np.exp(x - x.max(initial=-np.inf))
+    return np.asarray(weights / weights.sum(), np.float64)
+
+
+_SCALES: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    "raw": lambda x: x,
+    "sigmoid": _sigmoid,
+    "z-score": _z_score,
+    "softmax": _softmax,
+}

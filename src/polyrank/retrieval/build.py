@@ -1,0 +1,154 @@
+"""Candidates to an index: encoded, equal texts once, and written or added."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.errors import ArtifactError
+from polyrank.index import KnownVectors, Writer, open_index, write_index
+from polyrank.index.ann import check_library, read_kind
+from polyrank.index.checks import check_candidates
+from polyrank.index.reader import check_fingerprint
+from polyrank.index.writer import OURS
+from polyrank.records import Candidate
+from polyrank.scorers.protocols import Encoder
+from polyrank.storage.durable import Place, check_replaceable
+from polyrank.storage.quantized import Precision
+
+TEXTS_AT_A_TIME = 1024  # encoded between two reports of progress
+
+
+Progress = Callable[[int, int], None]
+
+
+def build_index(
+    path: Place,
+    encoder: Encoder,
+    candidates: Sequence[Candidate],
+    *,
+    model: str,
+    ann: str = "",
+    precision: Precision = "fp32",
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> int:
+    """Encode candidates, equal texts once, and write them as an index. Vectors are written as they come.
+
+    Where an index of the same encoder is replaced, its vectors are taken over: only new texts are encoded.
+
+    Args:
+        path: the folder to make.
+        encoder: of candidates.
+        candidates: with distinct ids and texts that are not empty.
+        model: where the encoder's folder is.
+        ann: see ``write_index``.
+        precision: see ``write_index``; vectors of a replaced index that rounds more are not taken over.
+        overwrite: whether an existing index may be replaced.
+        progress: told how many distinct texts are encoded, and of how many.
+
+    Returns:
+        How many texts were encoded.
+
+    Raises:
+        DataError: names faulty candidates by position; before anything is encoded, where it can be seen then.
+        UsageError: the place is taken, or a library is missing; before anything is encoded.
+        ResourceError: the disk is full; an earlier index is intact.
+    """
+    place = Path(path)
+    check_library(read_kind(ann))
+    check_replaceable(place, ours=OURS, replace=overwrite)
+    check_candidates(candidates)
+    known = _known_vectors(place, encoder, precision) if place.exists() else None
+    left = Counter(candidate.text for candidate in candidates)  # how often each text is still to come
+    new = [text for text in left if known is None or text not in known]
+    write_index(
+        place,
+        candidates,
+        _vectors([candidate.text for candidate in candidates], encoder, known, left, len(new), progress),
+        fingerprint=encoder.fingerprint,
+        model=model,
+        ann=ann,
+        precision=precision,
+        overwrite=overwrite,
+    )
+    return len(new)
+
+
+def _vectors(
+    texts: Sequence[str],
+    encoder: Encoder,
+    known: KnownVectors | None,
+    left: Counter[str],
+    n_new: int,
+    progress: Progress | None,
+) -> Iterator[NDArray[np.float32]]:
+    """Vectors of texts in their order, in parts; only those of texts that come again are held."""
+    held: dict[str, NDArray[np.float32]] = {}
+    n_encoded = 0
+    for start in range(0, max(len(texts), 1), TEXTS_AT_A_TIME):
+        part = texts[start : start + TEXTS_AT_A_TIME]
+        new = [text for text in dict.fromkeys(part) if text not in held and (known is None or text not in known)]
+        held.update(zip(new, encoder.encode_candidates(new), strict=True))
+        vectors = np.empty((len(part), encoder.dimension), np.float32)
+        for row, text in enumerate(part):
+            vectors[row] = held[text] if text in held or known is None else known[text]
+            left[text] -= 1
+            if not left[text]:
+                held.pop(text, None)
+        n_encoded += len(new)
+        if progress and new:
+            progress(n_encoded, n_new)
+        yield vectors
+
+
+def add_to_index(
+    writer: Writer,
+    encoder: Encoder,
+    candidates: Sequence[Candidate],
+    *,
+    replace: bool = False,
+    progress: Progress | None = None,
+) -> int:
+    """Encode candidates and add them: all of them or, with an error, none. Returns the number of the change.
+
+    Args:
+        writer: of the index.
+        encoder: that made the index.
+        candidates: with distinct ids and texts that are not empty.
+        replace: whether candidates of the same ids are replaced; else they are an error.
+        progress: told how many distinct texts are encoded, and of how many.
+
+    Raises:
+        ArtifactError: the encoder is another one.
+        DataError: names faulty candidates by position.
+        ResourceError: the disk is full or failing; nothing was added.
+    """
+    check_fingerprint(writer.fingerprint, encoder.fingerprint, writer.path)
+    check_candidates(candidates)
+    vectors = {
+        text: vector
+        for part in _parts(list(dict.fromkeys(c.text for c in candidates)), progress)
+        for text, vector in zip(part, encoder.encode_candidates(part), strict=True)
+    }
+    return writer.add(candidates, [vectors[c.text] for c in candidates], replace=replace)
+
+
+def _parts(texts: Sequence[str], progress: Progress | None) -> Iterator[Sequence[str]]:
+    """Texts to be encoded together, and a report after each part."""
+    for start in range(0, len(texts), TEXTS_AT_A_TIME):
+        part = texts[start : start + TEXTS_AT_A_TIME]
+        yield part
+        if progress:
+            progress(start + len(part), len(texts))
+
+
+def _known_vectors(path: Path, encoder: Encoder, precision: Precision) -> KnownVectors | None:
+    """Those of an earlier index of the same encoder; a damaged one, or one that rounds more, is worth nothing."""
+    try:
+        with open_index(path, fingerprint=encoder.fingerprint) as index:
+            return KnownVectors(index) if index.precision in ("fp32", precision) else None
+    except ArtifactError:
+        return None

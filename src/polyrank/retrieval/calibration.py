@@ -1,0 +1,197 @@
+"""Settings of a pipeline that need data: ensemble and threshold, chosen on some examples and tried on others."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.errors import DataError, UsageError
+from polyrank.ranking.abstention import N_SCORES, Point, area, calibrate, confidence, coverage_curve
+from polyrank.ranking.ensembles import Ensemble, choose_ensemble
+from polyrank.records import Context, Example, Ranked
+from polyrank.retrieval.pipeline import PipelineConfig, fingerprints, make_retriever
+from polyrank.retrieval.two_stage import TwoStage
+from polyrank.scorers.protocols import Responds
+
+
+def choose_settings(
+    config: PipelineConfig,
+    examples: Sequence[Example],
+    *,
+    ensemble: Ensemble | Literal["auto"] | None = None,
+    precision: float | None = None,
+    no_answer: float = 0.0,
+    seed: int = 0,
+    device: str = "auto",
+) -> tuple[PipelineConfig, dict[str, Any]]:
+    """Settle ensemble and threshold on validation examples.
+
+    Args:
+        config: what to tune.
+        examples: contexts whose right answers are named by id (``relevant_ids``) or by text.
+        ensemble: a scale; "auto": the best of them on the examples.
+        precision: wanted share of right answers; None: no threshold.
+        no_answer: hide the right answers of this share of the examples, so that they have none. Examples whose right
+            answer the index does not hold have none anyway.
+        seed: of the choice of the hidden ones.
+        device: for networks.
+
+    Returns:
+        The settings, and what was seen: figures of each ensemble, and the precision/coverage curve.
+
+    Raises:
+        DataError: there are no examples, or no threshold is precise enough.
+    """
+    if not examples:
+        raise DataError("there are no validation examples; give a file with at least one")
+    retriever = make_retriever(config, device=device)
+    seen: dict[str, Any] = {"n_examples": len(examples)}
+    if isinstance(retriever, TwoStage) and ensemble is not None:
+        if ensemble == "auto":
+            ensemble, seen["ensembles"] = _best_ensemble(retriever, examples)
+        config, retriever.ensemble = replace(config, ensemble=ensemble), ensemble
+    if "ensembles" in seen or precision is not None:
+        seen["fingerprints"] = fingerprints(retriever)
+    if precision is not None:
+        hidden = _hidden(len(examples), no_answer, seed)
+        scores, right = outcomes(retriever, examples, hidden.tolist())
+        abstention, curve = calibrate(scores, right, precision=precision)
+        config = replace(config, measure=abstention.measure, threshold=abstention.threshold)
+        point = min((p for p in curve if p.threshold >= abstention.threshold), key=attrgetter("threshold"))
+        seen |= {"no_answer": float(hidden.mean()), "chosen": asdict(point), "curve": [asdict(p) for p in curve]}
+    return config, seen
+
+
+def try_threshold(
+    config: PipelineConfig,
+    examples: Sequence[Example],
+    *,
+    no_answer: float = 0.0,
+    seed: int = 0,
+    device: str = "auto",
+) -> tuple[dict[str, float], list[Point]]:
+    """How the threshold does on examples that it was not chosen on.
+
+    Args:
+        config: of a pipeline with a threshold.
+        examples, no_answer, seed: see ``choose_settings``.
+        device: for networks.
+
+    Returns:
+        ``n_examples``; ``no_answer``, the share whose answer was hidden; ``coverage``, ``precision`` and ``low`` as in
+        ``Point``; ``answered_without``, the share of the hidden ones that got an answer all the same; ``area`` under
+        the curve; and the curve.
+
+    Raises:
+        DataError: there are no examples.
+        UsageError: the pipeline has no threshold.
+    """
+    if not examples:
+        raise DataError("there are no examples; give a file with at least one")
+    if config.measure is None or config.threshold is None:
+        raise UsageError("this pipeline has no threshold; make one with polyrank pipeline create --valid --precision")
+    hidden = _hidden(len(examples), no_answer, seed)
+    scores, right = outcomes(make_retriever(config, device=device), examples, hidden.tolist())
+    confidences = np.array([confidence(row, config.measure) for row in scores])
+    curve = coverage_curve(confidences, right)
+    answered = confidences >= config.threshold
+    # the point of the curve that this threshold is, whether or not it is the confidence of an example
+    point = next((p for p in reversed(curve) if p.threshold >= config.threshold), Point(config.threshold, 0, 0, 0))
+    return {
+        "n_examples": len(examples),
+        "no_answer": float(hidden.mean()),
+        "coverage": point.coverage,
+        "precision": point.precision,
+        "low": point.low,
+        "answered_without": float(answered[hidden].mean()) if hidden.any() else 0.0,
+        "area": area(curve),
+    }, curve
+
+
+def outcomes(
+    retriever: Responds, examples: Sequence[Example], hidden: Sequence[bool]
+) -> tuple[list[list[float]], list[bool]]:
+    """Scores of the best replies to each example, best first, and whether the best one is right.
+
+    Args:
+        retriever: answers.
+        examples: with right answers by id or by text.
+        hidden: whether an example's right answers are taken out of the replies.
+    """
+    scores, right = [], []
+    for start in range(0, len(examples), 32):
+        part = examples[start : start + 32]
+        source = _without(retriever, part, hidden[start : start + 32])
+        for example, ranked in zip(part, source.respond([e.query for e in part], N_SCORES), strict=True):
+            scores.append([reply.score for reply in ranked])
+            right.append(bool(ranked) and is_right(example, ranked[0]))
+    return scores, right
+
+
+@dataclass(frozen=True, slots=True)
+class _Without:
+    """Answers to these examples as if right answers were not there.
+
+    Args:
+        retriever: of one stage.
+        examples: one for each context, in order.
+        hidden: whether an example's right answers are missing.
+    """
+
+    retriever: Responds
+    examples: Sequence[Example]
+    hidden: Sequence[bool]
+
+    def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
+        """The best ``k`` of what is left."""
+        gone = [e for e, hidden in zip(self.examples, self.hidden, strict=True) if hidden]
+        n = k + max((len(e.relevant_ids) + len(e.relevant) for e in gone), default=0)
+        while True:
+            found = self.retriever.respond(contexts, n)
+            left = [
+                [reply for reply in ranked if not (hidden and is_right(example, reply))][:k]
+                for example, hidden, ranked in zip(self.examples, self.hidden, found, strict=True)
+            ]
+            # a text may stand in an index many times, and all its copies are right
+            if all(len(kept) == k or len(ranked) < n for kept, ranked in zip(left, found, strict=True)):
+                return left
+            n *= 2
+
+
+def _without(retriever: Responds, examples: Sequence[Example], hidden: Sequence[bool]) -> Responds:
+    """Right answers go before the second stage: an ensemble's scales depend on all of the shortlist."""
+    if not isinstance(retriever, TwoStage):
+        return _Without(retriever, examples, hidden)
+    first = _Without(retriever.retriever, examples, hidden)
+    return TwoStage(first, retriever.reranker, n_retrieved=retriever.n_retrieved, ensemble=retriever.ensemble)
+
+
+def is_right(example: Example, reply: Ranked) -> bool:
+    """Whether a reply is a right answer, by its id or by its text."""
+    return reply.id in example.relevant_ids or reply.text in {example.candidates[i] for i in example.relevant}
+
+
+def _hidden(n: int, no_answer: float, seed: int) -> NDArray[np.bool_]:
+    """Which of the examples lose their right answers."""
+    return np.random.Generator(np.random.PCG64(seed)).random(n) < no_answer
+
+
+def _best_ensemble(both: TwoStage, examples: Sequence[Example]) -> tuple[Ensemble | None, dict[str, float]]:
+    """By the scores of each stage alone, whatever the ensemble is now."""
+    first, second, right = [], [], []
+    for start in range(0, len(examples), 32):
+        part = examples[start : start + 32]
+        for example, ranked in zip(part, both.respond([e.query for e in part], both.n_retrieved), strict=True):
+            if ranked:
+                first.append(np.array([reply.stages["retriever"] for reply in ranked], np.float32))
+                second.append(np.array([reply.stages["reranker"] for reply in ranked], np.float32))
+                right.append([i for i, reply in enumerate(ranked) if is_right(example, reply)])
+    return choose_ensemble(first, second, right)
+
+
+def curve_of(seen: dict[str, Any]) -> list[Point]:
+    """The precision/coverage curve that a pipeline's threshold was chosen on, from the strictest threshold."""
+    return [Point(**point) for point in seen.get("curve", [])]

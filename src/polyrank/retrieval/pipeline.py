@@ -1,0 +1,302 @@
+"""The pipeline folder: retriever, re-ranker, ensemble and threshold as one artifact, loaded by one path.
+
+It is one file, pipeline.json, that names an index and models (relative to the folder where that is possible) and holds
+the settings that were chosen on validation data. Models and index stay where they are.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from polyrank import __version__
+from polyrank.config.checked import from_dict, read_choice
+from polyrank.config.names import found_name, portable_name
+from polyrank.errors import ArtifactError, ConfigError, UsageError
+from polyrank.index import open_index
+from polyrank.ranking.abstention import N_SCORES, Abstention, confidence
+from polyrank.ranking.ensembles import Ensemble
+from polyrank.records import Candidate, Context, Example, Ranked
+from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
+from polyrank.retrieval.two_stage import SHORTLIST, TwoStage, TwoStageScorer
+from polyrank.scorers.exported import Backend
+from polyrank.scorers.lexical import BM25, TfIdf
+from polyrank.scorers.open import encoder_of_index, open_scorer
+from polyrank.scorers.protocols import Responds, Scorer
+from polyrank.search import Mode
+from polyrank.storage.durable import new_folder
+
+FORMAT = 1
+FILE = "pipeline.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineConfig:
+    """What a pipeline is made of.
+
+    Args:
+        index: folder of candidates.
+        retriever: "dense", the index's own encoder; or "bm25" or "tfidf" over the index's texts.
+        model: the encoder's folder where it is not the one that the index names.
+        mode: of the dense search, see ``polyrank.search.search``.
+        reranker: a model folder; None: one stage.
+        n_retrieved: how many the re-ranker sees.
+        ensemble: see ``polyrank.ranking.ensembles.combine``; None: the re-ranker's score alone decides.
+        measure, threshold: see ``polyrank.ranking.abstention``; None: always answer.
+    """
+
+    index: str
+    retriever: Literal["dense", "bm25", "tfidf"] = "dense"
+    model: str | None = None
+    mode: Literal["exact", "fast", "certified", "approximate"] = "fast"
+    reranker: str | None = None
+    n_retrieved: int = SHORTLIST
+    ensemble: Ensemble | None = None
+    measure: Literal["score", "margin", "softmax"] | None = None
+    threshold: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Replies to one context.
+
+    Args:
+        ranked: best first; given also when they are not good enough.
+        confidence: in the best one; None where no threshold was calibrated.
+        abstained: there is no good answer.
+        exact: whether these are proven to be the best of the index; None where the search does not say.
+        n_scored: how many candidates were scored in full; None where the search does not say.
+    """
+
+    ranked: tuple[Ranked, ...]
+    confidence: float | None
+    abstained: bool
+    exact: bool | None = None
+    n_scored: int | None = None
+
+
+class Pipeline:
+    """Replies with their confidence.
+
+    Args:
+        retriever: one stage or two.
+        abstention: when to give no answer; None: always answer.
+    """
+
+    def __init__(self, retriever: Responds, abstention: Abstention | None = None) -> None:
+        self.retriever, self.abstention = retriever, abstention
+
+    def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
+        """The best ``k`` replies to each context, best first, good enough or not."""
+        return self.retriever.respond(contexts, k)
+
+    def answer(self, contexts: Sequence[Context], k: int = 5) -> list[Answer]:
+        """The best ``k`` replies to each context, and whether the best of them is a good answer."""
+        n = k if self.abstention is None else max(k, N_SCORES)
+        if isinstance(self.retriever, Retriever):
+            return [
+                replace(self._judged(ranked, k), exact=found.exact, n_scored=found.n_scored)
+                for ranked, found in self.retriever.find(contexts, n)
+            ]
+        return [self._judged(ranked, k) for ranked in self.respond(contexts, n)]
+
+    def _judged(self, ranked: Sequence[Ranked], k: int) -> Answer:
+        if self.abstention is None:
+            return Answer(tuple(ranked[:k]), None, not ranked)
+        scores = [reply.score for reply in ranked]
+        return Answer(tuple(ranked[:k]), confidence(scores, self.abstention.measure), self.abstention.abstains(scores))
+
+
+def open_pipeline(
+    path: Path,
+    *,
+    model: Path | None = None,
+    mode: Mode | None = None,
+    device: str = "auto",
+    backend: Backend = "torch",
+) -> Pipeline:
+    """A pipeline folder, or an index folder as a pipeline of one stage.
+
+    Args:
+        path: the folder.
+        model: the encoder's folder, where it has moved.
+        mode: of the dense search; None: the pipeline's.
+        device: for networks.
+        backend: of every model, see ``open_scorer``.
+
+    Raises:
+        ArtifactError: it is neither, or something in it is damaged.
+        UsageError: a model is not where it should be.
+    """
+    if not (path / FILE).exists():
+        return Pipeline(_dense(path, model, mode or "fast", device, backend))
+    config, seen = read_pipeline(path)
+    if config.retriever != "dense" and (mode or model):
+        raise UsageError(f"{path} retrieves by {config.retriever}, which takes no model and no mode; leave them out")
+    if mode is not None:
+        config = replace(config, mode=mode)
+    if model is not None:
+        config = replace(config, model=str(model))
+    abstention = None
+    if config.measure is not None and config.threshold is not None:
+        abstention = Abstention(config.measure, config.threshold)
+    retriever = make_retriever(config, device=device, backend=backend)
+    for name, known in seen.get("fingerprints", {}).items():
+        if (now := fingerprints(retriever).get(name)) != known:
+            raise ArtifactError(
+                f"the settings of {path} were chosen with another {name} (fingerprint {known[:12]}, now"
+                f" {str(now)[:12]}); choose them again with polyrank pipeline create --overwrite"
+            )
+    return Pipeline(retriever, abstention)
+
+
+def fingerprints(retriever: Responds) -> dict[str, str]:
+    """Of the networks in a retriever: what its threshold and its ensemble depend on."""
+    found: dict[str, str] = {}
+    if isinstance(retriever, TwoStage):
+        found["re-ranker"] = getattr(retriever.reranker, "fingerprint", "")
+        retriever = retriever.retriever
+    if isinstance(retriever, Retriever):
+        found["retriever"] = retriever.encoder.fingerprint
+    return {name: value for name, value in found.items() if value}
+
+
+def catalogue(path: Path) -> list[Candidate]:
+    """All candidates of an index folder, or of the index that a pipeline names."""
+    index = Path(read_pipeline(path)[0].index) if (path / FILE).exists() else path
+    with open_index(index) as found:
+        return [candidate for _, candidate in found.iter_candidates()]
+
+
+def read_mode(name: str | None) -> Mode | None:
+    """A way to search by its name.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if name is None:
+        return None
+    found: Mode = read_choice(name, Mode, "way to search")
+    return found
+
+
+def make_retriever(config: PipelineConfig, *, device: str = "auto", backend: Backend = "torch") -> Responds:
+    """The stages that the settings name; its paths are absolute or relative to the working directory."""
+    retriever: Responds
+    if config.retriever == "dense":
+        model = None if config.model is None else Path(config.model)
+        retriever = _dense(Path(config.index), model, config.mode, device, backend)
+    else:
+        lexical = BM25() if config.retriever == "bm25" else TfIdf()
+        retriever = LexicalRetriever(lexical, open_index(Path(config.index)))
+    if config.reranker is None:
+        return retriever
+    reranker = open_scorer(config.reranker, device=device, backend=backend)
+    return TwoStage(retriever, reranker, n_retrieved=config.n_retrieved, ensemble=config.ensemble)
+
+
+def _dense(index: Path, model: Path | None, mode: Mode, device: str, backend: Backend) -> Retriever:
+    found = open_index(index)
+    return Retriever(encoder_of_index(found.model, model, device=device, backend=backend), found, mode=mode)
+
+
+def open_ranker(
+    name: str,
+    examples: Sequence[Example] = (),
+    pool: Sequence[Candidate] | None = None,
+    *,
+    n_retrieved: int = SHORTLIST,
+    ensemble: Ensemble | None = None,
+    device: str = "auto",
+    backend: Backend = "torch",
+) -> Scorer:
+    """A Scorer of one stage or two, to rank given lists or a pool.
+
+    Args:
+        name: what ``open_scorer`` takes; "FIRST>SECOND", two such names; or a pipeline folder, whose settings count
+            and whose index is not looked at.
+        examples, pool: see ``open_scorer``.
+        n_retrieved, ensemble: for "FIRST>SECOND".
+        device: for networks.
+        backend: of every model, see ``open_scorer``.
+    """
+    first, arrow, second = (part.strip() for part in name.partition(">"))
+    if not arrow:
+        if not (Path(name) / FILE).exists():
+            return open_scorer(name, examples, pool, device=device, backend=backend)
+        config, _ = read_pipeline(Path(name))
+        first, second = config.retriever, config.reranker or ""
+        n_retrieved, ensemble = config.n_retrieved, config.ensemble
+        if first == "dense":
+            first = config.model or open_index(Path(config.index)).model
+    retriever = open_scorer(first, examples, pool, device=device, backend=backend)
+    if not second:
+        return retriever
+    reranker = open_scorer(second, examples, pool, device=device, backend=backend)
+    return TwoStageScorer(retriever, reranker, n_retrieved=n_retrieved, ensemble=ensemble)
+
+
+def write_pipeline(
+    path: Path, config: PipelineConfig, seen: dict[str, Any] | None = None, *, replace: bool = False
+) -> None:
+    """Write a pipeline folder.
+
+    Args:
+        path: the folder to make.
+        config: its settings; paths as seen from the working directory.
+        seen: what the settings were chosen by.
+        replace: whether an earlier one may be replaced.
+    """
+    places = {
+        name: portable_name(value, path)
+        for name in ("index", "model", "reranker")
+        if (value := getattr(config, name)) is not None
+    }
+    document: dict[str, Any] = {
+        "format": FORMAT,
+        "written_by": __version__,
+        "pipeline": asdict(config) | places,
+        "seen": seen or {},
+    }
+    document["checksum"] = _checksum(document)
+    with new_folder(path, replace=replace) as folder:
+        (folder / FILE).write_text(json.dumps(document, indent=2, sort_keys=True, allow_nan=False), "utf-8")
+
+
+def read_pipeline(path: Path) -> tuple[PipelineConfig, dict[str, Any]]:
+    """A pipeline's settings, its paths made absolute, and what they were chosen by.
+
+    Raises:
+        ArtifactError: it is missing, damaged, or newer than this program.
+    """
+    place = path / FILE
+    try:
+        document = json.loads(place.read_bytes())
+        version, values = document["format"], document["pipeline"]
+    except FileNotFoundError as error:
+        raise ArtifactError(
+            f"{path} is no pipeline: it has no {FILE}; make one with polyrank pipeline create"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{place} is damaged ({error}); make the pipeline again") from error
+    if isinstance(version, int) and version > FORMAT:
+        raise ArtifactError(
+            f"{place}: written by polyrank {document.get('written_by')} in format {version}, this reads up to {FORMAT};"
+            " upgrade polyrank"
+        )
+    if document.get("checksum") != _checksum(document):
+        raise ArtifactError(f"{place} is damaged: its checksum does not match; make the pipeline again")
+    for name in ("index", "model", "reranker"):
+        if values.get(name) is not None:
+            values[name] = found_name(values[name], path)
+    try:
+        return from_dict(PipelineConfig, values), document["seen"]
+    except ConfigError as error:
+        raise ArtifactError(f"{place}: {error}") from error
+
+
+def _checksum(document: dict[str, Any]) -> str:
+    rest = {key: value for key, value in document.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

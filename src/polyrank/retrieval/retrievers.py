@@ -1,0 +1,116 @@
+"""Retrievers: a context in, ranked replies out. Dense search over an index, or lexical search over candidates."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.errors import ArtifactError, UsageError
+from polyrank.index import Index
+from polyrank.index.reader import check_fingerprint
+from polyrank.records import Candidate, Context, Ranked
+from polyrank.scorers.lexical import BM25, TfIdf
+from polyrank.scorers.protocols import Encoder
+from polyrank.search import Found, Mode, search
+
+
+class Retriever:
+    """Dense search: every live candidate of the index, as of each call.
+
+    Args:
+        encoder: of contexts.
+        index: candidates encoded by the same encoder.
+        mode: "fast", "exact" and "certified" find the same replies; "approximate" nearly, by the index's own
+            inner-product index. See ``polyrank.search.search``.
+
+    Raises:
+        ArtifactError: the index was made by another encoder.
+    """
+
+    def __init__(self, encoder: Encoder, index: Index, *, mode: Mode = "fast") -> None:
+        check_fingerprint(index.fingerprint, encoder.fingerprint, index.path)
+        self.encoder, self.index, self.mode = encoder, index, mode
+
+    def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
+        """The best ``k`` replies to each context, best first; ties by row. Fewer when the index holds fewer.
+
+        Raises:
+            UsageError: ``k`` is less than one.
+            ArtifactError: the index is damaged, or the encoder's scores are not finite.
+        """
+        return [ranked for ranked, _ in self.find(contexts, k)]
+
+    def find(self, contexts: Sequence[Context], k: int = 5) -> list[tuple[list[Ranked], Found]]:
+        """As ``respond``, with what the search says of each: whether it is exact, and how many were scored in full."""
+        _check_k(k)
+        self.index.refresh()
+        if not contexts:
+            return []
+        vectors, mask = self.encoder.encode_contexts(contexts)
+        while True:
+            opening = self.index.opening
+            blocks, indexes = self.index.view()
+            found = search(vectors, mask, blocks, k, mode=self.mode, indexes=indexes)
+            try:
+                return [(self._ranked(one, opening), one) for one in found]
+            except ArtifactError:
+                # a reply was removed, or the index replaced, between the search and the reading of its text; it may be
+                # another thread that took it in
+                if not self.index.refresh() and self.index.blocks() is blocks:
+                    raise
+
+    def _ranked(self, found: Found, opening: int) -> list[Ranked]:
+        candidates = self.index.candidates(found.rows.tolist(), opening=opening)
+        scored = zip(candidates, found.scores, strict=True)
+        return [Ranked(c.id, c.text, float(score), c.metadata) for c, score in scored]
+
+
+class LexicalRetriever:
+    """BM25 or TF-IDF over candidates, with the surface of a Retriever.
+
+    Args:
+        scorer: fitted, or it takes word statistics from the candidates.
+        candidates: to choose from; an index: its live ones, as of each call.
+    """
+
+    def __init__(self, scorer: BM25 | TfIdf, candidates: Sequence[Candidate] | Index) -> None:
+        self.scorer = scorer
+        self.index = candidates if isinstance(candidates, Index) else None
+        # replaced as a whole, since threads may share this
+        self._taken = (0, 0), *_with_texts(() if isinstance(candidates, Index) else candidates)
+
+    def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
+        """The best ``k`` replies to each context, best first; ties by row. Fewer when there are fewer candidates.
+
+        Raises:
+            UsageError: ``k`` is less than one.
+            ArtifactError: the index is damaged.
+        """
+        _check_k(k)
+        if self.index is not None:
+            self.index.refresh()
+            now = self.index.opening, self.index.change  # a new index begins its count of changes anew
+            if now != self._taken[0]:
+                self._taken = now, *_with_texts([candidate for _, candidate in self.index.iter_candidates()])
+        _, candidates, texts = self._taken
+        return [_ranked(candidates, row, k) for row in self.scorer.score_pool(contexts, texts)]
+
+
+def _with_texts(candidates: Sequence[Candidate]) -> tuple[tuple[Candidate, ...], list[str]]:
+    return tuple(candidates), [candidate.text for candidate in candidates]
+
+
+def _check_k(k: int) -> None:
+    if k < 1:
+        raise UsageError(f"k is {k}; ask for one reply at least")
+
+
+def _ranked(candidates: Sequence[Candidate], values: NDArray[np.float32], k: int) -> list[Ranked]:
+    """The best ``k`` by score, then by row; ``values``: ``[N]``."""
+    rows = np.arange(len(values))
+    if k < len(values):  # sort only what is as good as the k-th best
+        rows = np.flatnonzero(values >= np.partition(values, -k)[-k])
+    best = rows[np.argsort(-values[rows], kind="stable")][:k]
+    return [
+        Ranked(candidates[i].id, candidates[i].text, float(values[i]), candidates[i].metadata) for i in best.tolist()
+    ]

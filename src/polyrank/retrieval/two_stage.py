@@ -1,0 +1,126 @@
+"""Two stages: a fast retriever draws a shortlist from many candidates, an accurate re-ranker orders it.
+
+Over an index: ``TwoStage``, a retriever itself. Over given lists or a pool: ``TwoStageScorer``, for evaluation.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.errors import UsageError
+from polyrank.ranking.ensembles import Ensemble, combine
+from polyrank.records import Context, Ranked
+from polyrank.scorers.protocols import Responds, Scorer
+
+Floats = NDArray[np.float32]
+
+
+SHORTLIST = 100
+
+
+class TwoStage:
+    """Retrieve, then re-rank.
+
+    Args:
+        retriever: gives the shortlist.
+        reranker: scores it; a Cross-encoder, or any Scorer.
+        n_retrieved: length of the shortlist.
+        ensemble: add the two stages' scores on this scale; None: the re-ranker's score alone decides.
+
+    Source: Tao et al., Efficient and Effective Retrieval-based Dialogue via Mutual Learning.
+    """
+
+    def __init__(
+        self, retriever: Responds, reranker: Scorer, *, n_retrieved: int = SHORTLIST, ensemble: Ensemble | None = None
+    ) -> None:
+        self.retriever, self.reranker = retriever, reranker
+        self.n_retrieved, self.ensemble = _at_least_one(n_retrieved), ensemble
+
+    def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
+        """The best ``k`` of the shortlist, best first, with the scores of both stages; ties by the retriever's order.
+
+        At most ``n_retrieved`` replies are given, since no others are seen by the re-ranker.
+        """
+        shortlists = self.retriever.respond(contexts, self.n_retrieved)
+        scored = self.reranker.score(contexts, [[reply.text for reply in shortlist] for shortlist in shortlists])
+        results = []
+        for shortlist, second in zip(shortlists, scored, strict=True):
+            first = np.array([reply.score for reply in shortlist], np.float32)
+            total = _total(first, second, self.ensemble)
+            order = np.argsort(-total, kind="stable")[:k].tolist()
+            results.append(
+                [
+                    replace(
+                        shortlist[i],
+                        score=float(total[i]),
+                        stages={"retriever": float(first[i]), "reranker": float(second[i])},
+                    )
+                    for i in order
+                ]
+            )
+        return results
+
+
+class TwoStageScorer:
+    """The same as a Scorer: what the retriever leaves out comes after all that it lets through, in its own order.
+
+    Args:
+        retriever: scores everything.
+        reranker: scores the shortlist.
+        n_retrieved: length of the shortlist.
+        ensemble: see TwoStage.
+    """
+
+    def __init__(
+        self, retriever: Scorer, reranker: Scorer, *, n_retrieved: int = SHORTLIST, ensemble: Ensemble | None = None
+    ) -> None:
+        self.retriever, self.reranker = retriever, reranker
+        self.n_retrieved, self.ensemble = _at_least_one(n_retrieved), ensemble
+
+    def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+        """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
+        return self._rerank(contexts, self.retriever.score(contexts, candidates), candidates)
+
+    def score_pool(self, contexts: Sequence[Context], pool: Sequence[str]) -> Floats:
+        """One shared pool for every context: ``[B, N]``."""
+        first = self.retriever.score_pool(contexts, pool)
+        return np.stack(self._rerank(contexts, list(first), [pool] * len(contexts)))
+
+    def _rerank(
+        self, contexts: Sequence[Context], first: Sequence[Floats], candidates: Sequence[Sequence[str]]
+    ) -> list[Floats]:
+        # equal texts share a place in the shortlist: they tie, and a copy must not push another reply out
+        shortlists = [
+            _shortlist(values, texts, self.n_retrieved) for values, texts in zip(first, candidates, strict=True)
+        ]
+        texts = [[pool[i] for i in chosen] for pool, chosen in zip(candidates, shortlists, strict=True)]
+        results = []
+        for values, pool, chosen, second in zip(
+            first, candidates, shortlists, self.reranker.score(contexts, texts), strict=True
+        ):
+            total = dict(zip([pool[i] for i in chosen], _total(values[chosen], second, self.ensemble), strict=True))
+            floor = min(total.values(), default=np.float32(0)) - 1 - values.max(initial=-np.inf)
+            rest = (values + floor).astype(np.float32)  # all below the worst of the shortlist
+            results.append(np.array([total.get(text, low) for text, low in zip(pool, rest, strict=True)], np.float32))
+        return results
+
+
+def _shortlist(values: Floats, texts: Sequence[str], n: int) -> list[int]:
+    """Places of the best n distinct texts; ties by text, so that the order in which candidates come changes nothing."""
+    places = {text: place for place, text in enumerate(texts)}
+    rows = np.fromiter(places.values(), np.intp, len(places))
+    if n < len(rows):  # sort only what is as good as the n-th best
+        rows = rows[values[rows] >= np.partition(values[rows], -n)[-n]]
+    return sorted(rows.tolist(), key=lambda i: (-values[i], texts[i]))[:n]
+
+
+def _total(first: Floats, second: Floats, ensemble: Ensemble | None) -> Floats:
+    return second if ensemble is None or not len(second) else combine(first, second, ensemble)
+
+
+def _at_least_one(n_retrieved: int) -> int:
+    if n_retrieved < 1:
+        raise UsageError(f"n_retrieved is {n_retrieved}; the re-ranker needs one candidate at least")
+    return n_retrieved

@@ -1,0 +1,1 @@
+"""A model bound to text, device and precision, ready to rank; lexical scorers; exports."""

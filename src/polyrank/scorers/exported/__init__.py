@@ -1,0 +1,18 @@
+"""Models that run outside torch: exports to ONNX and OpenVINO, and a folder that sentence-transformers loads."""
+
+from polyrank.scorers.exported.export import check_export, export_model
+from polyrank.scorers.exported.fidelity import MIN_COSINE
+from polyrank.scorers.exported.folder import export_folder, load_exported
+from polyrank.scorers.exported.sentence_transformers import export_to_sentence_transformers
+from polyrank.scorers.exported.sessions import Backend, read_backend
+
+__all__ = [
+    "MIN_COSINE",
+    "Backend",
+    "check_export",
+    "export_folder",
+    "export_model",
+    "export_to_sentence_transformers",
+    "load_exported",
+    "read_backend",
+]

@@ -1,0 +1,73 @@
+"""Make an export of a model folder, check it against fp32, and keep it only if it is faithful."""
+
+import copy
+from pathlib import Path
+
+from polyrank.errors import ArtifactError
+from polyrank.models import BiEncoder, PolyEncoder
+from polyrank.models.artifacts import Artifact, load_model
+from polyrank.models.first_output import read_first_outputs_only
+from polyrank.scorers.exported.fidelity import MIN_COSINE, sample_texts, worst_cosine
+from polyrank.scorers.exported.folder import FILE, export_folder, open_export, read_manifest, write_manifest
+from polyrank.scorers.exported.graphs import write_graphs
+from polyrank.scorers.exported.sessions import Backend, check_installed
+from polyrank.scorers.load import make_scorer
+from polyrank.storage.durable import check_replaceable, new_folder
+
+
+def export_model(path: Path, backend: Backend, *, replace: bool = False) -> float:
+    """Write a model's export into the model folder, as ``backends/NAME``.
+
+    What was written is read again, run on the shipped sample's texts in the precision that this machine will use, and
+    compared with the network in fp32. An unfaithful export is not kept.
+
+    Args:
+        path: the model folder.
+        backend: "onnx" or "openvino".
+        replace: an earlier export.
+
+    Returns:
+        The worst cosine to fp32, see ``polyrank.scorers.exported.fidelity.worst_cosine``.
+
+    Raises:
+        UsageError: there is an export already and ``replace`` is false, or it is a ConveRT.
+        MissingExtraError: a library is not installed.
+        ArtifactError: the model is damaged, or the worst cosine is below 0.999.
+    """
+    check_installed(backend)
+    folder = export_folder(path, backend)
+    check_replaceable(folder, ours=(FILE,), replace=replace)
+    found = load_model(path)
+    with new_folder(folder, replace=replace) as temporary:
+        model = copy.deepcopy(found.model)  # the reference below is the network as it is
+        read_first_outputs_only(model)
+        graphs = write_graphs(model, temporary, backend)
+        dimension = found.model.dimension if isinstance(found.model, BiEncoder | PolyEncoder) else 0
+        write_manifest(temporary, backend=backend, fingerprint=found.fingerprint, dimension=dimension, graphs=graphs)
+        return _check(path, temporary, backend, found)
+
+
+def check_export(path: Path, backend: Backend) -> float:
+    """Compare a model's export with the network in fp32, on this machine.
+
+    Returns:
+        The worst cosine.
+
+    Raises:
+        UsageError: there is no such export.
+        ArtifactError: model or export are damaged, the export is stale, or the worst cosine is below 0.999.
+    """
+    return _check(path, export_folder(path, backend), backend, load_model(path))
+
+
+def _check(path: Path, folder: Path, backend: Backend, found: Artifact) -> float:
+    document = read_manifest(folder, model=path, backend=backend, fingerprint=found.fingerprint)
+    reference = make_scorer(found.model, found.texts, device="cpu", precision="fp32")
+    worst = worst_cosine(reference, open_export(folder, document, found), *sample_texts())
+    if worst < MIN_COSINE:
+        other = "onnx" if backend == "openvino" else "openvino"
+        raise ArtifactError(
+            f"the {backend} export of {path} is not faithful: its worst cosine to fp32 is {worst:.4f}, the limit"
+            f" is {MIN_COSINE}; export to {other}, set POLYRANK_PRECISION=fp32 against bf16, or use the torch backend"
+        )
+    return worst

@@ -1,0 +1,133 @@
+"""A Bi-encoder as a folder that sentence-transformers loads. Written by hand: that library need not be installed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from tokenizers.processors import TemplateProcessing
+
+from polyrank.config.models import BiConfig, PolyConfig
+from polyrank.errors import UsageError
+from polyrank.models import BiEncoder
+from polyrank.models.artifacts import load_model
+from polyrank.storage.durable import check_replaceable, new_folder
+from polyrank.text import Texts
+
+OURS = ("modules.json",)  # tells such a folder from others
+POOLING = {"first": "cls_token", "mean": "mean_tokens", "sqrt_n": "mean_sqrt_len_tokens"}
+
+
+def export_to_sentence_transformers(path: Path, output: Path, *, replace: bool = False) -> None:
+    """Write a Bi-encoder so that ``SentenceTransformer(output).encode`` gives its vectors; their dot product scores.
+
+    Turns of a context are to be joined by the model's turn separator. Texts are cut at the context's budget from their
+    end; here a longer context loses its start, and a candidate is cut at its own budget.
+
+    Args:
+        path: the model folder.
+        output: the folder to make.
+        replace: an earlier one.
+
+    Raises:
+        UsageError: the model has no such form, or ``output`` exists and ``replace`` is false.
+        ArtifactError: the model is damaged.
+    """
+    check_replaceable(output, ours=OURS, replace=replace)
+    found = load_model(path)
+    model, config, texts = found.model, found.config, found.texts
+    if not isinstance(model, BiEncoder) or not isinstance(config, BiConfig) or isinstance(config, PolyConfig):
+        kind = type(model).__name__
+        raise UsageError(
+            f"{path} is a {kind}, and sentence-transformers has one vector per text and one network for all; export a"
+            " Bi-encoder with model.shared_towers = true, or export to onnx"
+        )
+    if model.context_tower is not model.candidate_tower:
+        raise UsageError(
+            f"{path} has two towers, and sentence-transformers has one network for all texts; train with"
+            " model.shared_towers = true, or export to onnx"
+        )
+    if config.reduction not in POOLING:
+        raise UsageError(
+            f"{path} reduces by {config.reduction!r}, and sentence-transformers by {', '.join(POOLING)}; train with"
+            " one of these, or export to onnx"
+        )
+    assert isinstance(texts, Texts), "only a ConveRT has texts of another kind"
+    with new_folder(output, replace=replace) as folder:
+        _write_network(model, folder)
+        _write_tokenizer(texts, folder)
+        last = _write_last_layer(model, folder)
+        pooling = {
+            f"pooling_mode_{name}": name == POOLING[config.reduction] for name in ("max_tokens", *POOLING.values())
+        }
+        _write_json(
+            folder / "1_Pooling" / "config.json", {"word_embedding_dimension": model.backbone.dimension, **pooling}
+        )
+        modules = [("", "Transformer"), ("1_Pooling", "Pooling"), *([("2_Dense", "Dense")] if last else [])]
+        _write_json(
+            folder / "modules.json",
+            [
+                {"idx": i, "name": str(i), "path": place, "type": f"sentence_transformers.models.{kind}"}
+                for i, (place, kind) in enumerate(modules)
+            ],
+        )
+        _write_json(folder / "sentence_bert_config.json", {"max_seq_length": _length(texts), "do_lower_case": False})
+        _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "dot", "prompts": {}})
+
+
+def _length(texts: Texts) -> int:
+    return max(texts.policy.max_context_tokens, texts.policy.max_candidate_tokens)
+
+
+def _write_network(model: BiEncoder, folder: Path) -> None:
+    network: Any = model.backbone.network
+    state = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
+    safetensors.torch.save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    document = {**network.config.to_dict(), "architectures": [type(network).__name__], "dtype": "float32"}
+    document.pop("_name_or_path", None)
+    _write_json(folder / "config.json", json.loads(json.dumps(document, default=str)))
+
+
+def _write_tokenizer(texts: Texts, folder: Path) -> None:
+    names, ids = texts.subwords.names, texts.subwords
+    document = json.loads(texts.subwords.tokenizer.to_str())
+    start, end = (names["start"], ids.start_id), (names["end"], ids.end_id)
+    template = TemplateProcessing(single=f"{start[0]}:0 $A:0 {end[0]}:0", special_tokens=[start, end])
+    document["post_processor"] = json.loads(template.__getstate__())
+    _write_json(folder / "tokenizer.json", document)
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": _length(texts),
+        "padding_side": "right",
+        "truncation_side": "right",
+        "cls_token": names["start"],
+        "sep_token": names["end"],
+        "pad_token": names["padding"],
+    }
+    _write_json(folder / "tokenizer_config.json", settings)
+
+
+def _write_last_layer(model: BiEncoder, folder: Path) -> bool:
+    """The output scale and the projection as one linear map; whether there is anything to map."""
+    tower = model.candidate_tower
+    weight = getattr(tower.projection, "weight", None)
+    if weight is None:
+        if float(tower.scale) == 1.0:
+            return False
+        weight = torch.eye(tower.dimension)
+    weight = (weight.detach() * tower.scale).contiguous()
+    settings = {
+        "in_features": weight.shape[1],
+        "out_features": weight.shape[0],
+        "bias": False,
+        "activation_function": "torch.nn.modules.linear.Identity",
+    }
+    _write_json(folder / "2_Dense" / "config.json", settings)
+    safetensors.torch.save_file({"linear.weight": weight}, folder / "2_Dense" / "model.safetensors")
+    return True
+
+
+def _write_json(path: Path, document: Any) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False), "utf-8")

@@ -1,0 +1,111 @@
+"""Runtimes for exported graphs: ONNX Runtime and OpenVINO on the CPU. The only importer of either.
+
+A session takes named int64 arrays and returns arrays that are the caller's own. Sessions may be called from several
+threads at once.
+"""
+
+import importlib.util
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from polyrank.config.checked import read_choice
+from polyrank.errors import ArtifactError, MissingExtraError
+from polyrank.models.exported import Run
+
+Backend = Literal["torch", "onnx", "openvino"]
+RUNTIME = {"onnx": "onnxruntime", "openvino": "openvino"}
+SUFFIX = {"onnx": ".onnx", "openvino": ".xml"}
+
+
+def read_backend(name: str) -> Backend:
+    """A backend by its name.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    found: Backend = read_choice(name, Backend, "backend")
+    return found
+
+
+def check_installed(backend: Backend) -> None:
+    """Look for what making and running an export takes, before any work is done.
+
+    Args:
+        backend: "onnx" or "openvino".
+
+    Raises:
+        MissingExtraError: a library is not installed.
+    """
+    for library in ("onnx", RUNTIME[backend]):  # every export is written as ONNX first
+        if importlib.util.find_spec(library) is None:
+            raise MissingExtraError(library, backend)
+
+
+def open_session(path: Path, backend: Backend, dtype: torch.dtype) -> Run:
+    """A graph on disk as a function, on as many threads as torch uses.
+
+    Args:
+        path: of the graph.
+        backend: "onnx" or "openvino".
+        dtype: of the large products. ONNX Runtime has only fp32 on CPUs; OpenVINO also bf16.
+
+    Raises:
+        MissingExtraError: the runtime is not installed.
+        ArtifactError: the runtime cannot read the graph.
+    """
+    make: Callable[[Path, torch.dtype], Run] = _onnx if backend == "onnx" else _openvino
+    try:
+        return make(path, dtype)
+    except (MissingExtraError, MemoryError):
+        raise
+    except Exception as error:  # each runtime has its own tree of errors, all meaning: unreadable here
+        reason = str(error).strip().split("\n")[0]
+        raise ArtifactError(
+            f"{backend} cannot read {path} ({reason}); make the export again on this machine"
+        ) from error
+
+
+def _onnx(path: Path, _: torch.dtype) -> Run:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingExtraError("onnxruntime", "onnx") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3  # errors; its warnings are about optimisations that it did
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a waiting thread leaves its core alone
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    def run(arrays: Mapping[str, NDArray[np.int64]]) -> list[NDArray[np.generic]]:
+        return list(session.run(None, dict(arrays)))
+
+    return run
+
+
+def _openvino(path: Path, dtype: torch.dtype) -> Run:
+    try:
+        import openvino
+    except ImportError as error:
+        raise MissingExtraError("openvino", "openvino") from error
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        # said in both cases: left alone it would choose bf16 by itself where the processor has it
+        "INFERENCE_PRECISION_HINT": "bf16" if dtype == torch.bfloat16 else "f32",
+    }
+    compiled = openvino.Core().compile_model(str(path), "CPU", settings)
+    own = threading.local()  # a request holds the arrays of one call
+
+    def run(arrays: Mapping[str, NDArray[np.int64]]) -> list[NDArray[np.generic]]:
+        if not hasattr(own, "request"):
+            own.request = compiled.create_infer_request()
+        found: Any = own.request.infer(dict(arrays))
+        return [np.array(found[output]) for output in compiled.outputs]
+
+    return run

@@ -1,0 +1,153 @@
+"""A frozen encoder whose response vectors pass through a learnt linear map: an Encoder like the others, and its folder.
+
+Shapes: B contexts, K candidates of each, N rows of a pool, M vectors per context, D dimensions.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from polyrank.config.names import found_name, is_there, portable_name
+from polyrank.errors import ArtifactError, UsageError
+from polyrank.models.scoring import scores
+from polyrank.records import Context
+from polyrank.scorers.protocols import Encoder
+from polyrank.storage.durable import check_replaceable
+from polyrank.storage.tensors import read_tensors, write_tensors
+
+KIND = "map"
+CANDIDATES_AT_A_TIME = 8192
+
+Floats = NDArray[np.float32]
+
+
+class MapEncoder:
+    """``score = h_c . W h_r``: contexts as the frozen encoder gives them, candidates mapped by ``W = s (I + A)``.
+
+    Args:
+        encoder: frozen.
+        matrix: W, ``[D, D]``.
+
+    Source: Henderson et al., ConveRT (2020), section 3.1, "Baselines"; Henderson et al., A Repository of Conversational
+    Datasets (2019), section 4.2.
+    """
+
+    def __init__(self, encoder: Encoder, matrix: Floats) -> None:
+        if matrix.shape != (encoder.dimension, encoder.dimension):
+            raise ArtifactError(
+                f"a map of shape {list(matrix.shape)} does not fit vectors of dimension {encoder.dimension};"
+                " fit it on this encoder"
+            )
+        self.encoder, self.matrix = encoder, np.ascontiguousarray(matrix, np.float32)
+        self.dimension = encoder.dimension
+        digest = hashlib.sha256(f"{KIND} {encoder.fingerprint}".encode())
+        self.fingerprint = "" if not encoder.fingerprint else _extended(digest, self.matrix)
+
+    def encode_contexts(self, contexts: Sequence[Context]) -> tuple[Floats, NDArray[np.bool_]]:
+        """Context vectors ``[B, M, D]`` and a mask ``[B, M]``, of the frozen encoder."""
+        return self.encoder.encode_contexts(contexts)
+
+    def encode_candidates(self, candidates: Sequence[str]) -> Floats:
+        """Mapped candidate vectors ``[N, D]``."""
+        return mapped(self.encoder.encode_candidates(candidates), self.matrix)
+
+    def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+        """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
+        vectors, mask = self.encode_contexts(contexts)
+        encoded = self.encode_candidates([text for texts in candidates for text in texts])
+        ends = np.cumsum([len(texts) for texts in candidates])
+        return [
+            scored(vectors[row], mask[row], encoded[end - len(texts) : end])
+            for row, (end, texts) in enumerate(zip(ends.tolist(), candidates, strict=True))
+        ]
+
+    def score_pool(self, contexts: Sequence[Context], pool: Sequence[str]) -> Floats:
+        """One shared pool for every context: ``[B, N]``."""
+        vectors, mask = self.encode_contexts(contexts)
+        encoded = self.encode_candidates(pool)
+        result = np.empty((len(vectors), len(encoded)), np.float32)
+        for start in range(0, len(encoded), CANDIDATES_AT_A_TIME):
+            part = slice(start, start + CANDIDATES_AT_A_TIME)
+            for row in range(len(vectors)):
+                result[row, part] = scored(vectors[row], mask[row], encoded[part])
+        return result
+
+
+def mapped(vectors: Floats, matrix: Floats) -> Floats:
+    """``W h_r`` for each row ``[N, D]``.
+
+    >>> mapped(np.array([[1.0, 2.0]], np.float32), np.array([[0.0, 1.0], [3.0, 0.0]], np.float32))
+    array([[2., 3.]], dtype=float32)
+    """
+    result: Floats = vectors @ matrix.T
+    return result
+
+
+def scored(context: Floats, mask: NDArray[np.bool_], candidates: Floats) -> Floats:
+    """Scores ``[K]`` of one context ``[M, D]`` with its mask ``[M]`` and candidates ``[K, D]``."""
+    values = scores(torch.from_numpy(context)[None], torch.from_numpy(candidates)[None], torch.from_numpy(mask)[None])
+    found: Floats = values[0].numpy()
+    return found
+
+
+def _extended(digest: Any, matrix: Floats) -> str:
+    digest.update(matrix.tobytes())
+    return str(digest.hexdigest())
+
+
+def check_map_place(path: Path, *, replace: bool) -> None:
+    """Refuse a place that a map's folder must not take, before the work is done."""
+    check_replaceable(path, ours=(f"{KIND}.json",), replace=replace)
+
+
+def save_map(
+    path: Path, encoder: MapEncoder, *, name: str, metadata: dict[str, Any] | None = None, replace: bool = False
+) -> None:
+    """Write map.json and map.safetensors: the matrix, and which frozen encoder it belongs to.
+
+    Args:
+        path: the folder to make.
+        encoder: with its map.
+        name: of the frozen encoder, by which it is opened again.
+        metadata: what fitting wrote about itself.
+        replace: whether an earlier map may be replaced.
+
+    Raises:
+        UsageError: the place is taken.
+        ResourceError: the disk is full.
+    """
+    document = {
+        "encoder": portable_name(name, path),
+        "encoder_fingerprint": encoder.encoder.fingerprint,
+        "metadata": metadata or {},
+    }
+    write_tensors(path, KIND, document, {"matrix": torch.from_numpy(encoder.matrix)}, replace=replace)
+
+
+def load_map(path: Path, open_encoder: Callable[[str], Encoder]) -> MapEncoder:
+    """A map's folder with its frozen encoder.
+
+    Args:
+        path: the folder.
+        open_encoder: from a name to an Encoder.
+
+    Raises:
+        ArtifactError: the folder is damaged, or the encoder has changed since.
+        UsageError: the encoder is not where it should be.
+    """
+    document, tensors = read_tensors(path, KIND)
+    name = found_name(document["encoder"], path)
+    if not is_there(name):
+        raise UsageError(f"{path} needs the encoder {name}, which is not there; put it back or fit the map again")
+    encoder = open_encoder(name)
+    if encoder.fingerprint != document["encoder_fingerprint"]:
+        raise ArtifactError(
+            f"{path} was fitted on encoder {document['encoder_fingerprint'][:12]}, {name} is"
+            f" {encoder.fingerprint[:12]}; fit it again"
+        )
+    return MapEncoder(encoder, tensors["matrix"].numpy())
