@@ -5,7 +5,6 @@ shortcuts are as good as context vectors are alike. Candidates are cached, as th
 the same in the papers' form: all of it in fp32, with attention weights and attended vectors.
 """
 
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -87,7 +86,7 @@ def bench_responding(
     with TemporaryDirectory() as folder:
         untrained = backbone == "base"
         if untrained:
-            backbone = _random_base(Path(folder))
+            backbone = save_random_base(Path(folder))
         for kind in kinds:
             progress(f"making a {kind}")
             config = replace(KINDS[kind], backbone=backbone)
@@ -147,17 +146,6 @@ def bench_responding(
 
 Run = Callable[[], tuple[float, float]]
 """Seconds that the context's encoding took, and the best score."""
-
-
-def _random_base(folder: Path) -> str:
-    """A network of BERT-base's size with the embedded one's words."""
-    from transformers import BertConfig, BertModel
-
-    for file in find_backbone("embedded").folder.glob("*token*"):
-        shutil.copy(file, folder)
-    shutil.copy(find_backbone("embedded").folder / "vocab.txt", folder)
-    BertModel(BertConfig()).save_pretrained(folder)
-    return str(folder)
 
 
 def _search_run(scorer: EncoderScorer, context: Context, pool: Pool) -> Run:

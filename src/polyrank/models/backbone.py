@@ -6,6 +6,7 @@ Tokens ``[B, T]`` in, outputs ``[B, T, D]`` out. Weights are read from safetenso
 import importlib.util
 import json
 import os
+import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,3 +189,18 @@ def empty_backbone(config: dict[str, Any]) -> Backbone:
 
     values = dict(config)
     return Backbone(AutoModel.from_config(AutoConfig.for_model(values.pop("model_type"), **values)).float())
+
+
+def save_random_base(folder: Path) -> str:
+    """Save a network of BERT-base's size with random weights and the embedded backbone's words, to measure speed with.
+
+    Returns:
+        The name by which a model's settings can ask for it.
+    """
+    from transformers import BertConfig, BertModel
+
+    embedded = find_backbone("embedded").folder
+    for file in {*embedded.glob("*token*"), embedded / "vocab.txt"}:
+        shutil.copy(file, folder)
+    BertModel(BertConfig()).save_pretrained(folder)
+    return str(folder)
