@@ -22,7 +22,7 @@ from polyrank.bench.scoring import Papers, Pool
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.errors import UsageError
 from polyrank.models import CrossEncoder, new_model
-from polyrank.models.backbone import find_backbone
+from polyrank.models.backbone import save_random_base
 from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
