@@ -8,23 +8,22 @@ import torch
 from polyrank.config.recipe import TrainConfig
 from polyrank.devices import choose_dtype
 from polyrank.errors import ConfigError, DataError
-from polyrank.models import Convert, CrossEncoder
+from polyrank.models import Convert, EncoderNetwork
 from polyrank.negatives.hard import HardNegatives
 from polyrank.negatives.random import Negatives, RandomNegatives, given_negatives
 from polyrank.negatives.remined import MinedNegatives
 from polyrank.records import Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import load_scorer
-from polyrank.text import ConvertTexts, Texts
 from polyrank.training.convert_step import ConvertStep
 from polyrank.training.mutual import DistillStep, Imitation, MutualStep
-from polyrank.training.network import Network
+from polyrank.training.network import Ranker
 from polyrank.training.steps import InBatchStep, ListwiseStep, Step
 from polyrank.training.teacher import RememberedScores
 
 
 def make_step(
-    network: Network,
+    ranker: Ranker,
     settings: TrainConfig,
     examples: Sequence[Example],
     *,
@@ -35,7 +34,7 @@ def make_step(
     """The method for one network.
 
     Args:
-        network: what learns.
+        ranker: what learns.
         settings: name the method.
         examples: the training data.
         device: where to compute.
@@ -43,12 +42,12 @@ def make_step(
         folder: for mined negatives and a teacher's scores.
     """
     if settings.method == "in_batch":
-        return _in_batch(network, settings, device)
+        return _in_batch(ranker, settings, device)
     step = ListwiseStep(
-        network.model,
-        network.texts,
+        ranker.model,
+        ranker.texts,
         device,
-        make_negatives([network], settings, examples, seed=seed, folder=folder),
+        make_negatives([ranker], settings, examples, seed=seed, folder=folder),
     )
     if settings.teacher is None:
         return step
@@ -59,8 +58,8 @@ def make_step(
 
 
 def make_mutual_step(
-    first: Network,
-    second: Network,
+    first: Ranker,
+    second: Ranker,
     settings: TrainConfig,
     examples: Sequence[Example],
     *,
@@ -78,7 +77,7 @@ def make_mutual_step(
 
 
 def make_negatives(
-    networks: Sequence[Network], settings: TrainConfig, examples: Sequence[Example], *, seed: int, folder: Path
+    rankers: Sequence[Ranker], settings: TrainConfig, examples: Sequence[Example], *, seed: int, folder: Path
 ) -> Negatives:
     """Wrong candidates: drawn, or mined by the first of the networks that encodes.
 
@@ -95,7 +94,7 @@ def make_negatives(
     drawn = RandomNegatives(pool, settings.n_negatives, seed, settings.redraw_negatives)
     if settings.remine_epochs is None:
         return drawn
-    scorers = [network.scorer for network in networks if isinstance(network.scorer, EncoderScorer)]
+    scorers = [ranker.scorer for ranker in rankers if isinstance(ranker.scorer, EncoderScorer)]
     if not scorers:
         raise ConfigError(
             "train.remine_epochs needs a network that encodes, and a Cross-encoder would have to read every pair; mine"
@@ -114,10 +113,9 @@ def _imitation(settings: TrainConfig) -> Imitation:
     return Imitation(settings.imitation, settings.alpha, settings.temperature, settings.label_weight)
 
 
-def _in_batch(network: Network, settings: TrainConfig, device: torch.device) -> Step:
-    model, texts = network.model, network.texts
+def _in_batch(ranker: Ranker, settings: TrainConfig, device: torch.device) -> Step:
+    model, texts = ranker.model, ranker.texts
     if isinstance(model, Convert):
-        assert isinstance(texts, ConvertTexts), "new_model() gives it these"
         return ConvertStep(
             model,
             texts,
@@ -127,6 +125,5 @@ def _in_batch(network: Network, settings: TrainConfig, device: torch.device) -> 
             loss_weights=settings.loss_weights,
             range_steps=settings.range_steps,
         )
-    assert isinstance(texts, Texts), "only a ConveRT has texts of another kind"
-    assert not isinstance(model, CrossEncoder), "train() refuses this"
+    assert isinstance(model, EncoderNetwork), "train() refuses others"
     return InBatchStep(model, texts, device, settings.smoothing)

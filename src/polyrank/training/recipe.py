@@ -28,7 +28,7 @@ from polyrank.training.learner import Report
 from polyrank.training.loop import FitResult, fit_together, phased
 from polyrank.training.methods import make_mutual_step, make_step
 from polyrank.training.mutual import MutualStep
-from polyrank.training.network import make_learner, new_network
+from polyrank.training.network import make_learner, new_ranker
 from polyrank.training.steps import Step
 from polyrank.training.tensorboard import TensorBoard
 
@@ -202,17 +202,17 @@ def _train_one(
     write_file(folder / "recipe.json", json.dumps(recipe_to_dict(recipe), indent=2, sort_keys=True).encode())
 
     place = choose_device(device)
-    first = new_network(recipe.model, recipe.text, recipe.train, examples, seed=seed, device=place)
-    networks, settings = [first], [recipe.train]
+    first = new_ranker(recipe.model, recipe.text, recipe.train, examples, seed=seed, device=place)
+    rankers, settings = [first], [recipe.train]
     step: Step | MutualStep
     if recipe.reranker is None:
         step = make_step(first, recipe.train, examples, device=place, seed=seed, folder=folder)
     else:
         partner = recipe.reranker
-        second = new_network(partner.model, partner.text, partner.train, examples, seed=seed, device=place)
-        networks, settings = [first, second], [recipe.train, partner.train]
+        second = new_ranker(partner.model, partner.text, partner.train, examples, seed=seed, device=place)
+        rankers, settings = [first, second], [recipe.train, partner.train]
         step = make_mutual_step(first, second, recipe.train, examples, device=place, seed=seed, folder=folder)
-    n_parameters = sum(p.numel() for network in networks for p in network.model.parameters())
+    n_parameters = sum(p.numel() for ranker in rankers for p in ranker.model.parameters())
     say(f"seed {seed}: {n_parameters:,} parameters on {place}")
 
     def told(name: str, record: dict[str, Any]) -> None:
@@ -222,7 +222,7 @@ def _train_one(
     metadata = {"recipe": recipe_to_dict(recipe), "seed": seed}
     learners = [
         make_learner(
-            network,
+            ranker,
             own,
             folder / name,
             valid,
@@ -230,7 +230,7 @@ def _train_one(
             report=_both(drawn, partial(told, name)),
             name=name,
         )
-        for network, own, name, drawn in zip(networks, settings, names, curves, strict=True)
+        for ranker, own, name, drawn in zip(rankers, settings, names, curves, strict=True)
     ]
     fits = fit_together(learners, phased(step), examples, seed=seed, folder=folder, device=place, resume=resume)
     for drawn in curves:
