@@ -19,6 +19,7 @@ from polyrank import __version__
 from polyrank.errors import ArtifactError, LockedError, PolyrankError, ResourceError
 from polyrank.index.checks import Vectors, metadata_json
 from polyrank.records import Candidate
+from polyrank.storage.document import check_format, checksum
 from polyrank.storage.quantized import Precision, to_rows
 
 FORMAT = 3
@@ -211,12 +212,9 @@ def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
     if not all(isinstance(part, str) for pair in values.items() for part in pair):
         values = {}
     version = values.get("format", "")
-    if version.isdecimal() and int(version) > FORMAT:
-        raise ArtifactError(
-            f"{path / FILE}: written by polyrank {values.get('written_by')} in format {version}, this reads up to"
-            f" {FORMAT}; upgrade polyrank"
-        )
-    sound = values.pop("checksum", None) == _checksum(values)
+    if version.isdecimal():
+        check_format(path / FILE, {**values, "format": int(version)}, FORMAT)
+    sound = values.pop("checksum", None) == checksum(values, spaced=True)
     if version == "2":  # had fp32 only
         values.setdefault("precision", "fp32")
     if not sound or set(values) != {field.name for field in fields(Meta)}:
@@ -244,12 +242,8 @@ def _expected_tables() -> list[tuple[str, ...]]:
 def write_meta(connection: sqlite3.Connection, meta: Meta) -> None:
     """Replace what the index says of itself; part of the caller's transaction."""
     values = {key: str(value) for key, value in asdict(replace(meta, format=FORMAT)).items()}
-    values["checksum"] = _checksum(values)
+    values["checksum"] = checksum(values, spaced=True)
     connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
-
-
-def _checksum(values: dict[str, str]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def insert(connection: sqlite3.Connection, meta: Meta, candidates: Sequence[Candidate], vectors: Vectors) -> Meta:
