@@ -161,7 +161,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     try:
         data = manifest.read_bytes()
     except OSError as error:
-        path.stat()  # a writer may have put another matrix in place of this one
+        path.stat()  # a writer may have replaced the matrix
         raise ArtifactError(f"{manifest} cannot be read ({error.strerror}); {REMEDY}") from error
     return unseal(data, manifest, MATRIX)
 
@@ -176,18 +176,18 @@ def verified(path: Path, name: str, document: dict[str, Any]) -> Iterator[Binary
         FileNotFoundError: there is no such folder any more.
         ArtifactError: it is missing or damaged.
     """
-    place, written = path / name, document["files"][name]
+    part, entry = path / name, document["files"][name]
     try:
-        stream = place.open("rb")
+        stream = part.open("rb")
     except OSError as error:
         path.stat()
-        raise ArtifactError(f"{place} cannot be read ({error.strerror}); {REMEDY}") from error
+        raise ArtifactError(f"{part} cannot be read ({error.strerror}); {REMEDY}") from error
     with stream:
         size = os.fstat(stream.fileno()).st_size
-        if size != written["bytes"]:
-            raise ArtifactError(f"{place} is damaged: it has {size:,} bytes, not {written['bytes']:,}; {REMEDY}")
-        if hashlib.file_digest(stream, "sha256").hexdigest() != written["sha256"]:
-            raise ArtifactError(f"{place} is damaged: its SHA-256 does not match; {REMEDY}")
+        if size != entry["bytes"]:
+            raise ArtifactError(f"{part} is damaged: it has {size:,} bytes, not {entry['bytes']:,}; {REMEDY}")
+        if hashlib.file_digest(stream, "sha256").hexdigest() != entry["sha256"]:
+            raise ArtifactError(f"{part} is damaged: its SHA-256 does not match; {REMEDY}")
         stream.seek(0)
         yield stream
 

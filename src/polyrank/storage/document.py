@@ -47,9 +47,9 @@ def checksum(values: Mapping[str, Any], *, spaced: bool = False) -> str:
     >>> checksum({"b": 1, "a": [2]}) == hashlib.sha256(b'{"a":[2],"b":1}').hexdigest()
     True
     """
-    said = {key: value for key, value in values.items() if key != "checksum"}
+    content = {key: value for key, value in values.items() if key != "checksum"}
     separators = None if spaced else (",", ":")
-    return hashlib.sha256(json.dumps(said, sort_keys=True, separators=separators).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=separators).encode()).hexdigest()
 
 
 def seal(document: Mapping[str, Any], kind: DocumentKind) -> bytes:
@@ -62,9 +62,9 @@ def seal(document: Mapping[str, Any], kind: DocumentKind) -> bytes:
     Raises:
         ValueError: it holds NaN or infinity, which JSON cannot, or a key of the seal.
     """
-    if taken := [key for key in SEAL if key in document]:
-        raise ValueError(f"{taken[0]!r} is a key of the seal")
-    # as JSON reads it again: a number as a key becomes a string, which has another place in the order
+    if reserved := [key for key in SEAL if key in document]:
+        raise ValueError(f"{reserved[0]!r} is a key of the seal")
+    # as JSON reads it again: a key that is a number becomes a string, which is sorted otherwise
     whole = json.loads(json.dumps({**document, "format": kind.format, "written_by": __version__}, allow_nan=False))
     whole["checksum"] = checksum(whole, spaced=kind.spaced)
     return _layout(whole, 2)
