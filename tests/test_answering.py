@@ -207,7 +207,7 @@ def test_files_of_ids_are_read_as_other_inputs_are(tmp_path: Path) -> None:
         found = run("index", "remove", tmp_path / "i", "--file", file)
         assert (found.returncode, problem in said(found)) == (3, True), found.stderr
     found = run("index", "snapshot", tmp_path / "i", "-o", tmp_path / "i")
-    assert (found.returncode, said(found).endswith("choose another place for the snapshot")) == (2, True)
+    assert (found.returncode, said(found).endswith("choose another path for the snapshot")) == (2, True)
 
 
 @pytest.mark.parametrize("place", ["no/such/folder/p.png", "p.foo", "p"])

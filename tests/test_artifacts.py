@@ -62,14 +62,8 @@ def test_every_kind_of_damage_is_refused_by_name(tiny_backbone: Path, tmp_path: 
         damaged = bytearray(whole)
         damaged[place] ^= 1 << int(generator.integers(8))
         path.write_bytes(damaged)
-        try:
+        with pytest.raises(ArtifactError, match=name):
             load_model(tmp_path / "m")
-        except ArtifactError as error:
-            assert name in str(error) or "config.json" in str(error)  # noqa: PT017  # harmless flips raise nothing
-        else:
-            # a flipped bit that JSON does not see, such as in white space, is harmless only in config.json
-            assert name == "config.json"
-            assert json.loads(damaged) == json.loads(whole)
     for data in (b"", whole[: len(whole) // 2]):
         path.write_bytes(data)
         with pytest.raises(ArtifactError, match=name):

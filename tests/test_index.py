@@ -183,7 +183,7 @@ def test_replacing_an_index_encodes_only_new_texts(tmp_path: Path) -> None:
 
 
 def test_texts_are_encoded_part_by_part_and_equal_ones_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from polyrank.retrieval import retrievers as retrieval
+    from polyrank.retrieval import build as retrieval
 
     monkeypatch.setattr(retrieval, "TEXTS_AT_A_TIME", 4)
     texts = [f"reply {i % 7}" for i in range(30)]

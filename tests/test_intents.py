@@ -505,11 +505,12 @@ def test_the_folder_refuses_another_encoder_and_damage(bi: Encoder, models: dict
             with pytest.raises(ArtifactError):
                 load_intents(place)
         (place / name).write_bytes(data)
-    document = json.loads((place / "intent.json").read_text())
+    data = (place / "intent.json").read_bytes()
+    document = json.loads(data)
     (place / "intent.json").write_text(json.dumps({**document, "format": 9}))
     with pytest.raises(ArtifactError, match="in format 9, this reads up to 1"):
         load_intents(place)
-    (place / "intent.json").write_text(json.dumps(document))
+    (place / "intent.json").write_bytes(data)
     (place / "intent.safetensors").unlink()
     with pytest.raises(ArtifactError, match="is missing"):
         load_intents(place)

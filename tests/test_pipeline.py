@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -187,11 +186,10 @@ def test_every_flipped_byte_is_found(models: dict[str, Path], tmp_path: Path) ->
     write_pipeline(tmp_path / "p", PipelineConfig(index=str(models["index"]), n_retrieved=7))
     place = tmp_path / "p" / "pipeline.json"
     data = place.read_bytes()
-    known = read_pipeline(tmp_path / "p")
     for i in range(len(data)):
         place.write_bytes(data[:i] + bytes([data[i] ^ (1 << (i % 8))]) + data[i + 1 :])
-        with suppress(ArtifactError):
-            assert read_pipeline(tmp_path / "p") == known  # white space
+        with pytest.raises(ArtifactError, match=r"pipeline\.json"):
+            read_pipeline(tmp_path / "p")
     document = json.loads(data)
     place.write_text(json.dumps({**document, "format": 9, "written_by": "9.0"}))
     with pytest.raises(ArtifactError, match=r"written by polyrank 9.0 in format 9, this reads up to 1"):

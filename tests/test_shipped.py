@@ -10,7 +10,7 @@ from polyrank.cli.quickstart import quickstart
 from polyrank.config.models import ConvertConfig, ConvertText, PolyConfig, TextPolicy, model_from_dict
 from polyrank.config.names import is_there, model_folder
 from polyrank.config.recipe import load_recipe
-from polyrank.errors import ConfigError, UsageError
+from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import open_index
 from polyrank.models.artifacts import read_config, read_sizes
 from polyrank.records import Candidate, Context
@@ -109,12 +109,13 @@ def test_another_kind_of_start_leaves_the_settings(tmp_path: Path) -> None:
     assert (found.model, found.text) == (PolyConfig(), TextPolicy())
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", json.dumps({"model": 1, "text": 2})])
-def test_a_start_that_is_none_is_named(tmp_path: Path, content: str | None) -> None:
-    if content is not None:
-        (tmp_path / "config.json").write_text(content, "utf-8")
+def test_a_start_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"train\.init_from = .* is no model folder"):
         load_recipe(recipe(tmp_path, 'kind = "convert"', f'init_from = "{tmp_path}"'))
+    for content in ("", "[]", json.dumps({"model": 1, "text": 2}), '{"model": {"kind": "convert"}, "text": {}}'):
+        (tmp_path / "config.json").write_text(content, "utf-8")
+        with pytest.raises(ArtifactError, match=r"config\.json is damaged .*restore the model folder"):
+            load_recipe(recipe(tmp_path, 'kind = "convert"', f'init_from = "{tmp_path}"'))
 
 
 @pytest.mark.slow

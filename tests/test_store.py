@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 from polyrank.errors import ArtifactError, DataError, LockedError, PolyrankError, UsageError
-from polyrank.index import Index, Writer, open_index, store, verify_index, write_index
+from polyrank.index import Index, Writer, open_index, verify_index, write_index
 from polyrank.index import writer as writer_module
 from polyrank.index.lock import LOCK
 from polyrank.index.store import FILE
 from polyrank.records import Candidate
 from polyrank.search import search
+from polyrank.storage.document import checksum
 from polyrank.storage.quantized import Precision, pack
 
 D = 4
@@ -469,7 +470,7 @@ def test_an_index_of_the_format_before_is_read_and_brought_up_to_date(tmp_path: 
     values = dict(connection.execute("SELECT key, value FROM meta"))
     del values["precision"], values["checksum"]
     values["format"] = "2"
-    values["checksum"] = store._checksum(values)
+    values["checksum"] = checksum(values, spaced=True)
     connection.execute("DELETE FROM meta")
     connection.executemany("INSERT INTO meta VALUES (?, ?)", values.items())
     connection.commit()

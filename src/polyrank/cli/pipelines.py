@@ -46,10 +46,10 @@ def pipeline_create(
     from polyrank.evaluation import plot_coverage
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.retrieval.calibration import choose_settings, curve_of
-    from polyrank.retrieval.pipeline import FILE, PipelineConfig, make_retriever, write_pipeline
+    from polyrank.retrieval.pipeline import PIPELINE, PipelineConfig, make_retriever, write_pipeline
     from polyrank.storage.durable import check_replaceable
 
-    check_replaceable(output, ours=(FILE,), replace=overwrite)
+    check_replaceable(output, ours=(PIPELINE.file,), replace=overwrite)
     values = {"index": str(index), "retriever": retriever, "model": model and str(model), "reranker": rerank}
     config = from_dict(PipelineConfig, {**values, "n_retrieved": n_retrieved})
     scale = "auto" if ensemble == "auto" else read_ensemble(ensemble)

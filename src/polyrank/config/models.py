@@ -10,7 +10,14 @@ from typing import Any, Literal
 
 from polyrank.config.checked import Count, NotNegative, Positive, Share, Whole, from_dict
 from polyrank.errors import ConfigError
+from polyrank.storage.document import DocumentKind
 
+MODEL = DocumentKind(
+    name="model folder",
+    file="config.json",
+    missing="give a folder that training wrote",
+    remedy="restore the model folder from a copy",
+)
 Reduction = Literal["first", "mean", "mean_of_first", "sqrt_n"]
 
 

@@ -1,7 +1,6 @@
 """A training recipe as frozen dataclasses; strict when read from TOML. Networks' settings are in ``architecture``."""
 
 import dataclasses
-import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 from polyrank.config.checked import Count, NotNegative, Positive, Share, Whole, parsed, unknown_key
 from polyrank.config.checked import from_dict as from_dict
+from polyrank.config.models import MODEL
 from polyrank.config.models import MODEL_KINDS as MODEL_KINDS
 
 # the settings of networks are part of this module's face
@@ -26,6 +26,7 @@ from polyrank.config.models import model_to_dict as model_to_dict
 from polyrank.config.models import text_from_dict as text_from_dict
 from polyrank.config.names import model_folder
 from polyrank.errors import ConfigError
+from polyrank.storage.document import has_document, read_document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,12 +350,10 @@ def _start(model: Any, train: Any, where: str) -> dict[str, dict[str, Any]] | No
     start = train.get("init_from") if isinstance(train, dict) else None
     if not (isinstance(start, str) and isinstance(model, dict)):
         return None
-    place = model_folder(start) / "config.json"
-    try:
-        known = json.loads(place.read_bytes())
-        found = {name: dict(known[name]) for name in ("model", "text")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{where}.init_from = {start} is no model folder; give one that training wrote") from error
+    if not has_document(model_folder(start), MODEL):
+        raise ConfigError(f"{where}.init_from = {start} is no model folder; give one that training wrote")
+    known = read_document(model_folder(start), MODEL)
+    found = {name: dict(known[name]) for name in ("model", "text")}
     if found["model"].get("kind") != model.get("kind"):
         return None
     if any(model.get(name) is not None for name in SCALES):  # the recipe's own

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from polyrank import __version__
 from polyrank.data import fields
 from polyrank.data.rows import Row
 from polyrank.errors import DataError
 from polyrank.evaluation.protocols import Evaluation, Record
 from polyrank.ranking.metrics import Group, Placement, place
+from polyrank.storage.document import check_format
 from polyrank.storage.durable import write_file
 
 FORMAT = 1
@@ -27,7 +29,8 @@ def write_scores(path: Path, evaluation: Evaluation, **about: str) -> None:
         evaluation: the outcomes.
         about: what the header should say: the scorer's name, the data.
     """
-    lines: list[dict[str, Any]] = [{"format": FORMAT, "protocol": evaluation.protocol, **about}]
+    header = {"format": FORMAT, "written_by": __version__, "protocol": evaluation.protocol, **about}
+    lines: list[dict[str, Any]] = [header]
     for record in evaluation.records:
         line: dict[str, Any] = {"id": record.id, "turns": record.n_turns, "words": record.n_words}
         line["relevant"] = list(record.relevant)
@@ -46,6 +49,7 @@ def read_scores(path: Path) -> Evaluation:
 
     Raises:
         DataError: ``file:line: what is wrong``.
+        ArtifactError: it is newer than this program.
     """
     try:
         raw = path.read_bytes()
@@ -58,8 +62,7 @@ def read_scores(path: Path) -> Evaluation:
     try:
         header, *lines = text.splitlines()
         about = json.loads(header)
-        if about["format"] > FORMAT:
-            raise DataError(f"{path}: written in format {about['format']}, this reads up to {FORMAT}; upgrade polyrank")
+        check_format(path, about, FORMAT)
         if about["protocol"] not in ("lists", "pool"):
             raise ValueError(f"protocol {about['protocol']!r} is neither lists nor pool")
         for number, line in enumerate(lines, 2):  # noqa: B007  # the except clause names it

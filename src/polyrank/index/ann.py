@@ -84,8 +84,8 @@ class Ann:
             return np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
         faiss = _faiss()
         settings = faiss.SearchParametersHNSW(efSearch=max(BREADTH, 2 * k)) if self.kind == "hnsw" else None
-        products, places = self._index.search(np.ascontiguousarray(queries, np.float32), k, params=settings)
-        return products, places
+        products, positions = self._index.search(np.ascontiguousarray(queries, np.float32), k, params=settings)
+        return products, positions
 
     def to_bytes(self) -> bytes:
         """Everything, with a checksum."""
@@ -216,5 +216,5 @@ def _one_thread(faiss: ModuleType) -> Iterator[None]:
 
 def _spread(vectors: AnyVectors, n: int) -> Floats:
     """At most ``n`` rows, evenly spaced."""
-    places = np.linspace(0, len(vectors) - 1, min(n, len(vectors))).astype(np.intp)
-    return np.ascontiguousarray(vectors[places], np.float32)
+    rows = np.linspace(0, len(vectors) - 1, min(n, len(vectors))).astype(np.intp)
+    return np.ascontiguousarray(vectors[rows], np.float32)

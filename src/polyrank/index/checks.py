@@ -33,7 +33,7 @@ def check_candidates(candidates: Sequence[Candidate]) -> None:
 def refuse(faults: Faults) -> None:
     """Raise a DataError that names the first five, if there are any."""
     if faults:
-        named = [f"candidate {place}: {faults[place]}" for place in sorted(faults)[:MAX_FAULTS_NAMED]]
+        named = [f"candidate {position}: {faults[position]}" for position in sorted(faults)[:MAX_FAULTS_NAMED]]
         more = f" and {len(faults) - len(named)} more" if len(faults) > len(named) else ""
         raise DataError(f"{'; '.join(named)}{more}; correct them, nothing was written")
 
@@ -42,24 +42,24 @@ def candidate_faults(candidates: Iterable[Candidate]) -> Faults:
     """Ids that come twice, empty and over-long texts, and what JSON cannot hold."""
     faults: Faults = {}
     seen: dict[str, int] = {}
-    for place, candidate in enumerate(candidates):
-        first = seen.setdefault(candidate.id, place)
-        if first != place:
-            faults[place] = f"id {candidate.id!r} is that of candidate {first} too"
+    for position, candidate in enumerate(candidates):
+        first = seen.setdefault(candidate.id, position)
+        if first != position:
+            faults[position] = f"id {candidate.id!r} is that of candidate {first} too"
         elif not candidate.text.strip():
-            faults[place] = "its text is empty"
+            faults[position] = "its text is empty"
         elif len(candidate.text) > MAX_TEXT_CHARACTERS:
             n, limit = len(candidate.text), MAX_TEXT_CHARACTERS
-            faults[place] = f"its text has {n:,} characters, the limit is {limit:,}"
+            faults[position] = f"its text has {n:,} characters, the limit is {limit:,}"
         else:
             try:
-                written = metadata_json(candidate)
-                (candidate.id + candidate.text + written).encode()
+                text = metadata_json(candidate)
+                (candidate.id + candidate.text + text).encode()
             except (TypeError, ValueError, RecursionError) as error:  # a lone surrogate, NaN, or no JSON at all
-                faults[place] = f"it cannot be written as JSON ({error})"
+                faults[position] = f"it cannot be written as JSON ({error})"
                 continue
-            if written.count("[") + written.count("{") > MAX_DEPTH and _depth(candidate.metadata) > MAX_DEPTH:
-                faults[place] = f"its metadata is nested deeper than {MAX_DEPTH}"
+            if text.count("[") + text.count("{") > MAX_DEPTH and _depth(candidate.metadata) > MAX_DEPTH:
+                faults[position] = f"its metadata is nested deeper than {MAX_DEPTH}"
     return faults
 
 
@@ -85,9 +85,9 @@ def vector_faults(vectors: Vectors) -> Faults:
     """Rows of ``[N, D]`` that are zero or not finite."""
     # a row's smallest and largest number tell both faults, and hold N numbers where isfinite would hold N x D
     low, high = vectors.min(1, initial=0.0), vectors.max(1, initial=0.0)
-    faults = {int(place): "its vector is zero" for place in np.flatnonzero((low == 0) & (high == 0))}
+    faults = {int(position): "its vector is zero" for position in np.flatnonzero((low == 0) & (high == 0))}
     infinite = np.flatnonzero(~(np.isfinite(low) & np.isfinite(high)))
-    return faults | {int(place): "its vector holds NaN or infinity" for place in infinite}
+    return faults | {int(position): "its vector holds NaN or infinity" for position in infinite}
 
 
 def as_vectors(vectors: Vectors | Sequence[Vectors], n: int, dimension: int | None) -> tuple[Vectors, Faults]:
@@ -114,12 +114,12 @@ def as_vectors(vectors: Vectors | Sequence[Vectors], n: int, dimension: int | No
         shapes = [np.shape(row) for row in vectors]
         width = dimension if dimension is not None else (shapes[0][0] if shapes and len(shapes[0]) == 1 else 0)
         faults = {
-            place: f"its vector has shape {shape}, this index takes ({width},)"
-            for place, shape in enumerate(shapes)
+            position: f"its vector has shape {shape}, this index takes ({width},)"
+            for position, shape in enumerate(shapes)
             if shape != (width,)
         }
         blank = np.ones(width, np.float32)
-        rows = [blank if place in faults else row for place, row in enumerate(vectors)]
+        rows = [blank if position in faults else row for position, row in enumerate(vectors)]
         vectors = np.stack(rows) if rows else np.empty((0, width), np.float32)
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(vectors, dtype="<f4"), faults

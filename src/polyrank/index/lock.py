@@ -71,7 +71,7 @@ def acknowledged(path: Path) -> int:
 
 
 def check_acknowledged(path: Path, change: int, expected: int) -> None:
-    """Refuse an index that is older than what ``acknowledged`` said before it was read.
+    """Refuse an index that is older than the change that ``acknowledged`` gave before it was read.
 
     Raises:
         ArtifactError: changes are missing.
@@ -84,8 +84,8 @@ def check_acknowledged(path: Path, change: int, expected: int) -> None:
 
 
 def _note(change: int) -> bytes:
-    said = f"{change:020d}".encode()
-    return (said + b" " + hashlib.sha256(said).hexdigest()[:32].encode()).ljust(HOLDER_AT)
+    number = f"{change:020d}".encode()
+    return (number + b" " + hashlib.sha256(number).hexdigest()[:32].encode()).ljust(HOLDER_AT)
 
 
 def _holder(descriptor: int) -> str:

@@ -6,7 +6,6 @@ of, with SHA-256s. No torch.
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,6 +21,7 @@ from polyrank.errors import ArtifactError, MissingExtraError
 from polyrank.index.ann import CODES_FROM, Ann, build_ann, read_ann
 from polyrank.index.checks import Vectors
 from polyrank.index.store import Meta
+from polyrank.storage.document import DocumentKind, seal, unseal
 from polyrank.storage.durable import new_folder
 from polyrank.storage.quantized import PackedVectors, from_rows, pack
 
@@ -29,6 +29,7 @@ ANN = "products.ann"
 ROWS_AT_A_TIME = 4096
 KINDS = {"fp32": "<f4", "bf16": "<u2", "int8": "|i1"}
 REMEDY = "run polyrank index compact, which makes it again"
+MATRIX = DocumentKind(name="matrix of an index", file="manifest.json", missing=REMEDY, remedy=REMEDY, spaced=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +114,7 @@ def write_matrix(path: Path, rows: Iterable[tuple[int, bytes]], meta: Meta) -> N
             with (folder / name).open("rb") as stream:
                 sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
             document["files"][name] = {"bytes": (folder / name).stat().st_size, "sha256": sha256}
-        document["checksum"] = _checksum(document)
-        (folder / "manifest.json").write_bytes(_canonical(document))
+        (folder / MATRIX.file).write_bytes(seal(document, MATRIX))
 
 
 def _write_array(path: Path, array: NDArray[Any]) -> None:
@@ -157,20 +157,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
         FileNotFoundError: there is no such folder.
         ArtifactError: the manifest is missing or damaged.
     """
-    place = path / "manifest.json"
+    manifest = path / MATRIX.file
     try:
-        data = place.read_bytes()
+        data = manifest.read_bytes()
     except OSError as error:
-        path.stat()  # a writer may have put another matrix in place of this one
-        raise ArtifactError(f"{place} cannot be read ({error.strerror}); {REMEDY}") from error
-    try:
-        document: dict[str, Any] = json.loads(data)
-        checksum = document["checksum"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ArtifactError(f"{place} is damaged ({error}); {REMEDY}") from error
-    if data != _canonical(document) or checksum != _checksum(document):
-        raise ArtifactError(f"{place} is damaged: its checksum does not match; {REMEDY}")
-    return document
+        path.stat()  # a writer may have replaced the matrix
+        raise ArtifactError(f"{manifest} cannot be read ({error.strerror}); {REMEDY}") from error
+    return unseal(data, manifest, MATRIX)
 
 
 @contextmanager
@@ -183,18 +176,18 @@ def verified(path: Path, name: str, document: dict[str, Any]) -> Iterator[Binary
         FileNotFoundError: there is no such folder any more.
         ArtifactError: it is missing or damaged.
     """
-    place, written = path / name, document["files"][name]
+    part, entry = path / name, document["files"][name]
     try:
-        stream = place.open("rb")
+        stream = part.open("rb")
     except OSError as error:
         path.stat()
-        raise ArtifactError(f"{place} cannot be read ({error.strerror}); {REMEDY}") from error
+        raise ArtifactError(f"{part} cannot be read ({error.strerror}); {REMEDY}") from error
     with stream:
         size = os.fstat(stream.fileno()).st_size
-        if size != written["bytes"]:
-            raise ArtifactError(f"{place} is damaged: it has {size:,} bytes, not {written['bytes']:,}; {REMEDY}")
-        if hashlib.file_digest(stream, "sha256").hexdigest() != written["sha256"]:
-            raise ArtifactError(f"{place} is damaged: its SHA-256 does not match; {REMEDY}")
+        if size != entry["bytes"]:
+            raise ArtifactError(f"{part} is damaged: it has {size:,} bytes, not {entry['bytes']:,}; {REMEDY}")
+        if hashlib.file_digest(stream, "sha256").hexdigest() != entry["sha256"]:
+            raise ArtifactError(f"{part} is damaged: its SHA-256 does not match; {REMEDY}")
         stream.seek(0)
         yield stream
 
@@ -212,13 +205,3 @@ def _map(stream: BinaryIO) -> NDArray[Any]:
     if 0 in shape:  # an empty array cannot be mapped
         return np.zeros(shape, kind)
     return np.memmap(stream, kind, "r", stream.tell(), shape)
-
-
-def _canonical(document: dict[str, Any]) -> bytes:
-    """The one way to write the manifest, so that every byte of it is determined by what it says."""
-    return json.dumps(document, indent=2, sort_keys=True).encode()
-
-
-def _checksum(document: dict[str, Any]) -> str:
-    rest = {key: value for key, value in document.items() if key != "checksum"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

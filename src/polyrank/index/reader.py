@@ -33,7 +33,7 @@ from polyrank.index.store import (
     transaction,
 )
 from polyrank.records import Candidate
-from polyrank.storage.durable import Place
+from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision, bytes_per_vector, from_rows
 
 MAX_BLOCKS = 8  # blocks of added rows are joined beyond this number
@@ -48,7 +48,8 @@ class Index:
         path: the index folder.
 
     Attributes:
-        opening: counts how often the folder was opened, anew where another took its place; so are rows numbered.
+        opening: counts how often the folder was opened, anew where another index replaced it. Row
+            numbers are those of one opening.
 
     Raises:
         ArtifactError: missing, damaged, or too new.
@@ -64,16 +65,16 @@ class Index:
         """A connection and all that is there, from nothing."""
         while True:
             # asked before it is opened, so that a folder that replaces it meanwhile shows at the next refresh
-            place = _identity(self.path, still=True)
+            file = _identity(self.path, still=True)
             try:
-                with ExitStack() as held:
+                with ExitStack() as resources:
                     connection = connect(self.path, write=False)
-                    held.callback(connection.close)
+                    resources.callback(connection.close)
                     state = self._loaded(connection, None)
-                    held.pop_all()
-                return connection, replace(state, place=place if isinstance(connection, Still) else place[:2])
+                    resources.pop_all()
+                return connection, replace(state, file=file if isinstance(connection, Still) else file[:2])
             except ArtifactError:
-                if _identity(self.path) == place[:2]:
+                if _identity(self.path) == file[:2]:
                     raise
 
     @property
@@ -124,7 +125,7 @@ class Index:
             opening: as it was before the view was taken that the rows are from; None: nobody else refreshes.
 
         Raises:
-            ArtifactError: one is damaged, was removed, or another index took this one's place; search again after
+            ArtifactError: one is damaged, was removed, or another index replaced this one; search again after
                 ``refresh``.
         """
         with self._lock:
@@ -157,7 +158,7 @@ class Index:
         """
         with self._lock:
             still = isinstance(self._connection, Still)
-            if _identity(self.path, still=still) != self._state.place:  # the whole folder was replaced
+            if _identity(self.path, still=still) != self._state.file:  # the whole folder was replaced
                 connection, state = self._opened()
                 try:
                     check_fingerprint(state.meta.fingerprint, self.fingerprint, self.path)
@@ -170,9 +171,9 @@ class Index:
                 return True
             if self._version(self._connection) == self._state.version:
                 return False
-            known = self._state
-            self._state = replace(self._loaded(self._connection, known), place=known.place)
-            return self._state.view is not known.view
+            previous = self._state
+            self._state = replace(self._loaded(self._connection, previous), file=previous.file)
+            return self._state.view is not previous.view
 
     def info(self) -> dict[str, Any]:
         """What the index says of itself."""
@@ -212,25 +213,25 @@ class Index:
         with sqlite_errors(self.path):
             return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
-    def _loaded(self, connection: sqlite3.Connection, known: "_State | None") -> "_State":
-        """What is there as of the last change, by way of what is known."""
+    def _loaded(self, connection: sqlite3.Connection, previous: "_State | None") -> "_State":
+        """What is there as of the last change, by way of the state before."""
         try:
-            return self._loaded_once(connection, known, rebuild=False)
+            return self._loaded_once(connection, previous, rebuild=False)
         except FileNotFoundError:
             # a writer swapped the matrix since this view began; or else it is gone, and the truth has all that it had
-            return self._loaded_once(connection, known, rebuild=True)
+            return self._loaded_once(connection, previous, rebuild=True)
 
-    def _loaded_once(self, connection: sqlite3.Connection, known: "_State | None", *, rebuild: bool) -> "_State":
+    def _loaded_once(self, connection: sqlite3.Connection, previous: "_State | None", *, rebuild: bool) -> "_State":
         version = self._version(connection)
         expected = acknowledged(self.path)
         with transaction(connection, self.path, write=False):
             meta = read_meta(connection, self.path)
             check_acknowledged(self.path, meta.change, expected)
-            if known is not None and known.meta.change == meta.change:
-                return replace(known, meta=meta, version=version)
-            if known is not None and known.meta.change >= meta.matrix_change:
-                blocks, indexes = known.view
-                view = _View(list(blocks), known.meta.change, known.meta.digest, indexes[0] if indexes else None)
+            if previous is not None and previous.meta.change == meta.change:
+                return replace(previous, meta=meta, version=version)
+            if previous is not None and previous.meta.change >= meta.matrix_change:
+                blocks, indexes = previous.view
+                view = _View(list(blocks), previous.meta.change, previous.meta.digest, indexes[0] if indexes else None)
             else:
                 view = self._from_matrix(meta, rebuild)
             view.follow(connection, self.path, meta)
@@ -241,16 +242,16 @@ class Index:
         if not meta.matrix:
             return _View([], 0, 0)
         try:
-            found = open_matrix(self.path / meta.matrix)
+            matrix = open_matrix(self.path / meta.matrix)
         except FileNotFoundError:
             if not rebuild:
                 raise
             return _View([], 0, 0)
-        block = found.block
+        block = matrix.block
         fits = not len(block.rows) or block.vectors.shape == (len(block.rows), meta.dimension)
-        if found.change != meta.matrix_change or not fits:
+        if matrix.change != meta.matrix_change or not fits:
             raise ArtifactError(f"{self.path / meta.matrix} belongs to another index; {REMEDY}")
-        return _View([block] if len(block.rows) else [], found.change, found.digest, found.ann)
+        return _View([block] if len(block.rows) else [], matrix.change, matrix.digest, matrix.ann)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,13 +262,13 @@ class _State:
         meta: as of that change.
         view: blocks, and the inner-product index of each.
         version: SQLite's number for what was read.
-        place: which file it was read from.
+        file: identity of the file that it was read from, see ``_identity``.
     """
 
     meta: Meta
     view: tuple[tuple[Block, ...], tuple[Ann | None, ...]]
     version: int
-    place: tuple[int, ...] = ()
+    file: tuple[int, ...] = ()
 
 
 class _View:
@@ -281,10 +282,10 @@ class _View:
         last = max((int(block.rows[-1]) for block in self.blocks if len(block.rows)), default=0)
         self._remove(removed_rows(connection, path, self.change))
         rows, vectors = [], []
-        for found in scan_rows(connection, path, after=last):
-            rows.append(found.row)
-            vectors.append(found.vector)
-            self.digest += int.from_bytes(found.digest, "little")
+        for row in scan_rows(connection, path, after=last):
+            rows.append(row.row)
+            vectors.append(row.vector)
+            self.digest += int.from_bytes(row.digest, "little")
         if rows:
             self.blocks.append(Block(from_rows(vectors, meta.precision), np.array(rows, np.int64)))
         n = sum(len(block.rows) if block.alive is None else int(block.alive.sum()) for block in self.blocks)
@@ -294,15 +295,15 @@ class _View:
 
     def _remove(self, removed: dict[int, int]) -> None:
         """Mark the removed rows that are in a block; the others came and went unseen."""
-        numbers = np.array(sorted(removed), np.int64)
-        for place, block in enumerate(self.blocks):
-            at = np.searchsorted(block.rows, numbers)
-            hit = (at < len(block.rows)) & (block.rows[np.minimum(at, len(block.rows) - 1)] == numbers)
+        gone = np.array(sorted(removed), np.int64)
+        for number, block in enumerate(self.blocks):
+            at = np.searchsorted(block.rows, gone)
+            hit = (at < len(block.rows)) & (block.rows[np.minimum(at, len(block.rows) - 1)] == gone)
             if hit.any():
                 alive = np.ones(len(block.rows), np.bool_) if block.alive is None else block.alive.copy()
                 alive[at[hit]] = False
-                self.blocks[place] = replace(block, alive=alive)
-                self.digest -= sum(removed[int(number)] for number in numbers[hit])
+                self.blocks[number] = replace(block, alive=alive)
+                self.digest -= sum(removed[int(row)] for row in gone[hit])
 
 
 def _joined(blocks: Sequence[Block]) -> Block:
@@ -320,11 +321,11 @@ def _identity(path: Path, *, still: bool = False) -> tuple[int, ...]:
         status = (path / FILE).stat()
     except FileNotFoundError:
         return (0, 0)
-    known = (status.st_dev, status.st_ino)
-    return (*known, status.st_mtime_ns, status.st_size, log_size(path)) if still else known
+    identity = (status.st_dev, status.st_ino)
+    return (*identity, status.st_mtime_ns, status.st_size, log_size(path)) if still else identity
 
 
-def open_index(path: Place, *, fingerprint: str | None = None) -> Index:
+def open_index(path: AnyPath, *, fingerprint: str | None = None) -> Index:
     """Open an index for reading; what is read is verified first.
 
     Args:

@@ -19,6 +19,7 @@ from polyrank import __version__
 from polyrank.errors import ArtifactError, LockedError, PolyrankError, ResourceError
 from polyrank.index.checks import Vectors, metadata_json
 from polyrank.records import Candidate
+from polyrank.storage.document import check_format, checksum
 from polyrank.storage.quantized import Precision, to_rows
 
 FORMAT = 3
@@ -100,7 +101,7 @@ def row_digest(row: int, id_: str, text: str, metadata: str, change: int, vector
 
 
 class Still(sqlite3.Connection):
-    """To a file at a place that cannot be written to, which is taken not to change."""
+    """To a file that cannot be written to and is taken not to change."""
 
 
 def connect(path: Path, *, write: bool) -> sqlite3.Connection:
@@ -111,16 +112,16 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
         ResourceError: the disk is full or failing.
     """
     check_there(path)
-    place = path / FILE
+    file = path / FILE
     with sqlite_errors(path):
-        connection = _open(place, "mode=rw")
+        connection = _open(file, "mode=rw")
         try:
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()
-        except sqlite3.OperationalError:  # a place that cannot be written to: read-only media, a full disk
+        except sqlite3.OperationalError:  # it cannot be written to: read-only media, a full disk
             connection.close()
             if write or log_size(path):  # what is in the log would not be seen
                 raise
-            connection = _open(place, "mode=ro&immutable=1", Still)
+            connection = _open(file, "mode=ro&immutable=1", Still)
         connection.execute("PRAGMA synchronous=FULL" if write else "PRAGMA query_only=ON")
         return connection
 
@@ -135,9 +136,9 @@ def check_there(path: Path) -> None:
         raise ArtifactError(f"{path} is no index: it has no {FILE}; build one with polyrank index build")
 
 
-def _open(place: Path, mode: str, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
+def _open(file: Path, mode: str, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
     # autocommit: transactions are begun by name; a connection is used under its owner's lock
-    uri = f"{place.absolute().as_uri()}?{mode}"
+    uri = f"{file.absolute().as_uri()}?{mode}"
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=30, factory=kind)
 
 
@@ -160,19 +161,19 @@ def sqlite_errors(path: Path) -> Iterator[None]:
 
 def _translated(path: Path, error: Exception) -> PolyrankError:
     name = getattr(error, "sqlite_errorname", "") or ""
-    place = path / FILE
+    file = path / FILE
     if name.startswith(CANNOT) and "SHORT_READ" not in name and "CORRUPT" not in name:
-        return ResourceError(f"cannot work on {place}: {error}; free some space or mend the disk and do it again")
+        return ResourceError(f"cannot work on {file}: {error}; free some space or mend the disk and do it again")
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return LockedError(f"{place} is locked by another process; wait until it has finished")
-    return ArtifactError(f"{place} is damaged ({error}); {REMEDY}")
+        return LockedError(f"{file} is locked by another process; wait until it has finished")
+    return ArtifactError(f"{file} is damaged ({error}); {REMEDY}")
 
 
 def create(path: Path, meta: Meta) -> sqlite3.Connection:
     """Make the file in an empty folder, inside a transaction that the caller commits; not yet durable."""
     with sqlite_errors(path):
         connection = sqlite3.connect(path / FILE, isolation_level=None)
-        # nobody sees this file before the whole folder is synced and renamed into its place
+        # nobody sees this file before the whole folder is synced and renamed
         connection.executescript(f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {SCHEMA}")
         connection.execute("BEGIN")
         write_meta(connection, meta)
@@ -211,12 +212,9 @@ def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
     if not all(isinstance(part, str) for pair in values.items() for part in pair):
         values = {}
     version = values.get("format", "")
-    if version.isdecimal() and int(version) > FORMAT:
-        raise ArtifactError(
-            f"{path / FILE}: written by polyrank {values.get('written_by')} in format {version}, this reads up to"
-            f" {FORMAT}; upgrade polyrank"
-        )
-    sound = values.pop("checksum", None) == _checksum(values)
+    if version.isdecimal():
+        check_format(path / FILE, {**values, "format": int(version)}, FORMAT)
+    sound = values.pop("checksum", None) == checksum(values, spaced=True)
     if version == "2":  # had fp32 only
         values.setdefault("precision", "fp32")
     if not sound or set(values) != {field.name for field in fields(Meta)}:
@@ -244,12 +242,8 @@ def _expected_tables() -> list[tuple[str, ...]]:
 def write_meta(connection: sqlite3.Connection, meta: Meta) -> None:
     """Replace what the index says of itself; part of the caller's transaction."""
     values = {key: str(value) for key, value in asdict(replace(meta, format=FORMAT)).items()}
-    values["checksum"] = _checksum(values)
+    values["checksum"] = checksum(values, spaced=True)
     connection.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", values.items())
-
-
-def _checksum(values: dict[str, str]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def insert(connection: sqlite3.Connection, meta: Meta, candidates: Sequence[Candidate], vectors: Vectors) -> Meta:
@@ -271,11 +265,11 @@ def insert(connection: sqlite3.Connection, meta: Meta, candidates: Sequence[Cand
 def delete(connection: sqlite3.Connection, meta: Meta, path: Path, rows: Sequence[int]) -> Meta:
     """Remove rows and list them as removed; part of the caller's transaction, which writes the returned Meta."""
     total = 0
-    for found in read_rows(connection, path, rows):
-        connection.execute("DELETE FROM candidates WHERE row = ?", (found.row,))
-        connection.execute("DELETE FROM vectors WHERE row = ?", (found.row,))
-        connection.execute("INSERT INTO removed VALUES (?, ?, ?)", (found.row, meta.change, found.digest))
-        total += int.from_bytes(found.digest, "little")
+    for row in read_rows(connection, path, rows):
+        connection.execute("DELETE FROM candidates WHERE row = ?", (row.row,))
+        connection.execute("DELETE FROM vectors WHERE row = ?", (row.row,))
+        connection.execute("INSERT INTO removed VALUES (?, ?, ?)", (row.row, meta.change, row.digest))
+        total += int.from_bytes(row.digest, "little")
     return replace(meta, n=meta.n - len(rows), digest=(meta.digest - total) % MODULUS)
 
 
@@ -288,7 +282,7 @@ def read_rows(connection: sqlite3.Connection, path: Path, rows: Sequence[int]) -
     Raises:
         ArtifactError: one is missing or altered.
     """
-    found = []
+    result = []
     with sqlite_errors(path):
         for row in rows:
             values = connection.execute(
@@ -296,8 +290,8 @@ def read_rows(connection: sqlite3.Connection, path: Path, rows: Sequence[int]) -
             ).fetchone()
             if values is None:
                 raise _row_fault(path, row, "it is missing")
-            found.append(_checked(path, values))
-    return found
+            result.append(_checked(path, values))
+    return result
 
 
 def scan_rows(connection: sqlite3.Connection, path: Path, *, after: int = 0) -> Iterator[Row]:
@@ -320,12 +314,12 @@ def removed_rows(connection: sqlite3.Connection, path: Path, change: int) -> dic
     """
     query = "SELECT r.row, r.digest, c.row FROM removed r LEFT JOIN candidates c ON c.row = r.row WHERE r.change > ?"
     with sqlite_errors(path):
-        found = connection.execute(query, (change,)).fetchall()
-    for row, digest, live in found:
+        removals = connection.execute(query, (change,)).fetchall()
+    for row, digest, live in removals:
         # numbers are never used again: a removal of a live row is that of another, whose number is damaged
         if not isinstance(row, int) or not isinstance(digest, bytes) or live is not None:
             raise _row_fault(path, row, "its removal is damaged")
-    return {row: int.from_bytes(digest, "little") for row, digest, _ in found}
+    return {row: int.from_bytes(digest, "little") for row, digest, _ in removals}
 
 
 def check_sum(path: Path, meta: Meta, n: int, digest: int) -> None:

@@ -11,49 +11,49 @@ from polyrank.index.lock import acknowledged, check_acknowledged
 from polyrank.index.matrix import REMEDY, open_matrix, read_manifest, verified
 from polyrank.index.reader import open_index
 from polyrank.index.store import FILE
-from polyrank.storage.durable import Place
+from polyrank.storage.durable import AnyPath
 
 
-def verify_index(path: Place) -> list[str]:
+def verify_index(path: AnyPath) -> list[str]:
     """Read every byte that matters; empty when the index is sound."""
-    place = Path(path)
+    folder = Path(path)
     try:
-        connection = store.connect(place, write=False)
+        connection = store.connect(folder, write=False)
     except PolyrankError as error:
         return [str(error)]
-    expected = acknowledged(place)
+    expected = acknowledged(folder)
     problems: list[str] = []
     try:
-        with store.transaction(connection, place, write=False):
-            meta = store.read_meta(connection, place)
+        with store.transaction(connection, folder, write=False):
+            meta = store.read_meta(connection, folder)
             faults = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
-            problems += [f"{place / FILE} is damaged ({fault}); {store.REMEDY}" for fault in faults if fault != "ok"]
+            problems += [f"{folder / FILE} is damaged ({fault}); {store.REMEDY}" for fault in faults if fault != "ok"]
             n, digest = 0, 0
-            for row in store.scan_rows(connection, place):
+            for row in store.scan_rows(connection, folder):
                 n, digest = n + 1, digest + int.from_bytes(row.digest, "little")
-            store.check_sum(place, meta, n, digest)
-            check_acknowledged(place, meta.change, expected)
-        problems += _matrix_problems(connection, place)
+            store.check_sum(folder, meta, n, digest)
+            check_acknowledged(folder, meta.change, expected)
+        problems += _matrix_problems(connection, folder)
     except PolyrankError as error:
         problems.append(str(error))
     finally:
         connection.close()
     if not problems:
         try:
-            open_index(place).close()
+            open_index(folder).close()
         except PolyrankError as error:
             problems.append(str(error))
     return problems
 
 
-def _matrix_problems(connection: sqlite3.Connection, place: Path) -> list[str]:
+def _matrix_problems(connection: sqlite3.Connection, folder: Path) -> list[str]:
     while True:
-        name = store.read_meta(connection, place).matrix
-        if not name or not (place / name).exists():
+        name = store.read_meta(connection, folder).matrix
+        if not name or not (folder / name).exists():
             return []  # derived, and made again from the truth
         try:
-            return _problems_of(place / name)
-        except FileNotFoundError:  # a writer has put another in its place
+            return _problems_of(folder / name)
+        except FileNotFoundError:  # a writer has replaced it
             continue
 
 

@@ -25,7 +25,7 @@ from polyrank.index.matrix import write_matrix
 from polyrank.index.reader import Index, check_fingerprint
 from polyrank.index.store import FILE, Meta
 from polyrank.records import Candidate
-from polyrank.storage.durable import Place, check_replaceable, disk_error, new_folder, sync_folder
+from polyrank.storage.durable import AnyPath, check_replaceable, disk_error, new_folder, sync_folder
 from polyrank.storage.quantized import Precision
 
 OURS = (FILE, "index.json")  # what tells an index from other folders; the second was in earlier ones
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 def write_index(
-    path: Place,
+    path: AnyPath,
     candidates: Sequence[Candidate],
     vectors: Vectors | Iterable[Vectors],
     *,
@@ -63,13 +63,13 @@ def write_index(
 
     Raises:
         DataError: names the first five faulty candidates by position; nothing is written.
-        UsageError: the place is taken, there is no such kind of inner-product index, or its library is missing.
+        UsageError: something is at ``path``, there is no such kind of inner-product index, or its library is missing.
         LockedError: somebody is writing to the index that would be replaced.
         ResourceError: the disk is full; an earlier index is intact.
     """
-    place, kind = Path(path), read_kind(ann)  # at once: a small index has no use for it until it has grown
+    target, kind = Path(path), read_kind(ann)  # at once: a small index has no use for it until it has grown
     check_library(kind)
-    check_replaceable(place, ours=OURS, replace=overwrite)
+    check_replaceable(target, ours=OURS, replace=overwrite)
     if isinstance(vectors, np.ndarray):
         vectors, faults = as_vectors(vectors, len(candidates), None)
         refuse(vector_faults(vectors) | faults | candidate_faults(candidates))
@@ -77,10 +77,10 @@ def write_index(
     else:
         check_candidates(candidates)
     with ExitStack() as guard:
-        if overwrite and (place / FILE).exists():
-            _take(guard, place)
+        if overwrite and (target / FILE).exists():
+            _take(guard, target)
         meta = Meta(fingerprint, model, dimension=0, change=1, ann=kind, precision=precision)
-        with new_folder(place, replace=overwrite) as folder:
+        with new_folder(target, replace=overwrite) as folder:
             _write(folder, candidates, vectors, meta)
 
 
@@ -89,10 +89,10 @@ def _write(folder: Path, candidates: Sequence[Candidate], parts: Iterable[Vector
     try:
         with store.sqlite_errors(folder):
             for part in parts:
-                chosen = candidates[meta.n : meta.n + len(part)]
-                array, faults = as_vectors(part, len(chosen), meta.dimension or None)
+                batch = candidates[meta.n : meta.n + len(part)]
+                array, faults = as_vectors(part, len(batch), meta.dimension or None)
                 refuse({meta.n + i: what for i, what in (vector_faults(array) | faults).items()})
-                meta = store.insert(connection, dataclasses.replace(meta, dimension=array.shape[1]), chosen, array)
+                meta = store.insert(connection, dataclasses.replace(meta, dimension=array.shape[1]), batch, array)
             as_vectors([], len(candidates) - meta.n, None)  # one vector for each candidate
             meta = _new_matrix(connection, folder, meta)
             store.write_meta(connection, meta)
@@ -127,17 +127,17 @@ class Writer:
         ArtifactError: missing, damaged, or made by another encoder.
     """
 
-    def __init__(self, path: Place, *, fingerprint: str | None = None) -> None:
+    def __init__(self, path: AnyPath, *, fingerprint: str | None = None) -> None:
         self.path = Path(path)
         self._mutex = threading.RLock()
         self._compaction: threading.Thread | None = None
         self._failure: Exception | None = None
-        with ExitStack() as held:
+        with ExitStack() as resources:
             store.check_there(self.path)
             # before anything is opened: an index that is replaced meanwhile would be written to in vain
-            self._lock = _take(held, self.path)
+            self._lock = _take(resources, self.path)
             self._connection = store.connect(self.path, write=True)
-            held.callback(self._connection.close)
+            resources.callback(self._connection.close)
             expected = lock.acknowledged(self.path)
             self._meta = self._checked_meta()
             self._n_stale = store.count_since(self._connection, self.path, self._meta.matrix_change)
@@ -149,7 +149,7 @@ class Writer:
                 sync_folder(self.path)  # SQLite goes on when the name of its new log cannot be made durable
             except OSError as error:
                 raise disk_error(self.path, error) from error
-            self._held = held.pop_all()
+            self._resources = resources.pop_all()
 
     def _checked_meta(self) -> Meta:
         """A damaged list of ids could hide a candidate from ``remove``, so it is checked before anything is changed."""
@@ -202,29 +202,29 @@ class Writer:
         with self._turn():
             # an empty index of no dimension takes that of its first vectors
             array, faults = as_vectors(vectors, len(candidates), self._meta.dimension or None)
-            known = self._rows([candidate.id for candidate in candidates])
+            old_rows = self._rows([candidate.id for candidate in candidates])
             if not replace:
-                said = "is in the index already (--replace replaces it; lines without an id are numbered)"
-                faults |= {i: f"id {c.id!r} {said}" for i, c in enumerate(candidates) if c.id in known}
+                fault = "is in the index already (--replace replaces it; lines without an id are numbered)"
+                faults |= {i: f"id {c.id!r} {fault}" for i, c in enumerate(candidates) if c.id in old_rows}
             refuse(vector_faults(array) | faults | candidate_faults(candidates))
             if not candidates:
                 return self._meta.change
 
             def change(meta: Meta) -> Meta:
-                meta = store.delete(self._connection, meta, self.path, sorted(known.values()))
+                meta = store.delete(self._connection, meta, self.path, sorted(old_rows.values()))
                 meta = dataclasses.replace(meta, dimension=array.shape[1])
                 return store.insert(self._connection, meta, candidates, array)
 
-            return self._commit(change, len(known) + len(candidates)).change
+            return self._commit(change, len(old_rows) + len(candidates)).change
 
     def remove(self, ids: Sequence[str]) -> int:
         """Remove candidates; ids that are not there are fine. Returns how many were there."""
         with self._turn():
-            known = self._rows(ids)
-            if known:
-                rows = sorted(known.values())
+            old_rows = self._rows(ids)
+            if old_rows:
+                rows = sorted(old_rows.values())
                 self._commit(lambda meta: store.delete(self._connection, meta, self.path, rows), len(rows))
-            return len(known)
+            return len(old_rows)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -237,7 +237,7 @@ class Writer:
 
     def _rows(self, ids: Sequence[str]) -> dict[str, int]:
         """Rows of the ids that are there."""
-        found: dict[str, int] = {}
+        rows: dict[str, int] = {}
         with store.sqlite_errors(self.path):
             for id_ in dict.fromkeys(ids):
                 try:
@@ -245,8 +245,8 @@ class Writer:
                 except UnicodeEncodeError:  # a lone surrogate is no stored id
                     continue
                 if row is not None:
-                    found[id_] = row[0]
-        return found
+                    rows[id_] = row[0]
+        return rows
 
     def _commit(self, change: Callable[[Meta], Meta], n_rows: int) -> Meta:
         """Make a change that adds and removes so many rows."""
@@ -289,15 +289,15 @@ class Writer:
                         check_library(meta.ann)
                     except MissingExtraError:  # searches do without; a compaction where it is installed makes it again
                         meta = dataclasses.replace(meta, ann="")
-                    made = _new_matrix(reading, self.path, meta)
+                    new = _new_matrix(reading, self.path, meta)
             finally:
                 reading.close()
             with self._turn():
                 old = self._meta.matrix
                 with store.transaction(self._connection, self.path, write=True):
-                    meta = dataclasses.replace(self._meta, matrix=made.matrix, matrix_change=made.matrix_change)
+                    meta = dataclasses.replace(self._meta, matrix=new.matrix, matrix_change=new.matrix_change)
                     store.write_meta(self._connection, meta)
-                    self._connection.execute("DELETE FROM removed WHERE change <= ?", (made.matrix_change,))
+                    self._connection.execute("DELETE FROM removed WHERE change <= ?", (new.matrix_change,))
                 self._meta = meta
                 self._n_stale = store.count_since(self._connection, self.path, meta.matrix_change)
             self._drop(self.path / old) if old else None
@@ -317,15 +317,15 @@ class Writer:
         failure, self._failure = self._failure, None
         return failure
 
-    def snapshot(self, path: Place) -> None:
+    def snapshot(self, path: AnyPath) -> None:
         """Copy the index as it is now into a new folder, whole or not at all.
 
         Raises:
-            UsageError: the place is taken.
+            UsageError: something is at ``path`` already.
             ResourceError: the disk is full.
         """
         if Path(path).exists():
-            raise UsageError(f"{path} already exists; choose another place for the snapshot")
+            raise UsageError(f"{path} already exists; choose another path for the snapshot")
         with self._turn(), new_folder(Path(path)) as folder, store.sqlite_errors(self.path):
             copy = sqlite3.connect(folder / FILE, isolation_level=None)
             try:
@@ -347,7 +347,7 @@ class Writer:
                 self._connection.execute(f"PRAGMA busy_timeout={PATIENCE_MS}")  # for readers in the midst of it
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         finally:
-            self._held.close()
+            self._resources.close()
 
     def __enter__(self) -> Self:
         return self
@@ -358,9 +358,9 @@ class Writer:
         self.close()
 
 
-def _take(held: ExitStack, path: Path) -> lock.Lock:
+def _take(resources: ExitStack, path: Path) -> lock.Lock:
     try:
-        return held.enter_context(lock.hold(path))
+        return resources.enter_context(lock.hold(path))
     except OSError as error:
         raise ResourceError(
             f"cannot write to {path}: {error.strerror}; make it writable, free some space or mend the disk"
@@ -376,9 +376,9 @@ class KnownVectors:
 
     def __init__(self, index: Index) -> None:
         self._blocks = index.blocks()
-        held = {row for block in self._blocks for row in block.rows.tolist()}
+        rows = {row for block in self._blocks for row in block.rows.tolist()}
         # what a writer has added since is not in the blocks
-        self._rows = {candidate.text: row for row, candidate in index.iter_candidates() if row in held}
+        self._rows = {candidate.text: row for row, candidate in index.iter_candidates() if row in rows}
 
     def __contains__(self, text: str) -> bool:
         return text in self._rows
@@ -388,6 +388,6 @@ class KnownVectors:
         for block in self._blocks:
             at = int(np.searchsorted(block.rows, row))
             if at < len(block.rows) and block.rows[at] == row:
-                found: Vectors = block.vectors[np.array([at])][0]
-                return found
+                vector: Vectors = block.vectors[np.array([at])][0]
+                return vector
         raise KeyError(text)

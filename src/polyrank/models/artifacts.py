@@ -13,15 +13,13 @@ from typing import Any
 
 import safetensors.torch
 
-from polyrank import __version__
-from polyrank.config.models import ModelConfig, model_from_dict, model_to_dict, text_from_dict
+from polyrank.config.models import MODEL, ModelConfig, model_from_dict, model_to_dict, text_from_dict
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.models.build import empty_model, saved_texts
 from polyrank.models.network import Network
-from polyrank.storage.durable import new_folder, sha256_file
+from polyrank.storage.document import check_part, checksum, read_document, seal
+from polyrank.storage.durable import new_folder
 from polyrank.text import Texts
-
-FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +65,19 @@ def save_model(
         "tokenizer.json": texts.subwords.to_bytes(),
     }
     document: dict[str, Any] = {
-        "format": FORMAT,
-        "written_by": __version__,
         "model": model_to_dict(config),
         "text": asdict(texts.policy),
         "backbone": _plain(model.shape()),
         "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
         "metadata": metadata or {},
     }
-    document["fingerprint"] = _fingerprint(document)
-    document["checksum"] = _checksum(document)
+    fingerprint = checksum({key: document[key] for key in ("model", "text", "backbone", "files")})
+    whole = seal({**document, "fingerprint": fingerprint}, MODEL)
     with new_folder(path, replace=replace) as folder:
         for name, data in files.items():
             (folder / name).write_bytes(data)
-        (folder / "config.json").write_text(json.dumps(document, indent=2, sort_keys=True), "utf-8")
-    return str(document["fingerprint"])
+        (folder / MODEL.file).write_bytes(whole)
+    return fingerprint
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
@@ -90,41 +86,13 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in json.loads(json.dumps(values, default=str)).items() if key not in drop}
 
 
-def _canonical(values: Any) -> bytes:
-    return json.dumps(values, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _fingerprint(document: dict[str, Any]) -> str:
-    settings = {key: document[key] for key in ("model", "text", "backbone", "files")}
-    return hashlib.sha256(_canonical(settings)).hexdigest()
-
-
-def _checksum(document: dict[str, Any]) -> str:
-    return hashlib.sha256(_canonical({k: v for k, v in document.items() if k != "checksum"})).hexdigest()
-
-
 def read_config(path: Path) -> dict[str, Any]:
     """A model folder's config.json, checked.
 
     Raises:
         ArtifactError: it is missing, damaged, or newer than this program.
     """
-    place = path / "config.json"
-    if not path.is_dir() or not place.exists():
-        raise ArtifactError(f"{path} is no model folder: it has no config.json; give a folder that training wrote")
-    try:
-        document = json.loads(place.read_bytes())
-        version = document["format"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{place} is damaged ({error}); restore the model folder from a copy") from error
-    if isinstance(version, int) and version > FORMAT:
-        raise ArtifactError(
-            f"{place}: written by polyrank {document.get('written_by')} in format {version}, this reads up to {FORMAT};"
-            " upgrade polyrank"
-        )
-    if document.get("checksum") != _checksum(document):
-        raise ArtifactError(f"{place} is damaged: its checksum does not match; restore the model folder from a copy")
-    return dict(document)
+    return read_document(path, MODEL)
 
 
 def load_model(path: Path) -> Artifact:
@@ -134,9 +102,7 @@ def load_model(path: Path) -> Artifact:
         ArtifactError: a file is missing, damaged, or made by a newer version.
     """
     document = read_config(path)
-    data: dict[str, bytes] = {}
-    for name in document["files"]:
-        data[name] = _verified(path, name, document).read_bytes()
+    data = {name: check_part(path / name, digest, MODEL).read_bytes() for name, digest in document["files"].items()}
     try:
         config = model_from_dict(document["model"])
         policy = text_from_dict(config, document["text"])
@@ -146,16 +112,6 @@ def load_model(path: Path) -> Artifact:
     model.restore(safetensors.torch.load(data["model.safetensors"]))
     texts = saved_texts(model, policy, data["tokenizer.json"], str(path / "tokenizer.json"))
     return Artifact(model.eval(), texts, config, document["fingerprint"], document["metadata"])
-
-
-def _verified(path: Path, name: str, document: dict[str, Any]) -> Path:
-    """A file of a model folder whose bytes are those that were written."""
-    place = path / name
-    if not place.exists():
-        raise ArtifactError(f"{place} is missing; restore the model folder from a copy")
-    if sha256_file(place) != document["files"].get(name):
-        raise ArtifactError(f"{place} is damaged: its SHA-256 does not match config.json; restore it from a copy")
-    return place
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +163,10 @@ def read_sizes(path: Path) -> Sizes:
     Raises:
         ArtifactError: it is no model folder, or its file of weights is damaged.
     """
-    place = _verified(path, "model.safetensors", read_config(path))
+    weights = check_part(path / "model.safetensors", read_config(path)["files"].get("model.safetensors"), MODEL)
     found: dict[str, list[tuple[int, int, str]]] = {}
     try:
-        with place.open("rb") as stream:
+        with weights.open("rb") as stream:
             header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
         for name, entry in header.items():
             if name != "__metadata__":
@@ -218,7 +174,7 @@ def read_sizes(path: Path) -> Sizes:
                 tensor = (math.prod(entry["shape"]), end - start, str(entry["dtype"]))
                 found.setdefault(name.split(".", 1)[0], []).append(tensor)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ArtifactError(f"{place} is damaged or missing ({error}); restore the model folder from a copy") from error
+        raise ArtifactError(f"{weights} is damaged or missing ({error}); {MODEL.remedy}") from error
     parts = []
     for name in sorted(found):
         counts, sizes, dtypes = zip(*found[name], strict=True)

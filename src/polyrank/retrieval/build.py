@@ -15,7 +15,7 @@ from polyrank.index.reader import check_fingerprint
 from polyrank.index.writer import OURS
 from polyrank.records import Candidate
 from polyrank.scorers.protocols import Encoder
-from polyrank.storage.durable import Place, check_replaceable
+from polyrank.storage.durable import AnyPath, check_replaceable
 from polyrank.storage.quantized import Precision
 
 TEXTS_AT_A_TIME = 1024  # encoded between two reports of progress
@@ -25,7 +25,7 @@ Progress = Callable[[int, int], None]
 
 
 def build_index(
-    path: Place,
+    path: AnyPath,
     encoder: Encoder,
     candidates: Sequence[Candidate],
     *,

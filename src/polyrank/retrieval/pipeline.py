@@ -4,14 +4,11 @@ It is one file, pipeline.json, that names an index and models (relative to the f
 the settings that were chosen on validation data. Models and index stay where they are.
 """
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from polyrank import __version__
 from polyrank.config.checked import from_dict, read_choice
 from polyrank.config.names import found_name, portable_name
 from polyrank.errors import ArtifactError, ConfigError, UsageError
@@ -26,10 +23,16 @@ from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.open import encoder_of_index, open_scorer
 from polyrank.scorers.protocols import Responds, Scorer
 from polyrank.search import Mode
+from polyrank.storage.document import DocumentKind, has_document, read_document, seal
 from polyrank.storage.durable import new_folder
 
-FORMAT = 1
-FILE = "pipeline.json"
+PIPELINE = DocumentKind(
+    name="pipeline",
+    file="pipeline.json",
+    missing="make one with polyrank pipeline create",
+    remedy="make the pipeline again",
+    spaced=True,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +133,7 @@ def open_pipeline(
         ArtifactError: it is neither, or something in it is damaged.
         UsageError: a model is not where it should be.
     """
-    if not (path / FILE).exists():
+    if not has_document(path, PIPELINE):
         return Pipeline(_dense(path, model, mode or "fast", device, backend))
     config, seen = read_pipeline(path)
     if config.retriever != "dense" and (mode or model):
@@ -165,7 +168,7 @@ def fingerprints(retriever: Responds) -> dict[str, str]:
 
 def catalogue(path: Path) -> list[Candidate]:
     """All candidates of an index folder, or of the index that a pipeline names."""
-    index = Path(read_pipeline(path)[0].index) if (path / FILE).exists() else path
+    index = Path(read_pipeline(path)[0].index) if has_document(path, PIPELINE) else path
     with open_index(index) as found:
         return [candidate for _, candidate in found.iter_candidates()]
 
@@ -224,7 +227,7 @@ def open_ranker(
     """
     first, arrow, second = (part.strip() for part in name.partition(">"))
     if not arrow:
-        if not (Path(name) / FILE).exists():
+        if not has_document(Path(name), PIPELINE):
             return open_scorer(name, examples, pool, device=device, backend=backend)
         config, _ = read_pipeline(Path(name))
         first, second = config.retriever, config.reranker or ""
@@ -254,15 +257,9 @@ def write_pipeline(
         for name in ("index", "model", "reranker")
         if (value := getattr(config, name)) is not None
     }
-    document: dict[str, Any] = {
-        "format": FORMAT,
-        "written_by": __version__,
-        "pipeline": asdict(config) | places,
-        "seen": seen or {},
-    }
-    document["checksum"] = _checksum(document)
+    whole = seal({"pipeline": asdict(config) | places, "seen": seen or {}}, PIPELINE)
     with new_folder(path, replace=replace) as folder:
-        (folder / FILE).write_text(json.dumps(document, indent=2, sort_keys=True, allow_nan=False), "utf-8")
+        (folder / PIPELINE.file).write_bytes(whole)
 
 
 def read_pipeline(path: Path) -> tuple[PipelineConfig, dict[str, Any]]:
@@ -271,32 +268,12 @@ def read_pipeline(path: Path) -> tuple[PipelineConfig, dict[str, Any]]:
     Raises:
         ArtifactError: it is missing, damaged, or newer than this program.
     """
-    place = path / FILE
-    try:
-        document = json.loads(place.read_bytes())
-        version, values = document["format"], document["pipeline"]
-    except FileNotFoundError as error:
-        raise ArtifactError(
-            f"{path} is no pipeline: it has no {FILE}; make one with polyrank pipeline create"
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{place} is damaged ({error}); make the pipeline again") from error
-    if isinstance(version, int) and version > FORMAT:
-        raise ArtifactError(
-            f"{place}: written by polyrank {document.get('written_by')} in format {version}, this reads up to {FORMAT};"
-            " upgrade polyrank"
-        )
-    if document.get("checksum") != _checksum(document):
-        raise ArtifactError(f"{place} is damaged: its checksum does not match; make the pipeline again")
+    document = read_document(path, PIPELINE)
+    values = document["pipeline"]
     for name in ("index", "model", "reranker"):
         if values.get(name) is not None:
             values[name] = found_name(values[name], path)
     try:
         return from_dict(PipelineConfig, values), document["seen"]
     except ConfigError as error:
-        raise ArtifactError(f"{place}: {error}") from error
-
-
-def _checksum(document: dict[str, Any]) -> str:
-    rest = {key: value for key, value in document.items() if key != "checksum"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+        raise ArtifactError(f"{path / PIPELINE.file}: {error}") from error

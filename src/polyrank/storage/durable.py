@@ -1,4 +1,4 @@
-"""Files that survive a crash: written beside their place, synced, renamed into it, and the folder synced.
+"""Files that survive a crash: written beside the old one, synced, renamed over it, and the folder synced.
 
 Knows bytes and folders; refuses to know what they mean.
 """
@@ -22,9 +22,9 @@ try:
 except ImportError:  # a system without such locks
     fcntl = None  # type: ignore[assignment]
 
-Place = str | os.PathLike[str]
+AnyPath = str | os.PathLike[str]
 DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-LEFTOVER = ".part"  # how the name of a folder ends that is not yet in its place
+LEFTOVER = ".part"  # how the name of an unfinished folder ends
 
 
 def sync_folder(folder: Path) -> None:
@@ -57,9 +57,9 @@ def write_file(path: Path, data: bytes) -> None:
     unfinished: Path | None = None
     try:
         mode = _file_mode(path)
-        place = path.resolve()
-        make_folders(place.parent)
-        temporary = place.parent / _temporary_name(place)
+        target = path.resolve()
+        make_folders(target.parent)
+        temporary = target.parent / _temporary_name(target)
         with temporary.open("xb") as stream:  # unlike mkstemp's, for whoever the umask lets read it
             unfinished = temporary
             if mode is not None:
@@ -67,8 +67,8 @@ def write_file(path: Path, data: bytes) -> None:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.replace(place)
-        sync_folder(place.parent)
+        temporary.replace(target)
+        sync_folder(target.parent)
     except OSError as error:
         if unfinished is not None:
             unfinished.unlink(missing_ok=True)
@@ -82,7 +82,7 @@ def _file_mode(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(mode):
-        raise UsageError(f"{path} is no file that can be replaced; name a file, or a place where nothing is")
+        raise UsageError(f"{path} is no file that can be replaced; name a file, or a path where nothing is")
     return stat.S_IMODE(mode)
 
 
@@ -91,14 +91,14 @@ def _temporary_name(path: Path, suffix: str = "") -> str:
 
 
 def _named(path: Path, error: OSError) -> Exception:
-    """As ``disk_error``, and others name the place that was asked for, not a temporary name beside it."""
+    """As ``disk_error``, and others name the path that was asked for, not a temporary name beside it."""
     if error.errno is None:
         return error
     return disk_error(path, OSError(error.errno, os.strerror(error.errno), str(path)))
 
 
 def check_replaceable(path: Path, *, ours: Collection[str], replace: bool) -> None:
-    """Refuse a place that a new folder must not take. Worth asking before hours of work go into it.
+    """Refuse a path that a new folder must not take. Worth asking before hours of work go into it.
 
     Args:
         path: where the folder will be.
@@ -111,9 +111,9 @@ def check_replaceable(path: Path, *, ours: Collection[str], replace: bool) -> No
     if not path.exists():
         return
     if not replace:
-        raise UsageError(f"{path} already exists; choose another place or pass --overwrite")
+        raise UsageError(f"{path} already exists; choose another path or pass --overwrite")
     if not path.is_dir() or (any(path.iterdir()) and not any((path / name).exists() for name in ours)):
-        raise UsageError(f"{path} holds something else ({' or '.join(ours)} is not in it); choose another place")
+        raise UsageError(f"{path} holds something else ({' or '.join(ours)} is not in it); choose another path")
 
 
 @contextmanager
@@ -124,7 +124,7 @@ def new_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
 
     Args:
         path: the folder to be made.
-        replace: whether an existing folder may be replaced. The old one is kept until the new one is in place.
+        replace: whether an existing folder may be replaced. The old one is kept until the new one has its name.
 
     Raises:
         UsageError: ``path`` exists and ``replace`` is false.
@@ -135,10 +135,10 @@ def new_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     path = path.resolve()  # behind a link, what it points to is replaced, as with files
     temporary: Path | None = None
     try:
-        with ExitStack() as held:
+        with ExitStack() as resources:
             make_folders(path.parent)
             _remove_leftovers(path)
-            temporary = _temporary_folder(path, held)
+            temporary = _temporary_folder(path, resources)
             yield temporary
             for entry in sorted(temporary.rglob("*")):
                 sync_folder(entry) if entry.is_dir() else sync_file(entry)
@@ -146,7 +146,7 @@ def new_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
             check_replaceable(path, ours=sorted(entry.name for entry in temporary.iterdir()), replace=replace)
             if path.exists():
                 temporary.chmod(stat.S_IMODE(path.stat().st_mode))
-                _hold(path, held)  # once it has the temporary name, nobody may take it for a leftover
+                _hold(path, resources)  # once it has the temporary name, nobody may take it for a leftover
                 _put_in_place_of(path, temporary)
             else:
                 _put(path, temporary)
@@ -175,7 +175,7 @@ def make_folders(path: Path) -> None:
             raise
 
 
-def _temporary_folder(path: Path, held: ExitStack) -> Path:
+def _temporary_folder(path: Path, resources: ExitStack) -> Path:
     """An empty sibling that is told from a leftover by the lock that this process has on it."""
     while True:
         temporary = path.parent / _temporary_name(path, LEFTOVER)
@@ -184,14 +184,14 @@ def _temporary_folder(path: Path, held: ExitStack) -> Path:
         except OSError as error:
             raise _named(path, error) from error
         with suppress(FileNotFoundError):  # taken for a leftover before it was held
-            if _hold(temporary, held):
+            if _hold(temporary, resources):
                 return temporary
 
 
-def _hold(folder: Path, held: ExitStack) -> bool:
+def _hold(folder: Path, resources: ExitStack) -> bool:
     """Lock a folder for as long as this process lives; false where another has it or has replaced it."""
     descriptor = os.open(folder, os.O_RDONLY)
-    held.callback(os.close, descriptor)
+    resources.callback(os.close, descriptor)
     if fcntl is None:
         return True
     try:
@@ -207,8 +207,8 @@ def _remove_leftovers(path: Path) -> None:
     if fcntl is None:  # the living cannot be told from the dead
         return
     for entry in path.parent.glob(f".{glob.escape(path.name)}.????????{LEFTOVER}"):
-        with ExitStack() as held, suppress(OSError):
-            if _hold(entry, held):
+        with ExitStack() as resources, suppress(OSError):
+            if _hold(entry, resources):
                 shutil.rmtree(entry, ignore_errors=True)
 
 
@@ -229,7 +229,7 @@ def _put_in_place_of(path: Path, temporary: Path) -> None:
             _exchange(temporary, path)
             raise
         return
-    # without an atomic exchange there is an instant at which neither is in place, and both lie beside it
+    # without an atomic exchange there is an instant at which neither has the name, and both lie beside it
     retired = Path(tempfile.mkdtemp(prefix=f".{path.name}.old.", dir=path.parent))
     try:
         path.rename(retired / "was")

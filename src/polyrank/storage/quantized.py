@@ -5,15 +5,15 @@ again from its own vectors never drifts.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.config.checked import read_choice
+from polyrank.errors import UsageError
 
 Floats = NDArray[np.float32]
-Places = slice | NDArray[np.intp]
+Rows = slice | NDArray[np.intp]
 Precision = Literal["fp32", "bf16", "int8"]
 
 LARGEST = np.uint32(0x7F7F0000)  # bf16, as fp32's bits
@@ -28,7 +28,7 @@ class AnyVectors(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, places: Places, /) -> Any: ...
+    def __getitem__(self, rows: Rows, /) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
@@ -36,8 +36,8 @@ class PackedVectors:
     """Vectors in fewer bits.
 
     Args:
-        values: ``[n, D]``, the upper halves of fp32 numbers as uint16, or int8 codes.
-        scales: ``[n]``, what a code of one is worth; ``None`` for bf16.
+        values: ``[n, D]``, bf16 numbers, the upper 16 bits of fp32 ones, as uint16; or int8.
+        scales: ``[n]``, what an int8 value of one is worth; ``None`` for bf16.
 
     >>> pack(np.array([[1.0, -0.5, 0.004]], np.float32), "int8")[:1]
     array([[ 0.99993896, -0.50390625,  0.00787354]], dtype=float32)
@@ -53,10 +53,10 @@ class PackedVectors:
     def __len__(self) -> int:
         return len(self.values)
 
-    def __getitem__(self, places: Places, /) -> Floats:
-        values = self.values[places]
+    def __getitem__(self, rows: Rows, /) -> Floats:
+        values = self.values[rows]
         if self.scales is not None:
-            return np.multiply(values, self.scales[places][:, None], dtype=np.float32)
+            return np.multiply(values, self.scales[rows][:, None], dtype=np.float32)
         result = np.zeros(values.shape, "<f4")
         result.view("<u2")[:, 1::2] = values
         return result
@@ -68,24 +68,26 @@ def read_precision(name: str) -> Precision:
     Raises:
         UsageError: there is none of that name.
     """
-    found: Precision = read_choice(name, Precision, "precision of stored vectors")
-    return found
+    for precision in get_args(Precision):
+        if name == precision:
+            return precision  # type: ignore[no-any-return]  # what the Literal lists
+    raise UsageError(f"{name!r} is no precision of stored vectors; choose fp32, bf16 or int8")
 
 
 def pack(vectors: Floats, precision: Precision) -> Floats | PackedVectors:
     """Vectors ``[n, D]``, finite, in a precision; fp32 ones as they are.
 
     bf16 keeps 8 significant bits of each number. int8 keeps ``round(y / scale)`` with one scale for each vector, its
-    largest absolute number over 127; the scale itself is rounded to 8 bits, which makes all products with codes exact.
+    largest absolute number over 127; the scale itself is rounded to 8 bits, which makes all products with them exact.
     """
     if precision == "fp32":
         return vectors
     if precision == "bf16":
-        return PackedVectors(_upper_halves(np.ascontiguousarray(vectors, "<f4")))
+        return PackedVectors(_to_bf16(np.ascontiguousarray(vectors, "<f4")))
     largest = np.abs(vectors).max(1, initial=0.0)
-    scales = _as_floats(_upper_halves(np.maximum(largest / np.float32(127.0), SMALLEST_SCALE).astype("<f4")))
-    codes = np.rint(vectors / scales[:, None])
-    return PackedVectors(np.clip(codes, -127, 127, out=codes).astype(np.int8), scales)
+    scales = _as_floats(_to_bf16(np.maximum(largest / np.float32(127.0), SMALLEST_SCALE).astype("<f4")))
+    rounded = np.rint(vectors / scales[:, None])
+    return PackedVectors(np.clip(rounded, -127, 127, out=rounded).astype(np.int8), scales)
 
 
 def bytes_per_vector(dimension: int, precision: Precision) -> int:
@@ -98,7 +100,7 @@ def bytes_per_vector(dimension: int, precision: Precision) -> int:
 
 
 def to_rows(vectors: Floats, precision: Precision) -> list[bytes]:
-    """Each vector as bytes: its numbers, little-endian; int8 codes follow their scale."""
+    """Each vector as bytes: its numbers, little-endian; int8 values follow their scale."""
     packed = pack(vectors, precision)
     if isinstance(packed, np.ndarray):
         return [row.tobytes() for row in packed.astype("<f4", copy=False)]
@@ -122,7 +124,7 @@ def from_rows(rows: list[bytes], precision: Precision) -> Floats:
     return PackedVectors(whole[:, 4:].view(np.int8), whole[:, :4].copy().view("<f4")[:, 0])[:]
 
 
-def _upper_halves(numbers: Floats) -> NDArray[np.uint16]:
+def _to_bf16(numbers: Floats) -> NDArray[np.uint16]:
     """To the nearest, ties to even, never to infinity."""
     bits = numbers.view("<u4")
     sign, size = bits & np.uint32(0x80000000), bits & np.uint32(0x7FFFFFFF)
@@ -130,5 +132,5 @@ def _upper_halves(numbers: Floats) -> NDArray[np.uint16]:
     return ((sign | size) >> np.uint32(16)).astype("<u2")
 
 
-def _as_floats(halves: NDArray[np.uint16]) -> Floats:
-    return (halves.astype("<u4") << np.uint32(16)).view("<f4")
+def _as_floats(values: NDArray[np.uint16]) -> Floats:
+    return (values.astype("<u4") << np.uint32(16)).view("<f4")

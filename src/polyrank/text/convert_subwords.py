@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 
 from polyrank.errors import ArtifactError, ConfigError
+from polyrank.storage.document import check_format
 
 END = " "
 """Marks the end of a word inside a subword ("hello "). No word holds white space, so it needs no escaping."""
@@ -169,10 +170,9 @@ def read_convert_subwords(data: bytes, where: str) -> ConvertSubwords:
     """
     try:
         document = json.loads(data)
-        version, subwords, n_buckets = (document[key] for key in ("convert_subwords", "subwords", "n_buckets"))
-        if isinstance(version, int) and version > FORMAT:
-            raise ValueError(f"format {version}, this reads up to {FORMAT}")
-        if not isinstance(n_buckets, int) or not all(isinstance(subword, str) for subword in subwords):
+        check_format(where, {"format": document["convert_subwords"]}, FORMAT)
+        subwords, n_buckets = document["subwords"], document["n_buckets"]
+        if type(n_buckets) is not int or not all(isinstance(subword, str) for subword in subwords):
             raise ValueError("a subword is no text or n_buckets no number")
         return ConvertSubwords(subwords, n_buckets)
     except (ValueError, KeyError, TypeError, ConfigError) as error:

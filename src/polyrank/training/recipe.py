@@ -1,12 +1,11 @@
 """A recipe carried out: data read, model made, fit, the best model saved, once for each seed.
 
-A run folder holds recipe.json (as resolved), metrics.jsonl, tensorboard/ where that is installed,
-checkpoint.safetensors while it runs, and model/. Of two networks each has such a folder in it, retriever/ and
-reranker/, for all but recipe and checkpoint.
+A run folder holds recipe.json (as resolved), metrics.jsonl, tensorboard/ where that is installed, model/,
+checkpoint.safetensors while it runs, and result.json when it has ended. Of two networks each has such a folder in it,
+retriever/ and reranker/, for all but recipe, checkpoint and result.
 """
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from polyrank.data import read_examples
 from polyrank.devices import choose_device, keep_freed_memory
 from polyrank.errors import ConfigError, DataError, UsageError
 from polyrank.records import Example
+from polyrank.storage.document import DocumentKind, has_document, read_document, seal
 from polyrank.storage.durable import write_file
 from polyrank.training.learner import Report
 from polyrank.training.loop import FitResult, fit_together, phased
@@ -31,6 +31,17 @@ from polyrank.training.mutual import MutualStep
 from polyrank.training.network import make_learner, new_ranker
 from polyrank.training.steps import Step
 from polyrank.training.tensorboard import TensorBoard
+
+RECIPE, RESULT = (
+    DocumentKind(
+        name="run folder",
+        file=file,
+        missing="check the path",
+        remedy="train again with --overwrite",
+        seal_optional=True,
+    )
+    for file in ("recipe.json", "result.json")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,24 +193,23 @@ def _train_one(
     report: Callable[[int, dict[str, Any]], None],
     say: Callable[[str], None],
 ) -> list[RunResult]:
-    done = folder / "result.json"
     names = [""] if recipe.reranker is None else [*TWO]
     if folder.exists() and any(folder.iterdir()):
         if not (resume or overwrite):
             raise UsageError(
                 f"{folder} holds an earlier run; pass --resume to go on with it or --overwrite to start again"
             )
-        if resume and (folder / "recipe.json").exists() and not _same_recipe(folder / "recipe.json", recipe):
+        if resume and has_document(folder, RECIPE) and not _same_recipe(folder, recipe):
             raise ConfigError(f"the recipe differs from the one that {folder} was started with; use another output")
-        if resume and done.exists():
+        if resume and has_document(folder, RESULT):
             say(f"{folder} is finished")
-            found = json.loads(done.read_text("utf-8"))
+            found = read_document(folder, RESULT)
             fits = [FitResult(**(found[name] if name else found)) for name in names]
             return _results(seed, folder, names, fits)
         if overwrite and not resume:
             _clear(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    write_file(folder / "recipe.json", json.dumps(recipe_to_dict(recipe), indent=2, sort_keys=True).encode())
+    write_file(folder / RECIPE.file, seal(recipe_to_dict(recipe), RECIPE))
 
     place = choose_device(device)
     first = new_ranker(recipe.model, recipe.text, recipe.train, examples, seed=seed, device=place)
@@ -236,7 +246,7 @@ def _train_one(
     for drawn in curves:
         drawn.close()
     found = {name: dataclasses.asdict(fit) for name, fit in zip(names, fits, strict=True)}
-    write_file(done, json.dumps(found.get("", found)).encode())
+    write_file(folder / RESULT.file, seal(found.get("", found), RESULT))
     for leftover in ("checkpoint.safetensors", "mined-*.npy"):
         for path in folder.glob(leftover):
             path.unlink()
@@ -257,7 +267,7 @@ def _both(first: Report, second: Report) -> Report:
 
 def _clear(folder: Path) -> None:
     """Forget earlier runs; models stay until better ones replace them, and a teacher's scores stay true."""
-    for pattern in ("checkpoint.safetensors", "result.json", "mined-*.npy"):
+    for pattern in ("checkpoint.safetensors", RESULT.file, "mined-*.npy"):
         for path in folder.glob(pattern):
             path.unlink()
     for name in ("", *TWO):
@@ -267,9 +277,9 @@ def _clear(folder: Path) -> None:
         _clear(seed)
 
 
-def _same_recipe(path: Path, recipe: Recipe) -> bool:
+def _same_recipe(folder: Path, recipe: Recipe) -> bool:
     """Whether a run's recipe.json says the same; settings that did not exist when it was written have defaults."""
     try:
-        return recipe_from_dict(json.loads(path.read_bytes())) == recipe
-    except (ValueError, ConfigError):
+        return recipe_from_dict(read_document(folder, RECIPE)) == recipe
+    except ConfigError:
         return False

@@ -4,14 +4,11 @@ export.json carries the fingerprint of the model and the SHA-256 of every file, 
 is one of weights that the model no longer has.
 """
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from polyrank import __version__
 from polyrank.config.models import CrossConfig
 from polyrank.devices import Precision, choose_dtype
 from polyrank.errors import ArtifactError, UsageError
@@ -20,9 +17,9 @@ from polyrank.models.exported import ExportedCross, ExportedEncoder
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported.sessions import Backend, open_session
+from polyrank.storage.document import DocumentKind, check_part, has_document, read_document, seal
 from polyrank.storage.durable import sha256_file
 
-FORMAT = 1
 FILE = "export.json"
 
 
@@ -42,16 +39,13 @@ def write_manifest(folder: Path, *, backend: Backend, fingerprint: str, dimensio
         graphs: file names by what they compute.
     """
     document: dict[str, Any] = {
-        "format": FORMAT,
-        "written_by": __version__,
         "backend": backend,
         "fingerprint": fingerprint,
         "dimension": dimension,
         "graphs": graphs,
         "files": {entry.name: sha256_file(entry) for entry in sorted(folder.iterdir()) if entry.name != FILE},
     }
-    document["checksum"] = _checksum(document)
-    (folder / FILE).write_text(json.dumps(document, indent=2, sort_keys=True), "utf-8")
+    (folder / FILE).write_bytes(seal(document, _kind(folder, backend)))
 
 
 def read_manifest(folder: Path, *, model: Path, backend: Backend, fingerprint: str) -> dict[str, Any]:
@@ -61,33 +55,24 @@ def read_manifest(folder: Path, *, model: Path, backend: Backend, fingerprint: s
         UsageError: there is no such export.
         ArtifactError: it is damaged, too new, or of other weights.
     """
-    remedy = f"make it again with: polyrank export {model} --to {backend} --overwrite"
-    place = folder / FILE
-    if not place.exists():
-        raise UsageError(f"{model} has no {backend} export; make it with: polyrank export {model} --to {backend}")
-    try:
-        document: dict[str, Any] = json.loads(place.read_bytes())
-        sound = document.get("checksum") == _checksum(document)
-    except (ValueError, AttributeError) as error:
-        raise ArtifactError(f"{place} is damaged ({error}); {remedy}") from error
-    if not sound:
-        raise ArtifactError(f"{place} is damaged: its checksum does not match; {remedy}")
-    if document["format"] > FORMAT:
-        raise ArtifactError(f"{place} is in format {document['format']}, this reads up to {FORMAT}; upgrade polyrank")
+    kind = _kind(model, backend)
+    if not has_document(folder, kind):
+        raise UsageError(f"{model} has no {backend} export; {kind.missing}")
+    document = read_document(folder, kind)
     if document["fingerprint"] != fingerprint:
         raise ArtifactError(
             f"{folder} is stale: it was made from weights {document['fingerprint'][:12]}, the model's are"
-            f" {fingerprint[:12]}; {remedy}"
+            f" {fingerprint[:12]}; {kind.remedy}"
         )
     for name, digest in document["files"].items():
-        if not (folder / name).exists() or sha256_file(folder / name) != digest:
-            raise ArtifactError(f"{folder / name} is damaged or missing: its SHA-256 does not match; {remedy}")
+        check_part(folder / name, digest, kind)
     return document
 
 
-def _checksum(document: dict[str, Any]) -> str:
-    values = {key: value for key, value in document.items() if key != "checksum"}
-    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+def _kind(model: Path, backend: Backend) -> DocumentKind:
+    command = f"polyrank export {model} --to {backend}"
+    remedy = f"make it again with: {command} --overwrite"
+    return DocumentKind(name=f"{backend} export", file=FILE, missing=f"make it with: {command}", remedy=remedy)
 
 
 def load_exported(

@@ -1,0 +1,167 @@
+"""The sealed document: what is written is read, any other byte is refused, and what earlier programs wrote is read."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyrank.config.models import MODEL
+from polyrank.errors import ArtifactError
+from polyrank.index.matrix import MATRIX
+from polyrank.retrieval.pipeline import PIPELINE
+from polyrank.storage.document import (
+    SEAL,
+    DocumentKind,
+    check_format,
+    check_part,
+    checksum,
+    has_document,
+    read_document,
+    seal,
+    unseal,
+)
+from polyrank.training.recipe import RECIPE, RESULT
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4), max_leaves=12
+)
+DOCUMENTS = st.dictionaries(st.text().filter(lambda key: key not in SEAL), VALUES, max_size=5)
+KINDS = [MODEL, PIPELINE, MATRIX, RECIPE]
+PATH = Path("folder/config.json")
+
+
+@given(DOCUMENTS, st.sampled_from(KINDS))
+@settings(max_examples=200, deadline=None)
+def test_what_is_sealed_is_read(document: dict[str, Any], kind: DocumentKind) -> None:
+    data = seal(document, kind)
+    assert unseal(data, PATH, kind) == document
+    assert seal(unseal(data, PATH, kind), kind) == data
+    assert seal(dict(reversed(document.items())), kind) == data
+    assert unseal(data.replace(b"\n", b"\r\n"), PATH, kind) == document
+
+
+@given(DOCUMENTS, st.sampled_from(KINDS), st.data())
+@settings(max_examples=200, deadline=None)
+def test_any_changed_byte_is_refused(document: dict[str, Any], kind: DocumentKind, draw: st.DataObject) -> None:
+    data = seal(document, kind)
+    at, new = draw.draw(st.integers(0, len(data) - 1)), draw.draw(st.integers(0, 255))
+    for damaged in (data[:at], data[:at] + data[at + 1 :], data[: at + 1] + data[at:], data + b"\n"):
+        with pytest.raises(ArtifactError, match=r"folder/config\.json is damaged"):
+            unseal(damaged, PATH, kind)
+    if new != data[at]:
+        with pytest.raises(ArtifactError, match=r"folder/config\.json"):
+            unseal(data[:at] + bytes([new]) + data[at + 1 :], PATH, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_flipped_bit_is_refused(kind: DocumentKind) -> None:
+    data = seal({"é": [1.5, None, {"a": "\n "}], "n": -3}, kind)
+    for at in range(len(data)):
+        for bit in range(8):
+            with pytest.raises(ArtifactError, match=r"folder/config\.json"):
+                unseal(data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :], PATH, kind)
+
+
+def test_keys_that_are_numbers_are_read_as_json_has_them() -> None:
+    assert unseal(seal({"n": {2: "b", 10: "a"}}, MODEL), PATH, MODEL) == {"n": {"2": "b", "10": "a"}}
+
+
+@pytest.mark.parametrize("document", [{"a": float("nan")}, {"a": [float("inf")]}, {"checksum": "x"}, {"format": 1}])
+def test_what_no_document_can_say(document: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"not JSON compliant|is a key of the seal"):
+        seal(document, MODEL)
+
+
+def test_a_newer_format_is_named_with_both_versions() -> None:
+    newer = {**json.loads(seal({"a": 1}, MODEL)), "format": 2, "written_by": "9.1"}
+    for said in (newer, {**newer, "checksum": checksum(newer)}):
+        with pytest.raises(ArtifactError, match=r"json: written by polyrank 9\.1 in format 2, this reads up to 1"):
+            unseal(json.dumps(said).encode(), PATH, MODEL)
+    with pytest.raises(ArtifactError, match=r"^x: in format 3, this reads up to 2; upgrade polyrank$"):
+        check_format("x", {"format": 3}, 2)
+    check_format("x", {}, 1)
+    for version in (True, "1", 1.0, None):
+        with pytest.raises(ValueError, match="is no number"):
+            check_format("x", {"format": version}, 1)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"3", b"null", b"{}", b"\xff", b"[" * 100_000, b'{"format": "1"}'])
+def test_what_is_no_document_is_refused_with_the_remedy(data: bytes) -> None:
+    with pytest.raises(ArtifactError, match=r"folder/config\.json is damaged \(.*\); restore the model folder"):
+        unseal(data, PATH, MODEL)
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path, tmp_path / "nothing", tmp_path / "file"):
+        assert not has_document(folder, MODEL)
+        with pytest.raises(ArtifactError, match=r"is no model folder: it has no config\.json; give a folder"):
+            read_document(folder, MODEL)
+    (tmp_path / MODEL.file).write_bytes(seal({"a": 1}, MODEL))
+    assert has_document(tmp_path, MODEL)
+    assert read_document(tmp_path, MODEL) == {"a": 1}
+
+
+def test_parts_are_checked(tmp_path: Path) -> None:
+    part = tmp_path / "part"
+    with pytest.raises(ArtifactError, match="part is missing; restore the model folder"):
+        check_part(part, "", MODEL)
+    part.write_bytes(b"abc")
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert check_part(part, digest, MODEL) == part
+    for other in ("", None, digest[:-1]):
+        with pytest.raises(ArtifactError, match=r"part is damaged: its SHA-256 does not match config\.json; restore"):
+            check_part(part, other, MODEL)
+
+
+# as programs wrote them before documents had a module of their own
+
+
+def model(document: dict[str, Any]) -> bytes:
+    whole = {**document, "format": 1, "written_by": "0.1"}
+    return json.dumps({**whole, "checksum": checksum(whole)}, indent=2, sort_keys=True).encode()
+
+
+def tensors(document: dict[str, Any]) -> bytes:
+    whole = {**document, "format": 1, "written_by": "0.1"}
+    return json.dumps({**whole, "checksum": checksum(whole)}, indent=1, sort_keys=True, allow_nan=False).encode()
+
+
+def pipeline(document: dict[str, Any]) -> bytes:
+    whole = {**document, "format": 1, "written_by": "0.1"}
+    return json.dumps({**whole, "checksum": checksum(whole, spaced=True)}, indent=2, sort_keys=True).encode()
+
+
+def matrix(document: dict[str, Any]) -> bytes:
+    whole = {**document, "checksum": checksum(document, spaced=True)}
+    return json.dumps(whole, indent=2, sort_keys=True).encode()
+
+
+@pytest.mark.parametrize(("write", "kind"), [(model, MODEL), (tensors, MODEL), (pipeline, PIPELINE), (matrix, MATRIX)])
+@given(document=DOCUMENTS)
+@settings(max_examples=50, deadline=None)
+def test_earlier_documents_are_read(
+    write: Callable[[dict[str, Any]], bytes], kind: DocumentKind, document: dict[str, Any]
+) -> None:
+    assert unseal(write(document), PATH, kind) == document
+
+
+def test_the_canonical_forms_are_what_they_were() -> None:
+    values = {"b": [1, 2.5, "é"], "a": None, "checksum": "x"}
+    assert checksum(values) == "d4e7b7ea1f785bcaf2af5af23dddc104ef2f2921a290da2912e3b2637f45da59"
+    assert checksum(values, spaced=True) == "b129e8b869243fd11bf91cf8baafac4e7229e28a409192143c02eef67a9fc152"
+
+
+@given(DOCUMENTS)
+@settings(max_examples=50, deadline=None)
+def test_runs_from_before_the_seal_are_read(document: dict[str, Any]) -> None:
+    for data in (json.dumps(document).encode(), json.dumps(document, indent=2, sort_keys=True).encode()):
+        for kind in (RECIPE, RESULT):
+            assert unseal(data, PATH, kind) == document
+        with pytest.raises(ArtifactError, match="is damaged"):
+            unseal(data, PATH, MODEL)
