@@ -18,7 +18,7 @@ from typing import Any
 _warm = multiprocessing.get_context("forkserver")
 _warm.set_forkserver_preload(
     [
-        "polyrank.cli",
+        "polyrank.cli.commands",
         "polyrank.frozen.intents",
         "polyrank.retrieval.pipeline",
         "polyrank.retrieval.retrievers",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from polyrank.cli import app
+from polyrank.cli.commands import app
 from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, MissingExtraError, UsageError
 from polyrank.models import new_model

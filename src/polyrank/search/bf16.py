@@ -13,6 +13,7 @@ from torch import Tensor
 
 from polyrank.devices import cpu_has_bf16
 from polyrank.search.blocks import ROUNDING, ROWS_AT_A_TIME, Floats, as_tensor, derive, norms_of
+from polyrank.search.blocks import SMALLEST as SMALLEST_NORM
 from polyrank.storage.quantized import AnyVectors, PackedVectors
 
 ROUNDING_OF_RESULT = 2.0**-8  # of a number rounded to bf16, relative
@@ -77,4 +78,5 @@ def halve(vectors: Tensor) -> tuple[Tensor, Tensor]:
     """
     values = vectors.bfloat16()
     lost = torch.linalg.vector_norm(vectors - values.float(), dim=1)
-    return values, lost * (1.0 + 1e-4) + torch.linalg.vector_norm(vectors, dim=1) * (4.0 * ROUNDING)
+    lost = lost * (1.0 + 1e-4) + torch.linalg.vector_norm(vectors, dim=1) * (4.0 * ROUNDING)
+    return values, lost + SMALLEST_NORM

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,28 +26,41 @@ class InterruptedTraining(PolyrankError):  # noqa: N818  # it reports no error
 
 @dataclass(slots=True)
 class StopRequest:
-    """The signal that asked for a stop, or None."""
+    """The signal that asked for a stop, or None; and whether anybody has seen that it did."""
 
-    signal_number: int | None = None
+    came: int | None = None
+    seen: bool = False
+
+    @property
+    def signal_number(self) -> int | None:
+        """What came, which counts as seen."""
+        self.seen = self.came is not None
+        return self.came
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Note SIGINT and SIGTERM instead of dying; do nothing outside the main thread, where Python allows no handlers."""
+    """Note SIGINT and SIGTERM instead of dying; do nothing outside the main thread, where Python allows no handlers.
+
+    What comes after the body has last looked goes to whoever heard signals before.
+    """
     request = StopRequest()
 
     def note(number: int, frame: FrameType | None) -> None:
-        if request.signal_number is not None:
+        if request.came is not None:
             os._exit(128 + number)
-        request.signal_number = number
+        request.came = number
 
-    try:
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:
+    if threading.current_thread() is not threading.main_thread():
         yield request
         return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        for number in before:
+            signal.signal(number, note)
         yield request
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if request.came is not None and not request.seen:
+        signal.raise_signal(request.came)
