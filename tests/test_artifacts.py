@@ -23,7 +23,7 @@ from polyrank.config.names import found_name, is_there, lasting_name, model_fold
 from polyrank.errors import ArtifactError, ConfigError, MissingExtraError, OfflineError, UsageError
 from polyrank.index import open_index, store
 from polyrank.models import find_backbone, new_model
-from polyrank.models.artifacts import load_model, load_state, read_config, read_sizes, save_model
+from polyrank.models.artifacts import load_model, read_config, read_sizes, save_model
 from polyrank.records import Candidate, Context
 from polyrank.retrieval.build import build_index
 from polyrank.retrieval.pipeline import PipelineConfig, read_pipeline, write_pipeline
@@ -396,15 +396,15 @@ def test_weights_of_another_shape_or_name_are_refused(poly: tuple[Any, Texts, An
     with torch.no_grad():
         for parameter in fresh.parameters():
             parameter.zero_()
-    load_state(fresh, tensors)
+    fresh.restore(tensors)
     for name, tensor in fresh.state_dict().items():
         assert torch.equal(tensor, tensors[name.replace("candidate_tower.", "context_tower.")])
     name = sorted(tensors)[0]
     for wrong in ({**tensors, "more": torch.ones(1)}, {k: v for k, v in tensors.items() if k != name}):
         with pytest.raises(ArtifactError, match="the weights do not fit the configuration"):
-            load_state(fresh, wrong)
+            fresh.restore(wrong)
     with pytest.raises(ArtifactError, match=name):
-        load_state(fresh, {k: v for k, v in tensors.items() if k != name})
+        fresh.restore({k: v for k, v in tensors.items() if k != name})
 
 
 def test_sizes_are_what_the_library_reads(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:

@@ -279,8 +279,8 @@ def test_a_poly_encoder_scores_as_its_equations(
 def test_reading_the_first_output_alone_changes_no_number(tiny_backbone: Path, config: Any) -> None:
     model, texts = fresh(dataclasses.replace(config, backbone=str(tiny_backbone)))
     before = make_scorer(model, texts, device="cpu", precision="fp32").score(CONTEXTS, [REPLIES] * 3)
-    read_first_outputs_only(model)
-    read_first_outputs_only(model)  # once more is no harm
+    model.read_first_outputs_only()
+    model.read_first_outputs_only()  # once more is no harm
     after = make_scorer(model, texts, device="cpu", precision="fp32").score(CONTEXTS, [REPLIES] * 3)
     np.testing.assert_allclose(np.stack(after), np.stack(before), atol=1e-4, rtol=1e-4)
     towers = [model] if isinstance(model, CrossEncoder) else [model.context_tower, model.candidate_tower]
@@ -299,7 +299,7 @@ def test_reading_the_first_output_alone_changes_no_number(tiny_backbone: Path, c
 )
 def test_networks_of_which_more_is_read_stay_whole(tiny_backbone: Path, config: Any) -> None:
     model, _ = fresh(dataclasses.replace(config, backbone=str(tiny_backbone)))
-    read_first_outputs_only(model)
+    model.read_first_outputs_only()
     assert not any(isinstance(module, FirstOutput) for module in model.modules())
 
 

@@ -16,7 +16,7 @@ from convert_models import make
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import TrainConfig
 from polyrank.errors import ConfigError, ResourceError
-from polyrank.models import Model, new_model
+from polyrank.models import Network, new_model
 from polyrank.training.learner import Learner, Trainee, memory_needed
 from polyrank.training.optimizer import Schedule, clip_gradients, freeze, make_optimizer
 
@@ -149,7 +149,7 @@ def named(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, tuple
     }
 
 
-def built(backbone: Path, config: Any) -> Model:
+def built(backbone: Path, config: Any) -> Network:
     return new_model(dataclasses.replace(config, backbone=str(backbone)), POLICY, seed=1, sample=["hi"], dropout=0.0)[0]
 
 

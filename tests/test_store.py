@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 from polyrank.errors import ArtifactError, DataError, LockedError, PolyrankError, UsageError
-from polyrank.index import Index, Writer, open_index, verify_index, write_index
+from polyrank.index import Index, Writer, open_index, store, verify_index, write_index
 from polyrank.index import writer as writer_module
 from polyrank.index.checks import as_vectors, candidate_faults, refuse, vector_faults
 from polyrank.index.lock import LOCK
