@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from polyrank import __version__
-from polyrank.config.checked import from_dict, read_choice
+from polyrank.config.checked import Settings, from_dict, read_choice
 from polyrank.config.names import found_name, portable_name
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import open_index
@@ -33,7 +33,7 @@ FILE = "pipeline.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineConfig:
+class PipelineConfig(Settings):
     """What a pipeline is made of.
 
     Args:

@@ -11,7 +11,7 @@ import torch
 
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, ModelConfig, TextPolicy
 from polyrank.config.names import model_folder
-from polyrank.config.recipe import TrainConfig
+from polyrank.config.training import NetworkTraining, Precision
 from polyrank.devices import choose_dtype
 from polyrank.errors import ConfigError
 from polyrank.models import BiEncoder, CrossEncoder, Model, PolyEncoder, fit_scale_again, new_model
@@ -44,9 +44,10 @@ class Network:
 def new_network(
     config: ModelConfig,
     text: TextPolicy | ConvertText,
-    settings: TrainConfig,
+    settings: NetworkTraining,
     examples: Sequence[Example],
     *,
+    precision: Precision,
     seed: int,
     device: torch.device,
 ) -> Network:
@@ -75,14 +76,14 @@ def new_network(
             config = fit_scale_again(model, texts, config, asked, responses[:256])
     model.to(device)
     kind = CrossScorer if isinstance(model, CrossEncoder) else EncoderScorer
-    dtype = choose_dtype(settings.precision, device)
+    dtype = choose_dtype(precision, device)
     scorer = kind(model, texts, device=device, dtype=dtype)  # type: ignore[arg-type]  # the pair of types belongs together
     return Network(model, texts, config, scorer)
 
 
 def make_learner(
     network: Network,
-    settings: TrainConfig,
+    settings: NetworkTraining,
     folder: Path,
     valid: Sequence[Example],
     *,
@@ -134,7 +135,7 @@ def distinct_texts(examples: Sequence[Example]) -> Iterator[str]:
 
 
 def _vocabulary_of(
-    config: ModelConfig, text: TextPolicy | ConvertText, settings: TrainConfig
+    config: ModelConfig, text: TextPolicy | ConvertText, settings: NetworkTraining
 ) -> ConvertSubwords | None:
     """The vocabulary of the model to start from: embeddings mean nothing with another."""
     if not isinstance(config, ConvertConfig) or settings.init_from is None:
