@@ -24,7 +24,7 @@ from polyrank.models.scoring import scores
 from polyrank.records import Context, Example
 from polyrank.scorers.encoder import EncoderScorer, inference, token_batches
 from polyrank.scorers.load import load_scorer
-from polyrank.text import Texts, pad
+from polyrank.text import BackboneTexts, pad
 
 N_TRAIN, N_TEST, N_CODES, BATCH, STEPS = 3840, 1000, 64, 64, 600
 RATES = (1e-3, 1e-2, 1e-1)
@@ -35,7 +35,7 @@ Vectors = Callable[[Tensor, Tensor], Tensor]
 def outputs(scorer: EncoderScorer, contexts: Sequence[Context]) -> list[tuple[Tensor, Tensor]]:
     """Token outputs and ids of each context."""
     assert isinstance(scorer.model, BiEncoder)
-    assert isinstance(scorer.texts, Texts)
+    assert isinstance(scorer.texts, BackboneTexts)
     rows = [scorer.texts.context_ids(context) for context in contexts]
     found: dict[int, tuple[Tensor, Tensor]] = {}
     for batch in token_batches([len(row) for row in rows], 1024):

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from conftest import WORDS
 from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.models import Backbone, new_model
-from polyrank.models.first_output import FirstOutput, read_first_outputs_only
+from polyrank.models.first_output import FirstOutput
 from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer, token_batches
 from polyrank.scorers.load import make_scorer
-from polyrank.text import Texts, load_subwords, pad
+from polyrank.text import BackboneTexts, load_subwords, pad
 
 POLICY = TextPolicy(max_context_tokens=48, max_candidate_tokens=16)
 texts = st.lists(st.lists(st.sampled_from(WORDS), max_size=20).map(" ".join), min_size=1, max_size=30)
@@ -75,7 +75,7 @@ def test_vectors_come_back_in_order_and_do_not_depend_on_batches(
 
 
 def test_many_texts_have_the_ids_that_each_has_alone(tiny_backbone: Path) -> None:
-    words = Texts(load_subwords(tiny_backbone), POLICY, 128)
+    words = BackboneTexts(load_subwords(tiny_backbone), POLICY, 128)
     many = [" ".join(WORDS[i % 20 :][: 1 + i % 19]) + "é ﬁ \x00 [SEP]" * (i % 3) for i in range(200)] + ["", " "]
     assert words.all_candidate_ids(many) == [words.candidate_ids(text) for text in many]
 
@@ -139,7 +139,7 @@ def test_a_last_layer_that_computes_only_what_is_read_gives_the_same_scores(
     candidates = [["hello", "the light is red", ""], ["thanks " * 9, "too high"]]
     expected = scorer(tiny_backbone, config).score(contexts, candidates)
     frozen = scorer(tiny_backbone, config)
-    read_first_outputs_only(frozen.model)
+    frozen.model.read_first_outputs_only()
     for found, right in zip(frozen.score(contexts, candidates), expected, strict=True):
         np.testing.assert_allclose(found, right, atol=1e-5)
     sides = ["backbone"] if kind is CrossConfig else ["context_tower", "candidate_tower"]

@@ -111,15 +111,15 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         def __repr__(self) -> str:
             return "a network"
 
-    for name in ("EncoderScorer", "Convert", "BiEncoder", "Texts", "ConvertTexts"):
+    for name in ("EncoderScorer", "Convert", "EncoderNetwork"):
         monkeypatch.setattr(methods, name, Encodes)
 
     def build(settings: TrainConfig) -> str:
-        network = SimpleNamespace(model=Encodes(), texts=Encodes(), scorer=Encodes())
-        networks = [network] * (2 if isinstance(settings.method, MutualMethod) else 1)
+        ranker = SimpleNamespace(model=Encodes(), texts=Encodes(), scorer=Encodes())
+        rankers = [ranker] * (2 if isinstance(settings.method, MutualMethod) else 1)
         examples = [Example(("hi",), (f"reply {i}",), (0,)) for i in range(30)]
         device = torch.device("cpu")
-        return repr(methods.make_step(networks, settings, examples, device=device, seed=1, folder=tmp_path))  # type: ignore[arg-type]
+        return repr(methods.make_step(rankers, settings, examples, device=device, seed=1, folder=tmp_path))  # type: ignore[arg-type]
 
     return build
 
@@ -168,6 +168,8 @@ class Tiny(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.old, self.new = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    new_rate = 1.0
 
     def new_parameters(self) -> list[nn.Parameter]:
         return [*self.new.parameters()]

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from polyrank.config.models import TextPolicy
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.records import Context
-from polyrank.text import Subwords, Texts, load_subwords, read_subwords
+from polyrank.text import BackboneTexts, Subwords, load_subwords, read_subwords
 
 
 @pytest.fixture(scope="module")
@@ -19,12 +19,12 @@ def subwords(tiny_backbone: Path) -> Any:
     return load_subwords(tiny_backbone)
 
 
-def words(texts: Texts, ids: list[int]) -> str:
+def words(texts: BackboneTexts, ids: list[int]) -> str:
     return " ".join(texts.subwords.tokenizer.id_to_token(i) for i in ids)
 
 
-def make(subwords: Any, **changes: Any) -> Texts:
-    return Texts(subwords, TextPolicy(**{"max_context_tokens": 10, "max_candidate_tokens": 6, **changes}), 128)
+def make(subwords: Any, **changes: Any) -> BackboneTexts:
+    return BackboneTexts(subwords, TextPolicy(**{"max_context_tokens": 10, "max_candidate_tokens": 6, **changes}), 128)
 
 
 def test_turns_are_joined_between_boundaries(subwords: Any) -> None:
@@ -76,7 +76,7 @@ def test_pairs_share_their_budget(subwords: Any) -> None:
 
 
 def test_a_long_candidate_leaves_half_of_the_networks_room(subwords: Any) -> None:
-    texts = Texts(subwords, TextPolicy(max_context_tokens=20, max_candidate_tokens=20), 20)
+    texts = BackboneTexts(subwords, TextPolicy(max_context_tokens=20, max_candidate_tokens=20), 20)
     ids, segments = texts.pair_ids(Context(("my wifi is down " * 9,)), "the bill is too high " * 9)
     assert len(ids) == 20
     assert segments == [0] * 11 + [1] * 9

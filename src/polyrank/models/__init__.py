@@ -2,9 +2,10 @@
 
 from polyrank.models.backbone import Backbone, Source, find_backbone
 from polyrank.models.bi_encoder import BiEncoder
-from polyrank.models.build import Model, build_model, fit_scale_again, new_model
+from polyrank.models.build import build_model, new_model
 from polyrank.models.convert import Convert
 from polyrank.models.cross_encoder import CrossEncoder
+from polyrank.models.network import EncoderNetwork, Network
 from polyrank.models.poly_encoder import PolyEncoder
 
 __all__ = [
@@ -12,11 +13,11 @@ __all__ = [
     "BiEncoder",
     "Convert",
     "CrossEncoder",
-    "Model",
+    "EncoderNetwork",
+    "Network",
     "PolyEncoder",
     "Source",
     "build_model",
     "find_backbone",
-    "fit_scale_again",
     "new_model",
 ]

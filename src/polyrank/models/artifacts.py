@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import torch
 
 from polyrank import __version__
-from polyrank.config.models import ConvertText, ModelConfig, TextPolicy, model_from_dict, model_to_dict, text_from_dict
+from polyrank.config.models import ModelConfig, model_from_dict, model_to_dict, text_from_dict
 from polyrank.errors import ArtifactError, ConfigError
-from polyrank.models import Convert, CrossEncoder, Model
-from polyrank.models.build import empty_model, network_shape
+from polyrank.models.build import empty_model, saved_texts
+from polyrank.models.network import Network
 from polyrank.storage.durable import new_folder, sha256_file
-from polyrank.text import ConvertTexts, Texts, read_convert_subwords, read_subwords
+from polyrank.text import Texts
 
 FORMAT = 1
 
@@ -37,8 +36,8 @@ class Artifact:
         metadata: what training wrote about itself.
     """
 
-    model: Model
-    texts: Texts | ConvertTexts
+    model: Network
+    texts: Texts
     config: ModelConfig
     fingerprint: str
     metadata: dict[str, Any]
@@ -46,8 +45,8 @@ class Artifact:
 
 def save_model(
     path: Path,
-    model: Model,
-    texts: Texts | ConvertTexts,
+    model: Network,
+    texts: Texts,
     config: ModelConfig,
     *,
     metadata: dict[str, Any] | None = None,
@@ -62,7 +61,7 @@ def save_model(
         UsageError: the folder exists and ``replace`` is false.
         ResourceError: the disk is full.
     """
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _own_state(model).items()}
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in model.stored().items()}
     files = {
         "model.safetensors": safetensors.torch.save(tensors),
         "tokenizer.json": texts.subwords.to_bytes(),
@@ -72,7 +71,7 @@ def save_model(
         "written_by": __version__,
         "model": model_to_dict(config),
         "text": asdict(texts.policy),
-        "backbone": _plain(network_shape(model)),
+        "backbone": _plain(model.shape()),
         "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
         "metadata": metadata or {},
     }
@@ -83,15 +82,6 @@ def save_model(
             (folder / name).write_bytes(data)
         (folder / "config.json").write_text(json.dumps(document, indent=2, sort_keys=True), "utf-8")
     return str(document["fingerprint"])
-
-
-def _own_state(model: Model) -> dict[str, torch.Tensor]:
-    """The state as it is stored: without a shared tower's second name, since safetensors stores each tensor once."""
-    if isinstance(model, Convert):
-        return model.stored()
-    state: dict[str, torch.Tensor] = model.state_dict()
-    shared = not isinstance(model, CrossEncoder) and model.context_tower is model.candidate_tower
-    return {name: tensor for name, tensor in state.items() if not (shared and name.startswith("candidate_tower."))}
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
@@ -153,8 +143,8 @@ def load_model(path: Path) -> Artifact:
     except ConfigError as error:
         raise ArtifactError(f"{path / 'config.json'}: {error}") from error
     model = empty_model(config, document["backbone"])
-    load_state(model, safetensors.torch.load(data["model.safetensors"]))
-    texts = _texts(model, policy, data["tokenizer.json"], str(path / "tokenizer.json"))
+    model.restore(safetensors.torch.load(data["model.safetensors"]))
+    texts = saved_texts(model, policy, data["tokenizer.json"], str(path / "tokenizer.json"))
     return Artifact(model.eval(), texts, config, document["fingerprint"], document["metadata"])
 
 
@@ -234,24 +224,3 @@ def read_sizes(path: Path) -> Sizes:
         counts, sizes, dtypes = zip(*found[name], strict=True)
         parts.append(Part(name, sum(counts), sum(sizes), tuple(sorted(set(dtypes)))))
     return Sizes(tuple(parts))
-
-
-def _texts(model: Model, policy: TextPolicy | ConvertText, tokenizer: bytes, where: str) -> Texts | ConvertTexts:
-    """The text policy at work with the folder's vocabulary."""
-    if isinstance(policy, TextPolicy):
-        assert not isinstance(model, Convert), "text_from_dict() gives a ConveRT its own"
-        return Texts(read_subwords(tokenizer, where), policy, model.backbone.max_positions)
-    assert isinstance(model, Convert), "text_from_dict() gives others a TextPolicy"
-    return ConvertTexts(read_convert_subwords(tokenizer, where), policy, model.multi_context)
-
-
-def load_state(model: Model, tensors: dict[str, torch.Tensor]) -> None:
-    """Put saved tensors into a model of the same shape; names must match exactly."""
-    expected = set(model.state_dict() if isinstance(model, Convert) else _own_state(model))
-    if expected != set(tensors):
-        odd = sorted(expected ^ set(tensors))[:3]
-        raise ArtifactError(f"the weights do not fit the configuration: {', '.join(odd)} on one side only")
-    if isinstance(model, Convert):
-        model.restore(tensors)
-        return
-    model.load_state_dict(tensors, strict=False)  # a shared tower has two names in the module and one in the file

@@ -3,12 +3,16 @@
 Shapes: B contexts, N candidates, T tokens, D dimensions.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from polyrank.config.models import Reduction
 from polyrank.devices import full_precision
 from polyrank.models.backbone import Backbone
+from polyrank.models.first_output import shorten
+from polyrank.models.network import EncoderNetwork
 from polyrank.models.reductions import reduce
 from polyrank.text import Tokens
 
@@ -43,7 +47,12 @@ class Tower(nn.Module):
             return self.projection(vectors)  # type: ignore[no-any-return]  # nn.Module calls are untyped
 
 
-class BiEncoder(nn.Module):
+def backbones_of(*towers: Tower) -> list[Backbone]:
+    """The towers' transformers; a tower that stands for both sides counts once."""
+    return [tower.backbone for tower in dict.fromkeys(towers)]
+
+
+class BiEncoder(EncoderNetwork):
     """A Bi-encoder.
 
     Args:
@@ -79,6 +88,20 @@ class BiEncoder(nn.Module):
     def backbone(self) -> Backbone:
         """The context side's transformer."""
         return self.context_tower.backbone
+
+    def shape(self) -> dict[str, Any]:
+        """The backbone's configuration."""
+        return dict(self.backbone.config.to_dict())
+
+    def trunks(self) -> list[Backbone]:
+        """One transformer or two."""
+        return backbones_of(self.context_tower, self.candidate_tower)
+
+    def read_first_outputs_only(self) -> None:
+        """Compute no more of the last layers than is read: by "first", one output."""
+        if self.reduction == "first":
+            for backbone in self.trunks():
+                shorten(backbone)
 
     def new_parameters(self) -> list[nn.Parameter]:
         """Parameters that did not come with the backbone."""

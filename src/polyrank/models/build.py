@@ -22,12 +22,20 @@ from polyrank.models.backbone import Backbone, Source, empty_backbone, find_back
 from polyrank.models.bi_encoder import BiEncoder, Tower
 from polyrank.models.convert import Convert, empty_convert, new_convert
 from polyrank.models.cross_encoder import CrossEncoder
+from polyrank.models.network import Network
 from polyrank.models.poly_encoder import PolyEncoder
 from polyrank.models.reductions import reduce
-from polyrank.text import ConvertSubwords, ConvertTexts, Subwords, Texts, load_subwords
+from polyrank.text import (
+    BackboneTexts,
+    ConvertTexts,
+    Subwords,
+    Texts,
+    load_subwords,
+    read_convert_subwords,
+    read_subwords,
+)
 
 BackboneConfig = BiConfig | PolyConfig | CrossConfig
-Model = BiEncoder | PolyEncoder | CrossEncoder | Convert
 
 
 def resolve(config: BackboneConfig, source: Source) -> BackboneConfig:
@@ -79,23 +87,33 @@ def build_model(config: BackboneConfig, backbone: Backbone) -> BiEncoder | PolyE
     return BiEncoder(contexts, candidates, reduction=config.reduction, reduction_tokens=config.reduction_tokens)
 
 
-def empty_model(config: ModelConfig, shape: dict[str, Any]) -> Model:
+def empty_model(config: ModelConfig, shape: dict[str, Any]) -> Network:
     """A network from saved settings, for weights to be loaded into.
 
     Args:
         config: resolved settings.
-        shape: what ``network_shape`` gave for the model that was saved.
+        shape: what ``Network.shape`` gave for the model that was saved.
     """
     if isinstance(config, ConvertConfig):
         return empty_convert(config, int(shape["n_subwords"]))
     return build_model(config, empty_backbone(shape))
 
 
-def network_shape(model: Model) -> dict[str, Any]:
-    """What it takes besides the settings to build the network again: the backbone's configuration, or its rows."""
-    if isinstance(model, Convert):
-        return {"n_subwords": model.n_subwords}
-    return dict(model.backbone.config.to_dict())
+def saved_texts(network: Network, policy: TextPolicy | ConvertText, tokenizer: bytes, where: str) -> Texts:
+    """The text policy of a saved model at work.
+
+    Args:
+        network: says how long a text may be, or whether earlier turns are read.
+        policy: its text settings.
+        tokenizer: what its vocabulary's ``to_bytes`` gave.
+        where: names the file in errors.
+    """
+    if isinstance(network, Convert):
+        assert isinstance(policy, ConvertText), "text_from_dict() gives a ConveRT its own"
+        return ConvertTexts(read_convert_subwords(tokenizer, where), policy, network.multi_context)
+    assert isinstance(network, BiEncoder | PolyEncoder | CrossEncoder), "all others have a backbone"
+    assert isinstance(policy, TextPolicy), "text_from_dict() gives them one"
+    return BackboneTexts(read_subwords(tokenizer, where), policy, network.backbone.max_positions)
 
 
 def new_model(
@@ -106,8 +124,8 @@ def new_model(
     sample: Sequence[str],
     dropout: float | None = None,
     corpus: Iterable[str] = (),
-    subwords: ConvertSubwords | None = None,
-) -> tuple[Model, Texts | ConvertTexts, ModelConfig]:
+    start: Texts | None = None,
+) -> tuple[Network, Texts, ModelConfig]:
     """A fresh model: on a trained backbone, or a ConveRT.
 
     Args:
@@ -117,7 +135,7 @@ def new_model(
         sample: some candidate texts of the data, to fit the output scale on.
         dropout: of the backbone; None: its own.
         corpus: of a ConveRT: texts to learn the vocabulary from.
-        subwords: of a ConveRT: a vocabulary to use instead of learning one.
+        start: texts of the model whose weights will be taken over; a ConveRT then needs the same vocabulary.
 
     Returns:
         The model, its text policy at work, and the resolved configuration to save.
@@ -129,7 +147,7 @@ def new_model(
         policy = ConvertText() if policy is None else policy
         if not isinstance(policy, ConvertText):
             raise ConfigError("a ConveRT has text settings of its own; give ConvertText instead of TextPolicy")
-        return *new_convert(config, policy, seed=seed, corpus=corpus, subwords=subwords, dropout=dropout), config
+        return *new_convert(config, policy, seed=seed, corpus=corpus, start=start, dropout=dropout), config
     if isinstance(policy, ConvertText):
         raise ConfigError("ConvertText is for a ConveRT; give TextPolicy")
     return _new_on_backbone(config, policy, seed, sample, dropout)
@@ -137,7 +155,7 @@ def new_model(
 
 def _new_on_backbone(
     config: BackboneConfig, policy: TextPolicy | None, seed: int, sample: Sequence[str], dropout: float | None
-) -> tuple[Model, Texts, ModelConfig]:
+) -> tuple[Network, Texts, ModelConfig]:
     source = find_backbone(config.backbone)
     backbone = load_backbone(source.folder, dropout)
     if policy is None:
@@ -147,7 +165,7 @@ def _new_on_backbone(
     subwords = load_subwords(source.folder)
     if subwords.add(policy.new_tokens):
         _grow_embeddings(backbone, subwords, seed)
-    texts = Texts(subwords, policy, backbone.max_positions)
+    texts = BackboneTexts(subwords, policy, backbone.max_positions)
     config = resolve(config, source)
     if not isinstance(config, CrossConfig) and config.output_scale is None:
         config = dataclasses.replace(config, output_scale=fit_output_scale(backbone, texts, config, sample))
@@ -169,9 +187,12 @@ def _grow_embeddings(backbone: Backbone, subwords: Subwords, seed: int) -> None:
 
 
 def fit_scale_again(
-    model: BiEncoder | PolyEncoder, texts: Texts, config: BiConfig, settings: BiConfig, sample: Sequence[str]
-) -> BiConfig:
+    model: Network, texts: Texts, config: ModelConfig, settings: ModelConfig, sample: Sequence[str]
+) -> ModelConfig:
     """After other weights came into the transformers: the scale that ``settings`` ask of them, and its configuration.
+
+    What has no such scale stays as it is.
+
 
     Args:
         model: changed in place.
@@ -186,7 +207,9 @@ def fit_scale_again(
     Raises:
         ConfigError: there is no text to fit on.
     """
-    if settings.output_scale is not None:
+    if not isinstance(model, BiEncoder | PolyEncoder) or not isinstance(config, BiConfig):
+        return config
+    if isinstance(settings, BiConfig) and settings.output_scale is not None:
         return config
     scale = fit_output_scale(model.candidate_tower.backbone, texts, config, sample)
     for tower in (model.context_tower, model.candidate_tower):

@@ -3,16 +3,18 @@
 Shapes: P pairs, T tokens.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from polyrank.devices import full_precision
 from polyrank.models.backbone import Backbone
+from polyrank.models.first_output import shorten
+from polyrank.models.network import Network
 from polyrank.text import Tokens
 
 
-class CrossEncoder(nn.Module):
+class CrossEncoder(Network):
     """A Cross-encoder: a head on the first output of the pair.
 
     Args:
@@ -40,6 +42,18 @@ class CrossEncoder(nn.Module):
         first = self.backbone(tokens)[:, 0].float()
         with full_precision(first):
             return self.head(first)[:, 0]  # type: ignore[no-any-return]  # untyped call
+
+    def shape(self) -> dict[str, Any]:
+        """The backbone's configuration."""
+        return dict(self.backbone.config.to_dict())
+
+    def trunks(self) -> list[Backbone]:
+        """The one transformer."""
+        return [self.backbone]
+
+    def read_first_outputs_only(self) -> None:
+        """Compute one output of the last layer: the head reads no other."""
+        shorten(self.backbone)
 
     def new_parameters(self) -> list[nn.Parameter]:
         """Parameters that did not come with the backbone."""

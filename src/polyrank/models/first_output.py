@@ -10,10 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyrank.models.backbone import Backbone
-from polyrank.models.bi_encoder import BiEncoder
-from polyrank.models.convert import Convert
-from polyrank.models.cross_encoder import CrossEncoder
-from polyrank.models.poly_encoder import PolyEncoder
 
 
 class FirstOutput(nn.Module):
@@ -40,21 +36,8 @@ class FirstOutput(nn.Module):
         return self.layer.feed_forward_chunk(attended)  # type: ignore[no-any-return]  # untyped library
 
 
-def read_first_outputs_only(model: BiEncoder | PolyEncoder | CrossEncoder | Convert) -> None:
-    """Change the last layers of a model's BERTs wherever nothing but the first output is read. Others stay as they are.
-
-    Scores and vectors are the same. The model cannot be trained or saved afterwards.
-    """
-    if isinstance(model, CrossEncoder):
-        _shorten(model.backbone)
-    elif isinstance(model, BiEncoder | PolyEncoder) and model.reduction == "first":
-        if isinstance(model, BiEncoder):
-            _shorten(model.context_tower.backbone)
-        if isinstance(model, BiEncoder) or model.context_tower is not model.candidate_tower:
-            _shorten(model.candidate_tower.backbone)
-
-
-def _shorten(backbone: Backbone) -> None:
+def shorten(backbone: Backbone) -> None:
+    """Change a BERT's last layer to compute its first output alone; others stay as they are."""
     encoder: Any = getattr(backbone.network, "encoder", None)
     if backbone.config.model_type != "bert" or backbone.config.is_decoder:
         return

@@ -3,7 +3,7 @@
 Shapes: B contexts, N candidates, T tokens, M vectors per context, D dimensions.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,15 +11,18 @@ from torch import Tensor, nn
 from polyrank.config.models import Reduction
 from polyrank.devices import full_precision
 from polyrank.models.backbone import Backbone
-from polyrank.models.bi_encoder import Tower
+from polyrank.models.bi_encoder import Tower, backbones_of
+from polyrank.models.first_output import shorten
+from polyrank.models.network import EncoderNetwork
 from polyrank.models.reductions import first_outputs, last_outputs, reduce
 from polyrank.text import Tokens
 
 NEAR_ZERO = 0.1  # codes of this deviation attend almost evenly
+RATE_OF_CODES = 25.0  # times the learning rate, for codes that start near zero: they have a way to go (runs/recipes)
 Codes = Literal["learnt", "first", "last", "last_h1"]
 
 
-class PolyEncoder(nn.Module):
+class PolyEncoder(EncoderNetwork):
     """A Poly-encoder.
 
     With learnt codes c_i, ``y_i = sum_j softmax(c_i . h)_j h_j``: plain dot products, no scaling, no projections.
@@ -55,7 +58,8 @@ class PolyEncoder(nn.Module):
         self.kind, self.n_codes = codes, n_codes
         self.dimension = candidate_tower.dimension
         self.codes: nn.Parameter | None = None
-        self.starts_as_mean = codes == "learnt" and code_init == "normal" and code_std <= NEAR_ZERO
+        near_zero = codes == "learnt" and code_init == "normal" and code_std <= NEAR_ZERO
+        self.new_rate = RATE_OF_CODES if near_zero else 1.0
         if codes == "learnt":
             start = torch.empty(n_codes, context_tower.backbone.dimension)
             self.codes = nn.Parameter(start.uniform_() if code_init == "uniform" else start.normal_(std=code_std))
@@ -81,6 +85,19 @@ class PolyEncoder(nn.Module):
     def backbone(self) -> Backbone:
         """The context side's transformer."""
         return self.context_tower.backbone
+
+    def shape(self) -> dict[str, Any]:
+        """The backbone's configuration."""
+        return dict(self.backbone.config.to_dict())
+
+    def trunks(self) -> list[Backbone]:
+        """One transformer or two."""
+        return backbones_of(self.context_tower, self.candidate_tower)
+
+    def read_first_outputs_only(self) -> None:
+        """Compute no more of the candidates' last layer than is read; contexts need all outputs."""
+        if self.reduction == "first" and self.candidate_tower is not self.context_tower:
+            shorten(self.candidate_tower.backbone)
 
     def new_parameters(self) -> list[nn.Parameter]:
         """Parameters that did not come with the backbone."""

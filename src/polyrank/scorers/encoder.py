@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from torch import nn
 
 from polyrank.devices import cpu_has_bf16
-from polyrank.models import BiEncoder, Convert, PolyEncoder
+from polyrank.models import EncoderNetwork
 from polyrank.models.exported import ExportedEncoder
 from polyrank.models.scoring import scores
 from polyrank.records import Context
 from polyrank.scorers.protocols import Floats
-from polyrank.text import ConvertTexts, Texts, pad
+from polyrank.text import Texts, pad
 
 
 def token_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
@@ -63,8 +63,8 @@ class EncoderScorer:
 
     def __init__(
         self,
-        model: BiEncoder | PolyEncoder | Convert | ExportedEncoder,
-        texts: Texts | ConvertTexts,
+        model: EncoderNetwork | ExportedEncoder,
+        texts: Texts,
         *,
         fingerprint: str = "",
         device: torch.device | None = None,
@@ -93,6 +93,25 @@ class EncoderScorer:
             result[batch, : part.shape[1]], real[batch, : part.shape[1]] = part, part_mask
         return result, real
 
+    @property
+    def inner_layers(self) -> tuple[str, ...]:
+        """Names of encodings before the last one that ``encode_inner`` gives."""
+        return self.model.inner_layers if isinstance(self.model, EncoderNetwork) else ()
+
+    def encode_inner(self, layer: str, contexts: Sequence[Context]) -> Floats:
+        """One of ``inner_layers`` for contexts: ``[B, R]``."""
+        assert isinstance(self.model, EncoderNetwork), "inner_layers is empty for others"
+        rows = [self.texts.context_ids(context) for context in contexts]
+        parts: list[tuple[list[int], Floats]] = []
+        for batch in token_batches([len(row) for row in rows], self.max_tokens):
+            tokens = pad([rows[i] for i in batch], pad_id=self.texts.subwords.pad_id)
+            with inference(self.model, self.device, self.dtype):
+                parts.append((batch, self.model.inner(layer, tokens.to(self.device)).float().cpu().numpy()))
+        result = np.zeros((len(rows), parts[0][1].shape[1] if parts else 0), np.float32)
+        for batch, part in parts:
+            result[batch] = part
+        return result
+
     def encode_candidates(self, candidates: Sequence[str]) -> Floats:
         """Candidate vectors ``[N, D]``; equal texts are encoded once."""
         new = [text for text in dict.fromkeys(candidates) if text not in self._remembered]
@@ -107,10 +126,7 @@ class EncoderScorer:
         return result
 
     def _encode(self, candidates: Sequence[str]) -> Floats:
-        if isinstance(self.texts, Texts):
-            rows = self.texts.all_candidate_ids(candidates)
-        else:
-            rows = [self.texts.candidate_ids(text) for text in candidates]
+        rows = self.texts.all_candidate_ids(candidates)
         result = np.empty((len(rows), self.dimension), np.float32)
         for batch in token_batches([len(row) for row in rows], self.max_tokens):
             tokens = pad([rows[i] for i in batch], pad_id=self.texts.subwords.pad_id)

@@ -13,15 +13,14 @@ import torch
 from polyrank.config.models import BiConfig, TextPolicy, model_to_dict
 from polyrank.config.names import model_folder
 from polyrank.devices import Precision, choose_device, choose_dtype
-from polyrank.models import Backbone, BiEncoder, Convert, CrossEncoder, Model, new_model
+from polyrank.models import BiEncoder, CrossEncoder, EncoderNetwork, Network, new_model
 from polyrank.models.artifacts import load_model
-from polyrank.models.first_output import read_first_outputs_only
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import CosineScorer, EncoderScorer
-from polyrank.text import ConvertTexts, Texts
+from polyrank.text import Texts
 
 
-def freeze(model: Model, dtype: torch.dtype) -> torch.dtype:
+def freeze(model: Network, dtype: torch.dtype) -> torch.dtype:
     """Make a model faster in bf16 for good, at the price that it can be neither trained nor saved.
 
     The backbones' weights are held in bf16, which beats converting them in every pass and takes half the memory; what
@@ -36,18 +35,12 @@ def freeze(model: Model, dtype: torch.dtype) -> torch.dtype:
         The type that passes are still to be converted to: none, that is fp32, once the weights are in bf16. A ConveRT
         has weights of its own kind and is left as it is.
     """
-    if isinstance(model, Convert) or dtype == torch.float32:
-        return dtype
-    read_first_outputs_only(model)
-    for module in model.modules():
-        if isinstance(module, Backbone):
-            module.narrow()
-    return torch.float32
+    return torch.float32 if dtype != torch.float32 and model.hold_in_bf16() else dtype
 
 
 def make_scorer(
-    model: Model,
-    texts: Texts | ConvertTexts,
+    model: Network,
+    texts: Texts,
     *,
     fingerprint: str = "",
     device: str = "auto",
@@ -69,8 +62,8 @@ def make_scorer(
     if frozen:
         dtype = freeze(model, dtype)
     if isinstance(model, CrossEncoder):
-        assert isinstance(texts, Texts), "only a ConveRT has texts of another kind"
         return CrossScorer(model, texts, fingerprint=fingerprint, device=place, dtype=dtype)
+    assert isinstance(model, EncoderNetwork), "there is no third kind"
     return EncoderScorer(model, texts, fingerprint=fingerprint, device=place, dtype=dtype)
 
 

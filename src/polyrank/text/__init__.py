@@ -3,11 +3,13 @@
 from polyrank.text.convert_policy import ConvertTexts
 from polyrank.text.convert_subwords import ConvertSubwords, load_convert_subwords, read_convert_subwords
 from polyrank.text.convert_vocabulary import learn_subwords
-from polyrank.text.policy import Texts
+from polyrank.text.policy import BackboneTexts
 from polyrank.text.subwords import Subwords, load_subwords, read_subwords
+from polyrank.text.texts import Texts
 from polyrank.text.tokens import Tokens, pad
 
 __all__ = [
+    "BackboneTexts",
     "ConvertSubwords",
     "ConvertTexts",
     "Subwords",

@@ -61,6 +61,14 @@ class ConvertTexts:
         """The start of a candidate."""
         return list(self.subwords.encode(text)[: self.policy.max_candidate_tokens])
 
+    def all_candidate_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """``candidate_ids`` of many texts."""
+        return [self.candidate_ids(text) for text in texts]
+
+    def pair_ids(self, context: Context, candidate: str) -> tuple[list[int], list[int]]:
+        """A ConveRT reads no pairs: raises ConfigError."""
+        raise ConfigError("a ConveRT's texts are not read in pairs; a Cross-encoder needs a backbone's vocabulary")
+
     def contexts(self, contexts: Sequence[Context]) -> Tokens:
         """Contexts as padded tokens."""
         return pad([self.context_ids(context) for context in contexts], pad_id=self.subwords.pad_id)
@@ -68,3 +76,7 @@ class ConvertTexts:
     def candidates(self, texts: Sequence[str]) -> Tokens:
         """Candidates as padded tokens."""
         return pad([self.candidate_ids(text) for text in texts], pad_id=self.subwords.pad_id)
+
+    def pairs(self, pairs: Sequence[tuple[Context, str]]) -> Tokens:
+        """A ConveRT reads no pairs: raises ConfigError."""
+        return pad([self.pair_ids(context, candidate)[0] for context, candidate in pairs])

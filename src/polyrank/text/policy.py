@@ -13,7 +13,7 @@ from polyrank.text.subwords import Subwords
 from polyrank.text.tokens import Tokens, pad
 
 
-class Texts:
+class BackboneTexts:
     """Subwords bound to a TextPolicy.
 
     Args:

@@ -13,10 +13,10 @@ import safetensors.torch
 import torch
 
 from polyrank.errors import ArtifactError
-from polyrank.models import Model
+from polyrank.models import Network
 from polyrank.storage.durable import write_file
 
-Part = tuple[str, Model, torch.optim.Optimizer]
+Part = tuple[str, Network, torch.optim.Optimizer]
 
 
 """A network in training: its name among several, empty where it is alone; itself; its optimiser."""
@@ -35,7 +35,7 @@ def save_checkpoint(path: Path, parts: Sequence[Part], progress: dict[str, Any])
 
 
 def _state_of(
-    model: Model, optimizer: torch.optim.Optimizer
+    model: Network, optimizer: torch.optim.Optimizer
 ) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, float]]]:
     """Tensors by name, and the optimiser's plain numbers by parameter and name."""
     tensors = {f"model.{n}": p.detach().cpu() for n, p in model.named_parameters() if p.requires_grad}
@@ -50,7 +50,7 @@ def _state_of(
     return tensors, plain
 
 
-def _buffers(model: Model) -> dict[str, torch.Tensor]:
+def _buffers(model: Network) -> dict[str, torch.Tensor]:
     """The buffers that belong to the model's state. A shared tower's second name is left out."""
     weights = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     named = dict(model.named_buffers())
@@ -82,7 +82,7 @@ def load_checkpoint(path: Path, parts: Sequence[Part]) -> dict[str, Any]:
 
 
 def _put_back(
-    model: Model,
+    model: Network,
     optimizer: torch.optim.Optimizer,
     tensors: dict[str, torch.Tensor],
     plain: dict[str, dict[str, float]],

@@ -14,7 +14,7 @@ from polyrank.devices import full_precision
 from polyrank.models import Convert
 from polyrank.models.losses import cross_entropy
 from polyrank.records import Example
-from polyrank.text import ConvertTexts
+from polyrank.text import Texts
 from polyrank.training.steps import response_of, wrong_columns
 
 
@@ -47,7 +47,7 @@ class ConvertStep:
     """
 
     model: Convert
-    texts: ConvertTexts
+    texts: Texts
     device: torch.device
     smoothing: float
     scale_steps: int
@@ -62,7 +62,7 @@ class ConvertStep:
         """The loss of the batch."""
         del epoch
         if number % self.range_steps == 0:
-            self.model.subwords.look()
+            self.model.observe_weights()
         self.model.scale.fill_(annealed_scale(number, self.scale_steps, self.model.final_scale))
         examples = [example for _, example in batch]
         responses = [response_of(example) for example in examples]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from polyrank.config.training import NetworkTraining
 from polyrank.errors import ResourceError
-from polyrank.models import Model
+from polyrank.models import Network
 from polyrank.storage.durable import write_file
 from polyrank.training.optimizer import Schedule, clip_gradients, freeze, make_optimizer
 
@@ -35,7 +35,7 @@ class Learner:
         report: called with each record that goes to ``metrics.jsonl``.
     """
 
-    model: Model
+    model: Network
     settings: NetworkTraining
     folder: Path
     save_best: Callable[[dict[str, float]], None]

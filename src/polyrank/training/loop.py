@@ -17,7 +17,7 @@ from torch import Tensor
 from polyrank.config.training import TrainConfig
 from polyrank.devices import choose_dtype
 from polyrank.errors import DivergedError
-from polyrank.models import Model
+from polyrank.models import Network
 from polyrank.records import Example
 from polyrank.training.batches import batch_order
 from polyrank.training.checkpoints import load_checkpoint, save_checkpoint
@@ -46,7 +46,7 @@ class FitResult:
 
 
 def fit(
-    model: Model,
+    model: Network,
     step: Step,
     examples: Sequence[Example],
     settings: TrainConfig,

@@ -15,23 +15,22 @@ from polyrank.config.training import (
 )
 from polyrank.devices import choose_dtype
 from polyrank.errors import DataError
-from polyrank.models import BiEncoder, Convert, PolyEncoder
+from polyrank.models import Convert, EncoderNetwork
 from polyrank.negatives.hard import HardNegatives
 from polyrank.negatives.random import Negatives, RandomNegatives, given_negatives
 from polyrank.negatives.remined import MinedNegatives
 from polyrank.records import Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import load_scorer
-from polyrank.text import ConvertTexts, Texts
 from polyrank.training.convert_step import ConvertStep
 from polyrank.training.mutual import DistillStep, Imitation, MutualStep
-from polyrank.training.network import Network
+from polyrank.training.network import Ranker
 from polyrank.training.steps import InBatchStep, ListwiseStep, PhasedStep, Step
 from polyrank.training.teacher import RememberedScores
 
 
 def make_step(
-    networks: Sequence[Network],
+    rankers: Sequence[Ranker],
     settings: TrainConfig,
     examples: Sequence[Example],
     *,
@@ -42,7 +41,7 @@ def make_step(
     """The method at work.
 
     Args:
-        networks: what learns: one, or two for mutual learning.
+        rankers: what learns: one, or two for mutual learning.
         settings: name the method.
         examples: the training data.
         device: where to compute.
@@ -52,15 +51,13 @@ def make_step(
     Raises:
         DataError: the data holds too few responses.
     """
-    first, method = networks[0], settings.method
+    first, method = rankers[0], settings.method
     match method:
         case InBatchMethod():
-            assert isinstance(first.texts, Texts), "a Recipe of a ConveRT has a method of its own"
-            assert isinstance(first.model, BiEncoder | PolyEncoder), "and one of a Cross-encoder ranks lists"
+            assert isinstance(first.model, EncoderNetwork), "a Recipe of a Cross-encoder does not have it"
             return InBatchStep(first.model, first.texts, device, method.smoothing)
         case ConvertMethod():
             assert isinstance(first.model, Convert), "a Recipe of another network does not have it"
-            assert isinstance(first.texts, ConvertTexts), "new_model() gives it these"
             return ConvertStep(
                 first.model,
                 first.texts,
@@ -71,8 +68,8 @@ def make_step(
                 range_steps=method.range_steps,
             )
     assert settings.negatives is not None, "a TrainConfig of such a method has them"
-    negatives = make_negatives(networks, settings.negatives, examples, seed=seed, folder=folder)
-    steps = [ListwiseStep(network.model, network.texts, device, negatives) for network in networks]
+    negatives = make_negatives(rankers, settings.negatives, examples, seed=seed, folder=folder)
+    steps = [ListwiseStep(ranker.model, ranker.texts, device, negatives) for ranker in rankers]
     if isinstance(method, ListwiseMethod):
         return steps[0]
     imitation = Imitation(method.imitation, method.alpha, method.temperature, method.label_weight)
@@ -85,7 +82,7 @@ def make_step(
 
 
 def make_negatives(
-    networks: Sequence[Network], settings: NegativesConfig, examples: Sequence[Example], *, seed: int, folder: Path
+    rankers: Sequence[Ranker], settings: NegativesConfig, examples: Sequence[Example], *, seed: int, folder: Path
 ) -> Negatives:
     """Wrong candidates: drawn, or mined by the first of the networks that encodes.
 
@@ -100,7 +97,7 @@ def make_negatives(
     drawn = RandomNegatives(pool, settings.n, seed, settings.redraw)
     if settings.remine_epochs is None:
         return drawn
-    scorer = next(network.scorer for network in networks if isinstance(network.scorer, EncoderScorer))
+    scorer = next(ranker.scorer for ranker in rankers if isinstance(ranker.scorer, EncoderScorer))
     first, last = settings.remine_ranks
     ranks = HardNegatives(n_negatives=settings.n, first_rank=first, last_rank=last, seed=seed)
     return MinedNegatives(examples, scorer, pool, ranks, every=settings.remine_epochs, folder=folder, rest=drawn)

@@ -8,12 +8,10 @@ from torch import nn
 
 from polyrank.config.training import NetworkTraining, PlateauSchedule
 from polyrank.errors import ConfigError
-from polyrank.models import Backbone, Convert, Model, PolyEncoder
-
-RATE_OF_CODES = 25.0  # times ``lr``, for codes that start near zero: they have a way to go (runs/recipes)
+from polyrank.models import Network
 
 
-def freeze(model: Model, train_layers: str) -> None:
+def freeze(model: Network, train_layers: str) -> None:
     """Let only some layers of the backbone train; codes, projections and heads always do.
 
     Args:
@@ -22,49 +20,39 @@ def freeze(model: Model, train_layers: str) -> None:
 
     Source: Humeau et al., Poly-encoders (ICLR 2020), Table 3.
     """
-    for backbone in _networks(model):
+    for trunk in model.trunks():
         if train_layers == "all":
             continue
         if train_layers == "all_but_embeddings":
-            backbone.embeddings().requires_grad_(False)
+            trunk.embeddings().requires_grad_(False)
             continue
         name, _, count = train_layers.partition("-")
-        layers = backbone.transformer_layers() if isinstance(backbone, Convert) else backbone.layers()
+        layers = trunk.layers()
         if name != "top" or not count.isdigit() or not 1 <= int(count) <= len(layers):
             raise ConfigError(
                 f"train.train_layers = {train_layers!r} is not all, all_but_embeddings or top-1 to top-{len(layers)}"
             )
-        if isinstance(backbone, Convert):  # what is above its layers is no part of them
-            below = [backbone.subwords, backbone.positions, *layers[: -int(count)]]
-        else:
-            backbone.requires_grad_(False)
-            below = []
-        for part in below:
-            part.requires_grad_(False)
+        for parameter in trunk.parameters():
+            parameter.requires_grad_(False)
         for layer in layers[-int(count) :]:
             layer.requires_grad_(True)
 
 
-def _networks(model: Model) -> list[Backbone | Convert]:
-    return [module for module in model.modules() if isinstance(module, Backbone | Convert)]
-
-
-def clip_gradients(model: Model, optimizer: torch.optim.Optimizer, settings: NetworkTraining) -> float:
+def clip_gradients(model: Network, optimizer: torch.optim.Optimizer, settings: NetworkTraining) -> float:
     """Shorten the gradients to the norms that are allowed; returns the norm of all before ``clip_norm`` is applied."""
     if settings.clip_embeddings_norm is not None:
-        words = [p for network in _networks(model) for p in network.embeddings().parameters()]
+        words = [p for trunk in model.trunks() for p in trunk.embeddings().parameters()]
         torch.nn.utils.clip_grad_norm_(words, settings.clip_embeddings_norm)
     trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return float(torch.nn.utils.clip_grad_norm_(trained, settings.clip_norm or math.inf))
 
 
-def make_optimizer(model: Model, settings: NetworkTraining) -> torch.optim.Optimizer:
+def make_optimizer(model: Network, settings: NetworkTraining) -> torch.optim.Optimizer:
     """The optimiser; no decay on biases, norms and new parameters such as codes; new ones have their own rate."""
     new = {id(parameter) for parameter in model.new_parameters()}
     new_lr, usual = settings.new_lr, 0.0 if settings.optimizer == "adamax" else 0.01
     if new_lr is None:
-        near_zero = isinstance(model, PolyEncoder) and model.starts_as_mean
-        new_lr = settings.lr * (RATE_OF_CODES if near_zero else 1.0)
+        new_lr = settings.lr * model.new_rate
     rate_of_decay = usual if settings.weight_decay is None else settings.weight_decay
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():

@@ -26,7 +26,7 @@ from polyrank.storage.durable import write_file
 from polyrank.training.learner import Report
 from polyrank.training.loop import FitResult, fit_together, phased
 from polyrank.training.methods import make_step
-from polyrank.training.network import make_learner, new_network
+from polyrank.training.network import make_learner, new_ranker
 from polyrank.training.tensorboard import TensorBoard
 
 
@@ -138,12 +138,12 @@ def _train_one(
     parts = [(recipe.model, recipe.text, recipe.train.of_one_network())]
     if (partner := recipe.reranker) is not None:
         parts.append((partner.model, partner.text, partner.train))
-    networks = [
-        new_network(model, text, own, examples, precision=recipe.train.precision, seed=seed, device=place)
+    rankers = [
+        new_ranker(model, text, own, examples, precision=recipe.train.precision, seed=seed, device=place)
         for model, text, own in parts
     ]
-    step = make_step(networks, recipe.train, examples, device=place, seed=seed, folder=folder)
-    n_parameters = sum(p.numel() for network in networks for p in network.model.parameters())
+    step = make_step(rankers, recipe.train, examples, device=place, seed=seed, folder=folder)
+    n_parameters = sum(p.numel() for ranker in rankers for p in ranker.model.parameters())
     say(f"seed {seed}: {n_parameters:,} parameters on {place}")
 
     def told(name: str, record: dict[str, Any]) -> None:
@@ -153,7 +153,7 @@ def _train_one(
     metadata = {"recipe": recipe_to_dict(recipe), "seed": seed}
     learners = [
         make_learner(
-            network,
+            ranker,
             own,
             folder / name,
             valid,
@@ -161,7 +161,7 @@ def _train_one(
             report=_both(drawn, partial(told, name)),
             name=name,
         )
-        for network, (_, _, own), name, drawn in zip(networks, parts, names, curves, strict=True)
+        for ranker, (_, _, own), name, drawn in zip(rankers, parts, names, curves, strict=True)
     ]
     fits = fit_together(
         learners, phased(step), examples, recipe.train, seed=seed, folder=folder, device=place, resume=resume

@@ -10,12 +10,12 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from polyrank.models import BiEncoder, Convert, CrossEncoder, Model, PolyEncoder
+from polyrank.models import CrossEncoder, EncoderNetwork, Network
 from polyrank.models.losses import cross_entropy, distinct
 from polyrank.models.scoring import scores
 from polyrank.negatives.random import Negatives
 from polyrank.records import Context, Example
-from polyrank.text import ConvertTexts, Texts
+from polyrank.text import Texts
 
 
 class Step(Protocol):
@@ -58,7 +58,7 @@ class InBatchStep:
     Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.2.
     """
 
-    model: BiEncoder | PolyEncoder
+    model: EncoderNetwork
     texts: Texts
     device: torch.device
     smoothing: float = 0.0
@@ -121,8 +121,8 @@ class ListwiseStep:
     Source: Humeau et al., Poly-encoders (ICLR 2020), sections 4.3 and 5.1.
     """
 
-    model: Model
-    texts: Texts | ConvertTexts
+    model: Network
+    texts: Texts
     device: torch.device
     negatives: Negatives
 
@@ -152,11 +152,11 @@ class ListwiseStep:
     def _score(self, contexts: Sequence[Context], lists: Sequence[Sequence[str]]) -> Tensor:
         """Scores of all pairs, row by row: ``[sum of lengths]``."""
         if isinstance(self.model, CrossEncoder):
-            assert isinstance(self.texts, Texts), "only a ConveRT has texts of another kind"
             pairs = [(context, text) for context, row in zip(contexts, lists, strict=True) for text in row]
             return self.model(self.texts.pairs(pairs).to(self.device))  # type: ignore[no-any-return]  # untyped call
-        if isinstance(self.model, Convert) and self.model.training:
-            self.model.subwords.look()  # its embeddings move, and rounding them needs their range
+        assert isinstance(self.model, EncoderNetwork), "there is no third kind"
+        if self.model.training:
+            self.model.observe_weights()
         vectors, mask = self.model.encode_contexts(self.texts.contexts(contexts).to(self.device))
         number = {text: i for i, text in enumerate(dict.fromkeys(text for row in lists for text in row))}
         unique = self.model.encode_candidates(self.texts.candidates(list(number)).to(self.device))

@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 
 from polyrank.config.checked import read_choice
 from polyrank.errors import UsageError
-from polyrank.models import Convert
 from polyrank.records import Context
-from polyrank.scorers.encoder import EncoderScorer, inference, token_batches
+from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.protocols import Encoder
 from polyrank.storage.durable import write_file
-from polyrank.text import pad
 
 Layer = Literal["final", "r"]
 Floats = NDArray[np.float32]
@@ -32,11 +30,11 @@ def read_layer(name: str, encoder: Encoder) -> Layer:
     Raises:
         UsageError: there is none of that name, or this encoder does not have it.
     """
-    convert = isinstance(encoder, EncoderScorer) and isinstance(encoder.model, Convert)
+    inner = isinstance(encoder, EncoderScorer) and "r" in encoder.inner_layers
     if name == "auto":
-        return "r" if convert else "final"
+        return "r" if inner else "final"
     found: Layer = read_choice(name, Layer, "layer", also="auto")
-    if found == "r" and not convert:
+    if found == "r" and not inner:
         raise UsageError("only a ConveRT has a layer r; choose final or auto")
     return found
 
@@ -68,7 +66,10 @@ def encode(
     parts = []
     for start in range(0, len(contexts), TEXTS_AT_A_TIME):
         part = contexts[start : start + TEXTS_AT_A_TIME]
-        parts.append(_reduced(encoder, part) if layer == "r" else _mean(*encoder.encode_contexts(part)))
+        if layer == "r" and isinstance(encoder, EncoderScorer):
+            parts.append(encoder.encode_inner(layer, part))
+        else:
+            parts.append(_mean(*encoder.encode_contexts(part)))
         progress(start + len(part), len(contexts))
     encoded: Floats = np.concatenate(parts) if parts else np.zeros((0, encoder.dimension), np.float32)
     if place is not None:
@@ -102,18 +103,3 @@ def _mean(vectors: Floats, mask: NDArray[np.bool_]) -> Floats:
     weights = mask[:, :, None].astype(np.float32)
     mean: Floats = (vectors * weights).sum(1) / np.maximum(weights.sum(1), 1)
     return mean
-
-
-def _reduced(encoder: Encoder, contexts: Sequence[Context]) -> Floats:
-    """r ``[N, R]`` of the last turn."""
-    assert isinstance(encoder, EncoderScorer), "read_layer() comes first"
-    model = encoder.model
-    assert isinstance(model, Convert), "read_layer() comes first"
-    rows = [encoder.texts.context_ids(context) for context in contexts]
-    result = np.zeros((len(rows), model.reduction.dimension), np.float32)
-    for batch in token_batches([len(row) for row in rows], encoder.max_tokens):
-        tokens = pad([rows[i] for i in batch], pad_id=encoder.texts.subwords.pad_id).to(encoder.device)
-        with inference(model, encoder.device, encoder.dtype):
-            (ids, mask), _ = model.split(tokens)
-            result[batch] = model.reduced(ids, mask).float().cpu().numpy()
-    return result

@@ -9,7 +9,7 @@ import torch
 from polyrank.config.models import ConvertConfig, ConvertText
 from polyrank.errors import ConfigError
 from polyrank.models.convert.network import Convert
-from polyrank.text import ConvertSubwords, ConvertTexts, learn_subwords, load_convert_subwords
+from polyrank.text import ConvertTexts, Texts, learn_subwords, load_convert_subwords
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "none": None}
 
@@ -57,7 +57,7 @@ def new_convert(
     *,
     seed: int,
     corpus: Iterable[str] = (),
-    subwords: ConvertSubwords | None = None,
+    start: Texts | None = None,
     dropout: float | None = None,
 ) -> tuple[Convert, ConvertTexts]:
     """A fresh ConveRT.
@@ -67,15 +67,24 @@ def new_convert(
         policy: text settings.
         seed: of the weights.
         corpus: texts to learn the vocabulary from, when there is none.
-        subwords: a vocabulary to use; None: the policy's file, or learnt.
+        start: of a ConveRT whose weights will be taken over, since embeddings mean nothing with another vocabulary.
         dropout: instead of the configuration's.
 
     Returns:
         The model and its text policy at work; the policy no longer names a vocabulary file, for it is saved with it.
     """
-    if subwords is None and policy.vocabulary is not None:
+    if start is not None:
+        if policy.vocabulary is not None:
+            raise ConfigError(
+                f"text.vocabulary = {policy.vocabulary}, but train.init_from brings a vocabulary of its own; give one"
+                " of them"
+            )
+        if not isinstance(start, ConvertTexts):
+            raise ConfigError("train.init_from names no ConveRT, which this model is; give one or leave it out")
+        subwords = start.subwords
+    elif policy.vocabulary is not None:
         subwords = load_convert_subwords(Path(policy.vocabulary))
-    if subwords is None:
+    else:
         subwords = learn_subwords(
             corpus, min_count=policy.min_count, size=policy.vocabulary_size, n_buckets=policy.n_buckets
         )

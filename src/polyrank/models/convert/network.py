@@ -4,8 +4,9 @@ Shapes: B contexts or candidates, T subwords, D dimensions, R dimensions of r.
 """
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +22,7 @@ from polyrank.models.convert.quantization import (
     from_eight_bits,
     to_eight_bits,
 )
+from polyrank.models.network import EncoderNetwork, Trunk, check_names
 from polyrank.text import Tokens
 
 
@@ -41,7 +43,7 @@ class ContextEncodings:
     has_earlier: Tensor
 
 
-class Convert(nn.Module):
+class Convert(EncoderNetwork):
     """A single- or multi-context ConveRT.
 
     A context's row of ids may hold the boundary id (one past the embeddings); what is behind it are the earlier turns.
@@ -65,6 +67,7 @@ class Convert(nn.Module):
     """
 
     scale: Tensor
+    inner_layers = ("r",)
 
     def __init__(
         self,
@@ -182,13 +185,22 @@ class Convert(nn.Module):
         """Candidate vectors ``[N, D]`` of length one."""
         return self.response_side(self.reduced(tokens.ids, tokens.mask))  # type: ignore[no-any-return]  # untyped call
 
-    def embeddings(self) -> nn.Module:
-        """The subword embeddings."""
-        return self.subwords
+    def inner(self, layer: str, tokens: Tokens) -> Tensor:
+        """r ``[B, R]`` of the immediate contexts."""
+        (ids, mask), _ = self.split(tokens)
+        return self.reduced(ids, mask)
 
-    def transformer_layers(self) -> list[nn.Module]:
-        """Layers from bottom to top."""
-        return list(self.layers)
+    def shape(self) -> dict[str, Any]:
+        """Rows of the embeddings."""
+        return {"n_subwords": self.n_subwords}
+
+    def trunks(self) -> list[Trunk]:
+        """Embeddings and layers; what is above them is no part of the transformer."""
+        return [_SharedLayers(self)]
+
+    def observe_weights(self) -> None:
+        """Look at the range of the embeddings, which rounding needs."""
+        self.subwords.look()
 
     def new_parameters(self) -> list[nn.Parameter]:
         """Parameters that did not come with a backbone: there is none, so none of them stands out."""
@@ -204,8 +216,9 @@ class Convert(nn.Module):
         state["subwords.weight"] = to_eight_bits(self.subwords.weight.detach(), self.subwords.seen)
         return state
 
-    def restore(self, tensors: dict[str, Tensor]) -> None:
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """The inverse of ``stored``. The weights then are what a forward pass of training would make of them."""
+        check_names(tensors, self.state_dict())
         if self.dtype is not None:
             weight = from_eight_bits(tensors["subwords.weight"], tensors["subwords.seen"])
             tensors = {**tensors, "subwords.weight": weight}
@@ -243,6 +256,23 @@ class Convert(nn.Module):
                 if other is not None:
                     other.load_state_dict(self.context_side.state_dict())
         self.subwords.look()
+
+
+@dataclass(frozen=True, slots=True)
+class _SharedLayers:
+    """The transformer that both sides share."""
+
+    network: Convert
+
+    def embeddings(self) -> nn.Module:
+        return self.network.subwords
+
+    def layers(self) -> list[nn.Module]:
+        return list(self.network.layers)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        for part in (self.network.subwords, self.network.positions, self.network.layers):
+            yield from part.parameters()
 
 
 def _trimmed(ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

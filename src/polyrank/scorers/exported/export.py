@@ -4,9 +4,8 @@ import copy
 from pathlib import Path
 
 from polyrank.errors import ArtifactError
-from polyrank.models import BiEncoder, PolyEncoder
+from polyrank.models import EncoderNetwork
 from polyrank.models.artifacts import Artifact, load_model
-from polyrank.models.first_output import read_first_outputs_only
 from polyrank.scorers.exported.fidelity import MIN_COSINE, sample_texts, worst_cosine
 from polyrank.scorers.exported.folder import FILE, export_folder, open_export, read_manifest, write_manifest
 from polyrank.scorers.exported.graphs import write_graphs
@@ -40,9 +39,9 @@ def export_model(path: Path, backend: Backend, *, replace: bool = False) -> floa
     found = load_model(path)
     with new_folder(folder, replace=replace) as temporary:
         model = copy.deepcopy(found.model)  # the reference below is the network as it is
-        read_first_outputs_only(model)
+        model.read_first_outputs_only()
         graphs = write_graphs(model, temporary, backend)
-        dimension = found.model.dimension if isinstance(found.model, BiEncoder | PolyEncoder) else 0
+        dimension = found.model.dimension if isinstance(found.model, EncoderNetwork) else 0
         write_manifest(temporary, backend=backend, fingerprint=found.fingerprint, dimension=dimension, graphs=graphs)
         return _check(path, temporary, backend, found)
 

@@ -21,7 +21,6 @@ from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported.sessions import Backend, open_session
 from polyrank.storage.durable import sha256_file
-from polyrank.text import Texts
 
 FORMAT = 1
 FILE = "export.json"
@@ -127,7 +126,6 @@ def open_export(
         precision: see ``load_exported``.
     """
     texts = found.texts
-    assert isinstance(texts, Texts), "a ConveRT has no export"
     dtype = choose_dtype(precision, torch.device("cpu"))
     backend = document["backend"]
     runs = {name: open_session(folder / file, backend, dtype) for name, file in document["graphs"].items()}

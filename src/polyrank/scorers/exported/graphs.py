@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from polyrank.errors import MissingExtraError, UsageError
-from polyrank.models import BiEncoder, CrossEncoder, Model, PolyEncoder
+from polyrank.models import BiEncoder, CrossEncoder, Network, PolyEncoder
 from polyrank.scorers.exported.sessions import SUFFIX, Backend
 from polyrank.text import Tokens
 
@@ -49,7 +49,7 @@ class _Pairs(nn.Module):
 OUTPUTS = {"contexts": ["vectors", "vectors_mask"], "candidates": ["vectors"], "pairs": ["scores"]}
 
 
-def write_graphs(model: Model, folder: Path, backend: Backend) -> dict[str, str]:
+def write_graphs(model: Network, folder: Path, backend: Backend) -> dict[str, str]:
     """Write a network's graphs into a folder.
 
     Args:

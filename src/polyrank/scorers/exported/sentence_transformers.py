@@ -13,7 +13,7 @@ from polyrank.errors import UsageError
 from polyrank.models import BiEncoder
 from polyrank.models.artifacts import load_model
 from polyrank.storage.durable import check_replaceable, new_folder
-from polyrank.text import Texts
+from polyrank.text import BackboneTexts
 
 OURS = ("modules.json",)  # tells such a folder from others
 POOLING = {"first": "cls_token", "mean": "mean_tokens", "sqrt_n": "mean_sqrt_len_tokens"}
@@ -53,7 +53,7 @@ def export_to_sentence_transformers(path: Path, output: Path, *, replace: bool =
             f"{path} reduces by {config.reduction!r}, and sentence-transformers by {', '.join(POOLING)}; train with"
             " one of these, or export to onnx"
         )
-    assert isinstance(texts, Texts), "only a ConveRT has texts of another kind"
+    assert isinstance(texts, BackboneTexts), "a Bi-encoder has these"
     with new_folder(output, replace=replace) as folder:
         _write_network(model, folder)
         _write_tokenizer(texts, folder)
@@ -76,7 +76,7 @@ def export_to_sentence_transformers(path: Path, output: Path, *, replace: bool =
         _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "dot", "prompts": {}})
 
 
-def _length(texts: Texts) -> int:
+def _length(texts: BackboneTexts) -> int:
     return max(texts.policy.max_context_tokens, texts.policy.max_candidate_tokens)
 
 
@@ -89,7 +89,7 @@ def _write_network(model: BiEncoder, folder: Path) -> None:
     _write_json(folder / "config.json", json.loads(json.dumps(document, default=str)))
 
 
-def _write_tokenizer(texts: Texts, folder: Path) -> None:
+def _write_tokenizer(texts: BackboneTexts, folder: Path) -> None:
     names, ids = texts.subwords.names, texts.subwords
     document = json.loads(texts.subwords.tokenizer.to_str())
     start, end = (names["start"], ids.start_id), (names["end"], ids.end_id)
