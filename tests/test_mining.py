@@ -229,7 +229,7 @@ def test_too_few_mined_ones_are_filled_up(tiny_backbone: Path, task: dict[str, P
 def test_training_on_mined_negatives_repeats_itself(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     losses: list[list[float]] = []
     for name in ("a", "b", "drawn"):
-        changes: dict[str, Any] = {"remine_epochs": None} if name == "drawn" else {}
+        changes: dict[str, Any] = {"remine_epochs": None, "remine_ranks": (1, 50)} if name == "drawn" else {}
         train(recipe(task, tiny_backbone, tmp_path / name, **changes))
         lines = (tmp_path / name / "metrics.jsonl").read_text("utf-8").splitlines()
         losses.append([r["loss"] for r in map(json.loads, lines) if "loss" in r])

@@ -374,6 +374,13 @@ def test_a_recipe_comes_back_from_json_and_toml(name: str, tmp_path: Path) -> No
     assert found == dataclasses.replace(plan, data=data, output=str(tmp_path.resolve() / "run"))
 
 
+def test_none_is_a_value_of_its_own_only_where_it_is_one() -> None:
+    tables = {"kind": "convert", "quantization": None}
+    assert recipe_from_dict(values({}, model=tables)).model == ConvertConfig(quantization="none")
+    with pytest.raises(ConfigError, match="is not a list"):
+        recipe_from_dict(values({"seeds": None}))
+
+
 def test_kinds_are_said_in_dictionaries() -> None:
     assert to_dict(LinearSchedule(warmup_steps=3)) == {"kind": "linear", "warmup_steps": 3}
     assert to_dict(TrainConfig())["method"] == {"kind": "in_batch", "smoothing": 0.0}

@@ -205,7 +205,7 @@ def test_an_earlier_run_is_not_overwritten_unasked(tiny_backbone: Path, task: di
 
 
 def test_endless_bad_losses_end_with_a_word(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
-    model = BiConfig(reduction="mean", output_scale=float("inf"))
+    model = BiConfig(reduction="mean", output_scale=1e38)
     plan = recipe(task, tiny_backbone, tmp_path / "run", model, max_bad_steps=2)
     with pytest.raises(DivergedError, match=r"3 steps in a row \(train.max_bad_steps = 2\)"):
         train(plan)
@@ -527,8 +527,8 @@ except ResourceError as error:
     task = {**task, "train": tmp_path / "long.jsonl"}
     plan = recipe(task, tiny_backbone, tmp_path / "run", batch_size=256)
     plan = dataclasses.replace(plan, text=TextPolicy(max_context_tokens=128, max_candidate_tokens=72))
-    imports = "from polyrank.config.recipe import *\nfrom polyrank.config.training import *\n"
-    imports += "from pathlib import Path, PosixPath\n"
+    imports = "from polyrank.config.models import *\nfrom polyrank.config.recipe import *\n"
+    imports += "from polyrank.config.training import *\nfrom pathlib import Path, PosixPath\n"
     result = subprocess.run(
         [sys.executable, "-c", imports + child.replace("PLAN", repr(plan))], capture_output=True, text=True, check=False
     )

@@ -194,7 +194,7 @@ def _without_none(hint: Any) -> list[Any]:
 def _value(hint: Any, value: Any, where: str, start: Any = None) -> Any:
     """``value`` as its type wants it: lists become tuples, whole numbers floats, tables dataclasses."""
     options = _without_none(hint)
-    if value is None and len(options) < len(get_args(hint)):
+    if value is None and type(None) in get_args(hint):
         return None
     if isinstance(options[0], type) and issubclass(options[0], Settings):
         if len(options) > 1:
