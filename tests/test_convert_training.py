@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from convert_models import BATCH, POLICY, TINY, make, step_of
 from polyrank.config.checked import parsed
 from polyrank.config.models import ConvertConfig
-from polyrank.config.recipe import CONVERT_TRAIN, DataConfig, Recipe, TrainConfig, load_recipe, recipe_from_dict
+from polyrank.config.recipe import DataConfig, Recipe, load_recipe, recipe_from_dict
+from polyrank.config.training import CONVERT_PRETRAINING
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.models.artifacts import load_model
@@ -25,6 +26,7 @@ from polyrank.scorers.load import load_scorer
 from polyrank.training import train
 from polyrank.training.convert_step import annealed_scale
 from polyrank.training.optimizer import freeze, make_optimizer
+from train_settings import train_config
 
 
 def test_the_loss_is_the_papers() -> None:
@@ -85,7 +87,7 @@ def test_the_scale_grows_in_a_line() -> None:
 def recipe(task: dict[str, Path], output: Path, **changes: Any) -> Recipe:
     model = dataclasses.replace(TINY, **changes.pop("model", {}))
     settings = {
-        **CONVERT_TRAIN,
+        "start": CONVERT_PRETRAINING,
         "batch_size": 8,
         "epochs": 1,
         "optimizer": "adamw",
@@ -99,7 +101,7 @@ def recipe(task: dict[str, Path], output: Path, **changes: Any) -> Recipe:
         model=model,
         text=POLICY,
         data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
-        train=TrainConfig(**settings),
+        train=train_config(**settings),
         output=str(output),
     )
 
@@ -186,7 +188,7 @@ def test_fine_tuning_has_its_own_regime(tmp_path: Path) -> None:
     table = 'output = "run"\n[model]\nkind = "convert"\n[data]\ntrain = "x"\n[train]\n'
     place.write_text(f'{table}init_from = "shipped:convert"\nbatch_size = 32\n', "utf-8")
     plan = load_recipe(place).train
-    assert (plan.optimizer, plan.scale_steps, plan.dropout, plan.batch_size) == ("adamw", 0, 0.2, 32)
+    assert (plan.optimizer, plan.method.scale_steps, plan.dropout, plan.batch_size) == ("adamw", 0, 0.2, 32)
 
 
 def test_the_top_layers_train_with_what_is_above_them() -> None:
@@ -201,7 +203,7 @@ def test_the_top_layers_train_with_what_is_above_them() -> None:
 
 def test_relative_biases_are_biases() -> None:
     model = make()[0]
-    groups = make_optimizer(model, TrainConfig(**CONVERT_TRAIN)).param_groups
+    groups = make_optimizer(model, CONVERT_PRETRAINING).param_groups
     spared = {id(p) for group in groups for p in group["params"] if not group["weight_decay"]}
     biases = [p for name, p in model.named_parameters() if ".bias." in name and p.ndim == 2]
     assert biases
@@ -211,8 +213,8 @@ def test_relative_biases_are_biases() -> None:
 def test_the_papers_training_is_the_default() -> None:
     plan = recipe_from_dict({"model": {"kind": "convert"}, "data": {"train": "x"}, "output": "y"})
     assert plan.train.optimizer == "adadelta"
-    assert (plan.train.lr, plan.train.final_lr, plan.train.batch_size) == (1.0, 0.001, 512)
-    assert plan.train.smoothing == 0.2
+    assert (plan.train.lr, plan.train.schedule.final_lr, plan.train.batch_size) == (1.0, 0.001, 512)
+    assert plan.train.method.smoothing == 0.2
     assert plan.train.clip_embeddings_norm == 1.0
     assert plan.model == ConvertConfig()
 
@@ -220,10 +222,10 @@ def test_the_papers_training_is_the_default() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"loss_weights": (1.0, 1.0)}, "loss_weights"),
+        ({"loss_weights": (1.0, 1.0)}, "has 2 numbers; give 3"),
         ({"loss_weights": (1.0, -1.0, 1.0)}, "loss_weights"),
-        ({"range_steps": 0}, "range_steps = 0"),
-        ({"smoothing": 1.5}, "smoothing = 1.5"),
+        ({"range_steps": 0}, "method.range_steps = 0"),
+        ({"smoothing": 1.5}, "method.smoothing = 1.5"),
         ({"train_layers": "top-9"}, "top-9"),
         ({"init_from": "nowhere"}, "nowhere"),
     ],

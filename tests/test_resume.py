@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from convert_models import BATCH, CORPUS, POLICY, TINY, make
-from polyrank.config.recipe import TrainConfig
 from polyrank.errors import ArtifactError, DivergedError
 from polyrank.models import Convert, new_model
 from polyrank.records import Example
@@ -28,6 +27,7 @@ from polyrank.training.batches import batch_order
 from polyrank.training.checkpoints import load_checkpoint, save_checkpoint
 from polyrank.training.convert_step import ConvertStep
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
+from train_settings import train_config
 
 CPU = torch.device("cpu")
 EXAMPLES = [
@@ -136,7 +136,7 @@ def run(
 
     try:
         result: FitResult = fit(
-            model, watched, EXAMPLES, TrainConfig(**values), seed=seed, folder=folder, device=CPU, resume=resume,
+            model, watched, EXAMPLES, train_config(**values), seed=seed, folder=folder, device=CPU, resume=resume,
             save_best=lambda _: None, evaluate=watched.figures if validate else None, report=report,
         )  # fmt: skip
     finally:

@@ -12,7 +12,7 @@ import torch
 
 from polyrank.config.models import ConvertText, ModelConfig, TextPolicy
 from polyrank.config.names import model_folder
-from polyrank.config.recipe import TrainConfig
+from polyrank.config.training import NetworkTraining, Precision
 from polyrank.models import Network
 from polyrank.models.artifacts import save_model
 from polyrank.models.start import start_model
@@ -45,9 +45,10 @@ class Ranker:
 def new_ranker(
     config: ModelConfig,
     text: TextPolicy | ConvertText,
-    settings: TrainConfig,
+    settings: NetworkTraining,
     examples: Sequence[Example],
     *,
+    precision: Precision,
     seed: int,
     device: torch.device,
 ) -> Ranker:
@@ -66,13 +67,13 @@ def new_ranker(
         corpus=distinct_texts(examples),
         start=None if settings.init_from is None else model_folder(settings.init_from),
     )
-    scorer = make_scorer(model, texts, device=str(device), precision=settings.precision)
+    scorer = make_scorer(model, texts, device=str(device), precision=precision)
     return Ranker(model, texts, config, scorer)
 
 
 def make_learner(
     ranker: Ranker,
-    settings: TrainConfig,
+    settings: NetworkTraining,
     folder: Path,
     valid: Sequence[Example],
     *,
