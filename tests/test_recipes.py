@@ -44,7 +44,6 @@ from polyrank.errors import ConfigError, DataError
 from polyrank.records import Example
 from polyrank.training import methods, train
 from polyrank.training.optimizer import Schedule, clip_gradients, make_optimizer
-from train_settings import train_config
 
 DATA = DataConfig(train="train.jsonl")
 OTHER_METHODS: dict[str, dict[str, Any]] = {  # a second value of each key
@@ -128,7 +127,7 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 @pytest.mark.parametrize(("kind", "key"), [(kind, key) for kind, keys in OTHER_METHODS.items() for key in keys])
 def test_a_method_reads_each_of_its_keys(built: Any, kind: str, key: str) -> None:
     other = method_of(kind, **{key: OTHER_METHODS[kind][key]})
-    assert built(train_config(method=other)) != built(train_config(method=method_of(kind)))
+    assert built(TrainConfig(method=other)) != built(TrainConfig(method=method_of(kind)))
 
 
 @pytest.mark.parametrize("kind", ["listwise", "distill", "mutual"])
@@ -136,7 +135,7 @@ def test_a_method_reads_each_of_its_keys(built: Any, kind: str, key: str) -> Non
 def test_methods_that_rank_lists_read_each_key_of_the_negatives(built: Any, kind: str, key: str) -> None:
     usual = NegativesConfig(remine_epochs=1) if key.startswith("remine") else NegativesConfig()
     changed = dataclasses.replace(usual, **{key: OTHER_NEGATIVES[key]})
-    found = [built(train_config(method=method_of(kind), negatives=negatives)) for negatives in (usual, changed)]
+    found = [built(TrainConfig(method=method_of(kind), negatives=negatives)) for negatives in (usual, changed)]
     assert found[0] != found[1]
 
 
@@ -220,11 +219,11 @@ def test_inverse_sqrt_is_its_formula() -> None:
         ({"schedule": {"warmup": 1}}, 'did you mean "train.schedule.warmup_steps"'),
         ({"negatives": {"n": 3}}, 'train.negatives are for methods that rank lists; leave them out with "in_batch"'),
         ({"method": {"kind": "listwise"}, "negatives": {"remine": 3}}, 'did you mean "train.negatives.remine_'),
-        ({"method": "listwise"}, "train.method.kind = 'listwise' is no table; write train.method.kind = \"listwise\""),
-        ({"schedule": "linear"}, "train.schedule.kind = 'linear' is no table; write train.schedule.kind = \"linear\""),
-        ({"n_negatives": 3}, '"train.negatives.n" is written "train.negatives.n" now'),
-        ({"plateau_factor": 0.1}, '"train.schedule.factor" is written "train.schedule.factor" now'),
-        ({"temperature": 3.0}, '"train.method.temperature" is written "train.method.temperature" now'),
+        ({"method": "listwise"}, "train.method = 'listwise' is no table; write train.method.kind = \"listwise\""),
+        ({"schedule": "linear"}, "train.schedule = 'linear' is no table; write train.schedule.kind = \"linear\""),
+        ({"n_negatives": 3}, '"train.n_negatives" is written "train.negatives.n" now'),
+        ({"plateau_factor": 0.1}, '"train.plateau_factor" is written "train.schedule.factor" now'),
+        ({"temperature": 3.0}, '"train.temperature" is written "train.method.temperature" now'),
         ({"method": {"kind": "distill"}}, 'missing key "train.method.teacher"'),
         ({"method": {"kind": ["listwise"]}}, "is not one of in_batch, convert, listwise, distill, mutual"),
         ({"method": {"kind": "convert"}}, 'train.method.kind = "convert" is not for model.kind = "bi"'),
@@ -250,7 +249,7 @@ def test_the_command_line_refuses_and_sets(
     place = tmp_path / "recipe.toml"
     place.write_text('output = "run"\n[model]\nkind = "bi"\n[data]\ntrain = "x.jsonl"\n', "utf-8")
     plan = load_recipe(place, ("train.method.kind=listwise", "train.negatives.n=3", "train.schedule.warmup_steps=10"))
-    assert plan.train == train_config(
+    assert plan.train == TrainConfig(
         method=ListwiseMethod(), negatives=NegativesConfig(n=3), schedule=PlateauSchedule(warmup_steps=10)
     )
     monkeypatch.setattr("sys.argv", ["polyrank", "train", str(place), "--set", "train.method.alpha=2"])
@@ -274,17 +273,17 @@ def test_the_command_line_refuses_and_sets(
         (NetworkTraining, {"lr": math.nan}, "lr = nan is not finite"),
         (NetworkTraining, {"dropout": 1.5}, "dropout = 1.5 is outside 0 to 1"),
         (NetworkTraining, {"optimizer": "sgd"}, "is not one of 'adamw', 'adamax', 'adadelta'"),
-        (InBatchMethod, {"smoothing": 1.5}, "method.smoothing = 1.5 is outside 0 to 1"),
+        (InBatchMethod, {"smoothing": 1.5}, "smoothing = 1.5 is outside 0 to 1"),
         (ConvertMethod, {"loss_weights": (1.0, 1.0)}, "has 2 numbers; give 3"),
         (ConvertMethod, {"loss_weights": (0.0, 0.0, 0.0)}, "weigh nothing"),
-        (ConvertMethod, {"loss_weights": (1.0, -1.0, 0.0)}, "method.loss_weights = -1.0 must be at least 0"),
-        (MutualMethod, {"temperature": 0.0}, "method.temperature = 0.0 must be above 0"),
+        (ConvertMethod, {"loss_weights": (1.0, -1.0, 0.0)}, "loss_weights = -1.0 must be at least 0"),
+        (MutualMethod, {"temperature": 0.0}, "temperature = 0.0 must be above 0"),
         (MutualMethod, {"imitation": "margin_mse", "temperature": 1.0}, 'is for imitation = "kl"'),
-        (DistillMethod, {"teacher": "x", "alpha": -1.0}, "method.alpha = -1.0 must be at least 0"),
-        (CosineSchedule, {"final_lr": -1.0}, "schedule.final_lr = -1.0 must be at least 0"),
+        (DistillMethod, {"teacher": "x", "alpha": -1.0}, "alpha = -1.0 must be at least 0"),
+        (CosineSchedule, {"final_lr": -1.0}, "final_lr = -1.0 must be at least 0"),
         (PlateauSchedule, {"factor": 2.0}, "factor = 2.0 is outside 0 to 1"),
-        (LinearSchedule, {"warmup_steps": -1}, "schedule.warmup_steps = -1 must be at least 0"),
-        (ConstantSchedule, {"warmup_steps": -1}, "schedule.warmup_steps = -1 must be at least 0"),
+        (LinearSchedule, {"warmup_steps": -1}, "warmup_steps = -1 must be at least 0"),
+        (ConstantSchedule, {"warmup_steps": -1}, "warmup_steps = -1 must be at least 0"),
         (NegativesConfig, {"n": 0}, "n = 0 must be at least 1"),
         (NegativesConfig, {"remine_epochs": 1, "remine_ranks": (9, 2)}, "holds no rank"),
         (NegativesConfig, {"remine_ranks": (2, 9)}, "give remine_epochs too"),
@@ -301,18 +300,18 @@ def test_ranges_are_refused_by_the_settings_themselves(kind: Any, values: dict[s
 
 
 def test_what_does_not_fit_together_is_no_recipe() -> None:
-    lists = train_config(method=ListwiseMethod(), negatives=NegativesConfig(remine_epochs=1))
+    lists = TrainConfig(method=ListwiseMethod(), negatives=NegativesConfig(remine_epochs=1))
     for changes, message in (
         ({"model": CrossConfig()}, "no in-batch negatives"),
         ({"model": CrossConfig(), "train": lists}, "needs a network that encodes"),
         ({"model": ConvertConfig()}, "text of model.kind"),
         ({"model": ConvertConfig(), "text": ConvertText()}, 'set "convert" or a method that ranks lists'),
-        ({"model": BiConfig(), "train": train_config(method=MutualMethod())}, r"\[reranker\]"),
+        ({"model": BiConfig(), "train": TrainConfig(method=MutualMethod())}, r"\[reranker\]"),
         (
             {
                 "model": ConvertConfig(),
                 "text": ConvertText(),
-                "train": train_config(method=ConvertMethod(loss_weights=(1.0, 1.0, 2.0))),
+                "train": TrainConfig(method=ConvertMethod(loss_weights=(1.0, 1.0, 2.0))),
             },
             "are for model.multi_context = true",
         ),
@@ -329,13 +328,13 @@ def test_what_does_not_fit_together_is_no_recipe() -> None:
 
 PLANS = {
     "bi": Recipe(model=BiConfig(), data=DATA, output="run"),
-    "cross": Recipe(model=CrossConfig(), data=DATA, output="run", train=train_config(method=ListwiseMethod())),
+    "cross": Recipe(model=CrossConfig(), data=DATA, output="run", train=TrainConfig(method=ListwiseMethod())),
     "convert": Recipe(model=ConvertConfig(), data=DATA, output="run", text=ConvertText(), train=ConvertConfig.tuning),
     "distill": Recipe(
         model=PolyConfig(),
         data=DATA,
         output="run",
-        train=train_config(
+        train=TrainConfig(
             method=DistillMethod(teacher="t"),
             schedule=CosineSchedule(final_lr=1e-6),
             negatives=NegativesConfig(remine_epochs=2, remine_ranks=(2, 9)),
@@ -346,7 +345,7 @@ PLANS = {
         model=BiConfig(),
         data=DATA,
         output="run",
-        train=train_config(method=MutualMethod(alpha=2.0), schedule=InverseSqrtSchedule()),
+        train=TrainConfig(method=MutualMethod(alpha=2.0), schedule=InverseSqrtSchedule()),
         reranker=Partner(model=ConvertConfig(), text=ConvertText(), train=ConvertConfig.tuning.of_one_network()),
     ),
 }
@@ -412,7 +411,7 @@ def test_a_table_without_a_kind_changes_the_models_default() -> None:
     ).train
     assert other.schedule == LinearSchedule(warmup_steps=0)  # what both kinds have stays the model's
     assert (other.method, other.negatives) == (ListwiseMethod(), NegativesConfig())
-    assert recipe_from_dict(values({})).train == train_config(schedule=PlateauSchedule())
+    assert recipe_from_dict(values({})).train == TrainConfig(schedule=PlateauSchedule())
 
 
 def test_a_second_network_has_a_schedule_of_its_own() -> None:
@@ -443,4 +442,4 @@ def test_a_run_with_flat_keys_is_not_resumed(tmp_path: Path) -> None:
 
 def test_too_few_responses_name_the_key(built: Any) -> None:
     with pytest.raises(DataError, match=r"lower train\.negatives\.n"):
-        built(train_config(method=ListwiseMethod(), negatives=NegativesConfig(n=30)))
+        built(TrainConfig(method=ListwiseMethod(), negatives=NegativesConfig(n=30)))
