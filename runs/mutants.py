@@ -7,9 +7,9 @@
 
 A fault is one small change by an operator (a comparison turned, an argument swapped, a statement dropped, ...). Each
 runs in a process of its own, forked from one that has torch imported, on a copy of the package in which one file
-differs; the tests that run the changed line decide, quickest first. A file has as many faults as its length asks for, drawn by the
-hash of each, so that moving code moves its faults along. Those that change nothing that anybody could see are listed
-with the reason in runs/equivalent/ROOM.toml.
+differs; the tests that run the changed line decide, quickest first. A file has as many faults as its length asks for,
+drawn by the hash of each, so that moving code moves its faults along. Those that change nothing that anybody could see
+are listed with the reason in runs/equivalent/ROOM.toml.
 
 Needs the packages of ``dev``, a compiler for the faults in C, and Linux.
 """
@@ -32,6 +32,7 @@ import xml.etree.ElementTree as ElementTree
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -312,20 +313,21 @@ def faults_of(room: str, path: Path, text: str) -> list[Fault]:
         share = IN_C
     # one of each operator before the second of any, and never two on a line before every line had one
     taken: Counter[tuple[str, str | int]] = Counter()
-    in_order = sorted(faults, key=lambda f: f.id)
-    drawn = [fault for fault in in_order if path.suffix == ".c" or _parses(fault, text)]
     ranked = []
-    for fault in drawn:
+    for fault in sorted(faults, key=lambda f: f.id):
         rank = max(taken["operator", fault.operator], 3 * taken["line", fault.line])
         taken["operator", fault.operator] += 1
         taken["line", fault.line] += 1
         ranked.append((rank, fault.id, fault))
-    return [fault for *_, fault in sorted(ranked, key=lambda r: r[:2])[:share]]
+    in_order = (fault for *_, fault in sorted(ranked, key=lambda r: r[:2]))
+    before = "" if path.suffix == ".c" else ast.dump(ast.parse(text))
+    return list(islice((fault for fault in in_order if not before or _changes(fault, text, before)), share))
 
 
-def _parses(fault: Fault, text: str) -> bool:
+def _changes(fault: Fault, text: str, before: str) -> bool:
+    """Whether the code is still code, and another one."""
     try:
-        return ast.dump(ast.parse(fault.applied(text))) != ast.dump(ast.parse(text))
+        return ast.dump(ast.parse(fault.applied(text))) != before
     except SyntaxError:
         return False
 
@@ -496,7 +498,8 @@ def run(faults: list[Fault], jobs: int, seen: dict[str, dict[str, object]], resu
                 seen[fault.id] = record
                 _append(results, fault.id, record)
                 shutil.rmtree(folder, ignore_errors=True)
-                shown = f"{fault.path}:{fault.line} {fault.where}: {fault.operator}: {fault.old[:50]!r} -> {fault.new[:50]!r}"
+                change = f"{fault.operator}: {fault.old[:50]!r} -> {fault.new[:50]!r}"
+                shown = f"{fault.path}:{fault.line} {fault.where}: {change}"
                 print(f"[{done}/{done + len(waiting) + len(running)}] {outcome:8} {fault.id} {shown}", flush=True)
 
 
