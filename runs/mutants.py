@@ -341,6 +341,7 @@ def _python_changes(text: str) -> list[tuple[int, int, int, str, str, str]]:
 def _c_changes(text: str) -> Iterator[tuple[int, int, int, str, str, str]]:
     where = ""
     position = 0
+    text = re.sub(r"/\*.*?\*/", lambda comment: re.sub(r"[^\n]", " ", comment[0]), text, flags=re.DOTALL)
     for number, line in enumerate(text.splitlines(keepends=True), 1):
         if found := re.match(r"(?:\w[\w\s*()\",]*?)\b(\w+)\(", line):
             where = found[1]
