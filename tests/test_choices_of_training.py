@@ -39,7 +39,8 @@ def rows(turn: int) -> list[dict[str, Any]]:
 def recipe(train_file: Path, valid: Path | None, output: Path, **changes: Any) -> Recipe:
     values: dict[str, Any] = {
         "start": CONVERT_PRETRAINING, "batch_size": 6, "epochs": 25, "optimizer": "adamw", "lr": 0.02,
-        "schedule": "constant", "scale_steps": 0, "smoothing": 0.0, "precision": "fp32", "evaluate_per_epoch": 1, **changes,
+        "schedule": "constant", "scale_steps": 0, "smoothing": 0.0, "precision": "fp32",
+        "evaluate_per_epoch": 1, **changes,
     }  # fmt: skip
     return Recipe(
         model=TINY,

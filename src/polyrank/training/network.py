@@ -21,6 +21,7 @@ from polyrank.records import Example
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer
+from polyrank.storage.durable import make_folders
 from polyrank.text import Texts
 from polyrank.training.learner import Learner, Report
 
@@ -101,7 +102,7 @@ def make_learner(
         known = {**metadata, "validation": figures}
         save_model(folder / "model", ranker.model, ranker.texts, ranker.config, metadata=known, replace=True)
 
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folders(folder)
     validates: Callable[[], dict[str, float]] | None = evaluate if valid else None
     return Learner(
         model=ranker.model,

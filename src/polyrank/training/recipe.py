@@ -22,7 +22,7 @@ from polyrank.devices import choose_device, keep_freed_memory
 from polyrank.errors import ConfigError, DataError, UsageError
 from polyrank.records import Example
 from polyrank.storage.document import DocumentKind, has_document, read_document, seal
-from polyrank.storage.durable import write_file
+from polyrank.storage.durable import make_folders, write_file
 from polyrank.training.learner import Report
 from polyrank.training.loop import FitResult, fit_together, phased
 from polyrank.training.methods import make_step
@@ -141,7 +141,7 @@ def _train_one(
             return _results(seed, folder, names, fits)
         if overwrite and not resume:
             _clear(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folders(folder)
     write_file(folder / RECIPE.file, seal(recipe_to_dict(recipe), RECIPE))
 
     place = choose_device(device)
