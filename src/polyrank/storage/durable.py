@@ -70,9 +70,10 @@ def write_file(path: Path, data: bytes) -> None:
         temporary.replace(target)
         sync_folder(target.parent)
     except OSError as error:
-        if unfinished is not None:
-            unfinished.unlink(missing_ok=True)
         raise _named(path, error) from error
+    finally:
+        if unfinished is not None:  # gone unless something went wrong, an interrupt among others
+            unfinished.unlink(missing_ok=True)
 
 
 def _file_mode(path: Path) -> int | None:
