@@ -19,7 +19,7 @@ from safetensors import safe_open
 import convert_models
 from polyrank.config.checked import Count, Limits, NotNegative, Positive, Share, from_dict, parsed, read_choice
 from polyrank.config.models import BiConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
-from polyrank.config.names import found_name, is_there, lasting_name, model_folder, portable_name
+from polyrank.config.names import is_there, lasting_name, model_folder, portable_name, resolved_name
 from polyrank.errors import ArtifactError, ConfigError, MissingExtraError, OfflineError, UsageError
 from polyrank.index import open_index, store
 from polyrank.models import find_backbone, new_model
@@ -439,16 +439,16 @@ def test_names_find_their_folder_from_anywhere(tmp_path: Path, monkeypatch: pyte
     for prefix in ("", "untuned:"):
         assert lasting_name(f"{prefix}bi") == f"{prefix}{tmp_path / 'work' / 'bi'}"
         assert portable_name(f"{prefix}bi", Path("map")) == f"{prefix}../bi"
-        assert found_name(f"{prefix}../bi", Path("map")) == f"{prefix}{tmp_path / 'work' / 'bi'}"
+        assert resolved_name(f"{prefix}../bi", Path("map")) == f"{prefix}{tmp_path / 'work' / 'bi'}"
         for name in (f"{prefix}owner/model", f"{prefix}embedded"):
-            assert lasting_name(name) == portable_name(name, Path("map")) == found_name(name, Path("map")) == name
+            assert lasting_name(name) == portable_name(name, Path("map")) == resolved_name(name, Path("map")) == name
     (tmp_path / "work").rename(tmp_path / "moved")
     monkeypatch.chdir(tmp_path)
-    assert found_name("../bi", tmp_path / "moved" / "map") == str(tmp_path / "moved" / "bi")
+    assert resolved_name("../bi", tmp_path / "moved" / "map") == str(tmp_path / "moved" / "bi")
     # what went up and finds nothing there does not take another from the working directory
     (tmp_path / "bi").mkdir()
-    assert found_name("../gone", tmp_path / "moved" / "map") == str(tmp_path / "moved" / "gone")
-    assert found_name("./gone", tmp_path / "moved" / "map") == str(tmp_path / "moved" / "map" / "gone")
+    assert resolved_name("../gone", tmp_path / "moved" / "map") == str(tmp_path / "moved" / "gone")
+    assert resolved_name("./gone", tmp_path / "moved" / "map") == str(tmp_path / "moved" / "map" / "gone")
     assert [is_there(name) for name in ("bi", "untuned:gone", "gone", "shipped:convert")] == [True, True, False, True]
     with pytest.raises(UsageError, match="shipped:none does not come with the package; take one of"):
         model_folder("shipped:none")

@@ -153,11 +153,11 @@ def kind_from_dict(union: Any, values: Any, where: str, defaults: Any = None) ->
 
 def to_dict(settings: Settings) -> dict[str, Any]:
     """The inverse of ``from_dict`` and ``kind_from_dict``, ready for JSON."""
-    found = {"kind": settings.kind} if hasattr(settings, "kind") else {}
+    values = {"kind": settings.kind} if hasattr(settings, "kind") else {}
     for name in field_types(type(settings)):
         value = getattr(settings, name)
-        found[name] = to_dict(value) if isinstance(value, Settings) else value
-    return found
+        values[name] = to_dict(value) if isinstance(value, Settings) else value
+    return values
 
 
 def read_choice(name: str, options: Any, what: str, *, also: str = "") -> Any:

@@ -42,8 +42,8 @@ def lasting_name(name: str) -> str:
     >>> lasting_name("untuned:embedded"), lasting_name("shipped:convert")
     ('untuned:embedded', 'shipped:convert')
     """
-    prefix, place = _parted(name)
-    return prefix + str(Path(place).resolve()) if Path(place).is_dir() else name
+    prefix, path = _parted(name)
+    return prefix + str(Path(path).resolve()) if Path(path).is_dir() else name
 
 
 def portable_name(name: str, folder: Path) -> str:
@@ -52,20 +52,20 @@ def portable_name(name: str, folder: Path) -> str:
     >>> portable_name("untuned:embedded", Path("a/map"))
     'untuned:embedded'
     """
-    prefix, place = _parted(name)
-    return prefix + os.path.relpath(Path(place).resolve(), folder.resolve()) if Path(place).is_dir() else name
+    prefix, path = _parted(name)
+    return prefix + os.path.relpath(Path(path).resolve(), folder.resolve()) if Path(path).is_dir() else name
 
 
-def found_name(name: str, folder: Path) -> str:
+def resolved_name(name: str, folder: Path) -> str:
     """The inverse of ``portable_name``, for the folder where it now is.
 
-    >>> found_name("untuned:embedded", Path("a/map"))
+    >>> resolved_name("untuned:embedded", Path("a/map"))
     'untuned:embedded'
     """
-    prefix, place = _parted(name)
-    there = (folder / place).resolve()
+    prefix, path = _parted(name)
+    there = (folder / path).resolve()
     # what went up to find its folder and no longer does must not find another from where the user happens to be
-    return prefix + str(there) if there.is_dir() or place.startswith((os.pardir, os.curdir)) else name
+    return prefix + str(there) if there.is_dir() or path.startswith((os.pardir, os.curdir)) else name
 
 
 def _parted(name: str) -> tuple[str, str]:

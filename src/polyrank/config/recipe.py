@@ -176,12 +176,12 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
         if not equals or not key:
             raise ConfigError(f"--set {change!r} is not KEY=VALUE; write for example train.lr=5e-5")
         *tables, last = key.strip().split(".")
-        place = values
+        table_values = values
         for table in tables:
-            place = place.setdefault(table, {})
-            if not isinstance(place, dict):
+            table_values = table_values.setdefault(table, {})
+            if not isinstance(table_values, dict):
                 raise ConfigError(f"--set {change!r}: {table} is no table")
-        place[last] = parsed(text.strip())
+        table_values[last] = parsed(text.strip())
     recipe = recipe_from_dict(_with_starts(values))
     base = path.resolve().parent
     valid = None if recipe.data.valid is None else str(base / recipe.data.valid)
@@ -197,15 +197,15 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
 def _with_starts(values: dict[str, Any]) -> dict[str, Any]:
     """A network that starts from one of its own kind has that one's settings where the recipe gives no others."""
     model, text, partner = values.get("model"), values.get("text", {}), values.get("reranker")
-    found = dict(values)
+    merged = dict(values)
     if (start := _start(model, values.get("train"), "train")) and isinstance(text, dict):
-        found |= {"model": {**start["model"], **values["model"]}, "text": {**start["text"], **text}}
+        merged |= {"model": {**start["model"], **values["model"]}, "text": {**start["text"], **text}}
     if isinstance(partner, dict) and (start := _start(partner, partner.get("train"), "reranker.train")):
         own, alike = partner.get("text", {}), _text_kind(model) is _text_kind(partner)
         if isinstance(text, dict) and isinstance(own, dict):
             policy = start["text"] | (text if alike else {}) | own
-            found["reranker"] = start["model"] | partner | {"text": policy}
-    return found
+            merged["reranker"] = start["model"] | partner | {"text": policy}
+    return merged
 
 
 SCALES = ("output_scale", "match_output_std", "match_self_score")  # of which a network has one
@@ -224,15 +224,15 @@ def _start(model: Any, train: Any, where: str) -> dict[str, dict[str, Any]] | No
     if not has_document(model_folder(start), MODEL):
         raise ConfigError(f"{where}.init_from = {start} is no model folder; give one that training wrote")
     known = read_document(model_folder(start), MODEL)
-    found = {name: dict(known[name]) for name in ("model", "text")}
-    if found["model"].get("kind") != model.get("kind"):
+    merged = {name: dict(known[name]) for name in ("model", "text")}
+    if merged["model"].get("kind") != model.get("kind"):
         return None
     if any(model.get(name) is not None for name in SCALES):  # the recipe's own
         spent: tuple[str, ...] = SCALES
     else:  # what the scale was fitted to, and is no longer
-        spent = SCALES[1:] if found["model"].get(SCALES[0]) is not None else ()
-    found["text"].pop("vocabulary", None)  # its subwords come with it, not from where it once had them
-    return {**found, "model": {name: value for name, value in found["model"].items() if name not in spent}}
+        spent = SCALES[1:] if merged["model"].get(SCALES[0]) is not None else ()
+    merged["text"].pop("vocabulary", None)  # its subwords come with it, not from where it once had them
+    return {**merged, "model": {name: value for name, value in merged["model"].items() if name not in spent}}
 
 
 def _placed(text: TextPolicy | ConvertText, base: Path) -> TextPolicy | ConvertText:

@@ -162,7 +162,7 @@ def read_sizes(path: Path) -> Sizes:
         ArtifactError: it is no model folder, or its file of weights is damaged.
     """
     weights = check_part(path / "model.safetensors", read_config(path)["files"].get("model.safetensors"), MODEL)
-    found: dict[str, list[tuple[int, int, str]]] = {}
+    groups: dict[str, list[tuple[int, int, str]]] = {}
     try:
         with weights.open("rb") as stream:
             header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
@@ -170,11 +170,11 @@ def read_sizes(path: Path) -> Sizes:
             if name != "__metadata__":
                 start, end = entry["data_offsets"]
                 tensor = (math.prod(entry["shape"]), end - start, str(entry["dtype"]))
-                found.setdefault(name.split(".", 1)[0], []).append(tensor)
+                groups.setdefault(name.split(".", 1)[0], []).append(tensor)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ArtifactError(f"{weights} is damaged or missing ({error}); {MODEL.remedy}") from error
     parts = []
-    for name in sorted(found):
-        counts, sizes, dtypes = zip(*found[name], strict=True)
+    for name in sorted(groups):
+        counts, sizes, dtypes = zip(*groups[name], strict=True)
         parts.append(Part(name, sum(counts), sum(sizes), tuple(sorted(set(dtypes)))))
     return Sizes(tuple(parts))

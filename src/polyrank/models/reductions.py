@@ -59,10 +59,10 @@ def last_outputs(outputs: Tensor, mask: Tensor, m: int, with_first: bool) -> tup
     width = min(m, outputs.shape[1])
     lengths = mask.sum(1, keepdim=True)  # [B, 1]
     starts = (lengths - width).clamp(min=0)
-    places = starts + torch.arange(width, device=outputs.device)  # [B, width]
-    real = places < lengths
-    places = places.clamp(max=outputs.shape[1] - 1)
-    chosen = outputs.gather(1, places[:, :, None].expand(-1, -1, outputs.shape[2]))
+    positions = starts + torch.arange(width, device=outputs.device)  # [B, width]
+    real = positions < lengths
+    positions = positions.clamp(max=outputs.shape[1] - 1)
+    chosen = outputs.gather(1, positions[:, :, None].expand(-1, -1, outputs.shape[2]))
     if not with_first:
         return chosen, real
     return torch.cat([outputs[:, :1], chosen], 1), torch.cat([starts > 0, real], 1)

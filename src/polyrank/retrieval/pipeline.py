@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from polyrank.config.checked import Settings, from_dict, read_choice
-from polyrank.config.names import found_name, portable_name
+from polyrank.config.names import portable_name, resolved_name
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import open_index
 from polyrank.ranking.abstention import N_SCORES, Abstention, confidence
@@ -272,7 +272,7 @@ def read_pipeline(path: Path) -> tuple[PipelineConfig, dict[str, Any]]:
     values = document["pipeline"]
     for name in ("index", "model", "reranker"):
         if values.get(name) is not None:
-            values[name] = found_name(values[name], path)
+            values[name] = resolved_name(values[name], path)
     try:
         return from_dict(PipelineConfig, values), document["seen"]
     except ConfigError as error:

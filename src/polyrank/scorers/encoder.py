@@ -118,11 +118,11 @@ class EncoderScorer:
         if new and len(self._remembered) + len(new) > self.max_remembered:
             self._remembered.clear()
             new = list(dict.fromkeys(candidates))
-        found = dict(zip(new, self._encode(new), strict=True))
+        encoded = dict(zip(new, self._encode(new), strict=True))
         result = np.empty((len(candidates), self.dimension), np.float32)
         for i, text in enumerate(candidates):
-            result[i] = found[text] if text in found else self._remembered[text]
-        self._remembered.update(found)  # however many: a pool comes again with the next contexts
+            result[i] = encoded[text] if text in encoded else self._remembered[text]
+        self._remembered.update(encoded)  # however many: a pool comes again with the next contexts
         return result
 
     def _encode(self, candidates: Sequence[str]) -> Floats:

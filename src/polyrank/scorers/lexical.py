@@ -67,9 +67,9 @@ class Statistics:
         holding: Counter[str] = Counter()
         n_words = 0
         for text in corpus:
-            found = words(text)
-            n_words += max(len(found), 1)  # bm25s takes no empty document, so an empty text is one blank word there
-            holding.update(set(found))
+            own_words = words(text)
+            n_words += max(len(own_words), 1)  # bm25s takes no empty document, so an empty text is one blank word there
+            holding.update(set(own_words))
         return cls(len(corpus), holding, n_words / len(corpus) if corpus else 1.0)
 
 
@@ -109,11 +109,11 @@ class BM25:
 
     def _weigh(self, text: str, fitted: Statistics) -> Weights:
         """What each word of a text adds to its score when it is asked for once."""
-        found = words(text)
-        norm = self.k1 * (1 - self.b + self.b * len(found) / fitted.mean_words)
+        own_words = words(text)
+        norm = self.k1 * (1 - self.b + self.b * len(own_words) / fitted.mean_words)
         return {
             word: _lucene_idf(fitted, word) * tf / (tf + norm)
-            for word, tf in Counter(found).items()
+            for word, tf in Counter(own_words).items()
             if word in fitted.holding
         }
 
@@ -135,14 +135,14 @@ class BM25:
         import bm25s
 
         logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets itself to DEBUG when it is imported
-        places = {text: place for place, text in enumerate(dict.fromkeys(pool))}
-        own = Statistics.of(list(places))
+        positions = {text: position for position, text in enumerate(dict.fromkeys(pool))}
+        own = Statistics.of(list(positions))
         fitted = self._fitted or own
         # bm25s takes mean length and idf from what it indexes. The length norm of the fitted corpus is that of the
         # pool with other constants: k1' (1 - b') = k1 (1 - b) and k1' b' / own mean = k1 b / fitted mean.
         flat, slope = self.k1 * (1 - self.b), self.k1 * self.b * own.mean_words / fitted.mean_words
         index = bm25s.BM25(k1=flat + slope, b=slope / ((flat + slope) or 1.0), method="lucene")
-        index.index([words(text) or [""] for text in places], show_progress=False)
+        index.index([words(text) or [""] for text in positions], show_progress=False)
         weights, rows, starts = (index.scores[name] for name in ("data", "indices", "indptr"))
         # and idf is a factor of each word's weights
         columns = {word: column for word, column in index.vocab_dict.items() if word}
@@ -151,7 +151,7 @@ class BM25:
             if word in fitted.holding:
                 factors[column] = _lucene_idf(fitted, word) / _lucene_idf(own, word)
         weights = weights * np.repeat(factors, np.diff(starts))
-        return _Postings(columns, starts, rows, weights, np.array([places[text] for text in pool]))
+        return _Postings(columns, starts, rows, weights, np.array([positions[text] for text in pool]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,24 +163,24 @@ class _Postings:
         starts: a column's rows and weights are those from ``starts[column]`` to ``starts[column + 1]``.
         rows: distinct texts.
         weights: one for each of ``rows``.
-        places: the distinct text at each place of the pool, ``[N]``.
+        positions: the distinct text at each position of the pool, ``[N]``.
     """
 
     columns: dict[str, int]
     starts: NDArray[np.int64]
     rows: NDArray[np.int32]
     weights: NDArray[np.float64]
-    places: NDArray[np.int64]
+    positions: NDArray[np.int64]
 
     def score(self, query: Counter[str]) -> NDArray[np.float64]:
         """The whole pool for one query, ``[N]``."""
-        totals = np.zeros(int(self.places.max()) + 1)
+        totals = np.zeros(int(self.positions.max()) + 1)
         for word, count in query.items():
             column = self.columns.get(word)
             if column is not None:
                 part = slice(self.starts[column], self.starts[column + 1])
                 totals[self.rows[part]] += count * self.weights[part]  # a text stands once in a column
-        return totals[self.places]
+        return totals[self.positions]
 
 
 def _lucene_idf(corpus: Statistics, word: str) -> float:

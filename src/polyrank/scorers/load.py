@@ -56,15 +56,15 @@ def make_scorer(
         frozen: the model will be neither trained nor saved, so it may be changed to be faster: in bf16 its weights are
             held in it, and last layers compute only what is read.
     """
-    place = choose_device(device)
-    dtype = choose_dtype(precision, place)
-    model.to(place)
+    chosen = choose_device(device)
+    dtype = choose_dtype(precision, chosen)
+    model.to(chosen)
     if frozen:
         dtype = freeze(model, dtype)
     if isinstance(model, CrossEncoder):
-        return CrossScorer(model, texts, fingerprint=fingerprint, device=place, dtype=dtype)
+        return CrossScorer(model, texts, fingerprint=fingerprint, device=chosen, dtype=dtype)
     assert isinstance(model, EncoderNetwork), "there is no third kind"
-    return EncoderScorer(model, texts, fingerprint=fingerprint, device=place, dtype=dtype)
+    return EncoderScorer(model, texts, fingerprint=fingerprint, device=chosen, dtype=dtype)
 
 
 def load_scorer(
@@ -75,9 +75,14 @@ def load_scorer(
     Raises:
         ArtifactError: the folder is damaged, missing or too new.
     """
-    found = load_model(model_folder(path))
+    artifact = load_model(model_folder(path))
     return make_scorer(
-        found.model, found.texts, fingerprint=found.fingerprint, device=device, precision=precision, frozen=True
+        artifact.model,
+        artifact.texts,
+        fingerprint=artifact.fingerprint,
+        device=device,
+        precision=precision,
+        frozen=True,
     )
 
 
@@ -89,14 +94,14 @@ def untuned_scorer(
         BiConfig(backbone=name, shared_towers=True, output_scale=1.0), policy, seed=0, sample=()
     )
     assert isinstance(model, BiEncoder)
-    place = choose_device(device)
+    chosen = choose_device(device)
     settings = {
         key: value for key, value in model_to_dict(config).items() if key != "backbone"
-    }  # its place says nothing
+    }  # its path says nothing
     digest = hashlib.sha256(b"cosine" + json.dumps([settings, asdict(texts.policy)], sort_keys=True).encode())
     digest.update(texts.subwords.to_bytes())
     for _, weight in sorted(model.state_dict().items()):
         digest.update(weight.contiguous().numpy().tobytes())
-    dtype = choose_dtype(precision, place)
+    dtype = choose_dtype(precision, chosen)
     dtype = freeze(model, dtype)
-    return CosineScorer(model.to(place), texts, fingerprint=digest.hexdigest(), device=place, dtype=dtype)
+    return CosineScorer(model.to(chosen), texts, fingerprint=digest.hexdigest(), device=chosen, dtype=dtype)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrank.config.names import found_name, is_there, portable_name
+from polyrank.config.names import is_there, portable_name, resolved_name
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.models.scoring import scores
 from polyrank.records import Context
@@ -141,7 +141,7 @@ def load_map(path: Path, open_encoder: Callable[[str], Encoder]) -> MapEncoder:
         UsageError: the encoder is not where it should be.
     """
     document, tensors = read_tensors(path, KIND)
-    name = found_name(document["encoder"], path)
+    name = resolved_name(document["encoder"], path)
     if not is_there(name):
         raise UsageError(f"{path} needs the encoder {name}, which is not there; put it back or fit the map again")
     encoder = open_encoder(name)

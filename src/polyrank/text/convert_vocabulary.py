@@ -165,12 +165,12 @@ def _allowed(text: str) -> bool:
 def _kept(levels: list[dict[str, int]], min_count: int) -> dict[str, int]:
     """Longest first: keep what is still frequent, and take its count from its prefixes."""
     kept: dict[str, int] = {}
-    for place in range(len(levels) - 1, -1, -1):
-        for text, count in levels[place].items():
+    for level in range(len(levels) - 1, -1, -1):
+        for text, count in levels[level].items():
             if count < min_count:
                 continue
             kept[text] = count
-            for length in range(1, place + 1):
+            for length in range(1, level + 1):
                 # a prefix of a frequent candidate is frequent, hence counted
                 levels[length - 1][text[:length]] -= count
     return kept

@@ -69,11 +69,11 @@ class ConvertStep:
         known = set(responses)
         given = [text for e in examples for i, text in enumerate(e.candidates) if i not in e.relevant]
         columns = [*responses, *(text for text in dict.fromkeys(given) if text not in known)]
-        place = {text: i for i, text in enumerate(dict.fromkeys(columns))}
-        unique = self.model.encode_candidates(self.texts.candidates(list(place)).to(self.device))
-        keys = torch.tensor([place[text] for text in columns], device=self.device)
-        found = self.model.context_encodings(self.texts.contexts([e.query for e in examples]).to(self.device))
-        allowed = wrong_columns(examples, place, keys)
+        key_of = {text: i for i, text in enumerate(dict.fromkeys(columns))}
+        unique = self.model.encode_candidates(self.texts.candidates(list(key_of)).to(self.device))
+        keys = torch.tensor([key_of[text] for text in columns], device=self.device)
+        encodings = self.model.context_encodings(self.texts.contexts([e.query for e in examples]).to(self.device))
+        allowed = wrong_columns(examples, key_of, keys)
         candidates = unique[keys] * self.model.scale
 
         def loss(encodings: Tensor, rows: Tensor) -> Tensor:
@@ -83,8 +83,8 @@ class ConvertStep:
 
         everyone = torch.arange(len(examples), device=self.device)
         if not self.model.multi_context:
-            return loss(found.immediate, everyone)
+            return loss(encodings.immediate, everyone)
         immediate, earlier, both = self.loss_weights
-        total = immediate * loss(found.immediate, everyone) + both * loss(found.both, everyone)
-        with_earlier = everyone[found.has_earlier]
-        return total + earlier * loss(found.earlier, with_earlier) if len(with_earlier) else total
+        total = immediate * loss(encodings.immediate, everyone) + both * loss(encodings.both, everyone)
+        with_earlier = everyone[encodings.has_earlier]
+        return total + earlier * loss(encodings.earlier, with_earlier) if len(with_earlier) else total

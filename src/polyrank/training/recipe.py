@@ -106,8 +106,8 @@ def load_data(recipe: Recipe, say: Callable[[str], None]) -> tuple[list[Example]
         say(f"using a random subset of {len(examples):,}")
     valid: list[Example] = []
     if data.valid is not None:
-        found = read_examples(Path(data.valid), skip_bad=data.skip_bad)
-        valid = [example for example in found.examples if example.relevant][: data.max_valid]
+        loaded = read_examples(Path(data.valid), skip_bad=data.skip_bad)
+        valid = [example for example in loaded.examples if example.relevant][: data.max_valid]
         if not valid or len(valid[0].candidates) < 2:
             raise DataError(f"{data.valid}: validation needs candidate lists with a right answer")
         say(f"{data.valid}: {len(valid):,} validation examples of {len(valid[0].candidates)} candidates")
@@ -136,27 +136,27 @@ def _train_one(
             raise ConfigError(f"the recipe differs from the one that {folder} was started with; use another output")
         if resume and has_document(folder, RESULT):
             say(f"{folder} is finished")
-            found = read_document(folder, RESULT)
-            fits = [FitResult(**(found[name] if name else found)) for name in names]
+            results = read_document(folder, RESULT)
+            fits = [FitResult(**(results[name] if name else results)) for name in names]
             return _results(seed, folder, names, fits)
         if overwrite and not resume:
             _clear(folder)
     make_folders(folder)
     write_file(folder / RECIPE.file, seal(recipe_to_dict(recipe), RECIPE))
 
-    place = choose_device(device)
+    chosen = choose_device(device)
     parts = [(recipe.model, recipe.text, recipe.train.of_one_network())]
     if (partner := recipe.reranker) is not None:
         parts.append((partner.model, partner.text, partner.train))
     rankers = [
-        new_ranker(model, text, own, examples, precision=recipe.train.precision, seed=seed, device=place)
+        new_ranker(model, text, own, examples, precision=recipe.train.precision, seed=seed, device=chosen)
         for model, text, own in parts
     ]
-    step = make_step(rankers, recipe.train, examples, device=place, seed=seed, folder=folder)
+    step = make_step(rankers, recipe.train, examples, device=chosen, seed=seed, folder=folder)
     n_parameters = sum(p.numel() for ranker in rankers for p in ranker.model.parameters())
-    say(f"seed {seed}: {n_parameters:,} parameters on {place}")
+    say(f"seed {seed}: {n_parameters:,} parameters on {chosen}")
 
-    def told(name: str, record: dict[str, Any]) -> None:
+    def tell(name: str, record: dict[str, Any]) -> None:
         report(seed, {"network": name, **record} if name else record)
 
     curves = [TensorBoard(folder / name / "tensorboard") for name in names]
@@ -168,18 +168,18 @@ def _train_one(
             folder / name,
             valid,
             metadata=metadata,
-            report=_both(drawn, partial(told, name)),
+            report=_both(drawn, partial(tell, name)),
             name=name,
         )
         for ranker, (_, _, own), name, drawn in zip(rankers, parts, names, curves, strict=True)
     ]
     fits = fit_together(
-        learners, phased(step), examples, recipe.train, seed=seed, folder=folder, device=place, resume=resume
+        learners, phased(step), examples, recipe.train, seed=seed, folder=folder, device=chosen, resume=resume
     )
     for drawn in curves:
         drawn.close()
-    found = {name: dataclasses.asdict(fit) for name, fit in zip(names, fits, strict=True)}
-    write_file(folder / RESULT.file, seal(found.get("", found), RESULT))
+    results = {name: dataclasses.asdict(fit) for name, fit in zip(names, fits, strict=True)}
+    write_file(folder / RESULT.file, seal(results.get("", results), RESULT))
     for leftover in ("checkpoint.safetensors", "mined-*.npy"):
         for path in folder.glob(leftover):
             path.unlink()

@@ -79,29 +79,29 @@ class InBatchStep:
             if i not in e.relevant and text != response_of(e)
         ]
         columns = [*responses, *dict.fromkeys(given)]
-        place = {text: i for i, text in enumerate(dict.fromkeys(columns))}
-        unique = self.model.encode_candidates(self.texts.candidates(list(place)).to(self.device))
-        keys = torch.tensor([place[text] for text in columns], device=self.device)
+        key_of = {text: i for i, text in enumerate(dict.fromkeys(columns))}
+        unique = self.model.encode_candidates(self.texts.candidates(list(key_of)).to(self.device))
+        keys = torch.tensor([key_of[text] for text in columns], device=self.device)
         contexts, mask = self.model.encode_contexts(
             self.texts.contexts([example.query for example in examples]).to(self.device)
         )
         values = scores(contexts, unique[keys][None], mask)
         target = torch.arange(len(examples), device=self.device)
-        return cross_entropy(values, target, wrong_columns(examples, place, keys), self.smoothing)
+        return cross_entropy(values, target, wrong_columns(examples, key_of, keys), self.smoothing)
 
 
-def wrong_columns(examples: Sequence[Example], place: Mapping[str, int], keys: Tensor) -> Tensor:
+def wrong_columns(examples: Sequence[Example], key_of: Mapping[str, int], keys: Tensor) -> Tensor:
     """Which columns ``[B, K]`` may be negatives of which example: those whose text is none of its right answers.
 
     Args:
         examples: B, whose responses are the first columns.
-        place: the key of each text.
+        key_of: the key of each text.
         keys: ``[K]``, of the columns.
     """
     allowed = distinct(keys, len(examples))
     for row, example in enumerate(examples):
         if len(example.relevant) > 1:
-            right = [place[text] for i in example.relevant if (text := example.candidates[i]) in place]
+            right = [key_of[text] for i in example.relevant if (text := example.candidates[i]) in key_of]
             allowed[row] &= ~torch.isin(keys, torch.tensor(right, device=keys.device))
     return allowed
 
@@ -162,8 +162,8 @@ class ListwiseStep:
         unique = self.model.encode_candidates(self.texts.candidates(list(number)).to(self.device))
         parts = []
         for i, row in enumerate(lists):
-            places = torch.tensor([number[text] for text in row], device=self.device)
-            parts.append(scores(vectors[i : i + 1], unique[places][None], mask[i : i + 1])[0])
+            keys_of_row = torch.tensor([number[text] for text in row], device=self.device)
+            parts.append(scores(vectors[i : i + 1], unique[keys_of_row][None], mask[i : i + 1])[0])
         return torch.cat(parts)
 
 

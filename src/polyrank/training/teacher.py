@@ -53,11 +53,11 @@ class RememberedScores:
         ]
         known = self._find([key for row in pairs for key in row])
         missing = [[i for i, key in enumerate(row) if key not in known] for row in pairs]
-        asked = [row for row, places in enumerate(missing) if places]
-        if asked:
-            texts = [[candidates[row][i] for i in missing[row]] for row in asked]
+        rows = [row for row, columns in enumerate(missing) if columns]
+        if rows:
+            texts = [[candidates[row][i] for i in missing[row]] for row in rows]
             new: dict[bytes, float] = {}
-            for row, values in zip(asked, self.scorer.score([contexts[row] for row in asked], texts), strict=True):
+            for row, values in zip(rows, self.scorer.score([contexts[row] for row in rows], texts), strict=True):
                 new |= {pairs[row][i]: float(value) for i, value in zip(missing[row], values, strict=True)}
             self.n_asked += len(new)
             self._keep(new)
@@ -77,15 +77,15 @@ class RememberedScores:
         return hashlib.blake2b(content.encode(), digest_size=16).digest()
 
     def _find(self, keys: Sequence[bytes]) -> dict[bytes, float]:
-        found: dict[bytes, float] = {}
+        known: dict[bytes, float] = {}
         try:
             for start in range(0, len(keys), 500):  # SQLite takes a limited number of parameters
                 part = keys[start : start + 500]
                 marks = ", ".join("?" * len(part))
-                found |= dict(self._file.execute(f"SELECT pair, score FROM scores WHERE pair IN ({marks})", part))
+                known |= dict(self._file.execute(f"SELECT pair, score FROM scores WHERE pair IN ({marks})", part))
         except sqlite3.DatabaseError as error:
             raise ArtifactError(f"{self.path} is damaged ({error}); delete it, the scores are made again") from error
-        return found
+        return known
 
     def _keep(self, new: dict[bytes, float]) -> None:
         try:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyrank.config.names import found_name, is_there, portable_name
+from polyrank.config.names import is_there, portable_name, resolved_name
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.frozen.intents.encoding import Floats, Layer, encode, read_layer
 from polyrank.frozen.intents.network import Head
@@ -128,7 +128,7 @@ def load_intents(path: Path, *, encoder: str | None = None, device: str = "auto"
         UsageError: the encoder is not where it should be.
     """
     document, tensors = read_tensors(path, KIND)
-    name = encoder or found_name(document["encoder"], path)
+    name = encoder or resolved_name(document["encoder"], path)
     if not is_there(name):
         raise UsageError(f"{path} needs the encoder {name}, which is not there; give its folder with --encoder")
     opened = open_encoder(name, device=device)

@@ -21,12 +21,12 @@ class Packing:
 
     Args:
         mask: ``[B, T]``, true on real subwords.
-        places: ``[N]``, their numbers in the flattened batch.
+        positions: ``[N]``, their numbers in the flattened batch.
         offsets: ``[T, T]``, key position minus query position.
     """
 
     mask: Tensor
-    places: Tensor
+    positions: Tensor
     offsets: Tensor
 
     @classmethod
@@ -37,12 +37,12 @@ class Packing:
 
     def pack(self, padded: Tensor) -> Tensor:
         """``[B, T, D]`` to ``[N, D]``."""
-        return padded.flatten(0, 1)[self.places]
+        return padded.flatten(0, 1)[self.positions]
 
     def pad(self, packed: Tensor) -> Tensor:
         """``[N, D]`` to ``[B, T, D]`` with zeros."""
         B, T = self.mask.shape
-        padded = packed.new_zeros(B * T, packed.shape[1]).index_copy(0, self.places, packed)
+        padded = packed.new_zeros(B * T, packed.shape[1]).index_copy(0, self.positions, packed)
         return padded.view(B, T, packed.shape[1])
 
 
@@ -202,9 +202,9 @@ class SideNetwork(nn.Module):
     def forward(self, r: Tensor) -> Tensor:
         """``[B, n_inputs]`` to unit vectors ``[B, D]``, in fp32."""
         x = r
-        for place, (layer, norm) in enumerate(zip(self.layers, self.norms, strict=True)):
+        for number, (layer, norm) in enumerate(zip(self.layers, self.norms, strict=True)):
             y = gelu(layer(x))
             if self.skips:
-                y = y + (self.skip(x) if place == 0 and self.skip is not None else x)
+                y = y + (self.skip(x) if number == 0 and self.skip is not None else x)
             x = norm(y)
         return F.normalize(self.output(x).float(), dim=-1)

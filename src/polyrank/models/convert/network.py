@@ -136,10 +136,10 @@ class Convert(EncoderNetwork):
             mask: ``[B, T]``, true on real subwords, which come first.
         """
         packing = Packing.of(mask)
-        places = torch.arange(mask.shape[1], device=mask.device).expand(mask.shape).flatten()[packing.places]
-        packed = self.subwords(ids.flatten()[packing.places]) * math.sqrt(self.subwords.weight.shape[1])
+        positions = torch.arange(mask.shape[1], device=mask.device).expand(mask.shape).flatten()[packing.positions]
+        packed = self.subwords(ids.flatten()[packing.positions]) * math.sqrt(self.subwords.weight.shape[1])
         for table in self.positions:
-            packed = packed + table(places)
+            packed = packed + table(positions)
         packed = F.dropout(packed, self.dropout, self.training)
         for layer in self.layers:
             packed = layer(packed, packing)
@@ -154,11 +154,11 @@ class Convert(EncoderNetwork):
         passed = boundary.long().cumsum(1) > 0
         immediate = tokens.mask & ~passed
         starts = torch.where(boundary.any(1), boundary.long().argmax(1) + 1, width)
-        places = starts[:, None] + torch.arange(width, device=tokens.ids.device)
-        inside = places < width
-        places = places.clamp(max=width - 1)
-        earlier = inside & tokens.mask.gather(1, places)
-        return _trimmed(tokens.ids, immediate), _trimmed(tokens.ids.gather(1, places), earlier)
+        positions = starts[:, None] + torch.arange(width, device=tokens.ids.device)
+        inside = positions < width
+        positions = positions.clamp(max=width - 1)
+        earlier = inside & tokens.mask.gather(1, positions)
+        return _trimmed(tokens.ids, immediate), _trimmed(tokens.ids.gather(1, positions), earlier)
 
     def context_encodings(self, tokens: Tokens) -> ContextEncodings:
         """h_x, h_z and h_xz, all of length one. Without earlier turns the mean is h_x alone."""
@@ -170,8 +170,8 @@ class Convert(EncoderNetwork):
         earlier = torch.zeros_like(immediate)
         rows = has_earlier.nonzero()[:, 0]
         if len(rows):
-            found = self.earlier_side(self.reduced(earlier_ids[rows], earlier_mask[rows]))
-            earlier = earlier.index_copy(0, rows, found)
+            encoded = self.earlier_side(self.reduced(earlier_ids[rows], earlier_mask[rows]))
+            earlier = earlier.index_copy(0, rows, encoded)
         mean = (immediate + earlier) / (1 + has_earlier[:, None].float())
         both = F.normalize(mean, dim=-1) if self.combined_side is None else self.combined_side(mean)
         return ContextEncodings(immediate, earlier, both, has_earlier)

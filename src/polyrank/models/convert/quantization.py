@@ -128,9 +128,9 @@ class Table(Rounding):
         self.n_rows = n_rows
         self.weight = nn.Parameter(torch.empty(n_rows, dimension))
 
-    def forward(self, places: Tensor) -> Tensor:
-        """``[N]`` places to ``[N, D]``; behind the last row the first comes again."""
-        return self.rounded(F.embedding(places % self.n_rows, self.weight))
+    def forward(self, positions: Tensor) -> Tensor:
+        """``[N]`` positions to ``[N, D]``; behind the last row the first comes again."""
+        return self.rounded(F.embedding(positions % self.n_rows, self.weight))
 
 
 class Embedding(Rounding):

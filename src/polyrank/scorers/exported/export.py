@@ -36,14 +36,14 @@ def export_model(path: Path, backend: Backend, *, replace: bool = False) -> floa
     check_installed(backend)
     folder = export_folder(path, backend)
     check_replaceable(folder, ours=(FILE,), replace=replace)
-    found = load_model(path)
+    artifact = load_model(path)
     with new_folder(folder, replace=replace) as temporary:
-        model = copy.deepcopy(found.model)  # the reference below is the network as it is
+        model = copy.deepcopy(artifact.model)  # the reference below is the network as it is
         model.read_first_outputs_only()
         graphs = write_graphs(model, temporary, backend)
-        dimension = found.model.dimension if isinstance(found.model, EncoderNetwork) else 0
-        write_manifest(temporary, backend=backend, fingerprint=found.fingerprint, dimension=dimension, graphs=graphs)
-        return _check(path, temporary, backend, found)
+        dimension = artifact.model.dimension if isinstance(artifact.model, EncoderNetwork) else 0
+        write_manifest(temporary, backend=backend, fingerprint=artifact.fingerprint, dimension=dimension, graphs=graphs)
+        return _check(path, temporary, backend, artifact)
 
 
 def check_export(path: Path, backend: Backend) -> float:
@@ -59,10 +59,10 @@ def check_export(path: Path, backend: Backend) -> float:
     return _check(path, export_folder(path, backend), backend, load_model(path))
 
 
-def _check(path: Path, folder: Path, backend: Backend, found: Artifact) -> float:
-    document = read_manifest(folder, model=path, backend=backend, fingerprint=found.fingerprint)
-    reference = make_scorer(found.model, found.texts, device="cpu", precision="fp32")
-    worst = worst_cosine(reference, open_export(folder, document, found), *sample_texts())
+def _check(path: Path, folder: Path, backend: Backend, artifact: Artifact) -> float:
+    document = read_manifest(folder, model=path, backend=backend, fingerprint=artifact.fingerprint)
+    reference = make_scorer(artifact.model, artifact.texts, device="cpu", precision="fp32")
+    worst = worst_cosine(reference, open_export(folder, document, artifact), *sample_texts())
     if worst < MIN_COSINE:
         other = "onnx" if backend == "openvino" else "openvino"
         raise ArtifactError(

@@ -49,10 +49,12 @@ def worst_cosine(
         pairs = zip(reference.score(contexts, lists), exported.score(contexts, lists), strict=True)
         return min(cosine((a - a.mean())[None], (b - b.mean())[None]) for a, b in pairs)
     expected, real = reference.encode_contexts(contexts)
-    found, found_real = exported.encode_contexts(contexts)
-    if (real.sum(1) != found_real.sum(1)).any():
+    vectors, vectors_real = exported.encode_contexts(contexts)
+    if (real.sum(1) != vectors_real.sum(1)).any():
         return -1.0
-    worst = cosine(expected[real], found[found_real])  # masks differ in width where a graph's number of codes is fixed
+    worst = cosine(
+        expected[real], vectors[vectors_real]
+    )  # masks differ in width where a graph's number of codes is fixed
     return min(worst, cosine(reference.encode_candidates(candidates), exported.encode_candidates(candidates)))
 
 

@@ -93,29 +93,29 @@ def load_exported(
     """
     if device not in ("auto", "cpu"):
         raise UsageError(f"backend {backend} computes on the CPU, not on {device}; use --device cpu or --backend torch")
-    found = load_model(path)
+    artifact = load_model(path)
     folder = export_folder(path, backend)
-    document = read_manifest(folder, model=path, backend=backend, fingerprint=found.fingerprint)
-    return open_export(folder, document, found, precision=precision)
+    document = read_manifest(folder, model=path, backend=backend, fingerprint=artifact.fingerprint)
+    return open_export(folder, document, artifact, precision=precision)
 
 
 def open_export(
-    folder: Path, document: dict[str, Any], found: Artifact, *, precision: Precision = "auto"
+    folder: Path, document: dict[str, Any], artifact: Artifact, *, precision: Precision = "auto"
 ) -> EncoderScorer | CrossScorer:
     """An export whose files are known to be sound as a Scorer.
 
     Args:
         folder: of the export.
         document: its export.json.
-        found: the model that it was made from.
+        artifact: the model that it was made from.
         precision: see ``load_exported``.
     """
-    texts = found.texts
+    texts = artifact.texts
     dtype = choose_dtype(precision, torch.device("cpu"))
     backend = document["backend"]
     runs = {name: open_session(folder / file, backend, dtype) for name, file in document["graphs"].items()}
     cpu = torch.device("cpu")
-    if isinstance(found.config, CrossConfig):
-        return CrossScorer(ExportedCross(runs["pairs"]), texts, fingerprint=found.fingerprint, device=cpu)
+    if isinstance(artifact.config, CrossConfig):
+        return CrossScorer(ExportedCross(runs["pairs"]), texts, fingerprint=artifact.fingerprint, device=cpu)
     network = ExportedEncoder(runs.get("contexts"), runs["candidates"], document["dimension"])
-    return EncoderScorer(network, texts, fingerprint=found.fingerprint, device=cpu)
+    return EncoderScorer(network, texts, fingerprint=artifact.fingerprint, device=cpu)

@@ -34,8 +34,8 @@ def export_to_sentence_transformers(path: Path, output: Path, *, replace: bool =
         ArtifactError: the model is damaged.
     """
     check_replaceable(output, ours=OURS, replace=replace)
-    found = load_model(path)
-    model, config, texts = found.model, found.config, found.texts
+    artifact = load_model(path)
+    model, config, texts = artifact.model, artifact.config, artifact.texts
     if not isinstance(model, BiEncoder) or not isinstance(config, BiConfig) or isinstance(config, PolyConfig):
         kind = type(model).__name__
         raise UsageError(
@@ -67,8 +67,8 @@ def export_to_sentence_transformers(path: Path, output: Path, *, replace: bool =
         _write_json(
             folder / "modules.json",
             [
-                {"idx": i, "name": str(i), "path": place, "type": f"sentence_transformers.models.{kind}"}
-                for i, (place, kind) in enumerate(modules)
+                {"idx": i, "name": str(i), "path": name, "type": f"sentence_transformers.models.{kind}"}
+                for i, (name, kind) in enumerate(modules)
             ],
         )
         _write_json(folder / "sentence_bert_config.json", {"max_seq_length": _length(texts), "do_lower_case": False})
