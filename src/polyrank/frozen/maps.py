@@ -18,8 +18,9 @@ from polyrank.models.losses import cross_entropy, distinct
 from polyrank.models.scoring import scores
 from polyrank.ranking.metrics import place, recall_at, with_duplicates
 from polyrank.records import Context, Example
-from polyrank.scorers.mapped import Floats, MapEncoder, mapped, scored
-from polyrank.scorers.protocols import Encoder
+from polyrank.scorers.encoded import score_row
+from polyrank.scorers.mapped import MapEncoder, mapped
+from polyrank.scorers.protocols import Encoder, Floats
 
 TEXTS_AT_A_TIME = 256
 MAX_BYTES = 8 * 2**30
@@ -94,7 +95,7 @@ class Ranking:
         """R@1 with candidates mapped by ``matrix``."""
         candidates = mapped(self.candidates, matrix)
         hits = [
-            recall_at(place(scored(self.contexts[i], self.mask[i], candidates[rows]), right), 1)
+            recall_at(place(score_row(self.contexts[i], self.mask[i], candidates[rows]), right), 1)
             for i, (rows, right) in enumerate(zip(self.rows, self.relevant, strict=True))
         ]
         return float(np.mean(hits))

@@ -7,10 +7,9 @@ nobody said so. Knows no file: ``polyrank mine`` reads and writes them.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from polyrank.errors import UsageError
 from polyrank.negatives.hard import HardNegatives, candidates_for_wrong, choose, rights
+from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, Context, Example
 from polyrank.scorers.protocols import Responds, Scorer
 
@@ -151,14 +150,6 @@ def from_pool(scorer: Scorer, pool: Sequence[str]) -> Retrieve:
         raise UsageError("the pool to mine from is empty; give texts, or examples with responses")
 
     def retrieve(contexts: Sequence[Context], depth: int) -> list[list[str]]:
-        return [[texts[i] for i in _best(values, depth)] for values in scorer.score_pool(contexts, texts)]
+        return [[texts[i] for i in top_rows(values, depth)] for values in scorer.score_pool(contexts, texts)]
 
     return retrieve
-
-
-def _best(values: np.ndarray[tuple[int, ...], np.dtype[np.float32]], depth: int) -> list[int]:
-    rows = np.arange(len(values))
-    if depth < len(values):  # sort only what is as good as the last one wanted
-        rows = np.flatnonzero(values >= np.partition(values, -depth)[-depth])
-    best: list[int] = rows[np.argsort(-values[rows], kind="stable")][:depth].tolist()
-    return best

@@ -9,13 +9,12 @@ from numpy.typing import NDArray
 
 from polyrank.errors import ArtifactError
 from polyrank.index import KnownVectors, Writer, open_index, write_index
-from polyrank.index.ann import check_library, read_kind
 from polyrank.index.checks import check_candidates
 from polyrank.index.reader import check_fingerprint
-from polyrank.index.writer import OURS
+from polyrank.index.store import FILE
 from polyrank.records import Candidate
 from polyrank.scorers.protocols import Encoder
-from polyrank.storage.durable import AnyPath, check_replaceable
+from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision
 
 TEXTS_AT_A_TIME = 1024  # encoded between two reports of progress
@@ -35,7 +34,8 @@ def build_index(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> int:
-    """Encode candidates, equal texts once, and write them as an index. Vectors are written as they come.
+    """Encode candidates, equal texts once, and write them as an index. Vectors are written as they come,
+    once the candidates and the path are found to be in order.
 
     Where an index of the same encoder is replaced, its vectors are taken over: only new texts are encoded.
 
@@ -54,18 +54,14 @@ def build_index(
 
     Raises:
         DataError: names faulty candidates by position; before anything is encoded, where it can be seen then.
-        UsageError: the place is taken, or a library is missing; before anything is encoded.
+        UsageError: the path is taken, or a library is missing; before anything is encoded.
         ResourceError: the disk is full; an earlier index is intact.
     """
-    place = Path(path)
-    check_library(read_kind(ann))
-    check_replaceable(place, ours=OURS, replace=overwrite)
-    check_candidates(candidates)
-    known = _known_vectors(place, encoder, precision) if place.exists() else None
+    known = _known_vectors(path, encoder, precision) if overwrite and (Path(path) / FILE).exists() else None
     left = Counter(candidate.text for candidate in candidates)  # how often each text is still to come
     new = [text for text in left if known is None or text not in known]
     write_index(
-        place,
+        path,
         candidates,
         _vectors([candidate.text for candidate in candidates], encoder, known, left, len(new), progress),
         fingerprint=encoder.fingerprint,
@@ -145,7 +141,7 @@ def _parts(texts: Sequence[str], progress: Progress | None) -> Iterator[Sequence
             progress(start + len(part), len(texts))
 
 
-def _known_vectors(path: Path, encoder: Encoder, precision: Precision) -> KnownVectors | None:
+def _known_vectors(path: AnyPath, encoder: Encoder, precision: Precision) -> KnownVectors | None:
     """Those of an earlier index of the same encoder; a damaged one, or one that rounds more, is worth nothing."""
     try:
         with open_index(path, fingerprint=encoder.fingerprint) as index:

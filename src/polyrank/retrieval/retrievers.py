@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import Index
 from polyrank.index.reader import check_fingerprint
+from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, Context, Ranked
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.protocols import Encoder
@@ -107,10 +108,5 @@ def _check_k(k: int) -> None:
 
 def _ranked(candidates: Sequence[Candidate], values: NDArray[np.float32], k: int) -> list[Ranked]:
     """The best ``k`` by score, then by row; ``values``: ``[N]``."""
-    rows = np.arange(len(values))
-    if k < len(values):  # sort only what is as good as the k-th best
-        rows = np.flatnonzero(values >= np.partition(values, -k)[-k])
-    best = rows[np.argsort(-values[rows], kind="stable")][:k]
-    return [
-        Ranked(candidates[i].id, candidates[i].text, float(values[i]), candidates[i].metadata) for i in best.tolist()
-    ]
+    best = ((candidates[row], float(values[row])) for row in top_rows(values, k))
+    return [Ranked(c.id, c.text, score, c.metadata) for c, score in best]

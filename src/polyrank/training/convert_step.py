@@ -16,7 +16,7 @@ from polyrank.models import Convert
 from polyrank.models.losses import cross_entropy
 from polyrank.records import Example
 from polyrank.text import Texts
-from polyrank.training.steps import response_of, wrong_columns
+from polyrank.training.steps import in_batch_columns
 
 N_LOSSES = 3
 
@@ -83,16 +83,9 @@ class ConvertStep:
             self.model.observe_weights()
         self.model.scale.fill_(annealed_scale(number, self.scale_steps, self.model.final_scale))
         examples = [example for _, example in batch]
-        responses = [response_of(example) for example in examples]
-        known = set(responses)
-        given = [text for e in examples for i, text in enumerate(e.candidates) if i not in e.relevant]
-        columns = [*responses, *(text for text in dict.fromkeys(given) if text not in known)]
-        place = {text: i for i, text in enumerate(dict.fromkeys(columns))}
-        unique = self.model.encode_candidates(self.texts.candidates(list(place)).to(self.device))
-        keys = torch.tensor([place[text] for text in columns], device=self.device)
+        vectors, allowed = in_batch_columns(examples, self.model, self.texts, self.device)
         found = self.model.context_encodings(self.texts.contexts([e.query for e in examples]).to(self.device))
-        allowed = wrong_columns(examples, place, keys)
-        candidates = unique[keys] * self.model.scale
+        candidates = vectors * self.model.scale
 
         def loss(encodings: Tensor, rows: Tensor) -> Tensor:
             with full_precision(candidates):
