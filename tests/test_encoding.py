@@ -361,7 +361,7 @@ def test_contexts_of_other_widths_keep_their_vectors_and_their_masks(simple: Enc
 
 
 def test_vectors_are_those_of_their_texts_whatever_is_remembered(simple: EncoderScorer) -> None:
-    """BackboneTexts come again, alone, doubled, beside new ones, and when so many were seen that the memory starts anew."""
+    """Texts come again, alone, doubled, beside new ones, and when so many were seen that the memory starts anew."""
 
     def wanted(texts: list[str]) -> Any:
         ids = [simple.texts.candidate_ids(text) for text in texts]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrank.cli import interrupts
-from polyrank.cli.console import STDIN, console, stdin_lines, talk
+from polyrank.cli.console import STDIN, EnsembleName, NRetrieved, Rerank, console, stdin_lines, talk
 from polyrank.errors import ArtifactError, DataError
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ def respond(
     mode: Annotated[
         str | None, typer.Option(help="fast, exact or certified, which find the same, or approximate.")
     ] = None,
+    rerank: Rerank = None,
+    n_retrieved: NRetrieved = 100,
+    ensemble: EnsembleName = "none",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
 ) -> None:
@@ -36,10 +39,20 @@ def respond(
     A line is text, a list of turns, or {"context": [...], "background": [...]}.
     """
     from polyrank.data.rows import place as placed
+    from polyrank.ranking.ensembles import read_ensemble
     from polyrank.retrieval.pipeline import open_pipeline, read_mode
     from polyrank.scorers.exported import read_backend
 
-    pipeline = open_pipeline(place, model=model, mode=read_mode(mode), device=device, backend=read_backend(backend))
+    pipeline = open_pipeline(
+        place,
+        model=model,
+        mode=read_mode(mode),
+        rerank=rerank,
+        n_retrieved=n_retrieved,
+        ensemble=read_ensemble(ensemble),
+        device=device,
+        backend=read_backend(backend),
+    )
 
     def answer(asked: "Context") -> None:
         found = pipeline.answer([asked], k)[0]
@@ -145,7 +158,12 @@ def _chat(pipeline: "Pipeline", k: int) -> None:
 
 
 def rank(
-    model: Annotated[str, typer.Argument(help="A model folder, bm25, tfidf, untuned:BACKBONE or shipped:convert.")],
+    model: Annotated[
+        str, typer.Argument(help="A model or pipeline folder, bm25, tfidf, untuned:BACKBONE or shipped:convert.")
+    ],
+    rerank: Rerank = None,
+    n_retrieved: NRetrieved = 100,
+    ensemble: EnsembleName = "none",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
 ) -> None:
@@ -154,10 +172,18 @@ def rank(
     A line may have a "background" as well, as in data files.
     """
     from polyrank.data.rows import place
+    from polyrank.ranking.ensembles import read_ensemble
+    from polyrank.retrieval.pipeline import open_ranker
     from polyrank.scorers.exported import read_backend
-    from polyrank.scorers.open import open_scorer
 
-    scorer = open_scorer(model, device=device, backend=read_backend(backend))
+    scorer = open_ranker(
+        model,
+        rerank=rerank,
+        n_retrieved=n_retrieved,
+        ensemble=read_ensemble(ensemble),
+        device=device,
+        backend=read_backend(backend),
+    )
     for number, line in stdin_lines():
         try:
             context, candidates = _to_rank(line)

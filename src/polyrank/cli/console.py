@@ -5,7 +5,9 @@ import sys
 from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from polyrank.cli import interrupts
 from polyrank.errors import UsageError
@@ -14,6 +16,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 STDIN = Path("stdin")
+Rerank = Annotated[
+    str | None, typer.Option(metavar="MODEL", help="A second stage: a model that orders the best of the first one.")
+]
+NRetrieved = Annotated[int, typer.Option(min=1, help="With --rerank: how many the second stage sees.")]
+EnsembleName = Annotated[
+    str, typer.Option(help="With --rerank: none, raw, sigmoid, z-score or softmax; how both scores are added.")
+]
 FIGURES = (".png", ".svg", ".pdf")
 
 

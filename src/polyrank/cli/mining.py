@@ -26,8 +26,9 @@ def mine(
     max_overlap: Annotated[
         float, typer.Option(help="Drop texts that share more of their words with a right answer; 1: equal ones only.")
     ] = 1.0,
-    reranker: Annotated[
-        str | None, typer.Option(help="A model that drops texts which it takes for right, such as a Cross-encoder.")
+    rerank: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="A second stage, such as a Cross-encoder: drops what it takes for right."),
     ] = None,
     margin: Annotated[float, typer.Option(help="It drops what scores above the right answer's score less this.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the choice among the ranks.")] = 0,
@@ -68,12 +69,12 @@ def mine(
         examples = with_texts(examples, candidates or ())
         texts = [c.text for c in candidates] if candidates is not None else [e.response for e in examples if e.response]
         retrieve = from_pool(open_scorer(retriever, examples, candidates, device=device), texts)
-    judge = None if reranker is None else open_scorer(reranker, examples, candidates, device=device)
+    reranker = None if rerank is None else open_scorer(rerank, examples, candidates, device=device)
     mined = run(
         examples,
         retrieve,
         settings,
-        reranker=judge,
+        reranker=reranker,
         margin=margin,
         progress=lambda batches: track(
             batches, "mining", console=console(), disable=not console().is_terminal, transient=True

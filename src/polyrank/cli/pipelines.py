@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import console, drawable, talk
+from polyrank.cli.console import NRetrieved, Rerank, console, drawable, talk
 from polyrank.errors import ConfigError
 
 pipeline_app = typer.Typer(no_args_is_help=True, help="Put retriever, re-ranker and threshold together.")
@@ -25,10 +25,11 @@ def pipeline_create(
     output: Annotated[Path, typer.Option("-o", "--output", help="The pipeline folder to make.")],
     retriever: Annotated[str, typer.Option(help="dense (the index's model), bm25 or tfidf.")] = "dense",
     model: Model = None,
-    rerank: Annotated[str | None, typer.Option(help="A model folder that re-ranks the shortlist.")] = None,
-    n_retrieved: Annotated[int, typer.Option(min=1, help="Length of the shortlist.")] = 100,
+    rerank: Rerank = None,
+    n_retrieved: NRetrieved = 100,
     ensemble: Annotated[
-        str, typer.Option(help="none, raw, sigmoid, z-score, softmax; auto chooses on the validation examples.")
+        str,
+        typer.Option(help="With --rerank: none, raw, sigmoid, z-score, softmax; auto chooses on validation examples."),
     ] = "none",
     valid: Annotated[Path | None, typer.Option(help="Validation examples, for auto and for --precision.")] = None,
     limit: Limit = None,

@@ -117,6 +117,9 @@ def open_pipeline(
     *,
     model: Path | None = None,
     mode: Mode | None = None,
+    rerank: str | None = None,
+    n_retrieved: int = SHORTLIST,
+    ensemble: Ensemble | None = None,
     device: str = "auto",
     backend: Backend = "torch",
 ) -> Pipeline:
@@ -126,15 +129,22 @@ def open_pipeline(
         path: the folder.
         model: the encoder's folder, where it has moved.
         mode: of the dense search; None: the pipeline's.
+        rerank: the second stage over an index; a pipeline has its own.
+        n_retrieved, ensemble: see ``TwoStage``; with ``rerank``.
         device: for networks.
         backend: of every model, see ``open_scorer``.
 
     Raises:
         ArtifactError: it is neither, or something in it is damaged.
-        UsageError: a model is not where it should be.
+        UsageError: a model is not where it should be, or the folder leaves no room for a second stage.
     """
+    _check_stages(path, rerank, ensemble)
     if not has_document(path, PIPELINE):
-        return Pipeline(_dense(path, model, mode or "fast", device, backend))
+        first = _dense(path, model, mode or "fast", device, backend)
+        if rerank is None:
+            return Pipeline(first)
+        second = open_scorer(rerank, device=device, backend=backend)
+        return Pipeline(TwoStage(first, second, n_retrieved=n_retrieved, ensemble=ensemble))
     config, seen = read_pipeline(path)
     if config.retriever != "dense" and (mode or model):
         raise UsageError(f"{path} retrieves by {config.retriever}, which takes no model and no mode; leave them out")
@@ -153,6 +163,17 @@ def open_pipeline(
                 f" {str(now)[:12]}); choose them again with polyrank pipeline create --overwrite"
             )
     return Pipeline(retriever, abstention)
+
+
+def _check_stages(name: str | Path, rerank: str | None, ensemble: Ensemble | None) -> None:
+    """Refuse a second stage where there is one already, and an ensemble without one."""
+    first, arrow, second = (part.strip() for part in str(name).partition(">"))
+    if arrow and not Path(name).exists():
+        raise UsageError(f"two stages are no longer written {str(name)!r}; write {first} --rerank {second}")
+    if rerank is None and ensemble is not None:
+        raise UsageError(f"the ensemble {ensemble} adds up two stages; name the second with --rerank")
+    if rerank is not None and has_document(Path(name), PIPELINE):
+        raise UsageError(f"{name} is a pipeline, which has its own stages; leave out --rerank, or name its index")
 
 
 def fingerprints(retriever: Responds) -> dict[str, str]:
@@ -210,6 +231,7 @@ def open_ranker(
     examples: Sequence[Example] = (),
     pool: Sequence[Candidate] | None = None,
     *,
+    rerank: str | None = None,
     n_retrieved: int = SHORTLIST,
     ensemble: Ensemble | None = None,
     device: str = "auto",
@@ -218,26 +240,27 @@ def open_ranker(
     """A Scorer of one stage or two, to rank given lists or a pool.
 
     Args:
-        name: what ``open_scorer`` takes; "FIRST>SECOND", two such names; or a pipeline folder, whose settings count
-            and whose index is not looked at.
+        name: what ``open_scorer`` takes, or a pipeline folder, whose settings count and whose index is not looked at.
         examples, pool: see ``open_scorer``.
-        n_retrieved, ensemble: for "FIRST>SECOND".
+        rerank: a second stage, what ``open_scorer`` takes; a pipeline has its own.
+        n_retrieved, ensemble: see ``TwoStageScorer``; with ``rerank``.
         device: for networks.
         backend: of every model, see ``open_scorer``.
+
+    Raises:
+        UsageError: there is no model of that name, or the folder leaves no room for a second stage.
     """
-    first, arrow, second = (part.strip() for part in name.partition(">"))
-    if not arrow:
-        if not has_document(Path(name), PIPELINE):
-            return open_scorer(name, examples, pool, device=device, backend=backend)
+    _check_stages(name, rerank, ensemble)
+    if has_document(Path(name), PIPELINE):
         config, _ = read_pipeline(Path(name))
-        first, second = config.retriever, config.reranker or ""
+        name, rerank = config.retriever, config.reranker
         n_retrieved, ensemble = config.n_retrieved, config.ensemble
-        if first == "dense":
-            first = config.model or open_index(Path(config.index)).model
-    retriever = open_scorer(first, examples, pool, device=device, backend=backend)
-    if not second:
+        if name == "dense":
+            name = config.model or open_index(Path(config.index)).model
+    retriever = open_scorer(name, examples, pool, device=device, backend=backend)
+    if rerank is None:
         return retriever
-    reranker = open_scorer(second, examples, pool, device=device, backend=backend)
+    reranker = open_scorer(rerank, examples, pool, device=device, backend=backend)
     return TwoStageScorer(retriever, reranker, n_retrieved=n_retrieved, ensemble=ensemble)
 
 
