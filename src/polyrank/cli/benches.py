@@ -1,8 +1,6 @@
 """``polyrank bench``: speed tables, as text, JSON or a plot."""
 
 import json
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -157,72 +155,6 @@ def bench_search(
             progress=status.update,
         )
     _show(found, json_, plot, by="n")
-
-
-@bench_app.command("stages")
-def bench_stages(
-    data: Annotated[Path, typer.Argument(help="Contexts whose right answers the indexes hold.")],
-    index: Annotated[list[Path], typer.Option(help="An index to retrieve from, by its own model; repeatable.")],
-    lexical: Annotated[bool, typer.Option("--lexical", help="Retrieve by BM25 too, from the first index.")] = False,
-    rerank: Annotated[list[str] | None, typer.Option(help="A model that re-ranks; repeatable.")] = None,
-    n: Annotated[list[int] | None, typer.Option("-n", min=1, help="Length of the shortlist; repeatable.")] = None,
-    ensemble: Annotated[
-        list[str] | None, typer.Option(help="none, raw, sigmoid, z-score or softmax; repeatable.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Use the first N examples only.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    threads: Threads = None,
-    json_: Json = False,
-    plot: Plot = None,
-) -> None:
-    """Quality and time of one stage and of two, against the length of the shortlist."""
-    from polyrank import bench
-    from polyrank.data import read_examples
-    from polyrank.evaluation import plot_stages
-    from polyrank.index import open_index
-    from polyrank.ranking.ensembles import read_ensemble
-    from polyrank.retrieval.pipeline import open_pipeline
-    from polyrank.retrieval.retrievers import LexicalRetriever
-    from polyrank.scorers.lexical import BM25
-    from polyrank.scorers.open import open_scorer
-    from polyrank.scorers.protocols import Responds
-
-    _threads(threads)
-    loaded = read_examples(data)
-    talk(f"{data}: {loaded.report}")
-    retrievers: dict[str, Responds] = {}
-    if lexical:
-        retrievers["bm25"] = LexicalRetriever(BM25(), open_index(index[0]))
-    places = {str(place): place for place in index}
-    names = _names(places, *retrievers)
-    retrievers |= {names[name]: open_pipeline(place, device=device) for name, place in places.items()}
-    rerankers = {name: open_scorer(model, device=device) for model, name in _names(rerank or ()).items()}
-    with console().status("measuring") as status:
-        found = bench.bench_stages(
-            retrievers,
-            rerankers,
-            loaded.examples[:limit],
-            lengths=n or bench.LENGTHS,
-            ensembles=[read_ensemble(name) for name in ensemble or ("none",)],
-            progress=status.update,
-        )
-    if plot is not None:
-        plot_stages(found["rows"], plot)
-        talk(f"wrote {plot}")
-    _show(found, json_, None, by="n")
-
-
-def _names(places: Iterable[str], *taken: str) -> dict[str, str]:
-    """What a table calls each: short, and whole where two would be called the same."""
-    short = {place: _name(place) for place in places}
-    counts = Counter((*short.values(), *taken))
-    return {place: name if counts[name] == 1 else place for place, name in short.items()}
-
-
-def _name(model: str) -> str:
-    """A model's folder, or the run's folder that holds it."""
-    path = Path(model)
-    return path.parent.name if path.name == "model" and path.parent.name else path.name
 
 
 def _threads(threads: int | None) -> None:

@@ -178,18 +178,6 @@ def table(summaries: Sequence[dict[str, Any]], metrics: Sequence[str] = SHOWN) -
     return result
 
 
-def markdown(summaries: Sequence[dict[str, Any]], metrics: Sequence[str]) -> str:
-    """The same as text for a README."""
-    lines = [
-        "| scorer | examples | C | " + " | ".join(metrics) + " |",
-        "|---|---:|---:|" + "---:|" * len(metrics),
-    ]
-    for summary in summaries:
-        cells = " | ".join(_cell(summary, name) for name in metrics)
-        lines.append(f"| {summary['name']} | {summary['n_examples']:,} | {_size(summary)} | {cells} |")
-    return "\n".join(lines)
-
-
 def _size(summary: dict[str, Any]) -> str:
     size = summary["n_candidates"]
     return f"{size:,}" if isinstance(size, int) else f"{size[0]:,}-{size[1]:,}"

@@ -19,7 +19,7 @@ from polyrank.text import Texts
 
 
 class Step(Protocol):
-    """What ``fit`` asks of a training method."""
+    """What ``phased`` takes: a training method for one network."""
 
     def length(self, example: Example) -> int:
         """Tokens of an example, for grouping."""
