@@ -117,17 +117,17 @@ def bench_encoding(
     usual = next(iter(peers), "")
 
     progress(f"encoding {len(distinct):,} texts")
-    bulk = {name: _bulk(found, distinct) for name, found in encoders.items()}
+    bulk = {name: _bulk(scorer, distinct) for name, scorer in encoders.items()}
     bulk |= {name: partial(peer.encode, distinct) for name, peer in peers.items()}
     rows = _compare("bulk", len(distinct), encoder.dimension, bulk, _fresh(exact, distinct), repeats, usual)
 
     progress("encoding one context")
-    one = {name: _one(found, context) for name, found in encoders.items()}
+    one = {name: _one(scorer, context) for name, scorer in encoders.items()}
     one |= {name: partial(peer.encode, list(context.turns)) for name, peer in peers.items()}
     rows += _compare("context", 1, encoder.dimension, one, _one(exact, context)(), 4 * repeats, usual)
 
     progress(f"re-ranking {n_pairs} candidates")
-    pairs = {name: _ranking(found, context, shortlist) for name, found in crosses.items()}
+    pairs = {name: _ranking(scorer, context, shortlist) for name, scorer in crosses.items()}
     pairs |= {name: partial(peer.rank, context.turns[0], shortlist) for name, peer in peers.items()}
     rows += _compare(
         "rerank", n_pairs, encoder.dimension, pairs, exact_cross.score([context], [shortlist])[0], repeats, usual
@@ -185,8 +185,8 @@ def _compare(
             run()
             times[form].append(perf_counter() - started)
     rows = []
-    for form, taken in times.items():
-        seconds = median(taken)
+    for form, seconds_of in times.items():
+        seconds = median(seconds_of)
         row: dict[str, Any] = {"what": what, "n": n, "d": d, "m": 1, "form": form, "ms": round(1e3 * seconds, 3)}
         row["ratio"] = round(median(times[usual]) / seconds, 2) if usual else None
         row["per_second"] = round(n / seconds, 1)

@@ -107,11 +107,11 @@ def bench_training(
             "d": dimension,
             "m": 1,
             "form": form,
-            "ms": round(1e3 * median(taken), 3),
-            "ratio": None if usual is None else round(median(usual) / median(taken), 2),
-            "per_second": round(len(examples) / median(taken), 2),
+            "ms": round(1e3 * median(seconds), 3),
+            "ratio": None if usual is None else round(median(usual) / median(seconds), 2),
+            "per_second": round(len(examples) / median(seconds), 2),
         }
-        for form, taken in times.items()
+        for form, seconds in times.items()
     ]
     return {"machine": describe_machine(), "rows": rows}
 

@@ -31,10 +31,10 @@ def bench_scoring(
 
     _threads(threads)
     with console().status("measuring") as status:
-        found = bench.bench_scoring(
+        result = bench.bench_scoring(
             n=n, d=d, vectors=m or (16, 64, 360), growth=growth or (), repeats=repeats, progress=status.update
         )
-    _show(found, json_, plot, by="m")
+    _show(result, json_, plot, by="m")
 
 
 @bench_app.command("encode")
@@ -56,7 +56,7 @@ def bench_encode(
 
     _threads(threads)
     with console().status("measuring") as status:
-        found = bench.bench_encoding(
+        result = bench.bench_encoding(
             _texts(texts)[:limit],
             n_pairs=pairs,
             repeats=repeats,
@@ -64,7 +64,7 @@ def bench_encode(
             models=model or (),
             progress=status.update,
         )
-    _show(found, json_, None, by="n")
+    _show(result, json_, None, by="n")
 
 
 @bench_app.command("train")
@@ -86,12 +86,12 @@ def bench_train(
     from polyrank.data import read_examples
 
     _threads(threads)
-    place = data or Path(str(files("polyrank") / "sample" / "train.jsonl"))
-    examples = read_examples(place, speaker=speaker if data else "agent").examples
+    path = data or Path(str(files("polyrank") / "sample" / "train.jsonl"))
+    examples = read_examples(path, speaker=speaker if data else "agent").examples
     some = [example for example in examples if example.response is not None][:: max(1, len(examples) // limit)]
     with console().status("measuring") as status:
-        found = bench.bench_training(some[:limit], batch_size=batch, repeats=repeats, progress=status.update)
-    _show(found, json_, None, by="n")
+        result = bench.bench_training(some[:limit], batch_size=batch, repeats=repeats, progress=status.update)
+    _show(result, json_, None, by="n")
 
 
 @bench_app.command("respond")
@@ -114,7 +114,7 @@ def bench_respond(
 
     _threads(threads)
     with console().status("measuring") as status:
-        found = bench.bench_responding(
+        result = bench.bench_responding(
             _texts(texts),
             sizes=n or (1_000, 100_000),
             kinds=kind or tuple(bench.KINDS),
@@ -124,7 +124,7 @@ def bench_respond(
             device=device,
             progress=status.update,
         )
-    _show(found, json_, plot, by="n")
+    _show(result, json_, plot, by="n")
 
 
 @bench_app.command("search")
@@ -145,7 +145,7 @@ def bench_search(
 
     _threads(threads)
     with console().status("measuring") as status:
-        found = bench.bench_searching(
+        result = bench.bench_searching(
             sizes=n or (10_000, 100_000),
             d=d,
             m=m,
@@ -154,7 +154,7 @@ def bench_search(
             folder=folder,
             progress=status.update,
         )
-    _show(found, json_, plot, by="n")
+    _show(result, json_, plot, by="n")
 
 
 def _threads(threads: int | None) -> None:
@@ -169,31 +169,31 @@ def _texts(path: Path | None) -> list[str]:
 
     from polyrank.data import read_pool
 
-    place = path or Path(str(files("polyrank") / "sample" / "replies.jsonl"))
-    return [candidate.text for candidate in read_pool(place)]
+    pool = path or Path(str(files("polyrank") / "sample" / "replies.jsonl"))
+    return [candidate.text for candidate in read_pool(pool)]
 
 
-def _show(found: dict[str, Any], as_json: bool, plot: Path | None, *, by: str) -> None:
+def _show(result: dict[str, Any], as_json: bool, plot: Path | None, *, by: str) -> None:
     if plot is not None:
         from polyrank.evaluation import plot_times
 
-        plot_times(found["rows"], by, plot)
+        plot_times(result["rows"], by, plot)
         talk(f"wrote {plot}")
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(result))
         return
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    machine = found["machine"]
+    machine = result["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     talk(f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads, {versions}")
-    columns = list(dict.fromkeys(key for row in found["rows"] for key in row))
+    columns = list(dict.fromkeys(key for row in result["rows"] for key in row))
     table = Table(*columns)
-    for row in found["rows"]:
+    for row in result["rows"]:
         table.add_row(*("" if row.get(key) is None else f"{row[key]:,}" if isinstance(row[key], int | float) and not
                         isinstance(row[key], bool) else escape(str(row[key])) for key in columns))  # fmt: skip
     Console().print(table)
-    for line in found.get("left_out", ()):
+    for line in result.get("left_out", ()):
         talk(f"left out: {line}")

@@ -45,15 +45,15 @@ def stdin_lines() -> Iterator[tuple[int, str]]:
     Raises:
         DataError: a line is too long or not UTF-8.
     """
-    from polyrank.data.rows import MAX_LINE_BYTES, place
+    from polyrank.data.rows import MAX_LINE_BYTES, row_error
 
     for number, raw in enumerate(iter(partial(sys.stdin.buffer.readline, MAX_LINE_BYTES + 1), b""), 1):
         if len(raw) > MAX_LINE_BYTES:
-            raise place(STDIN, number, f"the line is longer than {MAX_LINE_BYTES:,} bytes; split or shorten it")
+            raise row_error(STDIN, number, f"the line is longer than {MAX_LINE_BYTES:,} bytes; split or shorten it")
         try:
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
         except UnicodeDecodeError as error:
-            raise place(STDIN, number, f"byte {error.start + 1} of the line is not UTF-8; send UTF-8") from error
+            raise row_error(STDIN, number, f"byte {error.start + 1} of the line is not UTF-8; send UTF-8") from error
         if line:
             yield number, line
             interrupts.check()  # between lines, whatever has become of it in one

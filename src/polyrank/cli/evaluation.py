@@ -58,8 +58,8 @@ def evaluate(
         examples, candidates = ev.against_responses(examples)
     elif pool is not None:
         candidates = read_pool(pool)
-    asked = examples[:limit]
-    examples = ev.rankable(asked, candidates)  # what cannot be ranked is refused before a model is read
+    limited = examples[:limit]
+    examples = ev.rankable(limited, candidates)  # what cannot be ranked is refused before a model is read
     scorer = open_ranker(
         model,
         examples,
@@ -78,9 +78,9 @@ def evaluate(
             batches, "scoring", console=console(), disable=not console().is_terminal, transient=True
         ),
     )
-    _say_what_is_missing(asked, result)
+    _say_what_is_missing(limited, result)
     name = model if rerank is None else f"{model}, re-ranked by {rerank}"
-    summary = {**_summary(result, ks, json_), "n_left_out": len(asked) - len(examples)}
+    summary = {**_summary(result, ks, json_), "n_left_out": len(limited) - len(examples)}
     if scores is not None:
         ev.write_scores(scores, result, scorer=name, data=str(data))
         talk(f"wrote {scores}")
@@ -101,18 +101,18 @@ def compare(
     from polyrank import evaluation as ev
 
     ks = _ks(k)
-    found = [ev.read_scores(path) for path in scores]
+    results = [ev.read_scores(path) for path in scores]
     names = [path.name for path in scores]
     if len(set(names)) < len(set(scores)):
         names = list(map(str, scores))
     rows = []
-    for name, result in zip(names, found, strict=True):
+    for name, result in zip(names, results, strict=True):
         row = {"name": name, **_summary(result, ks, json_)}
-        if result is not found[0]:
-            row["against"] = {"scores": str(scores[0]), **ev.paired_test(result, found[0])}
+        if result is not results[0]:
+            row["against"] = {"scores": str(scores[0]), **ev.paired_test(result, results[0])}
         rows.append(row)
     if plot is not None:
-        ev.plot_breakdown(dict(zip(names, found, strict=True)), plot)
+        ev.plot_breakdown(dict(zip(names, results, strict=True)), plot)
         talk(f"wrote {plot}")
     if json_:
         print(json.dumps(rows))

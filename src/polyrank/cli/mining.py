@@ -50,7 +50,7 @@ def mine(
     from polyrank.scorers.open import open_scorer
 
     if output.exists() and not overwrite:
-        raise UsageError(f"{output} already exists; choose another place or pass --overwrite")
+        raise UsageError(f"{output} already exists; choose another path or pass --overwrite")
     first, _, last = ranks.partition(":")
     if not (first.isdecimal() and last.isdecimal()):
         raise UsageError(f"--ranks {ranks!r} is not FIRST:LAST; write for example 1:50")
@@ -61,10 +61,10 @@ def mine(
     talk(f"{data}: {loaded.report}")
     examples = loaded.examples[:limit]
     candidates = None if pool is None else read_pool(pool)
-    place = Path(retriever)
-    if candidates is None and place.is_dir() and not (place / "config.json").exists():
-        retrieve = from_retriever(open_pipeline(place, device=device))
-        examples = with_texts(examples, catalogue(place))
+    folder = Path(retriever)
+    if candidates is None and folder.is_dir() and not (folder / "config.json").exists():
+        retrieve = from_retriever(open_pipeline(folder, device=device))
+        examples = with_texts(examples, catalogue(folder))
     else:
         examples = with_texts(examples, candidates or ())
         texts = [c.text for c in candidates] if candidates is not None else [e.response for e in examples if e.response]

@@ -35,11 +35,11 @@ def plot_breakdown(evaluations: Mapping[str, Evaluation], path: Path) -> None:
         [f"{first}-" if last == inf else str(first) if first == last else f"{first}-{last}" for first, last in classes],
     )
     for name, rows in parts.items():
-        places = [classes.index((r["from"], r["to"] or inf)) for r in rows]
+        positions = [classes.index((r["from"], r["to"] or inf)) for r in rows]
         middle = [100 * r["metrics"]["R@1"] for r in rows]
         spread = [[m - 100 * r["intervals"]["R@1"][0] for m, r in zip(middle, rows, strict=True)],
                   [100 * r["intervals"]["R@1"][1] - m for m, r in zip(middle, rows, strict=True)]]  # fmt: skip
-        axes.errorbar(places, middle, yerr=spread, marker="o", capsize=3, label=name)
+        axes.errorbar(positions, middle, yerr=spread, marker="o", capsize=3, label=name)
     axes.set(xlabel="turns in the context", ylabel="R@1 (%)")
     axes.legend()
     figure.savefig(path)

@@ -58,12 +58,12 @@ def build_index(
         ResourceError: the disk is full; an earlier index is intact.
     """
     known = _known_vectors(path, encoder, precision) if overwrite and (Path(path) / FILE).exists() else None
-    left = Counter(candidate.text for candidate in candidates)  # how often each text is still to come
-    new = [text for text in left if known is None or text not in known]
+    n_left = Counter(candidate.text for candidate in candidates)  # how often each text is still to come
+    new = [text for text in n_left if known is None or text not in known]
     write_index(
         path,
         candidates,
-        _vectors([candidate.text for candidate in candidates], encoder, known, left, len(new), progress),
+        _vectors([candidate.text for candidate in candidates], encoder, known, n_left, len(new), progress),
         fingerprint=encoder.fingerprint,
         model=model,
         ann=ann,
@@ -77,23 +77,23 @@ def _vectors(
     texts: Sequence[str],
     encoder: Encoder,
     known: KnownVectors | None,
-    left: Counter[str],
+    n_left: Counter[str],
     n_new: int,
     progress: Progress | None,
 ) -> Iterator[NDArray[np.float32]]:
     """Vectors of texts in their order, in parts; only those of texts that come again are held."""
-    held: dict[str, NDArray[np.float32]] = {}
+    vector_of: dict[str, NDArray[np.float32]] = {}
     n_encoded = 0
     for start in range(0, max(len(texts), 1), TEXTS_AT_A_TIME):
         part = texts[start : start + TEXTS_AT_A_TIME]
-        new = [text for text in dict.fromkeys(part) if text not in held and (known is None or text not in known)]
-        held.update(zip(new, encoder.encode_candidates(new), strict=True))
+        new = [text for text in dict.fromkeys(part) if text not in vector_of and (known is None or text not in known)]
+        vector_of.update(zip(new, encoder.encode_candidates(new), strict=True))
         vectors = np.empty((len(part), encoder.dimension), np.float32)
         for row, text in enumerate(part):
-            vectors[row] = held[text] if text in held or known is None else known[text]
-            left[text] -= 1
-            if not left[text]:
-                held.pop(text, None)
+            vectors[row] = vector_of[text] if text in vector_of or known is None else known[text]
+            n_left[text] -= 1
+            if not n_left[text]:
+                vector_of.pop(text, None)
         n_encoded += len(new)
         if progress and new:
             progress(n_encoded, n_new)

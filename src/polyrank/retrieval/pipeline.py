@@ -100,12 +100,12 @@ class Pipeline:
         n = k if self.abstention is None else max(k, N_SCORES)
         if isinstance(self.retriever, Retriever):
             return [
-                replace(self._judged(ranked, k), exact=found.exact, n_scored=found.n_scored)
-                for ranked, found in self.retriever.find(contexts, n)
+                replace(self._answer_from(ranked, k), exact=result.exact, n_scored=result.n_scored)
+                for ranked, result in self.retriever.find(contexts, n)
             ]
-        return [self._judged(ranked, k) for ranked in self.respond(contexts, n)]
+        return [self._answer_from(ranked, k) for ranked in self.respond(contexts, n)]
 
-    def _judged(self, ranked: Sequence[Ranked], k: int) -> Answer:
+    def _answer_from(self, ranked: Sequence[Ranked], k: int) -> Answer:
         if self.abstention is None:
             return Answer(tuple(ranked[:k]), None, not ranked)
         scores = [reply.score for reply in ranked]
@@ -145,7 +145,7 @@ def open_pipeline(
             return Pipeline(first)
         second = open_scorer(rerank, device=device, backend=backend)
         return Pipeline(TwoStage(first, second, n_retrieved=n_retrieved, ensemble=ensemble))
-    config, seen = read_pipeline(path)
+    config, tuning = read_pipeline(path)
     if config.retriever != "dense" and (mode or model):
         raise UsageError(f"{path} retrieves by {config.retriever}, which takes no model and no mode; leave them out")
     if mode is not None:
@@ -156,11 +156,11 @@ def open_pipeline(
     if config.measure is not None and config.threshold is not None:
         abstention = Abstention(config.measure, config.threshold)
     retriever = make_retriever(config, device=device, backend=backend)
-    for name, known in seen.get("fingerprints", {}).items():
-        if (now := fingerprints(retriever).get(name)) != known:
+    for name, expected in tuning.get("fingerprints", {}).items():
+        if (actual := fingerprints(retriever).get(name)) != expected:
             raise ArtifactError(
-                f"the settings of {path} were chosen with another {name} (fingerprint {known[:12]}, now"
-                f" {str(now)[:12]}); choose them again with polyrank pipeline create --overwrite"
+                f"the settings of {path} were chosen with another {name} (fingerprint {expected[:12]}, now"
+                f" {str(actual)[:12]}); choose them again with polyrank pipeline create --overwrite"
             )
     return Pipeline(retriever, abstention)
 
@@ -178,20 +178,20 @@ def _check_stages(name: str | Path, rerank: str | None, ensemble: Ensemble | Non
 
 def fingerprints(retriever: Responds) -> dict[str, str]:
     """Of the networks in a retriever: what its threshold and its ensemble depend on."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     if isinstance(retriever, TwoStage):
-        found["re-ranker"] = getattr(retriever.reranker, "fingerprint", "")
+        result["re-ranker"] = getattr(retriever.reranker, "fingerprint", "")
         retriever = retriever.retriever
     if isinstance(retriever, Retriever):
-        found["retriever"] = retriever.encoder.fingerprint
-    return {name: value for name, value in found.items() if value}
+        result["retriever"] = retriever.encoder.fingerprint
+    return {name: value for name, value in result.items() if value}
 
 
 def catalogue(path: Path) -> list[Candidate]:
     """All candidates of an index folder, or of the index that a pipeline names."""
     index = Path(read_pipeline(path)[0].index) if has_document(path, PIPELINE) else path
-    with open_index(index) as found:
-        return [candidate for _, candidate in found.iter_candidates()]
+    with open_index(index) as opened:
+        return [candidate for _, candidate in opened.iter_candidates()]
 
 
 def read_mode(name: str | None) -> Mode | None:
@@ -202,8 +202,8 @@ def read_mode(name: str | None) -> Mode | None:
     """
     if name is None:
         return None
-    found: Mode = read_choice(name, Mode, "way to search")
-    return found
+    mode: Mode = read_choice(name, Mode, "way to search")
+    return mode
 
 
 def make_retriever(config: PipelineConfig, *, device: str = "auto", backend: Backend = "torch") -> Responds:
@@ -222,8 +222,8 @@ def make_retriever(config: PipelineConfig, *, device: str = "auto", backend: Bac
 
 
 def _dense(index: Path, model: Path | None, mode: Mode, device: str, backend: Backend) -> Retriever:
-    found = open_index(index)
-    return Retriever(encoder_of_index(found.model, model, device=device, backend=backend), found, mode=mode)
+    candidates = open_index(index)
+    return Retriever(encoder_of_index(candidates.model, model, device=device, backend=backend), candidates, mode=mode)
 
 
 def open_ranker(
@@ -265,24 +265,24 @@ def open_ranker(
 
 
 def write_pipeline(
-    path: Path, config: PipelineConfig, seen: dict[str, Any] | None = None, *, replace: bool = False
+    path: Path, config: PipelineConfig, tuning: dict[str, Any] | None = None, *, replace: bool = False
 ) -> None:
     """Write a pipeline folder.
 
     Args:
         path: the folder to make.
         config: its settings; paths as seen from the working directory.
-        seen: what the settings were chosen by.
+        tuning: what the settings were chosen by.
         replace: whether an earlier one may be replaced.
     """
-    places = {
+    names = {
         name: portable_name(value, path)
         for name in ("index", "model", "reranker")
         if (value := getattr(config, name)) is not None
     }
-    whole = seal({"pipeline": asdict(config) | places, "seen": seen or {}}, PIPELINE)
+    document = seal({"pipeline": asdict(config) | names, "seen": tuning or {}}, PIPELINE)
     with new_folder(path, replace=replace) as folder:
-        (folder / PIPELINE.file).write_bytes(whole)
+        (folder / PIPELINE.file).write_bytes(document)
 
 
 def read_pipeline(path: Path) -> tuple[PipelineConfig, dict[str, Any]]:

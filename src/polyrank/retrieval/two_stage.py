@@ -95,12 +95,14 @@ class TwoStageScorer:
         shortlists = [
             _shortlist(values, texts, self.n_retrieved) for values, texts in zip(first, candidates, strict=True)
         ]
-        texts = [[pool[i] for i in chosen] for pool, chosen in zip(candidates, shortlists, strict=True)]
+        texts = [[pool[i] for i in shortlist] for pool, shortlist in zip(candidates, shortlists, strict=True)]
         results = []
-        for values, pool, chosen, second in zip(
+        for values, pool, shortlist, second in zip(
             first, candidates, shortlists, self.reranker.score(contexts, texts), strict=True
         ):
-            total = dict(zip([pool[i] for i in chosen], _total(values[chosen], second, self.ensemble), strict=True))
+            total = dict(
+                zip([pool[i] for i in shortlist], _total(values[shortlist], second, self.ensemble), strict=True)
+            )
             floor = min(total.values(), default=np.float32(0)) - 1 - values.max(initial=-np.inf)
             rest = (values + floor).astype(np.float32)  # all below the worst of the shortlist
             results.append(np.array([total.get(text, low) for text, low in zip(pool, rest, strict=True)], np.float32))

@@ -77,8 +77,8 @@ def _extended(digest: Any, matrix: Floats) -> str:
     return str(digest.hexdigest())
 
 
-def check_map_place(path: Path, *, replace: bool) -> None:
-    """Refuse a place that a map's folder must not take, before the work is done."""
+def check_map_path(path: Path, *, replace: bool) -> None:
+    """Refuse a path that a map must not be written to, before the work is done."""
     check_replaceable(path, ours=(f"{KIND}.json",), replace=replace)
 
 
@@ -95,7 +95,7 @@ def save_map(
         replace: whether an earlier map may be replaced.
 
     Raises:
-        UsageError: the place is taken.
+        UsageError: the path is taken.
         ResourceError: the disk is full.
     """
     document = {
