@@ -87,7 +87,7 @@ class Loaded:
 
 
 def parsed(path: Path, rows: Iterable[tuple[int, Any]], parse: Callable[[int, Any], Iterable[Example]]) -> Source:
-    """Rows made into examples; a ValueError of ``parse`` says what is wrong with a row, and gets its file and line here.
+    """Rows made into examples; a ValueError of ``parse`` says what is wrong with a row; file and line are added.
 
     Args:
         path: the file, for messages.
