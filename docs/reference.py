@@ -12,8 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from polyrank.config.models import MODEL_KINDS, BiConfig, ConvertText, PolyConfig, TextPolicy
-from polyrank.config.recipe import CONVERT_TRAIN, CONVERT_TUNE, OF_ONE_NETWORK, DataConfig, TrainConfig
+from polyrank.config.checked import Settings, field_types, kinds
+from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, ModelConfig, PolyConfig, TextPolicy
+from polyrank.config.recipe import DataConfig
+from polyrank.config.training import Method, NegativesConfig, NetworkTraining, ScheduleConfig, TrainConfig
 
 HERE = Path(__file__).parent
 ENTRY = re.compile(r"^    ([a-z_][a-z_, ]*): (.*)$")
@@ -36,18 +38,23 @@ def recipe() -> str:
         " training starts from. The command line changes any of them: `--set train.lr=1e-4`.",
         "`output`: the folder to make; in it `model` is the best model.",
     ]
-    for name, kind in MODEL_KINDS.items():
+    for name, kind in kinds(ModelConfig).items():
         parts.append(f'## `[model]` with `kind = "{name}"`\n\n{_table(kind, BiConfig if kind is PolyConfig else None)}')
     parts.append(f"## `[text]`\n\n{_table(TextPolicy)}")
     parts.append(f"## `[text]` of a ConveRT\n\n{_table(ConvertText)}")
     parts.append(f"## `[data]`\n\n{_table(DataConfig)}")
     parts.append(f"## `[train]`\n\n{_table(TrainConfig)}")
-    for title, defaults in (("from scratch", CONVERT_TRAIN), ("with `init_from`, that is fine-tuning", CONVERT_TUNE)):
-        values = ", ".join(f"`{key} = {_toml(value)}`" for key, value in defaults.items())
-        parts.append(f"A ConveRT's defaults {title}: {values}.")
+    for table, union in (("train.method", Method), ("train.schedule", ScheduleConfig)):
+        for name, kind in kinds(union).items():
+            parts.append(f'## `[{table}]` with `kind = "{name}"`\n\n{_table(kind)}')
+    parts.append(f"## `[train.negatives]`\n\n{_table(NegativesConfig)}")
+    starts = (("from scratch", ConvertConfig.training), ("with `init_from`, that is fine-tuning", ConvertConfig.tuning))
+    parts.append("## A ConveRT's defaults of `[train]`")
+    parts += [f"A ConveRT's training {title}: {', '.join(_changes(train))}." for title, train in starts]
+    own = ", ".join(f"`{key}`" for key in field_types(NetworkTraining))
     parts.append(
-        '## `[reranker]`\n\nThe second network of `method = "mutual"`: the keys of a `[model]`, and tables'
-        f" `[reranker.text]` and `[reranker.train]` for what differs; of `train`, {_listed(OF_ONE_NETWORK)}."
+        '## `[reranker]`\n\nThe second network of `train.method.kind = "mutual"`: the keys of a `[model]`, and tables'
+        f" `[reranker.text]` and `[reranker.train]` for what differs; of `train`, {own}."
     )
     return BY + "\n\n".join(parts) + "\n"
 
@@ -55,9 +62,13 @@ def recipe() -> str:
 def _table(kind: type[Any], below: type[Any] | None = None) -> str:
     """What the class is, and its keys; with ``below``, those that it does not have from there."""
     text = inspect.getdoc(kind) or ""
-    meaning = _meanings(text.partition("Args:\n")[2])
+    meaning: dict[str, str] = {}
+    for ancestor in reversed(kind.__mro__):
+        meaning |= _meanings((inspect.getdoc(ancestor) or "").partition("Args:\n")[2])
     inherited = {field.name for field in dataclasses.fields(below)} if below else set()
-    rows = [text.splitlines()[0] + (" The keys of the Bi-encoder, and:" if below else "")]
+    rows = [text.splitlines()[0].replace("``", "`") + (" The keys of the Bi-encoder, and:" if below else "")]
+    if not dataclasses.fields(kind):
+        return f"{rows[0]} It has no keys of its own."
     rows += ["", "| key | default | meaning |", "|---|---|---|"]
     for field in dataclasses.fields(kind):
         if field.name not in inherited:
@@ -81,14 +92,27 @@ def _meanings(arguments: str) -> dict[str, str]:
     return {name: re.sub(r"\bNone\b", "none", text).replace("``", "`") for name, text in joined.items()}
 
 
+def _changes(train: TrainConfig) -> list[str]:
+    """What differs from the defaults of a training, as TOML."""
+    usual, found = TrainConfig(), []
+    for key in field_types(TrainConfig):
+        value = getattr(train, key)
+        if value != getattr(usual, key):
+            found += _keys(key, value) if isinstance(value, Settings) else [f"`{key} = {_toml(value)}`"]
+    return found
+
+
+def _keys(table: str, settings: Settings) -> list[str]:
+    values = {"kind": settings.kind, **dataclasses.asdict(settings)}  # type: ignore[attr-defined]  # of one kind
+    return [f"`{table}.{key} = {_toml(value)}`" for key, value in values.items()]
+
+
 def _toml(value: Any) -> str:
+    if isinstance(value, Settings):
+        return f'{{ kind = "{value.kind}" }}'  # type: ignore[attr-defined]  # of one kind
     if isinstance(value, tuple):
         return f"[{', '.join(map(_toml, value))}]"
     return "none" if value is None else json.dumps(value)
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
 
 
 if __name__ == "__main__":

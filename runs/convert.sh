@@ -67,7 +67,7 @@ for part in $PARTS; do
       continue
       ;;
     ablations)
-      short=("${everything[@]}" --set "train.max_steps=$ABLATION_STEPS" --set train.scale_steps=$((ABLATION_STEPS / 8)) --set model.multi_context=false)
+      short=("${everything[@]}" --set "train.max_steps=$ABLATION_STEPS" --set train.method.scale_steps=$((ABLATION_STEPS / 8)) --set model.multi_context=false)
       train ablation-none convert "${short[@]}"
       train ablation-b convert "${short[@]}" --set model.relative_bias=false
       train ablation-d convert "${short[@]}" --set text.n_buckets=1

@@ -3,7 +3,7 @@
 #   DATA=folder BUDGET=contexts NEGATIVES=per-context EPOCHS=1 LIMIT=test-examples SETS="star ubuntu-irc" bash runs/mutual.sh
 # Both networks are first trained apart for WARM epochs (0: none), for an untrained re-ranker at T = 3 teaches nothing but
 # the uniform distribution; from there each goes on alone, and both together, for EPOCHS more.
-# EXTRA="--set train.alpha=2" changes the mutual run, whose results then go by TAG=name.
+# EXTRA="--set train.method.alpha=2" changes the mutual run, whose results then go by TAG=name.
 # TEACHER=folder adds a Bi-encoder distilled from that model.
 # What is finished is not done again, and an interrupted training goes on; other budgets want another OUT=folder.
 # Writes runs/work/mutual/SET (not kept) and runs/results/mutual/SET (kept): one JSON per model, ensemble.json, and two
@@ -35,11 +35,12 @@ for set in $SETS; do
     *) data=(--set "data.train=$DATA/$set/train.jsonl.gz") ;;
   esac
   common=("${data[@]}" --set "data.valid=$DATA/$set/dev.jsonl.gz" --set "data.max_valid=$VALID"
-    --set "data.max_train=$BUDGET" --set "train.n_negatives=$NEGATIVES" --set "text.max_context_tokens=$TOKENS"
+    --set "data.max_train=$BUDGET" --set "train.negatives.n=$NEGATIVES" --set "text.max_context_tokens=$TOKENS"
     --set "text.max_candidate_tokens=$((TOKENS / 2))" --set train.checkpoint_steps=20 --resume)
   later=("${common[@]}" --set "train.epochs=$EPOCHS" --set "train.evaluate_per_epoch=$CHECKS")
   # apart: the same recipe's networks, each alone, with the same lists
-  alone=(--set train.method=listwise --set train.redraw_negatives=false --set train.batch_size=8 --set train.warmup_steps=20)
+  alone=(--set train.method.kind=listwise --set train.negatives.redraw=false --set train.batch_size=8
+    --set train.schedule.warmup_steps=20)
   bi=() cross=() both=()
   if ((WARM)); then
     for model in bi cross; do
@@ -78,8 +79,8 @@ for set in $SETS; do
       --scores "$work/$model.many.scores.jsonl" "${against[@]}" --json | sed "s|$OUT/||g" >"$results/$model-many.json"
   done
   if [[ -n $TEACHER ]]; then # one way, from a model that is trained already
-    polyrank train runs/recipes/bi.toml "${later[@]}" "${alone[@]}" "${bi[@]}" --set train.method=distill \
-      --set "train.teacher=$TEACHER" --set "output=$work/bi-distilled"
+    polyrank train runs/recipes/bi.toml "${later[@]}" "${alone[@]}" "${bi[@]}" --set train.method.kind=distill \
+      --set "train.method.teacher=$TEACHER" --set "output=$work/bi-distilled"
     polyrank evaluate "$work/bi-distilled/model" "$DATA/$set/test.jsonl.gz" --limit "$LIMIT" \
       --scores "$work/bi-distilled.test.scores.jsonl" --against "$work/bi.test.scores.jsonl" --json | sed "s|$OUT/||g" >"$results/bi-distilled.json"
   fi

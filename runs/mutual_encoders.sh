@@ -50,9 +50,9 @@ for set in $SETS; do
   judge retriever-start "runs/work/$set/bi/model" ""
   judge reranker-start shipped:convert ""
   python runs/ensembles.py "$work" retriever-start reranker-start >"$results/ensemble-start.json"
-  learn apart --set train.alpha=0
+  learn apart --set train.method.alpha=0
   for temperature in $TEMPERATURES; do
-    learn "mutual-$temperature" --set train.alpha=1 --set "train.temperature=$temperature"
+    learn "mutual-$temperature" --set train.method.alpha=1 --set "train.method.temperature=$temperature"
   done
   polyrank curves "$results"/*.metrics.jsonl -o "$results/curves.svg"
   grep -H . "$results"/*.json

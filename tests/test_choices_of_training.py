@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from convert_models import POLICY, TINY
-from polyrank.config.recipe import CONVERT_TRAIN, DataConfig, Recipe, TrainConfig
+from polyrank.config.recipe import DataConfig, Recipe
+from polyrank.config.training import CONVERT_PRETRAINING
 from polyrank.data import read_examples
 from polyrank.errors import DataError
 from polyrank.models.artifacts import load_model
@@ -20,6 +21,7 @@ from polyrank.scorers.load import load_scorer
 from polyrank.training import train
 from polyrank.training.network import validation_figures
 from polyrank.training.recipe import load_data
+from train_settings import train_config
 
 Write = Callable[[str, list[dict[str, Any]]], Path]
 WORDS = ["wifi", "router", "bill", "light", "restart", "help"]
@@ -36,14 +38,15 @@ def rows(turn: int) -> list[dict[str, Any]]:
 
 def recipe(train_file: Path, valid: Path | None, output: Path, **changes: Any) -> Recipe:
     values: dict[str, Any] = {
-        **CONVERT_TRAIN, "batch_size": 6, "epochs": 25, "optimizer": "adamw", "lr": 0.02, "schedule": "constant",
-        "scale_steps": 0, "smoothing": 0.0, "precision": "fp32", "evaluate_per_epoch": 1, **changes,
+        "start": CONVERT_PRETRAINING, "batch_size": 6, "epochs": 25, "optimizer": "adamw", "lr": 0.02,
+        "schedule": "constant", "scale_steps": 0, "smoothing": 0.0, "precision": "fp32",
+        "evaluate_per_epoch": 1, **changes,
     }  # fmt: skip
     return Recipe(
         model=TINY,
         text=POLICY,
         data=DataConfig(train=str(train_file), valid=None if valid is None else str(valid), kind="candidates"),
-        train=TrainConfig(**values),
+        train=train_config(**values),
         output=str(output),
     )
 
@@ -174,7 +177,7 @@ def test_learnt_and_judged_are_what_the_recipe_names(tmp_path: Path, write_rows:
     assert len(few) == 4
     assert few == [example for example in examples if example in few]  # in their order
     assert few != examples[:4]  # drawn, not the first
-    other = Recipe(**{**vars_of(plan), "data": with_limits, "train": TrainConfig(seeds=(9,))})
+    other = Recipe(**{**vars_of(plan), "data": with_limits, "train": train_config(seeds=(9,))})
     assert load_data(other, lambda _: None)[0] == few  # whatever the seed of the training
     for most in (6, 7):
         enough = DataConfig(train=str(learn), kind="candidates", max_train=most)

@@ -18,13 +18,14 @@ import safetensors.torch
 import polyrank
 from polyrank.cli import commands
 from polyrank.config.models import BiConfig, CrossConfig, TextPolicy
-from polyrank.config.recipe import DataConfig, Recipe, TrainConfig
+from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.errors import ArtifactError
 from polyrank.index import Writer
 from polyrank.records import Context
 from polyrank.retrieval.pipeline import open_pipeline
 from polyrank.training import train
 from processes import run
+from train_settings import train_config
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def trained(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> di
         "cross": CrossConfig(backbone=str(tiny_backbone)),
     }
     for name, model in configs.items():
-        settings = TrainConfig(
+        settings = train_config(
             max_steps=1, batch_size=4, n_negatives=2, method="listwise" if name == "cross" else "in_batch"
         )
         policy = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
@@ -250,7 +251,7 @@ def test_mistakes_get_one_line_and_their_code(
 def test_an_index_of_another_model_is_refused(trained: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
     data = DataConfig(train=str(trained["folder"] / "train.jsonl"))
     policy = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
-    settings = TrainConfig(max_steps=1, batch_size=4, lr=1e-2, seeds=(9,))
+    settings = train_config(max_steps=1, batch_size=4, lr=1e-2, seeds=(9,))
     model = BiConfig(backbone=str(tiny_backbone), shared_towers=True)
     train(Recipe(model=model, text=policy, data=data, train=settings, output=str(tmp_path / "run")))
     found = run("respond", trained["index"], "hi", "--model", tmp_path / "run" / "model")

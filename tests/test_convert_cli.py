@@ -32,7 +32,7 @@ optimizer = "adamw"
 lr = 0.01
 batch_size = 8
 epochs = 2
-scale_steps = 5
+method.scale_steps = 5
 """
 Run = Callable[..., str]
 

@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from convert_models import BATCH, POLICY, TINY, make, step_of
 from polyrank.config.checked import parsed
 from polyrank.config.models import ConvertConfig
-from polyrank.config.recipe import CONVERT_TRAIN, DataConfig, Recipe, TrainConfig, load_recipe, recipe_from_dict
+from polyrank.config.recipe import DataConfig, Recipe, load_recipe, recipe_from_dict
+from polyrank.config.training import CONVERT_PRETRAINING
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.models.artifacts import load_model
@@ -25,6 +26,7 @@ from polyrank.scorers.load import load_scorer
 from polyrank.training import train
 from polyrank.training.convert_step import annealed_scale
 from polyrank.training.optimizer import freeze, make_optimizer
+from train_settings import train_config
 
 
 def test_the_loss_is_the_papers() -> None:
@@ -70,6 +72,69 @@ def test_equal_responses_are_no_negatives_and_given_ones_are() -> None:
         assert float(step_of(model, texts, smoothing=0.0)(given, 0, 9)) > 0.01
 
 
+def test_no_right_answer_is_a_negative_whoever_brings_it() -> None:
+    """Rows by hand: another response that is right here too, and a given text that is, are in no sum of wrong ones."""
+    model, texts, _ = make(multi_context=False)
+    model.eval()
+    examples = [
+        Example(("no light",), ("thanks!", "please restart it", "hello"), (1, 2)),
+        Example(("hi",), ("hello", "it is red", "thanks!"), (0,)),
+        Example(("it is down",), ("please restart it",), (0,)),
+    ]
+    columns = ["please restart it", "hello", "please restart it", "thanks!", "it is red"]
+    wrong = [["thanks!", "it is red"], ["please restart it"] * 2 + ["thanks!", "it is red"], columns[1:2] + columns[3:]]
+    with torch.no_grad():
+        loss = step_of(model, texts, smoothing=0.3)(list(enumerate(examples)), 0, 9)
+        h = model.context_encodings(texts.contexts([e.query for e in examples])).immediate.double()
+        y = dict(zip(columns, model.encode_candidates(texts.candidates(columns)).double(), strict=True))
+    total = 0.0
+    for row, (example, others) in enumerate(zip(examples, wrong, strict=True)):
+        s = [math.sqrt(12) * float(h[row] @ y[text]) for text in (example.response or "", *others)]
+        logs = [value - math.log(sum(map(math.exp, s))) for value in s]
+        total -= 0.7 * logs[0] + 0.3 * sum(logs[1:]) / len(others)
+    assert float(loss) == pytest.approx(total / 3, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fits"),
+    [
+        ({"smoothing": 0.0}, True),
+        ({"smoothing": 1.0}, True),
+        ({"smoothing": -0.1}, False),
+        ({"scale_steps": 0}, True),
+        ({"scale_steps": -1}, False),
+        ({"range_steps": 1}, True),
+        ({"range_steps": 0}, False),
+        ({"loss_weights": (0.0, 0.0, 1.0)}, True),
+        ({"loss_weights": (0.0, 0.0, 0.0)}, False),
+        ({"loss_weights": (1.0, 1.0, 1.0, 1.0)}, False),
+        ({"loss_weights": (1.0, 1.0, -0.1)}, False),
+    ],
+)
+def test_settings_may_be_at_their_limits_and_not_behind(changes: dict[str, Any], fits: bool) -> None:
+    model, texts, _ = make()
+    if fits:
+        assert step_of(model, texts, **changes).length(BATCH[0][1]) == len("my wifi is down")
+    else:
+        with pytest.raises(ConfigError, match=next(iter(changes))):
+            step_of(model, texts, **changes)
+
+
+def test_the_range_is_looked_at_every_so_many_updates() -> None:
+    """Weights that leave it are seen in updates 0, 3 and 6 only, and it never shrinks."""
+    model, texts, _ = make()
+    step, ranges = step_of(model, texts, range_steps=3), []
+    with torch.no_grad():
+        for number in range(7):
+            model.subwords.weight[0, 0] = float(10 + number)
+            step(BATCH, 0, number)
+            ranges.append(float(model.subwords.seen[1]))
+        model.subwords.weight.mul_(0.1)
+        step(BATCH, 0, 9)
+    assert ranges == [10.0, 10.0, 10.0, 13.0, 13.0, 13.0, 16.0]
+    assert float(model.subwords.seen[1]) == 16.0
+
+
 def test_smoothing_spreads_over_the_wrong_ones_only() -> None:
     scores, allowed = torch.tensor([[2.0, 0.0, -1.0]]), torch.ones(1, 3, dtype=torch.bool)
     logs = torch.log_softmax(scores, 1)[0]
@@ -85,7 +150,7 @@ def test_the_scale_grows_in_a_line() -> None:
 def recipe(task: dict[str, Path], output: Path, **changes: Any) -> Recipe:
     model = dataclasses.replace(TINY, **changes.pop("model", {}))
     settings = {
-        **CONVERT_TRAIN,
+        "start": CONVERT_PRETRAINING,
         "batch_size": 8,
         "epochs": 1,
         "optimizer": "adamw",
@@ -99,7 +164,7 @@ def recipe(task: dict[str, Path], output: Path, **changes: Any) -> Recipe:
         model=model,
         text=POLICY,
         data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
-        train=TrainConfig(**settings),
+        train=train_config(**settings),
         output=str(output),
     )
 
@@ -186,7 +251,7 @@ def test_fine_tuning_has_its_own_regime(tmp_path: Path) -> None:
     table = 'output = "run"\n[model]\nkind = "convert"\n[data]\ntrain = "x"\n[train]\n'
     place.write_text(f'{table}init_from = "shipped:convert"\nbatch_size = 32\n', "utf-8")
     plan = load_recipe(place).train
-    assert (plan.optimizer, plan.scale_steps, plan.dropout, plan.batch_size) == ("adamw", 0, 0.2, 32)
+    assert (plan.optimizer, plan.method.scale_steps, plan.dropout, plan.batch_size) == ("adamw", 0, 0.2, 32)
 
 
 def test_the_top_layers_train_with_what_is_above_them() -> None:
@@ -201,7 +266,7 @@ def test_the_top_layers_train_with_what_is_above_them() -> None:
 
 def test_relative_biases_are_biases() -> None:
     model = make()[0]
-    groups = make_optimizer(model, TrainConfig(**CONVERT_TRAIN)).param_groups
+    groups = make_optimizer(model, CONVERT_PRETRAINING).param_groups
     spared = {id(p) for group in groups for p in group["params"] if not group["weight_decay"]}
     biases = [p for name, p in model.named_parameters() if ".bias." in name and p.ndim == 2]
     assert biases
@@ -211,8 +276,8 @@ def test_relative_biases_are_biases() -> None:
 def test_the_papers_training_is_the_default() -> None:
     plan = recipe_from_dict({"model": {"kind": "convert"}, "data": {"train": "x"}, "output": "y"})
     assert plan.train.optimizer == "adadelta"
-    assert (plan.train.lr, plan.train.final_lr, plan.train.batch_size) == (1.0, 0.001, 512)
-    assert plan.train.smoothing == 0.2
+    assert (plan.train.lr, plan.train.schedule.final_lr, plan.train.batch_size) == (1.0, 0.001, 512)
+    assert plan.train.method.smoothing == 0.2
     assert plan.train.clip_embeddings_norm == 1.0
     assert plan.model == ConvertConfig()
 
@@ -220,10 +285,10 @@ def test_the_papers_training_is_the_default() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"loss_weights": (1.0, 1.0)}, "loss_weights"),
+        ({"loss_weights": (1.0, 1.0)}, "has 2 numbers; give 3"),
         ({"loss_weights": (1.0, -1.0, 1.0)}, "loss_weights"),
-        ({"range_steps": 0}, "range_steps = 0"),
-        ({"smoothing": 1.5}, "smoothing = 1.5"),
+        ({"range_steps": 0}, "method.range_steps = 0"),
+        ({"smoothing": 1.5}, "method.smoothing = 1.5"),
         ({"train_layers": "top-9"}, "top-9"),
         ({"init_from": "nowhere"}, "nowhere"),
     ],

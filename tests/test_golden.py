@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
-from polyrank.config.recipe import DataConfig, Partner, Recipe, TrainConfig
+from polyrank.config.recipe import DataConfig, Partner, Recipe
 from polyrank.training import train
+from train_settings import train_config
 
 GOLDEN = Path(__file__).parent / "golden"
 BI = BiConfig(reduction="mean", shared_towers=True)
@@ -26,7 +27,7 @@ CURVES: dict[str, tuple[Any, dict[str, Any]]] = {
     "poly-learnt": (PolyConfig(n_codes=4, reduction="mean"), {}),
     "poly-last-h1": (PolyConfig(n_codes=4, codes="last_h1"), {}),
     "cross": (CrossConfig(), {"method": "listwise"}),
-    "convert": (CONVERT, {"smoothing": 0.2, "scale_steps": 4}),
+    "convert": (CONVERT, {"method": "convert", "smoothing": 0.2, "scale_steps": 4}),
     "mutual": (BI, {"method": "mutual"}),
 }
 
@@ -37,7 +38,7 @@ def recipe(name: str, task: dict[str, Path], backbone: Path, output: Path) -> Re
         "batch_size": 12, "epochs": 2, "lr": 2e-3, "warmup_steps": 2, "schedule": "linear", "train_layers": "all",
         "precision": "fp32", "n_negatives": 3, "dropout": 0.0, "evaluate_per_epoch": 1, **changes,
     }  # fmt: skip
-    settings = TrainConfig(**values)
+    settings = train_config(**values)
     policy = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
     cross = CrossConfig(backbone=str(backbone))
     return Recipe(
@@ -46,7 +47,9 @@ def recipe(name: str, task: dict[str, Path], backbone: Path, output: Path) -> Re
         data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
         train=settings,
         output=str(output),
-        reranker=Partner(model=cross, text=policy, train=settings) if settings.method == "mutual" else None,
+        reranker=Partner(model=cross, text=policy, train=settings.of_one_network())
+        if settings.method.kind == "mutual"
+        else None,
     )
 
 

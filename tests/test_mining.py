@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ from hypothesis import strategies as st
 
 from polyrank.cli import main
 from polyrank.config.models import BiConfig, TextPolicy
-from polyrank.config.recipe import DataConfig, Recipe, TrainConfig
-from polyrank.data import read_examples
+from polyrank.config.recipe import DataConfig, Recipe
+from polyrank.data import read_examples, read_pool
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.models import new_model
 from polyrank.negatives.hard import HardNegatives, candidates_for_wrong, choose, same_words, word_overlap
-from polyrank.negatives.mine import from_pool, from_retriever, mine
+from polyrank.negatives.mine import from_pool, from_retriever, mine, with_texts
 from polyrank.negatives.random import RandomNegatives, sample_negatives
 from polyrank.negatives.remined import MinedNegatives
 from polyrank.records import Candidate, Context, Example
@@ -28,6 +29,7 @@ from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.training import train
 from polyrank.training.batches import batch_order
+from train_settings import train_config
 
 POOL = [
     "wifi is down",
@@ -182,7 +184,7 @@ def recipe(task: dict[str, Path], backbone: Path, output: Path, **changes: Any) 
         model=BiConfig(backbone=str(backbone), reduction="mean"),
         text=POLICY,
         data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
-        train=TrainConfig(**values),
+        train=train_config(**values),
         output=str(output),
     )
 
@@ -230,7 +232,7 @@ def test_too_few_mined_ones_are_filled_up(tiny_backbone: Path, task: dict[str, P
 def test_training_on_mined_negatives_repeats_itself(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     losses: list[list[float]] = []
     for name in ("a", "b", "drawn"):
-        changes: dict[str, Any] = {"remine_epochs": None} if name == "drawn" else {}
+        changes: dict[str, Any] = {"remine_epochs": None, "remine_ranks": (1, 50)} if name == "drawn" else {}
         train(recipe(task, tiny_backbone, tmp_path / name, **changes))
         lines = (tmp_path / name / "metrics.jsonl").read_text("utf-8").splitlines()
         losses.append([r["loss"] for r in map(json.loads, lines) if "loss" in r])
@@ -296,6 +298,28 @@ def test_what_fills_up_mined_ones_is_no_right_answer_of_the_context_either(tmp_p
         assert len(set(found)) == len(found) >= 2
 
 
+def test_ids_give_texts_only_where_no_answer_is_there() -> None:
+    pool = [Candidate("r1", "hello"), Candidate("r2", "bye"), Candidate("r3", "no")]
+    examples = [
+        Example(("a",), ("given wrong",), (), relevant_ids=("r2", "r9", "r1")),
+        Example(("b",), ("own",), (0,), relevant_ids=("r1",)),
+        Example(("c",), (), (), relevant_ids=("r9",)),
+        Example(("d",), ("x",), ()),
+    ]
+    found = with_texts(examples, pool)
+    assert found[0] == Example(("a",), ("bye", "hello", "given wrong"), (0, 1))
+    assert found[1:] == examples[1:]
+
+
+def test_dates_of_a_parquet_pool_become_text(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    table = pyarrow.table({"text": ["hello"], "id": ["r1"], "said": [date(2020, 1, 13)], "by": [None]})
+    parquet.write_table(table, tmp_path / "pool.parquet")
+    assert read_pool(tmp_path / "pool.parquet") == [Candidate("r1", "hello", {"said": "2020-01-13"})]
+
+
 def test_lists_are_mined_for_so_many_epochs_and_read_again(tmp_path: Path) -> None:
     found = mined(tmp_path)
     for epoch in range(5):
@@ -307,6 +331,12 @@ def test_lists_are_mined_for_so_many_epochs_and_read_again(tmp_path: Path) -> No
     assert [RANKED[i] for i in places[1]] == ["Press reset!", "hold the button", "call us"]
     np.save(tmp_path / "mined-2.npy", places[:, ::-1])
     assert mined(tmp_path)(1, TWICE[1], 3) == ["call us", "hold the button", "Press reset!"]
+
+
+def test_lists_that_would_run_code_are_not_read(tmp_path: Path) -> None:
+    np.save(tmp_path / "mined-0.npy", np.array([[Example(("hi",))]], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        mined(tmp_path)(0, TWICE[0], 0)
 
 
 @pytest.mark.parametrize("name", ["", "retriever", "reranker"])
@@ -515,15 +545,13 @@ def test_a_run_is_started_again_over_runs_of_several_seeds(
         model=BiConfig(backbone=str(tiny_backbone), reduction="mean"),
         text=TextPolicy(max_context_tokens=24, max_candidate_tokens=8),
         data=DataConfig(train=str(task["train"])),
-        train=TrainConfig(method="listwise", n_negatives=2, batch_size=24, seeds=(1, 2)),
+        train=train_config(method="listwise", n_negatives=2, batch_size=24, seeds=(1, 2)),
         output=str(tmp_path / "run"),
     )
     said: list[str] = []
     train(plan, say=said.append)
-    assert not any("does not look at" in line for line in said)
-    changed = replace(plan, train=replace(plan.train, seeds=(1,), remine_epochs=1, temperature=2.0, smoothing=0.1))
+    changed = replace(plan, train=train_config(plan.train, seeds=(1,), remine_epochs=1))
     train(changed, overwrite=True, say=said.append)
-    assert "train.method = 'listwise' does not look at train.temperature, train.smoothing" in said
     assert [folder.parent.name for folder in (tmp_path / "run").rglob("metrics.jsonl")] == ["run"]
     with pytest.raises(ConfigError, match="holds one twice"):
         train(replace(plan, train=replace(plan.train, seeds=(1, 1))), overwrite=True)

@@ -20,11 +20,11 @@ from polyrank.config.recipe import (
     DataConfig,
     Partner,
     Recipe,
-    TrainConfig,
     load_recipe,
     recipe_from_dict,
     recipe_to_dict,
 )
+from polyrank.config.training import TrainConfig
 from polyrank.errors import ArtifactError, ConfigError, ResourceError
 from polyrank.models import new_model
 from polyrank.models.losses import imitation, margin_mse
@@ -35,6 +35,7 @@ from polyrank.training import DistillStep, Imitation, ListwiseStep, MutualStep, 
 from polyrank.training.steps import listwise_loss
 from polyrank.training.teacher import RememberedScores
 from processes import start
+from train_settings import train_config
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 CPU = torch.device("cpu")
@@ -59,7 +60,7 @@ def recipe(
     def text(config: Any) -> Any:
         return NARROW_CONVERT if isinstance(config, ConvertConfig) else POLICY
 
-    train_settings = TrainConfig(**values)
+    train_settings = train_config(**values)
     return Recipe(
         model=placed(model),
         text=text(model),
@@ -69,7 +70,9 @@ def recipe(
         reranker=None
         if partner is None
         else Partner(
-            model=placed(partner), text=text(partner), train=dataclasses.replace(train_settings, init_from=None)
+            model=placed(partner),
+            text=text(partner),
+            train=dataclasses.replace(train_settings.of_one_network(), init_from=None),
         ),
     )
 
@@ -518,7 +521,7 @@ def test_a_label_weight_of_zero_learns_from_the_teacher_alone(tiny_backbone: Pat
 
 def write_recipe(folder: Path, **changes: str) -> Path:
     parts = {
-        "train": 'method = "mutual"\nlr = 1e-3\nweight_decay = 0.5',
+        "train": 'method.kind = "mutual"\nlr = 1e-3\nweight_decay = 0.5',
         "reranker": 'kind = "cross"\nhead = "mlp"',
         "reranker.text": "max_context_tokens = 90",
         "reranker.train": 'lr = 1e-4\ninit_from = "shipped:convert"',
@@ -537,18 +540,20 @@ def test_the_second_network_has_its_own_settings(tmp_path: Path) -> None:
     assert partner is not None
     assert partner.model == CrossConfig(head="mlp")
     assert partner.text == TextPolicy(max_context_tokens=90, max_candidate_tokens=30)
-    assert partner.train == dataclasses.replace(plan.train, lr=1e-4, init_from="shipped:convert", dropout=0.3)
+    assert partner.train == dataclasses.replace(
+        plan.train.of_one_network(), lr=1e-4, init_from="shipped:convert", dropout=0.3
+    )
     assert recipe_from_dict(json.loads(json.dumps(recipe_to_dict(plan)))) == plan
 
 
 def test_a_transformer_beside_a_convert_does_not_take_its_optimiser(tmp_path: Path) -> None:
-    path = write_recipe(tmp_path, text="max_earlier_turns = 3", train='method = "mutual"\nbatch_size = 7')
+    path = write_recipe(tmp_path, text="max_earlier_turns = 3", train='method.kind = "mutual"\nbatch_size = 7')
     path.write_text(path.read_text("utf-8").replace('kind = "bi"', 'kind = "convert"'), "utf-8")
     plan = load_recipe(path)
     assert plan.reranker is not None
     assert plan.train.optimizer == "adadelta"
     assert plan.reranker.train.optimizer == "adamw"
-    assert plan.reranker.train.batch_size == plan.train.batch_size == 7
+    assert plan.train.batch_size == 7
     assert plan.reranker.text == TextPolicy(max_context_tokens=90)
     assert recipe_from_dict(json.loads(json.dumps(recipe_to_dict(plan)))) == plan
 
@@ -562,7 +567,7 @@ def test_a_transformer_beside_a_convert_does_not_take_its_optimiser(tmp_path: Pa
         ({"reranker": 'kind = "cross"\nhaed = "mlp"'}, 'did you mean "reranker.head"'),
         ({"reranker.text": "max_context_token = 3"}, 'did you mean "reranker.text.max_context_tokens"'),
         ({"reranker": 'kind = "cross"\ntext = 3', "reranker.text": "none"}, "reranker.text = 3 is no table"),
-        ({"train": 'method = "mutul"'}, "train.method = 'mutul' is not one of"),
+        ({"train": 'method.kind = "mutul"'}, "train.method.kind = 'mutul' is not one of"),
     ],
 )
 def test_mistakes_in_the_second_network_are_named(tmp_path: Path, changes: dict[str, str], message: str) -> None:
@@ -575,13 +580,12 @@ def test_mistakes_in_the_second_network_are_named(tmp_path: Path, changes: dict[
     ("changes", "message"),
     [
         ({"method": "mutual"}, r"the second is the table \[reranker\]"),
-        ({"method": "distill"}, "takes a teacher"),
-        ({"teacher": "somewhere"}, "takes a teacher"),
-        ({"remine_epochs": 0}, "mined every 1 or more epochs"),
-        ({"method": "in_batch", "remine_epochs": 1}, "mined every 1 or more epochs"),
-        ({"temperature": 0.0}, r"temperature = 0.0 must be above 0"),
-        ({"alpha": -1.0}, r"alpha = -1.0"),
-        ({"remine_epochs": 1, "remine_ranks": (3,)}, "no first and last rank"),
+        ({"method": "distill"}, 'missing key "train.method.teacher"'),
+        ({"teacher": "somewhere"}, 'key of kind "distill"'),
+        ({"remine_epochs": 0}, "negatives.remine_epochs = 0 must be at least 1"),
+        ({"temperature": 0.0}, 'key of kind "distill" or "mutual"'),
+        ({"alpha": -1.0}, 'key of kind "distill" or "mutual"'),
+        ({"remine_epochs": 1, "remine_ranks": (3,)}, "has 1 numbers; give 2"),
     ],
 )
 def test_methods_without_what_they_need_are_refused(

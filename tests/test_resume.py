@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from convert_models import BATCH, CORPUS, POLICY, TINY, make
-from polyrank.config.recipe import TrainConfig
 from polyrank.errors import ArtifactError, DivergedError
 from polyrank.models import Convert, new_model
 from polyrank.records import Example
@@ -30,6 +29,7 @@ from polyrank.training.convert_step import ConvertStep
 from polyrank.training.learner import Learner
 from polyrank.training.loop import phased
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
+from train_settings import train_config
 
 CPU = torch.device("cpu")
 EXAMPLES = [
@@ -137,12 +137,13 @@ def run(
             raise CrashError
 
     try:
+        settings = train_config(**values)
         learner = Learner(
-            model=model, settings=TrainConfig(**values), folder=folder, save_best=lambda _: None,
+            model=model, settings=settings, folder=folder, save_best=lambda _: None,
             evaluate=watched.figures if validate else None, report=report,
         )  # fmt: skip
         result: FitResult = fit_together(
-            [learner], phased(watched), EXAMPLES, seed=seed, folder=folder, device=CPU, resume=resume
+            [learner], phased(watched), EXAMPLES, settings, seed=seed, folder=folder, device=CPU, resume=resume
         )[0]
     finally:
         watch(watched)

@@ -14,11 +14,12 @@ from torch import nn
 
 from convert_models import make
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
-from polyrank.config.recipe import TrainConfig
+from polyrank.config.training import TrainConfig
 from polyrank.errors import ConfigError, ResourceError
 from polyrank.models import Network, new_model
 from polyrank.training.learner import Learner, Trainee, memory_needed
 from polyrank.training.optimizer import Schedule, clip_gradients, freeze, make_optimizer
+from train_settings import train_config
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 
@@ -27,7 +28,7 @@ def settings(**changes: Any) -> TrainConfig:
     values: dict[str, Any] = {
         "lr": 0.5, "warmup_steps": 0, "schedule": "constant", "train_layers": "all", "clip_norm": None, **changes,
     }  # fmt: skip
-    return TrainConfig(**values)
+    return train_config(**values)
 
 
 def torchs(kind: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler], n_steps: int) -> list[float]:

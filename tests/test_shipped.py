@@ -88,7 +88,7 @@ def test_what_starts_from_a_model_has_its_settings(tmp_path: Path) -> None:
 
 
 def test_a_partner_that_starts_from_a_model_has_its_settings_too(tmp_path: Path) -> None:
-    place = recipe(tmp_path, 'kind = "bi"', 'method = "mutual"', "max_context_tokens = 64")
+    place = recipe(tmp_path, 'kind = "bi"', 'method.kind = "mutual"', "max_context_tokens = 64")
     tables = (
         '[reranker]\nkind = "convert"',
         "[reranker.text]\nmax_earlier_turns = 3",

@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
-from polyrank.config.recipe import DataConfig, Recipe, TrainConfig, load_recipe
+from polyrank.config.recipe import DataConfig, Recipe, load_recipe
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError, DataError, DivergedError, UsageError
 from polyrank.evaluation.curves import read_curves
@@ -33,10 +33,12 @@ from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import load_scorer
 from polyrank.training import InBatchStep, ListwiseStep, train
 from polyrank.training.loop import check_steps
-from polyrank.training.network import validation_figures
+from polyrank.training.methods import make_negatives
+from polyrank.training.network import distinct_texts, new_ranker, validation_figures
 from polyrank.training.optimizer import make_optimizer
 from polyrank.training.signals import stop_on_signals
 from processes import start
+from train_settings import train_config
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 CPU = torch.device("cpu")
@@ -52,7 +54,7 @@ def recipe(task: dict[str, Path], backbone: Path, output: Path, model: Any = Non
         model=dataclasses.replace(model, backbone=str(backbone)),
         text=POLICY,
         data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
-        train=TrainConfig(**settings),
+        train=train_config(**settings),
         output=str(output),
     )
 
@@ -219,7 +221,7 @@ def test_an_earlier_run_is_not_overwritten_unasked(tiny_backbone: Path, task: di
 
 
 def test_endless_bad_losses_end_with_a_word(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
-    model = BiConfig(reduction="mean", output_scale=float("inf"))
+    model = BiConfig(reduction="mean", output_scale=1e38)
     plan = recipe(task, tiny_backbone, tmp_path / "run", model, max_bad_steps=2)
     with pytest.raises(DivergedError, match=r"3 steps in a row \(train.max_bad_steps = 2\)"):
         train(plan)
@@ -229,7 +231,9 @@ def test_endless_bad_losses_end_with_a_word(tiny_backbone: Path, task: dict[str,
 def test_no_model_is_kept_whose_losses_are_no_numbers(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, change: str
 ) -> None:
-    path = write_recipe(task, tiny_backbone, tmp_path, epochs=2, extra="warmup_steps = 0\ncheckpoint_steps = 1")
+    path = write_recipe(
+        task, tiny_backbone, tmp_path, epochs=2, extra="schedule.warmup_steps = 0\ncheckpoint_steps = 1"
+    )
     with pytest.raises(DivergedError, match=r"not finite for \d+ steps|no loss was finite"):
         train(load_recipe(path, (change, "train.precision=fp32")))
     kept = tmp_path / "run" / "model"
@@ -251,7 +255,7 @@ def test_no_model_is_kept_whose_losses_are_no_numbers(
         ("train.max_steps=0", "train.max_steps = 0 must be at least 1"),
         ("train.seeds=[-1]", "train.seeds = -1 must be at least 0"),
         ("train.dropout=1.5", "train.dropout = 1.5 is outside 0 to 1"),
-        ("train.warmup_steps=" + "9" * 400, "more than 64 bits"),
+        ("train.schedule.warmup_steps=" + "9" * 400, "more than 64 bits"),
         ("data.max_train=-1", "data.max_train = -1 must be at least 1"),
         ("model.projection_dim=0", "model.projection_dim = 0 must be at least 1"),
         ("text.max_background_tokens=-4", "text.max_background_tokens = -4 must be at least 0"),
@@ -309,13 +313,47 @@ def test_in_batch_loss_equals_its_formula_with_right_answers_masked(tiny_backbon
     torch.testing.assert_close(loss, torch.stack(expected).mean(), atol=1e-5, rtol=1e-5)
 
 
+def test_in_batch_smoothing_is_over_the_wrong_columns(tiny_backbone: Path) -> None:
+    from polyrank.models.scoring import scores
+
+    model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone), reduction="mean"), POLICY, seed=1, sample=["hi"])
+    model.eval()
+    replies = ["thanks", "too high", "restart it"]
+    examples = [Example((text,), (reply,), (0,)) for text, reply in zip(("hi", "bill", "red"), replies, strict=True)]
+    step = InBatchStep(model, texts, CPU, 0.3)  # type: ignore[arg-type]
+    with torch.no_grad():
+        loss = step(list(enumerate(examples)), 0)
+        vectors, mask = model.encode_contexts(texts.contexts([e.query for e in examples]))  # type: ignore[operator]
+        logs = scores(vectors, model.encode_candidates(texts.candidates(replies))[None], mask).log_softmax(1)  # type: ignore[operator]
+    own = logs.diagonal()
+    torch.testing.assert_close(loss, -(0.7 * own + 0.3 * (logs.sum(1) - own) / 2).mean())
+
+
+def test_a_pool_needs_one_more_response_than_negatives(tiny_backbone: Path, tmp_path: Path) -> None:
+    settings = train_config(precision="fp32", method="listwise", n_negatives=3)
+    examples = [Example((f"hi {i}",), (f"reply {i}",), (0,)) for i in range(4)]
+    model = BiConfig(backbone=str(tiny_backbone))
+    ranker = new_ranker(model, POLICY, settings.of_one_network(), examples, precision="fp32", seed=1, device=CPU)
+    assert settings.negatives is not None
+    negatives = make_negatives([ranker], settings.negatives, examples, seed=1, folder=tmp_path)
+    assert sorted(negatives(1, examples[1], 0)) == ["reply 0", "reply 2", "reply 3"]
+    twice = [*examples, Example(("again",), ("reply 0",), (0,))]
+    with pytest.raises(DataError, match="4 distinct responses are too few to draw 4"):
+        make_negatives([ranker], dataclasses.replace(settings.negatives, n=4), twice, seed=1, folder=tmp_path)
+
+
+def test_texts_are_distinct_and_in_order_of_appearance() -> None:
+    examples = [Example(("a", "b"), ("c", "a"), (0,), background=("d",)), Example(("b", "e"), ("f",), (0,))]
+    assert list(distinct_texts(examples)) == ["a", "b", "c", "d", "e", "f"]
+
+
 def test_given_negatives_need_no_others_to_draw_from(tiny_backbone: Path, tmp_path: Path, write_rows: Any) -> None:
     wrong = ["did that", "please", "too high"]
     rows = [{"context": [text], "candidates": ["thanks", *wrong], "relevant": [0]} for text in ("hi", "hello")]
     task = {"train": write_rows("faq.jsonl", rows), "valid": write_rows("valid.jsonl", rows)}
     plan = recipe(task, tiny_backbone, tmp_path / "run", CrossConfig(), method="listwise", n_negatives=3, epochs=1)
     train(plan)
-    more = dataclasses.replace(plan, train=dataclasses.replace(plan.train, n_negatives=4), output=str(tmp_path / "2"))
+    more = dataclasses.replace(plan, train=train_config(plan.train, n_negatives=4), output=str(tmp_path / "2"))
     with pytest.raises(DataError, match="1 distinct responses are too few to draw 4"):
         train(more)
 
@@ -334,13 +372,13 @@ def test_validation_loss_is_that_of_training(tiny_backbone: Path) -> None:
 def test_decay_spares_codes_biases_and_all_under_adamax(tiny_backbone: Path, optimizer: Any) -> None:
     config = PolyConfig(backbone=str(tiny_backbone), n_codes=3, code_init="normal")
     model = new_model(config, POLICY, seed=1, sample=["hi"])[0]
-    groups = make_optimizer(model, TrainConfig(optimizer=optimizer, lr=1e-4)).param_groups
+    groups = make_optimizer(model, train_config(optimizer=optimizer, lr=1e-4)).param_groups
     found = {(group["lr"], group["weight_decay"]): len(group["params"]) for group in groups}
     assert found[25e-4, 0.0] == 1  # the codes, which start near zero
     assert ((1e-4, 0.01) in found) == (optimizer == "adamw")
     papers = dataclasses.replace(config, code_init="uniform")
     model = new_model(papers, POLICY, seed=1, sample=["hi"])[0]
-    groups = make_optimizer(model, TrainConfig(optimizer=optimizer, lr=1e-4)).param_groups
+    groups = make_optimizer(model, train_config(optimizer=optimizer, lr=1e-4)).param_groups
     assert {group["lr"] for group in groups} == {1e-4}
 
 
@@ -539,7 +577,8 @@ except ResourceError as error:
     task = {**task, "train": tmp_path / "long.jsonl"}
     plan = recipe(task, tiny_backbone, tmp_path / "run", batch_size=256)
     plan = dataclasses.replace(plan, text=TextPolicy(max_context_tokens=128, max_candidate_tokens=72))
-    imports = "from polyrank.config.recipe import *\nfrom pathlib import Path, PosixPath\n"
+    imports = "from polyrank.config.models import *\nfrom polyrank.config.recipe import *\n"
+    imports += "from polyrank.config.training import *\nfrom pathlib import Path, PosixPath\n"
     result = subprocess.run(
         [sys.executable, "-c", imports + child.replace("PLAN", repr(plan))], capture_output=True, text=True, check=False
     )

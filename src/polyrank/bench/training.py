@@ -22,7 +22,7 @@ import torch
 
 from polyrank.bench.machine import describe_machine
 from polyrank.config.models import BiConfig, TextPolicy
-from polyrank.config.recipe import TrainConfig
+from polyrank.config.training import NetworkTraining, TrainConfig
 from polyrank.devices import choose_dtype, keep_freed_memory
 from polyrank.errors import ResourceError, UsageError
 from polyrank.models import find_backbone, new_model
@@ -162,7 +162,7 @@ def _work(
 def _ours(examples: Sequence[Example], folder: Path) -> tuple[list[int], Update]:
     keep_freed_memory()
     model, texts, _ = new_model(BiConfig(shared_towers=True, output_scale=1.0), POLICY, seed=0, sample=())
-    step, settings = InBatchStep(model, texts, CPU), TrainConfig(lr=5e-5)  # type: ignore[arg-type]  # a Bi-encoder
+    step, settings = InBatchStep(model, texts, CPU), NetworkTraining(lr=5e-5)  # type: ignore[arg-type]  # a Bi-encoder
     trainee = Trainee(Learner(model=model, settings=settings, folder=folder, save_best=lambda _: None), 1)
     dtype = choose_dtype("auto", CPU)
 

@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from polyrank.config.models import PolyConfig, TextPolicy, model_to_dict
 from polyrank.config.names import model_folder
-from polyrank.config.recipe import DataConfig, Recipe, TrainConfig, recipe_from_dict
+from polyrank.config.recipe import DataConfig, Recipe, recipe_from_dict
+from polyrank.config.training import LinearSchedule, TrainConfig
 from polyrank.data import read_examples, read_pool
 from polyrank.errors import MissingExtraError, UsageError
 from polyrank.evaluation import evaluate, summarise
@@ -136,8 +137,7 @@ def _poly(data: DataConfig, output: str, max_steps: int | None) -> Recipe:
             batch_size=32,
             lr=2e-4,
             new_lr=2e-3,
-            warmup_steps=10,
-            schedule="linear",
+            schedule=LinearSchedule(warmup_steps=10),
             dropout=0.0,
         ),
         output=output,
@@ -168,7 +168,7 @@ TABLES: dict[Start, str] = {
     [train]
     init_from = "shipped:convert"
     lr = 2e-3
-    final_lr = 2e-6
+    schedule.final_lr = 2e-6
     batch_size = 64
     epochs = 10""",
 }

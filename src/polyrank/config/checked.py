@@ -1,13 +1,13 @@
-"""What users give, checked: dictionaries to frozen dataclasses, names of choices. Nothing here knows a setting."""
+"""What users give, checked: dictionaries to frozen dataclasses and back, names of choices. Knows no setting."""
 
 import dataclasses
 import difflib
 import math
 import tomllib
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from polyrank.errors import ConfigError, UsageError
 
@@ -49,11 +49,44 @@ NotNegative = Annotated[float, Limits(least=0)]
 Share = Annotated[float, Limits(least=0, most=1)]
 
 
-def from_dict(kind: type[T], values: dict[str, Any], where: str = "") -> T:
-    """Build the dataclass ``kind``, refusing unknown keys, wrong types, and numbers outside the limits in their types.
+class Settings:
+    """What frozen dataclasses of settings have in common: values are checked against their types' limits when made.
+
+    Errors name the key alone; who reads a table puts the table's name before it. A class that is one kind of several
+    says which in ``kind``.
+    """
+
+    __slots__ = ()
+    moved: ClassVar[Mapping[str, str]] = {}
+    """Keys that this table once had, and where they are now."""
+
+    def __post_init__(self) -> None:
+        for name, hint in field_types(type(self)).items():
+            _check(hint, getattr(self, name), name)
+
+
+_field_types: dict[Any, dict[str, Any]] = {}
+
+
+def field_types(kind: type[Any]) -> dict[str, Any]:
+    """The fields of a dataclass with their types and the limits in them."""
+    if kind not in _field_types:
+        hints = get_type_hints(kind, include_extras=True)
+        _field_types[kind] = {entry.name: hints[entry.name] for entry in dataclasses.fields(kind)}
+    return _field_types[kind]
+
+
+def from_dict(kind: type[T], values: Any, where: str = "", defaults: T | None = None) -> T:
+    """Build the dataclass ``kind``, refusing unknown keys and wrong types.
+
+    Args:
+        kind: a dataclass, whose fields may be dataclasses, or one kind of several.
+        values: by name of the field.
+        where: the table's name, for errors.
+        defaults: what to take where ``values`` say nothing; None: the fields' own defaults.
 
     Raises:
-        ConfigError: names the key, and suggests the nearest known one or says the limit.
+        ConfigError: names the key, and suggests the nearest known one, where it belongs, or what it may be.
 
     >>> Size = dataclasses.make_dataclass("Size", [("width", int), ("depth", float, 1.0)])
     >>> from_dict(Size, {"width": 2, "depth": 3})
@@ -62,17 +95,69 @@ def from_dict(kind: type[T], values: dict[str, Any], where: str = "") -> T:
     Traceback (most recent call last):
     polyrank.errors.ConfigError: unknown key "widht"; did you mean "width"?
     """
-    hints = get_type_hints(kind, include_extras=True)
-    fields = dataclasses.fields(kind)  # type: ignore[arg-type]  # every caller passes a dataclass
+    if not isinstance(values, dict):
+        raise ConfigError(f"{where} = {values!r} is no table; write [{where}]")
+    hints, moved = field_types(kind), getattr(kind, "moved", {})
     prefix = f"{where}." if where else ""
     for key in values:
+        if key in moved:
+            raise ConfigError(f'"{prefix}{key}" is written "{prefix}{moved[key]}" now')
         if key not in hints:
             raise unknown_key(key, hints, prefix)
-    for entry in fields:
-        required = entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
-        if required and entry.name not in values:
+    known = {}
+    for entry in dataclasses.fields(kind):  # type: ignore[arg-type]  # every caller passes a dataclass
+        start = entry.default if defaults is None else getattr(defaults, entry.name)
+        if entry.name in values:
+            known[entry.name] = _value(hints[entry.name], values[entry.name], prefix + entry.name, start)
+        elif start is not dataclasses.MISSING:
+            known[entry.name] = start
+        elif entry.default_factory is dataclasses.MISSING:
             raise ConfigError(f'missing key "{prefix}{entry.name}"; add it to the recipe')
-    return kind(**{key: _value(hints[key], value, prefix + key) for key, value in values.items()})
+    try:
+        return kind(**known)
+    except ConfigError as error:
+        raise ConfigError(f"{prefix}{error}") from error
+
+
+def kinds(union: Any) -> dict[str, Any]:
+    """The classes of a union by the kind that each says it is."""
+    return {option.kind: option for option in _without_none(union)}
+
+
+def kind_from_dict(union: Any, values: Any, where: str, defaults: Any = None) -> Any:
+    """Build that dataclass of a union which the key ``kind`` names.
+
+    Args:
+        union: of the dataclasses; whoever asks returns it as such.
+        values: the table.
+        where: its name, for errors.
+        defaults: the kind to take without that key; what another kind shares with it is taken as well.
+
+    Raises:
+        ConfigError: no such kind, or one of its keys is wrong or another kind's.
+    """
+    known = kinds(union)
+    if not isinstance(values, dict):
+        raise ConfigError(f'{where} = {values!r} is no table; write {where}.kind = "{values}"')
+    name = values.get("kind", getattr(defaults, "kind", None))
+    if not isinstance(name, str) or name not in known:
+        raise ConfigError(f"{where}.kind = {name!r} is not one of {', '.join(known)}")
+    rest = {key: value for key, value in values.items() if key != "kind"}
+    own = field_types(known[name])
+    for key in rest.keys() - own.keys():
+        if others := [f'"{other}"' for other, kind in known.items() if key in field_types(kind)]:
+            raise ConfigError(f'{where}.{key} is a key of kind {" or ".join(others)}; {where}.kind is "{name}"')
+    shared = {key: getattr(defaults, key) for key in own if hasattr(defaults, key)}
+    return from_dict(known[name], shared | rest, where)
+
+
+def to_dict(settings: Settings) -> dict[str, Any]:
+    """The inverse of ``from_dict`` and ``kind_from_dict``, ready for JSON."""
+    found = {"kind": settings.kind} if hasattr(settings, "kind") else {}
+    for name in field_types(type(settings)):
+        value = getattr(settings, name)
+        found[name] = to_dict(value) if isinstance(value, Settings) else value
+    return found
 
 
 def read_choice(name: str, options: Any, what: str, *, also: str = "") -> Any:
@@ -100,36 +185,54 @@ def read_choice(name: str, options: Any, what: str, *, also: str = "") -> Any:
     return name
 
 
-def _value(hint: Any, value: Any, where: str) -> Any:
-    """Check ``value`` against a type hint; lists become tuples and whole numbers become floats where one is due."""
-    origin, options = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        found = _value(options[0], value, where)
-        options[1].check(found, where)
-        return found
-    if origin is Literal:
-        if value is None and "none" in options:  # --set has one word for both
-            return "none"
-        if value not in options:
-            raise ConfigError(f"{where} = {value!r} is not one of {', '.join(map(repr, options))}")
-        return value
-    if origin in (Union, types.UnionType):
-        if value is None and type(None) in options:
-            return None
-        return _value(next(option for option in options if option is not type(None)), value, where)
-    if origin is tuple:
+def _without_none(hint: Any) -> list[Any]:
+    """What a type may be besides None."""
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    return [option for option in options if option is not type(None)]
+
+
+def _value(hint: Any, value: Any, where: str, start: Any = None) -> Any:
+    """``value`` as its type wants it: lists become tuples, whole numbers floats, tables dataclasses."""
+    options = _without_none(hint)
+    if value is None and type(None) in get_args(hint):
+        return None
+    if isinstance(options[0], type) and issubclass(options[0], Settings):
+        if len(options) > 1:
+            return kind_from_dict(hint, value, where, start)
+        return from_dict(options[0], value, where, start if isinstance(start, Settings) else None)
+    hint = get_args(options[0])[0] if get_origin(options[0]) is Annotated else options[0]
+    if get_origin(hint) is Literal:
+        return "none" if value is None and "none" in get_args(hint) else value  # --set has one word for both
+    if get_origin(hint) is tuple:
         if not isinstance(value, list | tuple):
             raise ConfigError(f"{where} = {value!r} is not a list; write [{value!r}]")
-        return tuple(_value(options[0], item, where) for item in value)
+        return tuple(_value(get_args(hint)[0], item, where) for item in value)
     if isinstance(value, int) and abs(value) >= 2**63:
         raise ConfigError(f"{where} is a whole number of more than 64 bits; no setting is as large")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if hint is float and isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{where} = {value!r} is not finite; give a number")
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise ConfigError(f"{where} = {value!r} is {type(value).__name__}; it must be {hint.__name__}")
     return value
+
+
+def _check(hint: Any, value: Any, where: str) -> None:
+    """Raises ConfigError where ``value``, of the right type, is none that it may be."""
+    hint, origin = _without_none(hint)[0], get_origin(_without_none(hint)[0])
+    if value is None:
+        return
+    if origin is Annotated:
+        _check(get_args(hint)[0], value, where)
+        get_args(hint)[1].check(value, where)
+    elif origin is Literal and value not in get_args(hint):
+        raise ConfigError(f"{where} = {value!r} is not one of {', '.join(map(repr, get_args(hint)))}")
+    elif origin is tuple:
+        if Ellipsis not in get_args(hint) and len(value) != len(get_args(hint)):
+            raise ConfigError(f"{where} = {list(value)} has {len(value)} numbers; give {len(get_args(hint))}")
+        for item in value:
+            _check(get_args(hint)[0], item, where)
+    elif hint is float and not math.isfinite(value):
+        raise ConfigError(f"{where} = {value!r} is not finite; give a number")
 
 
 def unknown_key(key: str, known: Iterable[str], prefix: str = "") -> ConfigError:

@@ -1,15 +1,25 @@
 """Settings of text policies and networks as frozen dataclasses, one per kind, and their way from and to dictionaries.
 
+Each kind of network says which text it reads, and how it is trained by default: from scratch, and from other weights.
 ``None`` where a default depends on the backbone: ``polyrank.models.build`` resolves it and the saved model states it.
 Settings never reach into classes: builders turn them into flat keyword arguments.
 """
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from polyrank.config.checked import Count, NotNegative, Positive, Share, Whole, from_dict
-from polyrank.errors import ConfigError
+from polyrank.config.checked import (
+    Count,
+    NotNegative,
+    Positive,
+    Settings,
+    Share,
+    Whole,
+    from_dict,
+    kind_from_dict,
+    to_dict,
+)
+from polyrank.config.training import CONVERT_PRETRAINING, CONVERT_TUNING, TrainConfig
 from polyrank.storage.document import DocumentKind
 
 MODEL = DocumentKind(
@@ -22,7 +32,7 @@ Reduction = Literal["first", "mean", "mean_of_first", "sqrt_n"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextPolicy:
+class TextPolicy(Settings):
     """How strings become token ids. Contexts keep their end, candidates their start.
 
     Args:
@@ -48,7 +58,7 @@ class TextPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvertText:
+class ConvertText(Settings):
     """How strings become ids for a ConveRT. The paper's figures are the defaults.
 
     Args:
@@ -77,7 +87,7 @@ class ConvertText:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BiConfig:
+class BiConfig(Settings):
     """A Bi-encoder: one vector for the context, one for the candidate.
 
     Args:
@@ -90,6 +100,12 @@ class BiConfig:
         match_output_std: fit ``output_scale`` so that token outputs have this standard deviation (BERT: 0.5).
         match_self_score: fit it so that a candidate vector's product with itself is this on average.
     """
+
+    kind: ClassVar[str] = "bi"
+    encodes: ClassVar[bool] = True
+    text_kind: ClassVar[type[TextPolicy]] = TextPolicy
+    training: ClassVar[TrainConfig] = TrainConfig()
+    tuning: ClassVar[TrainConfig] = training
 
     backbone: str = "embedded"
     reduction: Reduction | None = None
@@ -112,6 +128,8 @@ class PolyConfig(BiConfig):
         code_std: standard deviation for "normal". Near zero every context vector starts as the mean of the outputs.
     """
 
+    kind: ClassVar[str] = "poly"
+
     codes: Literal["learnt", "first", "last", "last_h1"] = "learnt"
     n_codes: int = 64
     code_init: Literal["uniform", "normal"] | None = None
@@ -119,7 +137,7 @@ class PolyConfig(BiConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CrossConfig:
+class CrossConfig(Settings):
     """A Cross-encoder: context and candidate read together.
 
     Args:
@@ -127,12 +145,18 @@ class CrossConfig:
         head: "linear", h_1 W (ICLR 2020), or "mlp", a tanh layer first (Tao et al.).
     """
 
+    kind: ClassVar[str] = "cross"
+    encodes: ClassVar[bool] = False
+    text_kind: ClassVar[type[TextPolicy]] = TextPolicy
+    training: ClassVar[TrainConfig] = TrainConfig()
+    tuning: ClassVar[TrainConfig] = training
+
     backbone: str = "embedded"
     head: Literal["linear", "mlp"] = "linear"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvertConfig:
+class ConvertConfig(Settings):
     """A ConveRT: a small dual encoder over subwords. The paper's figures are the defaults.
 
     Args:
@@ -157,6 +181,12 @@ class ConvertConfig:
         dropout: after embeddings and attention; 0 for pre-training, 0.2 for fine-tuning.
     """
 
+    kind: ClassVar[str] = "convert"
+    encodes: ClassVar[bool] = True
+    text_kind: ClassVar[type[ConvertText]] = ConvertText
+    training: ClassVar[TrainConfig] = CONVERT_PRETRAINING
+    tuning: ClassVar[TrainConfig] = CONVERT_TUNING
+
     embedding_dim: Count = 512
     attention_dim: Count = 64
     ffn_dim: Count = 2048
@@ -177,12 +207,6 @@ class ConvertConfig:
 
 
 ModelConfig = BiConfig | PolyConfig | CrossConfig | ConvertConfig
-MODEL_KINDS: dict[str, type[BiConfig] | type[CrossConfig] | type[ConvertConfig]] = {
-    "bi": BiConfig,
-    "poly": PolyConfig,
-    "cross": CrossConfig,
-    "convert": ConvertConfig,
-}
 
 
 def model_from_dict(values: dict[str, Any], where: str = "model") -> ModelConfig:
@@ -191,18 +215,13 @@ def model_from_dict(values: dict[str, Any], where: str = "model") -> ModelConfig
     >>> model_from_dict({"kind": "poly", "n_codes": 16}).n_codes
     16
     """
-    kind = values.get("kind")
-    if kind not in MODEL_KINDS:
-        raise ConfigError(f"{where}.kind = {kind!r} is not one of {', '.join(MODEL_KINDS)}")
-    rest = {key: value for key, value in values.items() if key != "kind"}
-    config: ModelConfig = from_dict(MODEL_KINDS[kind], rest, where)
+    config: ModelConfig = kind_from_dict(ModelConfig, values, where)
     return config
 
 
 def model_to_dict(config: ModelConfig) -> dict[str, Any]:
     """The inverse of ``model_from_dict``, ready for JSON."""
-    kind = next(name for name, known in MODEL_KINDS.items() if type(config) is known)
-    return {"kind": kind, **dataclasses.asdict(config)}
+    return to_dict(config)
 
 
 def text_from_dict(config: ModelConfig, values: dict[str, Any], where: str = "text") -> TextPolicy | ConvertText:
@@ -211,6 +230,4 @@ def text_from_dict(config: ModelConfig, values: dict[str, Any], where: str = "te
     >>> text_from_dict(ConvertConfig(), {}).max_context_tokens
     60
     """
-    kind: type[TextPolicy] | type[ConvertText] = ConvertText if isinstance(config, ConvertConfig) else TextPolicy
-    text: TextPolicy | ConvertText = from_dict(kind, values, where)
-    return text
+    return from_dict(config.text_kind, values, where)

@@ -11,14 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-
 from polyrank.config.models import MODEL, ModelConfig, model_from_dict, model_to_dict, text_from_dict
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.models.build import empty_model, saved_texts
 from polyrank.models.network import Network
 from polyrank.storage.document import check_part, checksum, read_document, seal
 from polyrank.storage.durable import new_folder
+from polyrank.storage.tensors import from_bytes, to_bytes
 from polyrank.text import Texts
 
 
@@ -59,9 +58,8 @@ def save_model(
         UsageError: the folder exists and ``replace`` is false.
         ResourceError: the disk is full.
     """
-    tensors = {name: tensor.cpu().contiguous() for name, tensor in model.stored().items()}
     files = {
-        "model.safetensors": safetensors.torch.save(tensors),
+        "model.safetensors": to_bytes(model.stored()),
         "tokenizer.json": texts.subwords.to_bytes(),
     }
     document: dict[str, Any] = {
@@ -109,7 +107,7 @@ def load_model(path: Path) -> Artifact:
     except ConfigError as error:
         raise ArtifactError(f"{path / 'config.json'}: {error}") from error
     model = empty_model(config, document["backbone"])
-    model.restore(safetensors.torch.load(data["model.safetensors"]))
+    model.restore(from_bytes(data["model.safetensors"]))
     texts = saved_texts(model, policy, data["tokenizer.json"], str(path / "tokenizer.json"))
     return Artifact(model.eval(), texts, config, document["fingerprint"], document["metadata"])
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from polyrank.config.checked import from_dict, read_choice
+from polyrank.config.checked import Settings, from_dict, read_choice
 from polyrank.config.names import found_name, portable_name
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import open_index
@@ -36,7 +36,7 @@ PIPELINE = DocumentKind(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineConfig:
+class PipelineConfig(Settings):
     """What a pipeline is made of.
 
     Args:

@@ -1,4 +1,4 @@
-"""A small learnt thing as a folder: one JSON document and one file of tensors, written whole and read with checks.
+"""Tensors as bytes; and a small learnt thing as a folder: a JSON document and a file of tensors, read with checks.
 
 For what is learnt on top of a frozen encoder. The document names that encoder and its fingerprint and carries the
 SHA-256 of the tensors and a checksum of itself. No pickle. This module knows folders, not what is in them.
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import safetensors
 import safetensors.torch
 
 from polyrank.storage.document import DocumentKind, check_part, has_document, read_document, seal
@@ -16,6 +17,33 @@ from polyrank.storage.durable import new_folder
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+def to_bytes(tensors: "Mapping[str, Tensor]", notes: Mapping[str, str] | None = None) -> bytes:
+    """Tensors by name, and notes in the header, as the bytes of a safetensors file."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    data: bytes = safetensors.torch.save(plain, None if notes is None else dict(notes))
+    return data
+
+
+def from_bytes(data: bytes) -> "dict[str, Tensor]":
+    """The inverse of ``to_bytes``, without the notes."""
+    tensors: dict[str, Tensor] = safetensors.torch.load(data)
+    return tensors
+
+
+def read_file(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
+    """Tensors and notes of a safetensors file.
+
+    Raises:
+        ValueError: it is none, or it is damaged.
+    """
+    try:
+        with safetensors.safe_open(str(path), framework="pt") as stream:
+            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118  # no dict: has no __iter__
+            return tensors, stream.metadata() or {}
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ValueError(str(error)) from error
 
 
 def _kind(name: str) -> DocumentKind:
@@ -39,7 +67,7 @@ def write_tensors(
         UsageError: something is at ``path`` already.
         ResourceError: the disk is full.
     """
-    data = safetensors.torch.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    data = to_bytes(tensors)
     whole = seal({**document, "kind": kind, "tensors": hashlib.sha256(data).hexdigest()}, _kind(kind))
     with new_folder(path, replace=replace) as folder:
         (folder / f"{kind}.safetensors").write_bytes(data)
@@ -59,4 +87,4 @@ def read_tensors(path: Path, kind: str) -> "tuple[dict[str, Any], dict[str, Tens
     """
     document = read_document(path, _kind(kind))
     weights = check_part(path / f"{kind}.safetensors", document["tensors"], _kind(kind))
-    return document, safetensors.torch.load(weights.read_bytes())
+    return document, from_bytes(weights.read_bytes())

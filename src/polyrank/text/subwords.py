@@ -4,8 +4,10 @@ import json
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from polyrank.errors import ArtifactError, ConfigError
 
@@ -56,6 +58,14 @@ class Subwords:
 
     def __len__(self) -> int:
         return int(self.tokenizer.get_vocab_size(with_added_tokens=True))
+
+    def with_boundaries(self) -> dict[str, Any]:
+        """tokenizer.json as other libraries read it, which puts the boundary tokens around a text by itself."""
+        document: dict[str, Any] = json.loads(self.tokenizer.to_str())
+        start, end = (self.names["start"], self.start_id), (self.names["end"], self.end_id)
+        template = TemplateProcessing(single=f"{start[0]}:0 $A:0 {end[0]}:0", special_tokens=[start, end])
+        document["post_processor"] = json.loads(template.__getstate__())
+        return document
 
     def to_bytes(self) -> bytes:
         """tokenizer.json with the boundary tokens' names, for a model folder."""

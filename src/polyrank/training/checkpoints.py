@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 
 from polyrank.errors import ArtifactError
 from polyrank.models import Network
 from polyrank.storage.durable import write_file
+from polyrank.storage.tensors import read_file, to_bytes
 
 Part = tuple[str, Network, torch.optim.Optimizer]
 
@@ -30,8 +29,7 @@ def save_checkpoint(path: Path, parts: Sequence[Part], progress: dict[str, Any])
         values, plain[name] = _state_of(model, optimizer)
         tensors |= {f"{name}/{key}": value for key, value in values.items()}
     header = {"progress": json.dumps({**progress, "optimizer_plain": plain})}
-    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    write_file(path, safetensors.torch.save(contiguous, header))
+    write_file(path, to_bytes(tensors, header))
 
 
 def _state_of(
@@ -64,10 +62,9 @@ def load_checkpoint(path: Path, parts: Sequence[Part]) -> dict[str, Any]:
         ArtifactError: the file is damaged or of other models.
     """
     try:
-        with safetensors.safe_open(str(path), framework="pt") as stream:
-            progress: dict[str, Any] = json.loads(stream.metadata()["progress"])
-            tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118  # no dict: has no __iter__
-    except Exception as error:  # the library raises its own error for a bad header, OSError, KeyError, ValueError
+        tensors, notes = read_file(path)
+        progress: dict[str, Any] = json.loads(notes["progress"])
+    except (ValueError, KeyError) as error:
         raise ArtifactError(f"{path} is damaged ({error}); delete it to start the training again") from error
     wanted = {
         f"{name}/model.{key}" for name, model, _ in parts for key, p in model.named_parameters() if p.requires_grad

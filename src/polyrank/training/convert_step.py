@@ -11,14 +11,11 @@ import torch
 from torch import Tensor
 
 from polyrank.devices import full_precision
-from polyrank.errors import ConfigError
 from polyrank.models import Convert
 from polyrank.models.losses import cross_entropy
 from polyrank.records import Example
 from polyrank.text import Texts
 from polyrank.training.steps import in_batch_columns
-
-N_LOSSES = 3
 
 
 def annealed_scale(number: int, n_steps: int, final: float) -> float:
@@ -46,9 +43,6 @@ class ConvertStep:
         loss_weights: of the three losses.
         range_steps: updates between two looks at the range of the 8-bit embeddings.
 
-    Raises:
-        ConfigError: a setting is outside its range.
-
     Source: Henderson et al., ConveRT (2020), sections 2.1 and 3; the weights are published nowhere.
     """
 
@@ -59,18 +53,6 @@ class ConvertStep:
     scale_steps: int
     loss_weights: tuple[float, ...]
     range_steps: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.smoothing <= 1:
-            raise ConfigError(f"train.smoothing = {self.smoothing} is outside 0 to 1; give a share, such as 0.2")
-        if len(self.loss_weights) != N_LOSSES or min(self.loss_weights) < 0 or max(self.loss_weights) == 0:
-            raise ConfigError(
-                f"train.loss_weights = {self.loss_weights} are not three weights, none below 0 and one above; give one"
-                " each for the immediate context, the earlier turns and both"
-            )
-        for name, value, least in (("scale_steps", self.scale_steps, 0), ("range_steps", self.range_steps, 1)):
-            if value < least:
-                raise ConfigError(f"train.{name} = {value} is below {least}; give at least {least}")
 
     def length(self, example: Example) -> int:
         """Characters of the last turn: for likeness they do as well as subwords, and nothing has to be segmented."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyrank.config.recipe import TrainConfig
+from polyrank.config.training import NetworkTraining
 from polyrank.errors import ResourceError
 from polyrank.models import Network
 from polyrank.storage.durable import write_file
@@ -28,7 +28,7 @@ class Learner:
     Args:
         name: of it among several; empty where it is alone.
         model: the network, on its device.
-        settings: its optimiser's; a training of several takes batches and epochs from the first one's.
+        settings: how it is trained.
         folder: for ``metrics.jsonl``; exists.
         save_best: called with the figures when the model is the best so far (or final, without validation).
         evaluate: validation figures with "loss" and "R@1"; None for none.
@@ -36,7 +36,7 @@ class Learner:
     """
 
     model: Network
-    settings: TrainConfig
+    settings: NetworkTraining
     folder: Path
     save_best: Callable[[dict[str, float]], None]
     evaluate: Callable[[], Mapping[str, float]] | None = None

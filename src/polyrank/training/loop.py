@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polyrank.config.training import TrainConfig
 from polyrank.devices import choose_dtype
 from polyrank.errors import DivergedError
 from polyrank.records import Example
@@ -63,6 +64,7 @@ def fit_together(
     learners: Sequence[Learner],
     step: PhasedStep,
     examples: Sequence[Example],
+    settings: TrainConfig,
     *,
     seed: int,
     folder: Path,
@@ -72,10 +74,11 @@ def fit_together(
     """Train networks on the same batches, in turns, and keep the best version of each by its own validation.
 
     Args:
-        learners: the networks; batches, epochs and precision are as the first one's settings say.
+        learners: the networks, each with how it is trained.
         step: the training method: gives a loss for each learner in turn, and is asked for the next one when the
             learner before has been updated.
         examples: what to learn from.
+        settings: what is one for all of them, such as batches and epochs.
         seed: of order, negatives and dropout.
         folder: for ``checkpoint.safetensors``, which holds all of them; exists.
         device: where to compute.
@@ -86,7 +89,6 @@ def fit_together(
         ResourceError: a batch does not fit into memory.
         InterruptedTraining: SIGINT or SIGTERM; state is saved.
     """
-    settings = learners[0].settings
     lengths = [step.length(example) for example in examples]
     steps_per_epoch = math.ceil(len(examples) / settings.batch_size)
     n_steps = settings.epochs * steps_per_epoch

@@ -12,7 +12,7 @@ import torch
 
 from polyrank.config.models import ConvertText, ModelConfig, TextPolicy
 from polyrank.config.names import model_folder
-from polyrank.config.recipe import TrainConfig
+from polyrank.config.training import NetworkTraining, Precision
 from polyrank.models import Network
 from polyrank.models.artifacts import save_model
 from polyrank.models.start import start_model
@@ -21,6 +21,7 @@ from polyrank.records import Example
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer
+from polyrank.storage.durable import make_folders
 from polyrank.text import Texts
 from polyrank.training.learner import Learner, Report
 
@@ -45,9 +46,10 @@ class Ranker:
 def new_ranker(
     config: ModelConfig,
     text: TextPolicy | ConvertText,
-    settings: TrainConfig,
+    settings: NetworkTraining,
     examples: Sequence[Example],
     *,
+    precision: Precision,
     seed: int,
     device: torch.device,
 ) -> Ranker:
@@ -66,13 +68,13 @@ def new_ranker(
         corpus=distinct_texts(examples),
         start=None if settings.init_from is None else model_folder(settings.init_from),
     )
-    scorer = make_scorer(model, texts, device=str(device), precision=settings.precision)
+    scorer = make_scorer(model, texts, device=str(device), precision=precision)
     return Ranker(model, texts, config, scorer)
 
 
 def make_learner(
     ranker: Ranker,
-    settings: TrainConfig,
+    settings: NetworkTraining,
     folder: Path,
     valid: Sequence[Example],
     *,
@@ -100,7 +102,7 @@ def make_learner(
         known = {**metadata, "validation": figures}
         save_model(folder / "model", ranker.model, ranker.texts, ranker.config, metadata=known, replace=True)
 
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folders(folder)
     validates: Callable[[], dict[str, float]] | None = evaluate if valid else None
     return Learner(
         model=ranker.model,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from polyrank.config.recipe import TrainConfig
+from polyrank.config.training import NetworkTraining, PlateauSchedule
 from polyrank.errors import ConfigError
 from polyrank.models import Network
 
@@ -38,7 +38,7 @@ def freeze(model: Network, train_layers: str) -> None:
             layer.requires_grad_(True)
 
 
-def clip_gradients(model: Network, optimizer: torch.optim.Optimizer, settings: TrainConfig) -> float:
+def clip_gradients(model: Network, optimizer: torch.optim.Optimizer, settings: NetworkTraining) -> float:
     """Shorten the gradients to the norms that are allowed; returns the norm of all before ``clip_norm`` is applied."""
     if settings.clip_embeddings_norm is not None:
         words = [p for trunk in model.trunks() for p in trunk.embeddings().parameters()]
@@ -47,7 +47,7 @@ def clip_gradients(model: Network, optimizer: torch.optim.Optimizer, settings: T
     return float(torch.nn.utils.clip_grad_norm_(trained, settings.clip_norm or math.inf))
 
 
-def make_optimizer(model: Network, settings: TrainConfig) -> torch.optim.Optimizer:
+def make_optimizer(model: Network, settings: NetworkTraining) -> torch.optim.Optimizer:
     """The optimiser; no decay on biases, norms and new parameters such as codes; new ones have their own rate."""
     new = {id(parameter) for parameter in model.new_parameters()}
     new_lr, usual = settings.new_lr, 0.0 if settings.optimizer == "adamax" else 0.01
@@ -74,14 +74,14 @@ class Schedule:
     """The factor on every learning rate, as a function of the step and of validation losses seen so far.
 
     Args:
-        settings: warm-up, kind and plateau.
-        n_steps: length of the whole training, for "linear".
+        settings: the schedule and the rate.
+        n_steps: length of the whole training.
         best_loss: lowest validation loss so far.
         stalls: validations since.
         decay: product of plateau factors so far.
     """
 
-    settings: TrainConfig
+    settings: NetworkTraining
     n_steps: int
     best_loss: float = math.inf
     stalls: int = 0
@@ -90,30 +90,24 @@ class Schedule:
     def factor(self, step: int) -> float:
         """The factor for 0-based ``step``.
 
-        >>> s = Schedule(TrainConfig(schedule="linear", warmup_steps=2), n_steps=6)
-        >>> [s.factor(i) for i in range(6)]
+        >>> from polyrank.config.training import LinearSchedule
+        >>> schedule = Schedule(NetworkTraining(schedule=LinearSchedule(warmup_steps=2)), n_steps=6)
+        >>> [schedule.factor(step) for step in range(6)]
         [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
-        >>> s = Schedule(TrainConfig(schedule="cosine", warmup_steps=0, lr=1.0, final_lr=0.5), n_steps=3)
-        >>> [round(s.factor(i), 3) for i in range(3)]
-        [1.0, 0.75, 0.5]
         """
-        warmup = min(self.settings.warmup_steps, max(self.n_steps // 2, 1))
+        kind = self.settings.schedule
+        warmup = min(kind.warmup_steps, max(self.n_steps // 2, 1))
         if step < warmup:
             return (step + 1) / warmup
-        if self.settings.schedule == "linear":
-            return max(0.0, (self.n_steps - step) / max(1, self.n_steps - warmup))
-        if self.settings.schedule == "cosine":
-            last = self.settings.final_lr / self.settings.lr if self.settings.lr else 0.0
-            done = (step - warmup) / max(1, self.n_steps - 1 - warmup)
-            return last + (1 - last) * (1 + math.cos(math.pi * done)) / 2
-        return self.decay
+        return self.decay * kind.after_warmup(step, warmup, self.n_steps, self.settings.lr)
 
     def observe(self, valid_loss: float) -> None:
-        """Take a validation loss; after ``plateau_patience`` stalls the factor shrinks."""
+        """Take a validation loss; on a plateau the factor shrinks when more checks stall than are forgiven."""
         if valid_loss < self.best_loss:
             self.best_loss, self.stalls = valid_loss, 0
             return
         self.stalls += 1
-        if self.settings.schedule == "plateau" and self.stalls > self.settings.plateau_patience:
-            self.decay *= self.settings.plateau_factor
+        kind = self.settings.schedule
+        if isinstance(kind, PlateauSchedule) and self.stalls > kind.patience:
+            self.decay *= kind.factor
             self.stalls = 0

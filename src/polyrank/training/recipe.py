@@ -15,21 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from polyrank.config.models import CrossConfig
 from polyrank.config.names import TWO
-from polyrank.config.recipe import Recipe, default_train, recipe_from_dict, recipe_to_dict
+from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_to_dict
 from polyrank.data import read_examples
 from polyrank.devices import choose_device, keep_freed_memory
 from polyrank.errors import ConfigError, DataError, UsageError
 from polyrank.records import Example
 from polyrank.storage.document import DocumentKind, has_document, read_document, seal
-from polyrank.storage.durable import write_file
+from polyrank.storage.durable import make_folders, write_file
 from polyrank.training.learner import Report
 from polyrank.training.loop import FitResult, fit_together, phased
-from polyrank.training.methods import make_mutual_step, make_step
-from polyrank.training.mutual import MutualStep
+from polyrank.training.methods import make_step
 from polyrank.training.network import make_learner, new_ranker
-from polyrank.training.steps import Step
 from polyrank.training.tensorboard import TensorBoard
 
 RECIPE, RESULT = (
@@ -81,21 +78,15 @@ def train(
         say: called with lines for the user.
 
     Raises:
-        ConfigError: the recipe asks for something impossible.
+        ConfigError: the recipe asks for something that the networks cannot do.
         DataError: the data cannot be read or holds nothing to learn from.
     """
     keep_freed_memory()
     output = Path(recipe.output)
-    settings = recipe.train
-    check_method(recipe)
-    if not settings.seeds or len(set(settings.seeds)) < len(settings.seeds):
-        raise ConfigError(f"train.seeds = {list(settings.seeds)} is empty or holds one twice; give each once")
-    if foreign := unread_keys(recipe):
-        say(f"train.method = {settings.method!r} does not look at {', '.join(f'train.{key}' for key in foreign)}")
     examples, valid = load_data(recipe, say)
     results = []
-    for seed in settings.seeds:
-        folder = output if len(settings.seeds) == 1 else output / f"seed-{seed}"
+    for seed in recipe.train.seeds:
+        folder = output if len(recipe.train.seeds) == 1 else output / f"seed-{seed}"
         results.extend(_train_one(recipe, seed, folder, examples, valid, resume, overwrite, device, report, say))
     return results
 
@@ -121,64 +112,6 @@ def load_data(recipe: Recipe, say: Callable[[str], None]) -> tuple[list[Example]
             raise DataError(f"{data.valid}: validation needs candidate lists with a right answer")
         say(f"{data.valid}: {len(valid):,} validation examples of {len(valid[0].candidates)} candidates")
     return examples, valid
-
-
-def check_method(recipe: Recipe) -> None:
-    """Whether a method has what it needs, and no network that it would not train.
-
-    Raises:
-        ConfigError: it has not.
-    """
-    settings, method = recipe.train, recipe.train.method
-    if isinstance(recipe.model, CrossConfig) and method == "in_batch":
-        raise ConfigError('a Cross-encoder has no in-batch negatives; set train.method = "listwise"')
-    if (method == "mutual") != (recipe.reranker is not None):
-        raise ConfigError(
-            'train.method = "mutual" takes two networks, and the second is the table [reranker]; give both or neither'
-        )
-    if (method == "distill") != (settings.teacher is not None):
-        raise ConfigError(
-            'train.method = "distill" takes a teacher, a model folder at train.teacher; give both or neither'
-        )
-    if settings.remine_epochs is not None and (settings.remine_epochs < 1 or method == "in_batch"):
-        raise ConfigError(
-            f"train.remine_epochs = {settings.remine_epochs} with train.method = {method!r}: lists are mined every 1 or"
-            ' more epochs, for "listwise", "distill" and "mutual"'
-        )
-    if settings.temperature <= 0 or settings.alpha < 0 or settings.label_weight < 0:
-        raise ConfigError(
-            f"train.temperature = {settings.temperature} must be above 0, train.alpha = {settings.alpha} and"
-            f" train.label_weight = {settings.label_weight} not below"
-        )
-
-
-# keys of ``train`` that a method does not read
-LISTS = ("n_negatives", "redraw_negatives", "remine_ranks")
-IMITATION = ("imitation", "alpha", "label_weight", "temperature")
-UNREAD = {
-    "in_batch": (*LISTS, *IMITATION, "teacher_scores"),
-    "listwise": (*IMITATION, "teacher_scores", "smoothing"),
-    "distill": ("smoothing",),
-    "mutual": ("teacher_scores", "smoothing"),
-}
-
-
-def unread_keys(recipe: Recipe) -> list[str]:
-    """Settings of ``train`` that its method does not read and that are not the defaults: they change nothing.
-
-    Args:
-        recipe: with its model, whose kind says what the defaults are.
-
-    >>> from polyrank.config.recipe import recipe_from_dict
-    >>> values = {"model": {"kind": "bi"}, "data": {"train": "x"}, "output": "y", "train": {"alpha": 2.0}}
-    >>> unread_keys(recipe_from_dict(values))
-    ['alpha']
-    """
-    settings, defaults = recipe.train, default_train(recipe.model, recipe.train)
-    unread = UNREAD[settings.method]
-    if settings.remine_epochs is None and "remine_ranks" not in unread:
-        unread = (*unread, "remine_ranks")
-    return [key for key in unread if getattr(settings, key) != getattr(defaults, key)]
 
 
 def _train_one(
@@ -208,20 +141,18 @@ def _train_one(
             return _results(seed, folder, names, fits)
         if overwrite and not resume:
             _clear(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folders(folder)
     write_file(folder / RECIPE.file, seal(recipe_to_dict(recipe), RECIPE))
 
     place = choose_device(device)
-    first = new_ranker(recipe.model, recipe.text, recipe.train, examples, seed=seed, device=place)
-    rankers, settings = [first], [recipe.train]
-    step: Step | MutualStep
-    if recipe.reranker is None:
-        step = make_step(first, recipe.train, examples, device=place, seed=seed, folder=folder)
-    else:
-        partner = recipe.reranker
-        second = new_ranker(partner.model, partner.text, partner.train, examples, seed=seed, device=place)
-        rankers, settings = [first, second], [recipe.train, partner.train]
-        step = make_mutual_step(first, second, recipe.train, examples, device=place, seed=seed, folder=folder)
+    parts = [(recipe.model, recipe.text, recipe.train.of_one_network())]
+    if (partner := recipe.reranker) is not None:
+        parts.append((partner.model, partner.text, partner.train))
+    rankers = [
+        new_ranker(model, text, own, examples, precision=recipe.train.precision, seed=seed, device=place)
+        for model, text, own in parts
+    ]
+    step = make_step(rankers, recipe.train, examples, device=place, seed=seed, folder=folder)
     n_parameters = sum(p.numel() for ranker in rankers for p in ranker.model.parameters())
     say(f"seed {seed}: {n_parameters:,} parameters on {place}")
 
@@ -240,9 +171,11 @@ def _train_one(
             report=_both(drawn, partial(told, name)),
             name=name,
         )
-        for ranker, own, name, drawn in zip(rankers, settings, names, curves, strict=True)
+        for ranker, (_, _, own), name, drawn in zip(rankers, parts, names, curves, strict=True)
     ]
-    fits = fit_together(learners, phased(step), examples, seed=seed, folder=folder, device=place, resume=resume)
+    fits = fit_together(
+        learners, phased(step), examples, recipe.train, seed=seed, folder=folder, device=place, resume=resume
+    )
     for drawn in curves:
         drawn.close()
     found = {name: dataclasses.asdict(fit) for name, fit in zip(names, fits, strict=True)}
@@ -279,7 +212,12 @@ def _clear(folder: Path) -> None:
 
 def _same_recipe(folder: Path, recipe: Recipe) -> bool:
     """Whether a run's recipe.json says the same; settings that did not exist when it was written have defaults."""
+    document = read_document(folder, RECIPE)
     try:
-        return recipe_from_dict(read_document(folder, RECIPE)) == recipe
+        return recipe_from_dict(document) == recipe
     except ConfigError:
-        return False
+        if "n_negatives" not in document.get("train", {}):
+            return False
+    raise ConfigError(
+        f"{folder / RECIPE.file} has keys of train where recipes no longer have them; start again with --overwrite"
+    )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from polyrank.errors import ArtifactError, ResourceError
 from polyrank.records import Context
 from polyrank.scorers.protocols import Scorer
+from polyrank.storage.durable import make_folders
 
 Floats = NDArray[np.float32]
 
@@ -35,7 +36,7 @@ class RememberedScores:
     def __init__(self, path: Path, scorer: Scorer, fingerprint: str) -> None:
         self.path, self.scorer, self.fingerprint = path, scorer, fingerprint
         self.n_asked = 0
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(path.parent)
         if path.is_dir():
             raise ArtifactError(f"{path} is a folder; name a file for the teacher's scores")
         self._file = sqlite3.connect(path, isolation_level=None, timeout=60.0)

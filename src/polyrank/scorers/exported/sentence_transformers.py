@@ -4,15 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 import torch
-from tokenizers.processors import TemplateProcessing
 
 from polyrank.config.models import BiConfig, PolyConfig
 from polyrank.errors import UsageError
 from polyrank.models import BiEncoder
 from polyrank.models.artifacts import load_model
 from polyrank.storage.durable import check_replaceable, new_folder
+from polyrank.storage.tensors import to_bytes
 from polyrank.text import BackboneTexts
 
 OURS = ("modules.json",)  # tells such a folder from others
@@ -82,20 +81,15 @@ def _length(texts: BackboneTexts) -> int:
 
 def _write_network(model: BiEncoder, folder: Path) -> None:
     network: Any = model.backbone.network
-    state = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
-    safetensors.torch.save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").write_bytes(to_bytes(network.state_dict(), {"format": "pt"}))
     document = {**network.config.to_dict(), "architectures": [type(network).__name__], "dtype": "float32"}
     document.pop("_name_or_path", None)
     _write_json(folder / "config.json", json.loads(json.dumps(document, default=str)))
 
 
 def _write_tokenizer(texts: BackboneTexts, folder: Path) -> None:
-    names, ids = texts.subwords.names, texts.subwords
-    document = json.loads(texts.subwords.tokenizer.to_str())
-    start, end = (names["start"], ids.start_id), (names["end"], ids.end_id)
-    template = TemplateProcessing(single=f"{start[0]}:0 $A:0 {end[0]}:0", special_tokens=[start, end])
-    document["post_processor"] = json.loads(template.__getstate__())
-    _write_json(folder / "tokenizer.json", document)
+    names = texts.subwords.names
+    _write_json(folder / "tokenizer.json", texts.subwords.with_boundaries())
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": _length(texts),
@@ -116,7 +110,7 @@ def _write_last_layer(model: BiEncoder, folder: Path) -> bool:
         if float(tower.scale) == 1.0:
             return False
         weight = torch.eye(tower.dimension)
-    weight = (weight.detach() * tower.scale).contiguous()
+    weight = weight.detach() * tower.scale
     settings = {
         "in_features": weight.shape[1],
         "out_features": weight.shape[0],
@@ -124,7 +118,7 @@ def _write_last_layer(model: BiEncoder, folder: Path) -> bool:
         "activation_function": "torch.nn.modules.linear.Identity",
     }
     _write_json(folder / "2_Dense" / "config.json", settings)
-    safetensors.torch.save_file({"linear.weight": weight}, folder / "2_Dense" / "model.safetensors")
+    (folder / "2_Dense" / "model.safetensors").write_bytes(to_bytes({"linear.weight": weight}))
     return True
 
 

@@ -1,0 +1,370 @@
+"""How networks are trained, as frozen dataclasses: what every training has, and methods, schedules and negatives.
+
+Each method and each schedule is a class of its own with the keys that it reads; no other key can be given to it.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from polyrank.config.checked import Count, NotNegative, Positive, Settings, Share, Whole, field_types
+from polyrank.errors import ConfigError
+
+Precision = Literal["auto", "fp32", "bf16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InBatchMethod(Settings):
+    """The other responses of the batch are the negatives.
+
+    Args:
+        smoothing: this much of the probability is spread over the wrong candidates.
+    """
+
+    kind: ClassVar[str] = "in_batch"
+    ranks_lists: ClassVar[bool] = False
+
+    smoothing: Share = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertMethod(Settings):
+    """The other responses of the batch are the negatives, for a ConveRT: cosines whose scale grows.
+
+    Args:
+        smoothing: this much of the probability is spread over the wrong candidates.
+        scale_steps: steps in which the scale of the cosine grows from 1 to its end; 0: at its end at once.
+        loss_weights: with multiple contexts: of the losses of the immediate context, of the earlier turns and of both
+            together.
+        range_steps: steps between two looks at the range of the 8-bit embeddings.
+    """
+
+    kind: ClassVar[str] = "convert"
+    ranks_lists: ClassVar[bool] = False
+
+    smoothing: Share = 0.2
+    scale_steps: Whole = 10_000
+    loss_weights: tuple[NotNegative, NotNegative, NotNegative] = (1.0, 1.0, 1.0)
+    range_steps: Count = 100
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if not any(self.loss_weights):
+            raise ConfigError(f"loss_weights = {list(self.loss_weights)} weigh nothing; give one above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListwiseMethod(Settings):
+    """Each context ranks a list of its own: its response and the negatives that ``[train.negatives]`` asks for."""
+
+    kind: ClassVar[str] = "listwise"
+    ranks_lists: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImitatingMethod(Settings):
+    """Lists, and another network's scores to be like.
+
+    Args:
+        imitation: of the other network, by "kl" (of probabilities) or "margin_mse" (of differences between scores).
+        alpha: weight of the imitation.
+        label_weight: weight of the cross-entropy beside it; 0 learns from the other network alone.
+        temperature: for "kl": scores are divided by it before they become probabilities.
+    """
+
+    ranks_lists: ClassVar[bool] = True
+
+    imitation: Literal["kl", "margin_mse"] = "kl"
+    alpha: NotNegative = 1.0
+    label_weight: NotNegative = 1.0
+    temperature: Positive = 3.0
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if self.imitation != "kl" and self.temperature != 3.0:
+            raise ConfigError(f'temperature = {self.temperature} is for imitation = "kl"; leave it out')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistillMethod(ImitatingMethod):
+    """Lists as for "listwise", learnt from the labels and from a teacher, which stays as it is.
+
+    Args:
+        teacher: a folder of a trained model.
+        teacher_scores: file for its scores, which other runs may share, as seen from the working directory; None: in
+            the run's folder.
+    """
+
+    kind: ClassVar[str] = "distill"
+
+    teacher: str
+    teacher_scores: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MutualMethod(ImitatingMethod):
+    """Lists as for "listwise", for two networks that learn from the labels and from each other; see ``[reranker]``."""
+
+    kind: ClassVar[str] = "mutual"
+
+
+Method = InBatchMethod | ConvertMethod | ListwiseMethod | DistillMethod | MutualMethod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearSchedule(Settings):
+    """After the warm-up the rate falls in a line, to zero behind the last step.
+
+    Args:
+        warmup_steps: linear warm-up; at most half of the training.
+    """
+
+    kind: ClassVar[str] = "linear"
+
+    warmup_steps: Whole = 100
+
+    def after_warmup(self, step: int, warmup: int, n_steps: int, lr: float) -> float:
+        """The factor on the learning rate ``lr`` in 0-based ``step`` of ``n_steps``, ``warmup`` of which are behind.
+
+        >>> [LinearSchedule().after_warmup(step, 2, 6, 1.0) for step in range(2, 6)]
+        [1.0, 0.75, 0.5, 0.25]
+        """
+        return max(0.0, (n_steps - step) / max(1, n_steps - warmup))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CosineSchedule(Settings):
+    """After the warm-up the rate falls by half a turn of a cosine.
+
+    Args:
+        warmup_steps: linear warm-up; at most half of the training.
+        final_lr: the rate of the last step.
+    """
+
+    kind: ClassVar[str] = "cosine"
+
+    warmup_steps: Whole = 100
+    final_lr: NotNegative = 0.0
+
+    def after_warmup(self, step: int, warmup: int, n_steps: int, lr: float) -> float:
+        """As for ``LinearSchedule``.
+
+        >>> [round(CosineSchedule(final_lr=0.5).after_warmup(step, 0, 3, 1.0), 3) for step in range(3)]
+        [1.0, 0.75, 0.5]
+        """
+        last = self.final_lr / lr if lr else 0.0
+        done = (step - warmup) / max(1, n_steps - 1 - warmup)
+        return last + (1 - last) * (1 + math.cos(math.pi * done)) / 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InverseSqrtSchedule(Settings):
+    """After the warm-up the rate falls with 1 / sqrt(step): ``min(step / warmup, sqrt(warmup / step))``, from step 1.
+
+    Args:
+        warmup_steps: linear warm-up; at most half of the training.
+
+    Source: Vaswani et al., Attention Is All You Need (2017), section 5.3, where the peak is 1 / sqrt(dim * warmup).
+    """
+
+    kind: ClassVar[str] = "inverse_sqrt"
+
+    warmup_steps: Whole = 100
+
+    def after_warmup(self, step: int, warmup: int, n_steps: int, lr: float) -> float:
+        """As for ``LinearSchedule``.
+
+        >>> [InverseSqrtSchedule().after_warmup(step, 4, 100, 1.0) for step in (3, 15, 63)]
+        [1.0, 0.5, 0.25]
+        """
+        return math.sqrt(max(1, warmup) / (step + 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlateauSchedule(Settings):
+    """After the warm-up the rate stays until the validation loss stalls, and then shrinks.
+
+    Args:
+        warmup_steps: linear warm-up; at most half of the training.
+        factor: the rate is multiplied by this.
+        patience: checks without gain that are forgiven.
+    """
+
+    kind: ClassVar[str] = "plateau"
+
+    warmup_steps: Whole = 100
+    factor: Share = 0.4
+    patience: Whole = 0
+
+    def after_warmup(self, step: int, warmup: int, n_steps: int, lr: float) -> float:
+        """1; what validation says comes on top."""
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConstantSchedule(Settings):
+    """After the warm-up the rate stays.
+
+    Args:
+        warmup_steps: linear warm-up; at most half of the training.
+    """
+
+    kind: ClassVar[str] = "constant"
+
+    warmup_steps: Whole = 100
+
+    def after_warmup(self, step: int, warmup: int, n_steps: int, lr: float) -> float:
+        """1."""
+        return 1.0
+
+
+ScheduleConfig = LinearSchedule | CosineSchedule | InverseSqrtSchedule | PlateauSchedule | ConstantSchedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NegativesConfig(Settings):
+    """Wrong candidates of the methods that rank lists: those that come with an example first, then others.
+
+    Args:
+        n: per context.
+        redraw: draw at random anew each epoch. False: the same for the whole run.
+        remine_epochs: every so many epochs, from the first on, take instead the wrong responses that the network (of
+            two, the one that encodes) now ranks highest; None: never.
+        remine_ranks: the ranks that they are drawn from, first and last, counted from 1 without right answers.
+    """
+
+    n: Count = 15
+    redraw: bool = True
+    remine_epochs: Count | None = None
+    remine_ranks: tuple[Count, Count] = (1, 50)
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        first, last = self.remine_ranks
+        if first > last:
+            raise ConfigError(f"remine_ranks = {[first, last]} holds no rank; give the lower one first")
+        if self.remine_epochs is None and (first, last) != (1, 50):
+            raise ConfigError(f"remine_ranks = {[first, last]} is for lists mined anew; give remine_epochs too")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkTraining(Settings):
+    """How one network is trained: what two in one training may have apart.
+
+    Args:
+        init_from: a model folder, or "shipped:convert", whose weights to start from; None: the backbone's. Another kind
+            gives what both have: an encoder's context side becomes a Cross-encoder's transformer, say.
+        optimizer: "adamw", "adamax" or "adadelta" (rho 0.9).
+        lr: peak learning rate.
+        new_lr: learning rate of codes, projections and heads; None: ``lr``, and 25 times that for a Poly-encoder whose
+            codes start near zero.
+        weight_decay: decoupled for AdamW, L2 regularization for the others; not applied to biases, norms and codes.
+            None: 0.01, but none for Adamax.
+        schedule: of the learning rate.
+        train_layers: "all", "all_but_embeddings", or the top n layers as "top-n".
+        clip_norm: largest gradient norm; None for no limit.
+        clip_embeddings_norm: largest norm of the word embeddings' gradient, before ``clip_norm``; None for no limit.
+        dropout: of the backbone; None: its own.
+        early_stopping: stop after so many validations without a better R@1; None never.
+    """
+
+    moved: ClassVar[Mapping[str, str]] = {
+        "warmup_steps": "schedule.warmup_steps",
+        "final_lr": "schedule.final_lr",
+        "plateau_factor": "schedule.factor",
+        "plateau_patience": "schedule.patience",
+    }
+
+    init_from: str | None = None
+    optimizer: Literal["adamw", "adamax", "adadelta"] = "adamw"
+    lr: NotNegative = 5e-5
+    new_lr: NotNegative | None = None
+    weight_decay: NotNegative | None = None
+    schedule: ScheduleConfig = PlateauSchedule()
+    train_layers: str = "all_but_embeddings"
+    clip_norm: Positive | None = 1.0
+    clip_embeddings_norm: Positive | None = None
+    dropout: Share | None = None
+    early_stopping: Count | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig(NetworkTraining):
+    """How to train: what a network's training has, and what is one for all networks of a training.
+
+    Args:
+        method: what is learnt from.
+        negatives: for methods that rank lists, and None for the others.
+        batch_size: contexts per step.
+        epochs: passes over the data.
+        max_steps: stop after so many steps; None for no limit.
+        precision: "fp32", "bf16" (autocast), or "auto": bf16 where the hardware has it.
+        evaluate_per_epoch: validations (and checkpoints) per epoch.
+        checkpoint_steps: also checkpoint every so many steps; None: only at validations.
+        max_bad_steps: non-finite losses in a row that are skipped before training stops with an error.
+        length_window: batches that are sorted by length together; 1 for no sorting.
+        seeds: one run for each.
+    """
+
+    moved: ClassVar[Mapping[str, str]] = {
+        **NetworkTraining.moved,
+        "n_negatives": "negatives.n",
+        "redraw_negatives": "negatives.redraw",
+        **{key: f"negatives.{key}" for key in ("remine_epochs", "remine_ranks")},
+        **{key: f"method.{key}" for kind in (ConvertMethod, DistillMethod) for key in field_types(kind)},
+    }
+
+    method: Method = InBatchMethod()
+    negatives: NegativesConfig | None = None
+    batch_size: Count = 64
+    epochs: Count = 1
+    max_steps: Count | None = None
+    precision: Precision = "auto"
+    evaluate_per_epoch: Count = 2
+    checkpoint_steps: Count | None = None
+    max_bad_steps: Whole = 10
+    length_window: Count = 50
+    seeds: tuple[Whole, ...] = (1,)
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ConfigError(f"seeds = {list(self.seeds)} is empty or holds one twice; give each once")
+        if not self.method.ranks_lists and self.negatives is not None:
+            raise ConfigError(f'negatives are for methods that rank lists; leave them out with "{self.method.kind}"')
+        if self.method.ranks_lists and self.negatives is None:
+            object.__setattr__(self, "negatives", NegativesConfig())
+
+    def of_one_network(self) -> NetworkTraining:
+        """What another network of this training may have apart."""
+        return NetworkTraining(**{key: getattr(self, key) for key in field_types(NetworkTraining)})
+
+
+CONVERT_PRETRAINING = TrainConfig(
+    method=ConvertMethod(),
+    optimizer="adadelta",
+    lr=1.0,
+    weight_decay=1e-5,
+    schedule=CosineSchedule(warmup_steps=0, final_lr=0.001),
+    train_layers="all",
+    clip_norm=None,
+    clip_embeddings_norm=1.0,
+    batch_size=512,
+    length_window=1,
+)
+"""The ConveRT paper's pre-training (section 3)."""
+
+CONVERT_TUNING = dataclasses.replace(
+    CONVERT_PRETRAINING,
+    method=ConvertMethod(scale_steps=0),
+    optimizer="adamw",
+    lr=5e-4,
+    weight_decay=0.01,
+    schedule=CosineSchedule(warmup_steps=20, final_lr=5e-7),
+    clip_norm=1.0,
+    dropout=0.2,
+    batch_size=256,
+)
+"""Its fine-tuning (section 4), with AdamW: Adadelta at the paper's rate of 0.1 hardly moves in hundreds of steps."""

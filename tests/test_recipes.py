@@ -1,0 +1,445 @@
+"""Recipes by method: what each table may hold, that every key of it is read, and the way from TOML to JSON and back."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import nn
+
+from polyrank.cli import main
+from polyrank.config.checked import field_types, kinds, to_dict
+from polyrank.config.models import (
+    BiConfig,
+    ConvertConfig,
+    ConvertText,
+    CrossConfig,
+    ModelConfig,
+    PolyConfig,
+    TextPolicy,
+)
+from polyrank.config.recipe import DataConfig, Partner, Recipe, load_recipe, recipe_from_dict, recipe_to_dict
+from polyrank.config.training import (
+    ConstantSchedule,
+    ConvertMethod,
+    CosineSchedule,
+    DistillMethod,
+    InBatchMethod,
+    InverseSqrtSchedule,
+    LinearSchedule,
+    ListwiseMethod,
+    Method,
+    MutualMethod,
+    NegativesConfig,
+    NetworkTraining,
+    PlateauSchedule,
+    ScheduleConfig,
+    TrainConfig,
+)
+from polyrank.errors import ConfigError, DataError
+from polyrank.records import Example
+from polyrank.training import methods, train
+from polyrank.training.optimizer import Schedule, clip_gradients, make_optimizer
+
+DATA = DataConfig(train="train.jsonl")
+OTHER_METHODS: dict[str, dict[str, Any]] = {  # a second value of each key
+    "in_batch": {"smoothing": 0.3},
+    "convert": {"smoothing": 0.3, "scale_steps": 7, "loss_weights": (1.0, 2.0, 3.0), "range_steps": 3},
+    "listwise": {},
+    "distill": {
+        "imitation": "margin_mse", "alpha": 2.0, "label_weight": 0.5, "temperature": 2.0, "teacher": "other",
+        "teacher_scores": "scores.sqlite",
+    },
+    "mutual": {"imitation": "margin_mse", "alpha": 2.0, "label_weight": 0.5, "temperature": 2.0},
+}  # fmt: skip
+OTHER_SCHEDULES: dict[str, dict[str, Any]] = {
+    "linear": {"warmup_steps": 3},
+    "cosine": {"warmup_steps": 3, "final_lr": 0.5},
+    "inverse_sqrt": {"warmup_steps": 3},
+    "plateau": {"warmup_steps": 3, "factor": 0.1, "patience": 1},
+    "constant": {"warmup_steps": 3},
+}
+OTHER_NEGATIVES = {"n": 2, "redraw": False, "remine_epochs": 2, "remine_ranks": (2, 9)}
+
+
+def values(train: dict[str, Any], **tables: Any) -> dict[str, Any]:
+    return {"model": {"kind": "bi"}, "data": {"train": "train.jsonl"}, "output": "run", **tables, "train": train}
+
+
+def method_of(name: str, **changes: Any) -> Any:
+    return kinds(Method)[name](**({"teacher": "somewhere"} if name == "distill" else {}) | changes)
+
+
+# every key is read
+
+
+class Recorder:
+    """Stands for a class and remembers how it was made."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self.made = (arguments, named)
+
+    def __repr__(self) -> str:
+        return repr(self.made)
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """What a training's method is given, as text; networks and steps are left out."""
+    names = (
+        "InBatchStep",
+        "ConvertStep",
+        "MutualStep",
+        "DistillStep",
+        "ListwiseStep",
+        "RememberedScores",
+        "MinedNegatives",
+    )
+    for name in names:
+        monkeypatch.setattr(methods, name, Recorder)
+
+    def loaded(name: str, **named: Any) -> Any:
+        return SimpleNamespace(fingerprint=f"{name} {named}")
+
+    monkeypatch.setattr(methods, "load_scorer", loaded)
+
+    class Encodes:
+        def __repr__(self) -> str:
+            return "a network"
+
+    for name in ("EncoderScorer", "Convert", "EncoderNetwork"):
+        monkeypatch.setattr(methods, name, Encodes)
+
+    def build(settings: TrainConfig) -> str:
+        ranker = SimpleNamespace(model=Encodes(), texts=Encodes(), scorer=Encodes())
+        rankers = [ranker] * (2 if isinstance(settings.method, MutualMethod) else 1)
+        examples = [Example(("hi",), (f"reply {i}",), (0,)) for i in range(30)]
+        device = torch.device("cpu")
+        return repr(methods.make_step(rankers, settings, examples, device=device, seed=1, folder=tmp_path))  # type: ignore[arg-type]
+
+    return build
+
+
+@pytest.mark.parametrize(("kind", "key"), [(kind, key) for kind, keys in OTHER_METHODS.items() for key in keys])
+def test_a_method_reads_each_of_its_keys(built: Any, kind: str, key: str) -> None:
+    other = method_of(kind, **{key: OTHER_METHODS[kind][key]})
+    assert built(TrainConfig(method=other)) != built(TrainConfig(method=method_of(kind)))
+
+
+@pytest.mark.parametrize("kind", ["listwise", "distill", "mutual"])
+@pytest.mark.parametrize("key", OTHER_NEGATIVES)
+def test_methods_that_rank_lists_read_each_key_of_the_negatives(built: Any, kind: str, key: str) -> None:
+    usual = NegativesConfig(remine_epochs=1) if key.startswith("remine") else NegativesConfig()
+    changed = dataclasses.replace(usual, **{key: OTHER_NEGATIVES[key]})
+    found = [built(TrainConfig(method=method_of(kind), negatives=negatives)) for negatives in (usual, changed)]
+    assert found[0] != found[1]
+
+
+def factors(settings: NetworkTraining) -> list[float]:
+    schedule, found = Schedule(settings, 20), []
+    for step in range(20):
+        found.append(schedule.factor(step))
+        schedule.observe(1.0)
+    return found
+
+
+@pytest.mark.parametrize(("kind", "key"), [(kind, key) for kind, keys in OTHER_SCHEDULES.items() for key in keys])
+def test_a_schedule_reads_each_of_its_keys(kind: str, key: str) -> None:
+    start = kinds(ScheduleConfig)[kind](warmup_steps=1)
+    other = dataclasses.replace(start, **{key: OTHER_SCHEDULES[kind][key]})
+    assert factors(NetworkTraining(lr=1.0, schedule=other)) != factors(NetworkTraining(lr=1.0, schedule=start))
+
+
+def test_the_lists_above_know_every_key() -> None:
+    for union, others in ((Method, OTHER_METHODS), (ScheduleConfig, OTHER_SCHEDULES)):
+        assert {kind: {*field_types(config)} for kind, config in kinds(union).items()} == {
+            kind: {*keys} for kind, keys in others.items()
+        }
+    assert {*field_types(NegativesConfig)} == {*OTHER_NEGATIVES}
+
+
+class Tiny(nn.Module):
+    """A network with a parameter that is new to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.old, self.new = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    new_rate = 1.0
+
+    def new_parameters(self) -> list[nn.Parameter]:
+        return [*self.new.parameters()]
+
+
+@pytest.mark.parametrize(
+    "change", [{"optimizer": "adamax"}, {"optimizer": "adadelta"}, {"lr": 0.5}, {"new_lr": 0.5}, {"weight_decay": 0.5}]
+)
+def test_the_optimiser_is_given_each_key(change: dict[str, Any]) -> None:
+    def made(settings: NetworkTraining) -> str:
+        optimizer = make_optimizer(Tiny(), settings)  # type: ignore[arg-type]
+        return repr(optimizer)
+
+    assert made(NetworkTraining(**change)) != made(NetworkTraining())
+
+
+def test_the_limit_of_a_gradient_is_read() -> None:
+    model = Tiny()
+    optimizer = make_optimizer(model, NetworkTraining())  # type: ignore[arg-type]
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    clip_gradients(model, optimizer, NetworkTraining(clip_norm=0.5))  # type: ignore[arg-type]
+    assert math.sqrt(sum(float((p.grad**2).sum()) for p in model.parameters())) == pytest.approx(0.5)  # type: ignore[operator]
+
+
+# the schedule of the pre-training papers
+
+
+def test_inverse_sqrt_is_its_formula() -> None:
+    """lr = peak * min(step / warmup, sqrt(warmup / step)), counted from 1."""
+    schedule = Schedule(NetworkTraining(schedule=InverseSqrtSchedule(warmup_steps=4)), 100)
+    wanted = [min(step / 4, math.sqrt(4 / step)) for step in range(1, 101)]
+    assert [schedule.factor(step) for step in range(100)] == pytest.approx(wanted)
+    cold = Schedule(NetworkTraining(schedule=InverseSqrtSchedule(warmup_steps=0)), 9)
+    assert [cold.factor(step) for step in range(9)] == pytest.approx([1 / math.sqrt(step) for step in range(1, 10)])
+
+
+# foreign keys
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"method": {"kind": "listwise", "alpha": 1.0}}, 'train.method.alpha is a key of kind "distill" or "mutual"'),
+        ({"method": {"smothing": 0.1}}, 'did you mean "train.method.smoothing"'),
+        ({"schedule": {"kind": "linear", "final_lr": 0.1}}, 'train.schedule.final_lr is a key of kind "cosine"'),
+        ({"schedule": {"warmup": 1}}, 'did you mean "train.schedule.warmup_steps"'),
+        ({"negatives": {"n": 3}}, 'train.negatives are for methods that rank lists; leave them out with "in_batch"'),
+        ({"method": {"kind": "listwise"}, "negatives": {"remine": 3}}, 'did you mean "train.negatives.remine_'),
+        ({"method": "listwise"}, "train.method = 'listwise' is no table; write train.method.kind = \"listwise\""),
+        ({"schedule": "linear"}, "train.schedule = 'linear' is no table; write train.schedule.kind = \"linear\""),
+        ({"n_negatives": 3}, '"train.n_negatives" is written "train.negatives.n" now'),
+        ({"plateau_factor": 0.1}, '"train.plateau_factor" is written "train.schedule.factor" now'),
+        ({"temperature": 3.0}, '"train.temperature" is written "train.method.temperature" now'),
+        ({"method": {"kind": "distill"}}, 'missing key "train.method.teacher"'),
+        ({"method": {"kind": ["listwise"]}}, "is not one of in_batch, convert, listwise, distill, mutual"),
+        ({"method": {"kind": "convert"}}, 'train.method.kind = "convert" is not for model.kind = "bi"'),
+        ({"method": {"kind": "mutual"}}, "the second is the table [reranker]"),
+    ],
+)
+def test_a_foreign_key_is_refused_with_its_place(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        recipe_from_dict(values(table))
+    assert message in str(caught.value)
+
+
+def test_every_old_key_has_a_place_that_exists() -> None:
+    for place in TrainConfig.moved.values():
+        table, name = place.split(".")
+        hint = field_types(TrainConfig)[table]
+        assert any(name in field_types(kind) for kind in get_args(hint) if kind is not type(None))
+
+
+def test_the_command_line_refuses_and_sets(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    place = tmp_path / "recipe.toml"
+    place.write_text('output = "run"\n[model]\nkind = "bi"\n[data]\ntrain = "x.jsonl"\n', "utf-8")
+    plan = load_recipe(place, ("train.method.kind=listwise", "train.negatives.n=3", "train.schedule.warmup_steps=10"))
+    assert plan.train == TrainConfig(
+        method=ListwiseMethod(), negatives=NegativesConfig(n=3), schedule=PlateauSchedule(warmup_steps=10)
+    )
+    monkeypatch.setattr("sys.argv", ["polyrank", "train", str(place), "--set", "train.method.alpha=2"])
+    with pytest.raises(SystemExit) as left:
+        raise SystemExit(main())
+    assert left.value.code == 2
+    assert 'train.method.alpha is a key of kind "distill" or "mutual"' in " ".join(capsys.readouterr().err.split())
+
+
+# ranges
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        (TrainConfig, {"batch_size": 0}, "batch_size = 0 must be at least 1"),
+        (TrainConfig, {"seeds": ()}, "is empty or holds one twice"),
+        (TrainConfig, {"seeds": (1, 1)}, "is empty or holds one twice"),
+        (TrainConfig, {"seeds": (-1,)}, "seeds = -1 must be at least 0"),
+        (TrainConfig, {"negatives": NegativesConfig()}, "negatives are for methods that rank lists"),
+        (NetworkTraining, {"lr": math.nan}, "lr = nan is not finite"),
+        (NetworkTraining, {"dropout": 1.5}, "dropout = 1.5 is outside 0 to 1"),
+        (NetworkTraining, {"optimizer": "sgd"}, "is not one of 'adamw', 'adamax', 'adadelta'"),
+        (InBatchMethod, {"smoothing": 1.5}, "smoothing = 1.5 is outside 0 to 1"),
+        (ConvertMethod, {"loss_weights": (1.0, 1.0)}, "has 2 numbers; give 3"),
+        (ConvertMethod, {"loss_weights": (0.0, 0.0, 0.0)}, "weigh nothing"),
+        (ConvertMethod, {"loss_weights": (1.0, -1.0, 0.0)}, "loss_weights = -1.0 must be at least 0"),
+        (MutualMethod, {"temperature": 0.0}, "temperature = 0.0 must be above 0"),
+        (MutualMethod, {"imitation": "margin_mse", "temperature": 1.0}, 'is for imitation = "kl"'),
+        (DistillMethod, {"teacher": "x", "alpha": -1.0}, "alpha = -1.0 must be at least 0"),
+        (CosineSchedule, {"final_lr": -1.0}, "final_lr = -1.0 must be at least 0"),
+        (PlateauSchedule, {"factor": 2.0}, "factor = 2.0 is outside 0 to 1"),
+        (LinearSchedule, {"warmup_steps": -1}, "warmup_steps = -1 must be at least 0"),
+        (ConstantSchedule, {"warmup_steps": -1}, "warmup_steps = -1 must be at least 0"),
+        (NegativesConfig, {"n": 0}, "n = 0 must be at least 1"),
+        (NegativesConfig, {"remine_epochs": 1, "remine_ranks": (9, 2)}, "holds no rank"),
+        (NegativesConfig, {"remine_ranks": (2, 9)}, "give remine_epochs too"),
+        (BiConfig, {"projection_dim": 0}, "projection_dim = 0 must be at least 1"),
+        (ConvertConfig, {"spans": (3, -1)}, "spans = -1 must be at least 0"),
+        (TextPolicy, {"background": "behind"}, "is not one of 'before', 'after', 'drop'"),
+        (DataConfig, {"train": "x", "max_train": 0}, "max_train = 0 must be at least 1"),
+    ],
+)
+def test_ranges_are_refused_by_the_settings_themselves(kind: Any, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        kind(**values)
+    assert message in str(caught.value)
+
+
+def test_what_does_not_fit_together_is_no_recipe() -> None:
+    lists = TrainConfig(method=ListwiseMethod(), negatives=NegativesConfig(remine_epochs=1))
+    for changes, message in (
+        ({"model": CrossConfig()}, "no in-batch negatives"),
+        ({"model": CrossConfig(), "train": lists}, "needs a network that encodes"),
+        ({"model": ConvertConfig()}, "text of model.kind"),
+        ({"model": ConvertConfig(), "text": ConvertText()}, 'set "convert" or a method that ranks lists'),
+        ({"model": BiConfig(), "train": TrainConfig(method=MutualMethod())}, r"\[reranker\]"),
+        (
+            {
+                "model": ConvertConfig(),
+                "text": ConvertText(),
+                "train": TrainConfig(method=ConvertMethod(loss_weights=(1.0, 1.0, 2.0))),
+            },
+            "are for model.multi_context = true",
+        ),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            Recipe(data=DATA, output="run", **changes)
+    partner = Partner(model=CrossConfig(), text=TextPolicy(), train=NetworkTraining())
+    with pytest.raises(ConfigError, match=r"\[reranker\]"):
+        Recipe(model=BiConfig(), data=DATA, output="run", reranker=partner)
+
+
+# there and back
+
+
+PLANS = {
+    "bi": Recipe(model=BiConfig(), data=DATA, output="run"),
+    "cross": Recipe(model=CrossConfig(), data=DATA, output="run", train=TrainConfig(method=ListwiseMethod())),
+    "convert": Recipe(model=ConvertConfig(), data=DATA, output="run", text=ConvertText(), train=ConvertConfig.tuning),
+    "distill": Recipe(
+        model=PolyConfig(),
+        data=DATA,
+        output="run",
+        train=TrainConfig(
+            method=DistillMethod(teacher="t"),
+            schedule=CosineSchedule(final_lr=1e-6),
+            negatives=NegativesConfig(remine_epochs=2, remine_ranks=(2, 9)),
+            seeds=(1, 2),
+        ),
+    ),
+    "mutual": Recipe(
+        model=BiConfig(),
+        data=DATA,
+        output="run",
+        train=TrainConfig(method=MutualMethod(alpha=2.0), schedule=InverseSqrtSchedule()),
+        reranker=Partner(model=ConvertConfig(), text=ConvertText(), train=ConvertConfig.tuning.of_one_network()),
+    ),
+}
+
+
+def toml(table: dict[str, Any], name: str = "") -> str:
+    """A dictionary as TOML, without what is None."""
+    lines = [f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict | None)]
+    text = (f"[{name}]\n" if name else "") + "".join(f"{line}\n" for line in lines)
+    for key, value in table.items():
+        if isinstance(value, dict):
+            text += toml(value, f"{name}.{key}".strip("."))
+    return text
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_recipe_comes_back_from_json_and_toml(name: str, tmp_path: Path) -> None:
+    plan = PLANS[name]
+    assert recipe_from_dict(json.loads(json.dumps(recipe_to_dict(plan)))) == plan
+    place = tmp_path / "recipe.toml"
+    written = recipe_to_dict(plan)
+    place.write_text(toml(written), "utf-8")
+    changes = ("train.clip_norm=none",) if written["train"]["clip_norm"] is None else ()
+    found = load_recipe(place, changes)
+    data = dataclasses.replace(plan.data, train=str(tmp_path.resolve() / plan.data.train))
+    assert found == dataclasses.replace(plan, data=data, output=str(tmp_path.resolve() / "run"))
+
+
+def test_none_is_a_value_of_its_own_only_where_it_is_one() -> None:
+    tables = {"kind": "convert", "quantization": None}
+    assert recipe_from_dict(values({}, model=tables)).model == ConvertConfig(quantization="none")
+    with pytest.raises(ConfigError, match="is not a list"):
+        recipe_from_dict(values({"seeds": None}))
+
+
+def test_kinds_are_said_in_dictionaries() -> None:
+    assert to_dict(LinearSchedule(warmup_steps=3)) == {"kind": "linear", "warmup_steps": 3}
+    assert to_dict(TrainConfig())["method"] == {"kind": "in_batch", "smoothing": 0.0}
+
+
+# defaults of each model
+
+
+@pytest.mark.parametrize("kind", kinds(ModelConfig))
+@pytest.mark.parametrize("start", [None, "somewhere"])
+def test_a_recipe_that_says_nothing_has_its_models_defaults(kind: str, start: str | None) -> None:
+    method = {"method": {"kind": "listwise"}} if kind == "cross" else {}
+    config = kinds(ModelConfig)[kind]
+    found = recipe_from_dict(values({"init_from": start, **method}, model={"kind": kind}))
+    wanted = config.training if start is None else config.tuning
+    changes = {"method": ListwiseMethod()} if kind == "cross" else {}
+    assert found.train == dataclasses.replace(wanted, init_from=start, **changes)
+    assert isinstance(found.text, config.text_kind)
+
+
+def test_a_table_without_a_kind_changes_the_models_default() -> None:
+    convert = {"kind": "convert"}
+    found = recipe_from_dict(values({"schedule": {"final_lr": 0.5}, "method": {"scale_steps": 5}}, model=convert)).train
+    assert found.schedule == CosineSchedule(warmup_steps=0, final_lr=0.5)
+    assert found.method == ConvertMethod(scale_steps=5)
+    other = recipe_from_dict(
+        values({"schedule": {"kind": "linear"}, "method": {"kind": "listwise"}}, model=convert)
+    ).train
+    assert other.schedule == LinearSchedule(warmup_steps=0)  # what both kinds have stays the model's
+    assert (other.method, other.negatives) == (ListwiseMethod(), NegativesConfig())
+    assert recipe_from_dict(values({})).train == TrainConfig(schedule=PlateauSchedule())
+
+
+def test_a_second_network_has_a_schedule_of_its_own() -> None:
+    own = {"kind": "cross", "train": {"lr": 1e-4, "schedule": {"warmup_steps": 3}}}
+    mutual = {"method": {"kind": "mutual"}, "schedule": {"kind": "linear", "warmup_steps": 20}, "init_from": "x"}
+    found = recipe_from_dict(values(mutual, reranker=own))
+    assert found.reranker is not None
+    assert found.reranker.train == NetworkTraining(lr=1e-4, schedule=LinearSchedule(warmup_steps=3))
+    assert found.train.schedule == LinearSchedule(warmup_steps=20)
+    for key in ("batch_size", "method", "alpha", "n_negatives"):
+        with pytest.raises(ConfigError, match=f"reranker.train.{key} is one for both networks"):
+            recipe_from_dict(values(mutual, reranker={"kind": "cross", "train": {key: 1}}))
+    with pytest.raises(ConfigError, match=r'is written "reranker\.train\.schedule\.final_lr" now'):
+        recipe_from_dict(values(mutual, reranker={"kind": "cross", "train": {"final_lr": 1.0}}))
+
+
+# runs of an earlier form
+
+
+def test_a_run_with_flat_keys_is_not_resumed(tmp_path: Path) -> None:
+    (tmp_path / "recipe.json").write_text(json.dumps(values({"method": "in_batch", "n_negatives": 15})), "utf-8")
+    data = tmp_path / "data.jsonl"
+    data.write_text('{"context": ["hi"], "candidates": ["hello"], "relevant": [0]}\n', "utf-8")
+    plan = Recipe(model=BiConfig(), data=DataConfig(train=str(data)), output=str(tmp_path))
+    with pytest.raises(ConfigError, match="start again with --overwrite"):
+        train(plan, resume=True)
+
+
+def test_too_few_responses_name_the_key(built: Any) -> None:
+    with pytest.raises(DataError, match=r"lower train\.negatives\.n"):
+        built(TrainConfig(method=ListwiseMethod(), negatives=NegativesConfig(n=30)))

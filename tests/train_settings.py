@@ -1,0 +1,23 @@
+"""Settings of trainings from flat keyword arguments, so that one dictionary of a test serves several methods."""
+
+from typing import Any
+
+from polyrank.config.checked import from_dict
+from polyrank.config.training import TrainConfig
+
+PLACES = {**TrainConfig.moved, "method": "method.kind", "schedule": "schedule.kind"}
+
+
+def train_config(start: TrainConfig | None = None, **values: Any) -> TrainConfig:
+    """Each key in its table; negatives are left out where the method takes none."""
+    start = TrainConfig() if start is None else start
+    tables: dict[str, Any] = {}
+    for key, value in values.items():
+        table, dot, name = PLACES.get(key, key).partition(".")
+        if dot:
+            tables.setdefault(table, {})[name] = value
+        else:
+            tables[key] = value
+    if values.get("method", start.method.kind) in ("in_batch", "convert"):
+        tables.pop("negatives", None)
+    return from_dict(TrainConfig, tables, "train", start)
