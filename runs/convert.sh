@@ -5,7 +5,7 @@
 # three epochs, the one that comes with the package by runs/ship.py). TUNED says which models the part "tuned" starts from:
 # of runs/work/convert, or shipped:convert.
 # Writes runs/work/convert (not kept) and runs/results/convert
-# (NAME-SET.json, NAME.metrics.jsonl and NAME.size.json, kept).
+# (NAME-SET.json and NAME.size.json, kept).
 # Interrupted, it goes on where it was when it is started again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,7 +26,6 @@ train() { # NAME RECIPE [--set ...]
   local name=$1 recipe=$2
   shift 2
   polyrank train "runs/recipes/$recipe.toml" --set "output=$PWD/$WORK/$name" "$@" --threads 1 --resume
-  cp "$WORK/$name/metrics.jsonl" "$RESULTS/$name.metrics.jsonl"
   polyrank info "$WORK/$name/model" --json >"$RESULTS/$name.size.json"
 }
 

@@ -87,8 +87,8 @@ for set in $SETS; do
   if [[ -e $DATA/$set/test.pool.jsonl.gz ]]; then # the pool of all replies, by one stage and by two
     for tag in "" "-$TAG"; do
       polyrank index build "${folder[bi$tag]}/model" "$DATA/$set/pool.jsonl.gz" -o "$work/index$tag" --overwrite
-      polyrank bench stages "$DATA/$set/test.pool.jsonl.gz" --index "$work/index$tag" --lexical --rerank "${folder[cross$tag]}/model" \
-        --ensemble none --ensemble z-score -n 10 -n 25 --limit "$MANY" --json | sed "s|$OUT/||g" >"$results/stages$tag.json"
+      python runs/stages.py "$DATA/$set/test.pool.jsonl.gz" --index "$work/index$tag" --lexical --rerank "${folder[cross$tag]}/model" \
+        --ensemble none --ensemble z-score -n 10 -n 25 --limit "$MANY" | sed "s|$OUT/||g" >"$results/stages$tag.json"
     done
   fi
   python runs/ensembles.py "$work" bi cross >"$results/ensemble.json"

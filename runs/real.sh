@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Real data: every model from the embedded MiniLM on the same examples, each evaluated on the same test lists.
 #   DATA=folder BUDGET=pairs DROPOUT=share LIMIT=test-examples SETS="star ubuntu-irc" MODELS="bi poly-64" bash runs/real.sh
-# Writes runs/work/SET/MODEL (not kept) and runs/results/SET/MODEL.json with .metrics.jsonl (kept); with NAME=short,
+# Writes runs/work/SET/MODEL (not kept) and runs/results/SET/MODEL.json (kept); with NAME=short,
 # say, runs/work/short/SET and runs/results/short/SET, so that budgets stand side by side.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -32,7 +32,6 @@ for set in $SETS; do
       *)
         polyrank train "runs/recipes/$model.toml" "${data[@]}" --set "output=$work" --set "data.max_train=$BUDGET" \
           --set "train.dropout=$DROPOUT" --overwrite ${THREADS:+--threads "$THREADS"}
-        cp "$work/metrics.jsonl" "$result.metrics.jsonl"
         scorer=runs/work/$place/$model/model
         ;;
     esac

@@ -23,7 +23,7 @@ for set in $SETS; do
       --set "output=$work" --set "data.max_train=$BUDGET"
     [[ $model == cross ]] || polyrank index build "runs/work/$set/$model/model" "$pool" -o "runs/work/$set/index/$model" --overwrite
   done
-  polyrank bench stages "$DATA/$set/test.pool.jsonl.gz" --index "runs/work/$set/index/bi" --index "runs/work/$set/index/poly-64" \
+  python runs/stages.py "$DATA/$set/test.pool.jsonl.gz" --index "runs/work/$set/index/bi" --index "runs/work/$set/index/poly-64" \
     --lexical --rerank "$reranker" --ensemble none --ensemble z-score \
-    -n 10 -n 25 -n 50 --limit "$LIMIT" --plot "runs/results/$set/stages.svg" --json >"runs/results/$set/stages.json"
+    -n 10 -n 25 -n 50 --limit "$LIMIT" --plot "runs/results/$set/stages.svg" >"runs/results/$set/stages.json"
 done

@@ -137,7 +137,14 @@ def test_a_pipeline_is_made_and_answers(trained: dict[str, Path], tmp_path: Path
     assert not sure["abstained"]
     assert lost["abstained"]
     table = run(
-        "evaluate", f"bm25>{trained['cross']}", trained["folder"] / "test.jsonl", "--n-retrieved", "2", "--json"
+        "evaluate",
+        "bm25",
+        trained["folder"] / "test.jsonl",
+        "--rerank",
+        trained["cross"],
+        "--n-retrieved",
+        "2",
+        "--json",
     )
     assert json.loads(table.stdout)["n_examples"] == 3
     bad = run("pipeline", "create", trained["index"], "-o", tmp_path / "q", "--precision", "0.9")

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-COMMAND = Path(__file__).parents[1] / "runs" / "crash.py"
-sys.path.insert(0, str(COMMAND.parent))
+from crashes import faults
+from crashes.disk import CREATE, EXCHANGE, LOST, MKDIR, RENAME, SYNC, UNLINK, WRITE, Change, Disk
+from crashes.workload import held_by, script
 
-from crashes import faults  # noqa: E402
-from crashes.disk import CREATE, EXCHANGE, LOST, MKDIR, RENAME, SYNC, UNLINK, WRITE, Change, Disk  # noqa: E402
-from crashes.workload import held_by, script  # noqa: E402
+COMMAND = Path(__file__).parents[1] / "runs" / "crash.py"
 
 preloads = pytest.mark.skipif(
     sys.platform != "linux" or faults.compiler() is None, reason="needs Linux and a C compiler: calls are intercepted"

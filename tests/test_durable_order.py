@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from crashes import faults
+from crashes.disk import EXCHANGE, NOTE, RENAME, SYNC, Change, Disk, is_durable, read_journal
+from crashes.works import REPLIES, WORKS
 from polyrank.errors import ResourceError, UsageError
 from polyrank.index import open_index, verify_index
 from polyrank.records import Context
@@ -30,13 +33,6 @@ from polyrank.storage.durable import (
     write_file,
 )
 from polyrank.training.teacher import RememberedScores
-
-RUNS = Path(__file__).parents[1] / "runs"
-sys.path.insert(0, str(RUNS))
-
-from crashes import faults  # noqa: E402
-from crashes.disk import EXCHANGE, NOTE, RENAME, SYNC, Change, Disk, is_durable, read_journal  # noqa: E402
-from crashes.works import REPLIES, WORKS  # noqa: E402
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: calls to the system are watched")
 MOVED_UNSEEN = "export/exported/model.safetensors"  # by the library's own calls, which cannot be intercepted
@@ -59,7 +55,8 @@ def log(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Log:
     root.mkdir()
     environment = os.environ | {"LD_PRELOAD": str(faults.build(folder)), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "crashes.works", root, journal, tiny_backbone]
-    done = subprocess.run(command, cwd=RUNS, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    here = Path(__file__).parent
+    done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return Log(root, list(read_journal(journal)))
 

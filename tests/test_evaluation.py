@@ -22,13 +22,10 @@ from polyrank.evaluation import (
     against_responses,
     breakdown,
     evaluate,
-    markdown,
     paired_test,
     plot_breakdown,
     plot_coverage,
-    plot_stages,
     plot_times,
-    plot_training,
     rankable,
     read_scores,
     summarise,
@@ -451,12 +448,6 @@ def test_tables_in_percent() -> None:
             "intervals": {"R@1": [1, 1]},
         },
     ]
-    assert markdown(rows, ("R@1", "MRR")).splitlines() == [
-        "| scorer | examples | C | R@1 | MRR |",
-        "|---|---:|---:|---:|---:|",
-        "| one | 1,234 | 10 | 12.3 (10.0-15.0) | 50.0 (45.0-55.5) |",
-        "| two | 5 | 2-2,000 | 100.0 (100.0-100.0) |  |",
-    ]
     console = Console(width=100, file=io.StringIO())
     console.print(table(rows))
     text = console.file.getvalue()  # type: ignore[attr-defined]
@@ -612,50 +603,6 @@ def test_times_are_drawn_against_a_column(figures: list[Any], tmp_path: Path) ->
     assert lines_of(axes) == {"bi, torch": [(10, 1), (100, 5)], "bi, onnx": [(10, 0.5)]}
     assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xscale(), axes.get_yscale()) == ("n", "ms", "log", "log")
     assert legend_of(axes) == ["bi, torch", "bi, onnx"]
-    assert (tmp_path / "x.svg").stat().st_size > 1000
-
-
-def test_stages_are_drawn_beside_the_retriever_alone(figures: list[Any], tmp_path: Path) -> None:
-    rows = [
-        {"what": "bm25", "form": "alone", "n": 0, "hits@1": 0.2, "ms": 1.0},
-        {"what": "bm25", "form": "cross", "n": 100, "hits@1": 0.6, "ms": 9.0},
-        {"what": "bm25", "form": "cross", "n": 10, "hits@1": 0.5, "ms": 3.0},
-        {"what": "dense", "form": "cross", "n": 10, "hits@1": 0.7, "ms": 4.0},
-        {"what": "dense", "form": "poly", "n": 10, "hits@1": 0.6, "ms": 2.0},
-    ]
-    plot_stages(rows, tmp_path / "x.svg")
-    left, right = figures[0].axes
-    alone, *others = left.get_lines()
-    assert (alone.get_ydata(), alone.get_linestyle()) == ([0.2, 0.2], ":")
-    names = ["bm25 > cross", "dense > cross", "dense > poly"]
-    assert [line.get_label() for line in others] == [line.get_label() for line in right.get_lines()] == names
-    assert lines_of(right)["bm25 > cross"] == [(10, 3), (100, 9)]
-    assert lines_of(left)["bm25 > cross"] == [(10, 0.5), (100, 0.6)]
-    assert alone.get_color() == others[0].get_color() != others[1].get_color() == others[2].get_color()
-    assert others[0].get_linestyle() == others[1].get_linestyle() != others[2].get_linestyle()
-    assert (left.get_xscale(), left.get_yscale(), right.get_xscale(), right.get_yscale()) == (
-        "log",
-        "linear",
-        "log",
-        "log",
-    )
-    assert legend_of(right) == names
-    assert (left.get_ylabel(), right.get_ylabel()) == ("hits@1", "ms per context")
-    plot_stages(rows[:1], tmp_path / "alone.svg")
-    assert legend_of(figures[1].axes[1]) == []
-    assert (tmp_path / "alone.svg").stat().st_size > 1000
-
-
-def test_a_training_is_drawn_by_step(figures: list[Any], tmp_path: Path) -> None:
-    records = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": None}, {"step": 3, "loss": 1.0, "valid": {"R@1": 0.25}}]
-    (tmp_path / "m.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    plot_training({"run": tmp_path / "m.jsonl"}, tmp_path / "x.svg")
-    left, right = figures[0].axes
-    assert lines_of(left) == {"run": [(1, 2), (3, 1)]}
-    assert lines_of(right) == {"run": [(3, 25)]}
-    assert legend_of(left) == ["run"]
-    assert [axes.get_xlabel() for axes in (left, right)] == ["step", "step"]
-    assert [axes.get_ylabel() for axes in (left, right)] == ["training loss", "validation R@1 (%)"]
     assert (tmp_path / "x.svg").stat().st_size > 1000
 
 

@@ -1,9 +1,11 @@
 """The pipeline folder: settings chosen on validation examples, saved, and loaded by one path."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -174,14 +176,34 @@ def test_a_pipeline_and_two_names_rank_lists_alike(models: dict[str, Path], tmp_
         PipelineConfig(index=str(models["index"]), reranker=str(models["cross"]), n_retrieved=3, ensemble="softmax"),
     )
     one = open_ranker(str(tmp_path / "p")).score(CONTEXTS, [REPLIES] * 2)
-    two = open_ranker(f"{models['bi']} > {models['cross']}", n_retrieved=3, ensemble="softmax").score(
-        CONTEXTS, [REPLIES] * 2
-    )
+    second: dict[str, Any] = {"rerank": str(models["cross"]), "n_retrieved": 3, "ensemble": "softmax"}
+    two = open_ranker(str(models["bi"]), **second).score(CONTEXTS, [REPLIES] * 2)
     np.testing.assert_array_equal(one, two)
     pool = open_ranker(str(tmp_path / "p"), pool=POOL).score_pool(CONTEXTS, REPLIES)
     np.testing.assert_allclose(pool, np.stack(one), rtol=1e-5)
     found = open_pipeline(tmp_path / "p").respond(CONTEXTS, 3)
     assert [reply.text for reply in found[0]] == [REPLIES[i] for i in np.argsort(-one[0])[:3]]
+
+
+def test_a_second_stage_over_an_index_is_that_of_a_pipeline(models: dict[str, Path], tmp_path: Path) -> None:
+    index, cross = models["index"], str(models["cross"])
+    config = PipelineConfig(index=str(index), reranker=cross, n_retrieved=3, ensemble="z-score")
+    write_pipeline(tmp_path / "p", config)
+    named = open_pipeline(index, rerank=cross, n_retrieved=3, ensemble="z-score")
+    assert named.respond(CONTEXTS, 2) == open_pipeline(tmp_path / "p").respond(CONTEXTS, 2)
+
+
+def test_stages_that_are_no_stages_are_refused(models: dict[str, Path], tmp_path: Path) -> None:
+    bi, cross = str(models["bi"]), str(models["cross"])
+    write_pipeline(tmp_path / "p", PipelineConfig(index=str(models["index"])))
+    with pytest.raises(UsageError, match=re.escape(f"write {bi} --rerank {cross}")):
+        open_ranker(f"{bi} > {cross}")
+    with pytest.raises(UsageError, match="name the second with --rerank"):
+        open_ranker(bi, ensemble="raw")
+    with pytest.raises(UsageError, match="has its own stages"):
+        open_ranker(str(tmp_path / "p"), rerank=cross)
+    with pytest.raises(UsageError, match="has its own stages"):
+        open_pipeline(tmp_path / "p", rerank=cross)
 
 
 def test_every_flipped_byte_is_found(models: dict[str, Path], tmp_path: Path) -> None:

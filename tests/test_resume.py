@@ -22,10 +22,12 @@ from polyrank.errors import ArtifactError, DivergedError
 from polyrank.models import Convert, new_model
 from polyrank.records import Example
 from polyrank.text import ConvertTexts
-from polyrank.training import FitResult, fit
+from polyrank.training import FitResult, fit_together
 from polyrank.training.batches import batch_order
 from polyrank.training.checkpoints import load_checkpoint, save_checkpoint
 from polyrank.training.convert_step import ConvertStep
+from polyrank.training.learner import Learner
+from polyrank.training.loop import phased
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
 from train_settings import train_config
 
@@ -119,7 +121,7 @@ def run(
     watch: Callable[[Watched], None] = lambda _: None,
     **changes: Any,
 ) -> Outcome:
-    """``fit`` of a small ConveRT whose 8-bit range and scale grow; a crash comes after the update's record."""
+    """``fit_together`` of a small ConveRT whose 8-bit range and scale grow; a crash comes after the update's record."""
     folder.mkdir(exist_ok=True)
     values: dict[str, Any] = {
         "batch_size": 2, "epochs": 5, "lr": 0.05, "schedule": "plateau", "plateau_patience": 1, "plateau_factor": 0.5,
@@ -135,10 +137,14 @@ def run(
             raise CrashError
 
     try:
-        result: FitResult = fit(
-            model, watched, EXAMPLES, train_config(**values), seed=seed, folder=folder, device=CPU, resume=resume,
-            save_best=lambda _: None, evaluate=watched.figures if validate else None, report=report,
+        settings = train_config(**values)
+        learner = Learner(
+            model=model, settings=settings, folder=folder, save_best=lambda _: None,
+            evaluate=watched.figures if validate else None, report=report,
         )  # fmt: skip
+        result: FitResult = fit_together(
+            [learner], phased(watched), EXAMPLES, settings, seed=seed, folder=folder, device=CPU, resume=resume
+        )[0]
     finally:
         watch(watched)
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}

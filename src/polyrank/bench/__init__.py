@@ -5,17 +5,14 @@ from polyrank.bench.machine import describe_machine
 from polyrank.bench.responding import KINDS, bench_responding
 from polyrank.bench.scoring import bench_scoring
 from polyrank.bench.searching import bench_searching
-from polyrank.bench.stages import LENGTHS, bench_stages
 from polyrank.bench.training import bench_training
 
 __all__ = [
     "KINDS",
-    "LENGTHS",
     "bench_encoding",
     "bench_responding",
     "bench_scoring",
     "bench_searching",
-    "bench_stages",
     "bench_training",
     "describe_machine",
 ]

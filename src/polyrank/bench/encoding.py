@@ -1,10 +1,12 @@
-"""How fast texts become vectors and pairs become scores: ours, and the usual library's where it is installed.
+"""How fast texts become vectors and pairs become scores: by torch, by exports, and by what a caller brings along.
 
 Forms take turns in one process on the same texts, with the same backbone; what differs is how batches are made, the
 precision, and where padding goes. Medians are told.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
@@ -13,14 +15,12 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from polyrank.bench.machine import describe_machine
 from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, TextPolicy
-from polyrank.devices import choose_dtype
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.models import find_backbone, new_model
+from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
@@ -29,9 +29,21 @@ from polyrank.scorers.exported import Backend, export_model, load_exported
 from polyrank.scorers.load import load_scorer, untuned_scorer
 
 CONTEXT_WORDS = 100
-PEER = "sentence-transformers"
 POLICY = TextPolicy(max_context_tokens=256, max_candidate_tokens=72)
 Run = Callable[[], NDArray[np.float32]]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another library with the same backbone.
+
+    Args:
+        encode: texts to unit vectors ``[N, D]``.
+        rank: a query and texts to scores ``[N]``.
+    """
+
+    encode: Callable[[Sequence[str]], NDArray[np.float32]]
+    rank: Callable[[str, Sequence[str]], NDArray[np.float32]]
 
 
 def long_context(texts: Sequence[str], n_words: int) -> Context:
@@ -51,6 +63,7 @@ def bench_encoding(
     repeats: int = 3,
     backends: Sequence[Backend] = (),
     models: Sequence[Path] = (),
+    peers: Mapping[str, Peer] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Time bulk encoding, the encoding of one context, and the re-ranking of a shortlist.
@@ -62,12 +75,13 @@ def bench_encoding(
         repeats: rounds; each times every form once.
         backends: "onnx", "openvino": the same network exported, beside torch.
         models: folders of other models, to be timed on the same texts.
+        peers: other libraries by name, the one to compare with first.
         progress: told what comes next.
 
     Returns:
         ``machine``, and ``rows`` of ``what``, ``n`` (texts or pairs), ``d``, ``form``, ``ms`` (median), ``ratio`` (the
-        library's time over this; None without it), ``per_second`` and ``max_abs_error`` (against our fp32; None where
-        the network is another one), and ``left_out``, which exports were refused and why.
+        first peer's time over this; None without it), ``per_second`` and ``max_abs_error`` (against our fp32; None
+        where the network is another one), and ``left_out``, which exports were refused and why.
 
     Raises:
         UsageError: there are too few texts.
@@ -87,34 +101,37 @@ def bench_encoding(
             _sort(name, load_scorer(cross, precision=precision), encoders, crosses)  # type: ignore[arg-type]
         for backend in backends:
             progress(f"exporting to {backend}")
-            for place in (bi, cross):
+            for model in (bi, cross):
                 try:
-                    export_model(place, backend)
+                    export_model(model, backend)
                 except ArtifactError as error:  # an untrained head's scores are nearly alike, and hard to keep in bf16
-                    left_out.append(f"{place.name} {backend}: {error}".replace(f"{folder}/", ""))
+                    left_out.append(f"{model.name} {backend}: {error}".replace(f"{folder}/", ""))
                     continue
-                _sort(f"polyrank {backend}", load_exported(place, backend), encoders, crosses)
-    for place in models:
-        _sort(str(place), load_scorer(place), encoders, crosses)
+                _sort(f"polyrank {backend}", load_exported(model, backend), encoders, crosses)
+    for model in models:
+        _sort(str(model), load_scorer(model), encoders, crosses)
     exact_cross = crosses.pop("exact")
     context = long_context(texts, n_words)
     distinct, shortlist = list(dict.fromkeys(texts)), list(texts[:n_pairs])
-    peers = _peers()
+    peers = peers or {}
+    usual = next(iter(peers), "")
 
     progress(f"encoding {len(distinct):,} texts")
-    bulk = {name: _bulk(found, distinct) for name, found in encoders.items()}
-    bulk |= {name: _peer_bulk(peer, distinct) for name, (peer, _) in peers.items()}
-    rows = _compare("bulk", len(distinct), encoder.dimension, bulk, _fresh(exact, distinct), repeats)
+    bulk = {name: _bulk(scorer, distinct) for name, scorer in encoders.items()}
+    bulk |= {name: partial(peer.encode, distinct) for name, peer in peers.items()}
+    rows = _compare("bulk", len(distinct), encoder.dimension, bulk, _fresh(exact, distinct), repeats, usual)
 
     progress("encoding one context")
-    one = {name: _one(found, context) for name, found in encoders.items()}
-    one |= {name: _peer_bulk(peer, list(context.turns)) for name, (peer, _) in peers.items()}
-    rows += _compare("context", 1, encoder.dimension, one, _one(exact, context)(), 4 * repeats)
+    one = {name: _one(scorer, context) for name, scorer in encoders.items()}
+    one |= {name: partial(peer.encode, list(context.turns)) for name, peer in peers.items()}
+    rows += _compare("context", 1, encoder.dimension, one, _one(exact, context)(), 4 * repeats, usual)
 
     progress(f"re-ranking {n_pairs} candidates")
-    pairs = {name: _ranking(found, context, shortlist) for name, found in crosses.items()}
-    pairs |= {name: _peer_ranking(peer, context.turns[0], shortlist) for name, (_, peer) in peers.items()}
-    rows += _compare("rerank", n_pairs, encoder.dimension, pairs, exact_cross.score([context], [shortlist])[0], repeats)
+    pairs = {name: _ranking(scorer, context, shortlist) for name, scorer in crosses.items()}
+    pairs |= {name: partial(peer.rank, context.turns[0], shortlist) for name, peer in peers.items()}
+    rows += _compare(
+        "rerank", n_pairs, encoder.dimension, pairs, exact_cross.score([context], [shortlist])[0], repeats, usual
+    )
     return {"machine": describe_machine(), "rows": rows, "left_out": left_out}
 
 
@@ -157,37 +174,8 @@ def _ranking(cross: CrossScorer, context: Context, texts: Sequence[str]) -> Run:
     return lambda: cross.score([context], [texts])[0]
 
 
-def _peers() -> dict[str, tuple[Any, Any]]:
-    """The usual library's encoder and Cross-encoder, same backbone: as they come, and in bf16 where that is fast."""
-    try:
-        from sentence_transformers import CrossEncoder, SentenceTransformer
-    except ImportError:
-        return {}
-    folder = str(find_backbone("embedded").folder)
-    forms: dict[str, dict[str, Any]] = {PEER: {}}
-    if choose_dtype("auto", torch.device("cpu")) == torch.bfloat16:
-        forms[f"{PEER} bf16"] = {"model_kwargs": {"dtype": torch.bfloat16}}
-    return {
-        name: (
-            SentenceTransformer(folder, device="cpu", **options),
-            CrossEncoder(folder, num_labels=1, device="cpu", **options),
-        )
-        for name, options in forms.items()
-    }
-
-
-def _peer_bulk(encoder: Any, texts: Sequence[str]) -> Run:
-    options = {"normalize_embeddings": True, "show_progress_bar": False}
-    return lambda: np.asarray(encoder.encode(list(texts), **options), np.float32)
-
-
-def _peer_ranking(cross: Any, query: str, texts: Sequence[str]) -> Run:
-    pairs = [(query, text) for text in texts]
-    return lambda: np.asarray(cross.predict(pairs, show_progress_bar=False), np.float32)
-
-
 def _compare(
-    what: str, n: int, d: int, forms: dict[str, Run], reference: NDArray[np.float32], repeats: int
+    what: str, n: int, d: int, forms: dict[str, Run], reference: NDArray[np.float32], repeats: int, usual: str
 ) -> list[dict[str, Any]]:
     answers = {form: run() for form, run in forms.items()}  # the first round loads what is loaded once
     times: dict[str, list[float]] = {form: [] for form in forms}
@@ -196,15 +184,14 @@ def _compare(
             started = perf_counter()
             run()
             times[form].append(perf_counter() - started)
-    usual = times.get(PEER)
     rows = []
-    for form, taken in times.items():
-        seconds = median(taken)
+    for form, seconds_of in times.items():
+        seconds = median(seconds_of)
         row: dict[str, Any] = {"what": what, "n": n, "d": d, "m": 1, "form": form, "ms": round(1e3 * seconds, 3)}
-        row["ratio"] = None if usual is None else round(median(usual) / seconds, 2)
+        row["ratio"] = round(median(times[usual]) / seconds, 2) if usual else None
         row["per_second"] = round(n / seconds, 1)
-        # the library's Cross-encoder has another, random head, and so do other models: only ours can be compared
-        same = form.startswith("polyrank") or (form.startswith(PEER) and what != "rerank")
+        # a peer's Cross-encoder has another, random head: only ours can be compared
+        same = form.startswith("polyrank") or (bool(usual) and form.startswith(usual) and what != "rerank")
         row["max_abs_error"] = float(np.abs(answers[form] - reference).max()) if same else None
         rows.append(row)
     return rows

@@ -37,16 +37,16 @@ def _cpu() -> tuple[str, set[str]]:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:
         return platform.processor() or "unknown", set()
-    said = {key.strip().lower(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    flags = said.get("flags", said.get("features", ""))
-    return said.get("model name", platform.processor() or "unknown"), set(flags.split())
+    fields = {key.strip().lower(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = fields.get("flags", fields.get("features", ""))
+    return fields.get("model name", platform.processor() or "unknown"), set(flags.split())
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in LIBRARIES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions

@@ -90,8 +90,8 @@ def bench_responding(
         for kind in kinds:
             progress(f"making a {kind}")
             config = replace(KINDS[kind], backbone=backbone)
-            made = new_model(config, policy, seed=0, sample=list(texts[:256]))[:2]
-            scorer = make_scorer(*made, device=device, frozen=True)
+            model_and_texts = new_model(config, policy, seed=0, sample=list(texts[:256]))[:2]
+            scorer = make_scorer(*model_and_texts, device=device, frozen=True)
             if isinstance(scorer, CrossScorer):
                 assert isinstance(scorer.model, CrossEncoder), "it was made in torch"
                 shapes[kind] = (0, scorer.model.backbone.dimension)
@@ -101,14 +101,14 @@ def bench_responding(
                 *new_model(config, policy, seed=0, sample=list(texts[:256]))[:2], precision="fp32", device=device
             )
             assert isinstance(plain, EncoderScorer), "of the same kind"
-            found = plain.encode_candidates(list(texts[: max(sizes)]))
+            encoded = plain.encode_candidates(list(texts[: max(sizes)]))
             vectors, mask = plain.encode_contexts([context])
             shapes[kind] = shapes[kind + PAPERS] = (mask.shape[1], plain.dimension)
             if untrained:  # all texts are nearly alike to it; apart, with products that deviate by one, they are usual
-                found = found - found.mean(0)
-                found /= np.std(found @ vectors[0, 0])
+                encoded = encoded - encoded.mean(0)
+                encoded /= np.std(encoded @ vectors[0, 0])
             for n in sizes:
-                pool = _mixtures(found, n)
+                pool = _mixtures(encoded, n)
                 runs[kind, n] = _search_run(scorer, context, Pool(pool, np.arange(n)))
                 runs[kind + PAPERS, n] = _papers_run(plain, context, pool)
     times: dict[tuple[str, int], list[float]] = {key: [] for key in runs}
@@ -121,7 +121,7 @@ def bench_responding(
             encoding[key].append(run()[0])
             times[key].append(perf_counter() - started)
     rows = []
-    for (kind, n), taken in times.items():
+    for (kind, n), seconds in times.items():
         factor = n / MEASURED_PAIRS if kind == "Cross" else 1.0
         cross = median(times["Cross", n]) * n / MEASURED_PAIRS if ("Cross", n) in times else None
         m, d = shapes[kind]
@@ -133,10 +133,10 @@ def bench_responding(
                 "d": d,
                 "m": m,
                 "form": kind,
-                "ms": round(1e3 * median(taken) * factor, 2),
+                "ms": round(1e3 * median(seconds) * factor, 2),
                 "encode_ms": round(1e3 * median(encoding[kind, n]), 2),
-                "ratio": None if cross is None else round(cross / (median(taken) * factor), 1),
-                "papers_ratio": round(median(times[usual]) / median(taken), 2) if usual in times else None,
+                "ratio": None if cross is None else round(cross / (median(seconds) * factor), 1),
+                "papers_ratio": round(median(times[usual]) / median(seconds), 2) if usual in times else None,
                 "max_abs_error": abs(best[kind, n] - best[usual]) if usual in times else None,
                 "extrapolated": kind == "Cross" and n != MEASURED_PAIRS,
             }
@@ -189,9 +189,9 @@ def _mixtures(vectors: Floats, n: int) -> Floats:
     result[: len(vectors)] = vectors
     for start in range(len(vectors), n, 8192):
         size = min(8192, n - start)
-        left, right = generator.integers(len(vectors), size=(2, size))
+        first, second = generator.integers(len(vectors), size=(2, size))
         share = generator.random((size, 1), np.float32)
-        mixed = share * vectors[left] + (1 - share) * vectors[right]
-        norms = np.linalg.norm(vectors[left], axis=1, keepdims=True)
+        mixed = share * vectors[first] + (1 - share) * vectors[second]
+        norms = np.linalg.norm(vectors[first], axis=1, keepdims=True)
         result[start : start + size] = mixed / np.linalg.norm(mixed, axis=1, keepdims=True) * norms
     return result

@@ -109,8 +109,8 @@ class Papers:
             torch.softmax(self._products[:n], -1, out=self._weights[:n])
             torch.mm(self._weights[:n], self._context, out=self._attended[:n])
             torch.sum(self._attended[:n].mul_(chunk), -1, out=self._scores[start : start + n])
-        found, rows = torch.topk(self._scores, min(K, len(self._scores)))
-        return rows.numpy(), found.numpy()
+        values, rows = torch.topk(self._scores, min(K, len(self._scores)))
+        return rows.numpy(), values.numpy()
 
 
 def bench_scoring(
@@ -170,8 +170,8 @@ def _compare(regime: Regime, n: int, d: int, m: int, repeats: int, what: str | N
     papers = Papers(context, candidates)
 
     def ours(mode: Literal["exact", "fast", "certified"]) -> Found:
-        given = indexes if mode == "certified" else None
-        return search(contexts, mask, [pool], K, mode=mode, indexes=given)[0]
+        ann = indexes if mode == "certified" else None
+        return search(contexts, mask, [pool], K, mode=mode, indexes=ann)[0]
 
     forms: dict[str, Callable[[], tuple[NDArray[np.int64], Floats, int | None]]] = {
         "papers": lambda: (*papers(), None),
@@ -190,8 +190,8 @@ def _compare(regime: Regime, n: int, d: int, m: int, repeats: int, what: str | N
             times[form].append(perf_counter() - started)
     truth = set(answers["exact"][0].tolist())
     result = []
-    for form, (found, scores, n_scored) in answers.items():
-        precise = score_rows(context, mask[0], candidates[found])
+    for form, (best, scores, n_scored) in answers.items():
+        precise = score_rows(context, mask[0], candidates[best])
         row: dict[str, Any] = {
             "what": what or regime,
             "n": n,
@@ -201,15 +201,15 @@ def _compare(regime: Regime, n: int, d: int, m: int, repeats: int, what: str | N
             "ms": round(1e3 * median(times[form]), 3),
             "ratio": round(median(times["papers"]) / median(times[form]), 2),
             "max_abs_error": float(np.abs(precise - scores).max()),
-            "recall_at_10": len(truth & set(found.tolist())) / len(truth),
+            "recall_at_10": len(truth & set(best.tolist())) / len(truth),
             "n_scored": n_scored if n_scored is not None else n,
         }
         result.append(row | ({"peak_mb": peaks[form]} if form in peaks else {}))
     return result
 
 
-def _plain(found: Found) -> tuple[NDArray[np.int64], Floats, int]:
-    return found.rows, found.scores, found.n_scored
+def _plain(result: Found) -> tuple[NDArray[np.int64], Floats, int]:
+    return result.rows, result.scores, result.n_scored
 
 
 def _flat(candidates: Floats) -> Ann | None:
@@ -244,6 +244,6 @@ def _targets(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         least, stretch = TARGETS.get((row["what"], row["form"]), ({}, 0.0))
         if row["m"] in least:
             target = least[row["m"]]
-            said = {key: row[key] for key in ("what", "m", "form", "ratio")}
-            result.append({**said, "at_least": target, "met": row["ratio"] >= target, "stretch": stretch})
+            named = {key: row[key] for key in ("what", "m", "form", "ratio")}
+            result.append({**named, "at_least": target, "met": row["ratio"] >= target, "stretch": stretch})
     return result

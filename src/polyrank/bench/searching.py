@@ -46,7 +46,7 @@ def bench_searching(
         ann: kind of inner-product index, see ``polyrank.index.ann``; "none": certified and approximate searches scan.
         precision: of the stored vectors; "exact" is then of the rounded ones, recall always of those in fp32.
         n_queries: contexts searched in each mode.
-        folder: where to build; None: a temporary place.
+        folder: where to build; None: a temporary folder.
         progress: told what comes next.
 
     Returns:
@@ -90,20 +90,20 @@ def _one_size(
     exact_seconds = 0.0
     for mode in MODES:
         progress(f"{mode} search of {n:,}")
-        given = indexes if mode in ("certified", "approximate") else None
-        taken, recall, proven, scored = [], [], [], []
+        product_indexes = indexes if mode in ("certified", "approximate") else None
+        times, recall, proven, scored = [], [], [], []
         for number, context in enumerate(contexts):
             started = perf_counter()
-            found = search(context[None], mask, blocks, K, mode=mode, indexes=given)[0]
-            index.candidates(found.rows.tolist())
-            taken.append(perf_counter() - started)
-            recall.append(len(set(found.rows.tolist()) & set(truth[number])) / K)
-            proven.append(found.exact)
-            scored.append(found.n_scored)
-        exact_seconds = exact_seconds or median(taken)
+            result = search(context[None], mask, blocks, K, mode=mode, indexes=product_indexes)[0]
+            index.candidates(result.rows.tolist())
+            times.append(perf_counter() - started)
+            recall.append(len(set(result.rows.tolist()) & set(truth[number])) / K)
+            proven.append(result.exact)
+            scored.append(result.n_scored)
+        exact_seconds = exact_seconds or median(times)
         figures = {"recall_at_10": float(np.mean(recall)), "exact": float(np.mean(proven))}
-        ratio = round(exact_seconds / median(taken), 2)
-        row(mode, median(taken), ratio=ratio, **figures, n_scored=int(np.mean(scored)), peak_mb=_peak_mb())
+        ratio = round(exact_seconds / median(times), 2)
+        row(mode, median(times), ratio=ratio, **figures, n_scored=int(np.mean(scored)), peak_mb=_peak_mb())
     progress("adding and removing")
     _changes(path, contexts[0], row)
     index.close()
@@ -113,10 +113,10 @@ def _one_size(
 def _contexts(vectors: Any, m: int, n: int) -> list[Any]:
     """Contexts ``[M, D]`` near some of the candidates."""
     generator = np.random.Generator(np.random.PCG64(1))
-    chosen = generator.integers(len(vectors), size=n)
+    rows = generator.integers(len(vectors), size=n)
     spread = generator.standard_normal((n, m, vectors.shape[1]), np.float32)
     spread *= 0.05 * 3.3 / np.linalg.norm(spread, axis=2, keepdims=True)
-    means = vectors[chosen] / np.linalg.norm(vectors[chosen], axis=1, keepdims=True) * np.float32(3.3)
+    means = vectors[rows] / np.linalg.norm(vectors[rows], axis=1, keepdims=True) * np.float32(3.3)
     return list(means[:, None] + spread)
 
 

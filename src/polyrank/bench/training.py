@@ -1,14 +1,14 @@
-"""How many pairs a second a Bi-encoder learns from: ours, and a plain loop around the usual library's model and loss.
+"""How many pairs a second a Bi-encoder learns from: by our step, and by what a caller brings along.
 
 Each form has a process of its own, because the allocator's setting is a process's; they take turns on the same pairs.
-Ours is timed twice: on the library's batches, and on its own, which put examples of like length together. All cut both
+Ours is timed twice: on batches as they come, and on its own, which put examples of like length together. All cut both
 sides at 128 tokens.
 """
 
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 
-from polyrank.bench.encoding import PEER
 from polyrank.bench.machine import describe_machine
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.training import NetworkTraining, TrainConfig
@@ -34,7 +33,10 @@ from polyrank.training.steps import InBatchStep
 
 POLICY = TextPolicy(max_context_tokens=128, max_candidate_tokens=128)
 CPU = torch.device("cpu")
+LIKE_LENGTHS = "polyrank, like lengths"
 Update = Callable[[Sequence[int]], None]
+Start = Callable[[Sequence[Example], Path], tuple[list[int], Update]]
+"""Examples and an empty folder to the length of each example, and what makes an update of a batch of them."""
 
 
 def bench_training(
@@ -42,6 +44,7 @@ def bench_training(
     *,
     batch_size: int = 32,
     repeats: int = 3,
+    peers: Mapping[str, Start] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Time an epoch of in-batch training from the embedded backbone, shared towers, AdamW, on the CPU.
@@ -50,11 +53,12 @@ def bench_training(
         examples: pairs of a context and a response.
         batch_size: contexts of an update.
         repeats: rounds; in each, every form trains for one epoch.
+        peers: other libraries by name, the one to compare with first; functions that a new process can import.
         progress: told what comes next.
 
     Returns:
         ``machine``, and ``rows`` of ``what`` ("train"), ``n`` (pairs), ``d``, ``m``, ``form``, ``ms`` (median of an
-        epoch), ``ratio`` (the library's time over this; None without it) and ``per_second``.
+        epoch), ``ratio`` (the first peer's time over this; None without it) and ``per_second``.
 
     Raises:
         UsageError: there are fewer examples than a batch takes.
@@ -62,16 +66,19 @@ def bench_training(
     """
     if len(examples) < batch_size or batch_size < 2 or repeats < 1:
         raise UsageError(f"{len(examples)} examples are too few for batches of {batch_size}; give more")
-    forms = ["polyrank", "polyrank, like lengths", *([PEER] if _peer_is_installed() else [])]
+    peers = peers or {}
+    forms: dict[str, Start] = {"polyrank": _ours, LIKE_LENGTHS: _ours, **peers}
     times: dict[str, list[float]] = {form: [] for form in forms}
     context = get_context("spawn")
     workers = {}
     try:
-        for form in forms:
+        for form, start in forms.items():
             progress(f"starting {form}")
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_work, args=(form, list(examples), batch_size, torch.get_num_threads(), theirs), daemon=True
+                target=_work,
+                args=(start, form == LIKE_LENGTHS, list(examples), batch_size, torch.get_num_threads(), theirs),
+                daemon=True,
             )
             with _without_interrupts():  # Ctrl-C is for this process, which ends the others
                 process.start()
@@ -91,7 +98,7 @@ def bench_training(
         for process, pipe in workers.values():
             pipe.close()  # a process whose pipe has ended ends
             process.join()
-    usual = times.get(PEER)
+    usual = times.get(next(iter(peers), ""))
     dimension = json.loads((find_backbone("embedded").folder / "config.json").read_bytes())["hidden_size"]
     rows = [
         {
@@ -100,11 +107,11 @@ def bench_training(
             "d": dimension,
             "m": 1,
             "form": form,
-            "ms": round(1e3 * median(taken), 3),
-            "ratio": None if usual is None else round(median(usual) / median(taken), 2),
-            "per_second": round(len(examples) / median(taken), 2),
+            "ms": round(1e3 * median(seconds), 3),
+            "ratio": None if usual is None else round(median(usual) / median(seconds), 2),
+            "per_second": round(len(examples) / median(seconds), 2),
         }
-        for form, taken in times.items()
+        for form, seconds in times.items()
     ]
     return {"machine": describe_machine(), "rows": rows}
 
@@ -130,20 +137,14 @@ def _answer(pipe: Connection, form: str) -> float:
         ) from error
 
 
-def _peer_is_installed() -> bool:
-    try:
-        import sentence_transformers  # noqa: F401  # a spec alone may be of a broken installation
-    except ImportError:
-        return False
-    return True
-
-
-def _work(form: str, examples: Sequence[Example], batch_size: int, threads: int, pipe: Connection) -> None:
+def _work(
+    start: Start, like_lengths: bool, examples: Sequence[Example], batch_size: int, threads: int, pipe: Connection
+) -> None:
     """A process: for every number that comes, one epoch, and its seconds back."""
     torch.set_num_threads(threads)
     with TemporaryDirectory() as folder:
-        lengths, update = _peer(examples) if form == PEER else _ours(examples, Path(folder))
-        window = TrainConfig().length_window if form.endswith("like lengths") else 1
+        lengths, update = start(examples, Path(folder))
+        window = TrainConfig().length_window if like_lengths else 1
         update(range(batch_size))  # the first update takes what is taken once
         pipe.send(0.0)
         while True:
@@ -172,27 +173,3 @@ def _ours(examples: Sequence[Example], folder: Path) -> tuple[list[int], Update]
         trainee.update(loss)
 
     return [step.length(example) for example in examples], update
-
-
-def _peer(examples: Sequence[Example]) -> tuple[list[int], Update]:
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.losses import MultipleNegativesRankingLoss
-
-    model = SentenceTransformer(str(find_backbone("embedded").folder), device="cpu")
-    model.max_seq_length = POLICY.max_context_tokens
-    loss_of = MultipleNegativesRankingLoss(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
-    dtype = choose_dtype("auto", CPU)
-    pairs = [(" ".join((*e.background, *e.context)), e.response or "") for e in examples]
-
-    def update(batch: Sequence[int]) -> None:
-        model.train()
-        sides = zip(*(pairs[i] for i in batch), strict=True)
-        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-            loss = loss_of([model.preprocess(list(side)) for side in sides], torch.empty(0))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return [1] * len(examples), update

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrank.cli import interrupts
-from polyrank.cli.console import STDIN, console, stdin_lines, talk
+from polyrank.cli.console import STDIN, EnsembleName, NRetrieved, Rerank, console, stdin_lines, talk
 from polyrank.errors import ArtifactError, DataError
 
 if TYPE_CHECKING:
@@ -21,13 +21,16 @@ MEANT_AS_JSON = re.compile(r'\[\s*"|\{\s*"')  # unlike the turn "[laughs] hello"
 
 
 def respond(
-    place: Annotated[Path, typer.Argument(metavar="INDEX", help="An index or a pipeline folder.")],
+    path: Annotated[Path, typer.Argument(metavar="INDEX", help="An index or a pipeline folder.")],
     context: Annotated[list[str] | None, typer.Argument(help="The turns, oldest first.")] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="How many replies.")] = 5,
     model: Annotated[Path | None, typer.Option(help="The model, where it has moved since the index was built.")] = None,
     mode: Annotated[
         str | None, typer.Option(help="fast, exact or certified, which find the same, or approximate.")
     ] = None,
+    rerank: Rerank = None,
+    n_retrieved: NRetrieved = 100,
+    ensemble: EnsembleName = "none",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
 ) -> None:
@@ -35,22 +38,32 @@ def respond(
 
     A line is text, a list of turns, or {"context": [...], "background": [...]}.
     """
-    from polyrank.data.rows import place as placed
+    from polyrank.data.rows import row_error
+    from polyrank.ranking.ensembles import read_ensemble
     from polyrank.retrieval.pipeline import open_pipeline, read_mode
     from polyrank.scorers.exported import read_backend
 
-    pipeline = open_pipeline(place, model=model, mode=read_mode(mode), device=device, backend=read_backend(backend))
+    pipeline = open_pipeline(
+        path,
+        model=model,
+        mode=read_mode(mode),
+        rerank=rerank,
+        n_retrieved=n_retrieved,
+        ensemble=read_ensemble(ensemble),
+        device=device,
+        backend=read_backend(backend),
+    )
 
-    def answer(asked: "Context") -> None:
-        found = pipeline.answer([asked], k)[0]
-        row: dict[str, Any] = {"context": asked.turns, "results": [_row(reply) for reply in found.ranked]}
-        if found.confidence is not None:
+    def answer(context: "Context") -> None:
+        result = pipeline.answer([context], k)[0]
+        row: dict[str, Any] = {"context": context.turns, "results": [_row(reply) for reply in result.ranked]}
+        if result.confidence is not None:
             # without a second reply to compare with it is infinite, which JSON cannot say
-            sure = None if math.isinf(found.confidence) else found.confidence
-            row |= {"confidence": sure, "abstained": found.abstained}
-        if found.exact is not None:
-            row |= {"exact": found.exact, "n_scored": found.n_scored}
-        _print(row, str(place))
+            confidence = None if math.isinf(result.confidence) else result.confidence
+            row |= {"confidence": confidence, "abstained": result.abstained}
+        if result.exact is not None:
+            row |= {"exact": result.exact, "n_scored": result.n_scored}
+        _print(row, str(path))
 
     if context:
         try:
@@ -62,10 +75,10 @@ def respond(
     else:
         for number, line in stdin_lines():
             try:
-                asked = _asked(line)
+                query = _context_of_line(line)
             except ValueError as error:
-                raise placed(STDIN, number, error) from error
-            answer(asked)
+                raise row_error(STDIN, number, error) from error
+            answer(query)
 
 
 def _row(reply: "Ranked") -> dict[str, Any]:
@@ -82,7 +95,7 @@ def _print(row: dict[str, Any], model: str) -> None:
         ) from error
 
 
-def _asked(line: str) -> "Context":
+def _context_of_line(line: str) -> "Context":
     """A line as a context: a JSON list of turns, an object as in data files, or plain text as one turn.
 
     Raises:
@@ -138,14 +151,19 @@ def _chat(pipeline: "Pipeline", k: int) -> None:
         answer = pipeline.answer([Context(tuple(turns))], k)[0]
         if answer.abstained:
             talk("(no good answer; the nearest are)" if answer.ranked else "(no good answer)")
-        for place, reply in enumerate(answer.ranked):
-            print(f"  {reply.score:7.2f}  {'→ ' if place == 0 and not answer.abstained else '  '}{reply.text}")
+        for rank, reply in enumerate(answer.ranked):
+            print(f"  {reply.score:7.2f}  {'→ ' if rank == 0 and not answer.abstained else '  '}{reply.text}")
         if not answer.abstained:
             turns.append(answer.ranked[0].text)
 
 
 def rank(
-    model: Annotated[str, typer.Argument(help="A model folder, bm25, tfidf, untuned:BACKBONE or shipped:convert.")],
+    model: Annotated[
+        str, typer.Argument(help="A model or pipeline folder, bm25, tfidf, untuned:BACKBONE or shipped:convert.")
+    ],
+    rerank: Rerank = None,
+    n_retrieved: NRetrieved = 100,
+    ensemble: EnsembleName = "none",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
 ) -> None:
@@ -153,16 +171,24 @@ def rank(
 
     A line may have a "background" as well, as in data files.
     """
-    from polyrank.data.rows import place
+    from polyrank.data.rows import row_error
+    from polyrank.ranking.ensembles import read_ensemble
+    from polyrank.retrieval.pipeline import open_ranker
     from polyrank.scorers.exported import read_backend
-    from polyrank.scorers.open import open_scorer
 
-    scorer = open_scorer(model, device=device, backend=read_backend(backend))
+    scorer = open_ranker(
+        model,
+        rerank=rerank,
+        n_retrieved=n_retrieved,
+        ensemble=read_ensemble(ensemble),
+        device=device,
+        backend=read_backend(backend),
+    )
     for number, line in stdin_lines():
         try:
             context, candidates = _to_rank(line)
         except ValueError as error:
-            raise place(STDIN, number, error) from error
+            raise row_error(STDIN, number, error) from error
         _print({"scores": scorer.score([context], [candidates])[0].tolist()}, model)
 
 

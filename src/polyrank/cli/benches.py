@@ -1,8 +1,6 @@
 """``polyrank bench``: speed tables, as text, JSON or a plot."""
 
 import json
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,10 +31,10 @@ def bench_scoring(
 
     _threads(threads)
     with console().status("measuring") as status:
-        found = bench.bench_scoring(
+        result = bench.bench_scoring(
             n=n, d=d, vectors=m or (16, 64, 360), growth=growth or (), repeats=repeats, progress=status.update
         )
-    _show(found, json_, plot, by="m")
+    _show(result, json_, plot, by="m")
 
 
 @bench_app.command("encode")
@@ -52,13 +50,13 @@ def bench_encode(
     threads: Threads = None,
     json_: Json = False,
 ) -> None:
-    """Encoding in bulk, one context, and re-ranking: ours against the usual library, where it is installed."""
+    """Encoding in bulk, one context, and re-ranking; by exports too."""
     from polyrank import bench
     from polyrank.scorers.exported import read_backend
 
     _threads(threads)
     with console().status("measuring") as status:
-        found = bench.bench_encoding(
+        result = bench.bench_encoding(
             _texts(texts)[:limit],
             n_pairs=pairs,
             repeats=repeats,
@@ -66,7 +64,7 @@ def bench_encode(
             models=model or (),
             progress=status.update,
         )
-    _show(found, json_, None, by="n")
+    _show(result, json_, None, by="n")
 
 
 @bench_app.command("train")
@@ -81,19 +79,19 @@ def bench_train(
     threads: Threads = None,
     json_: Json = False,
 ) -> None:
-    """In-batch training of a Bi-encoder, pairs per second: ours against the usual library, where it is installed."""
+    """In-batch training of a Bi-encoder, pairs per second."""
     from importlib.resources import files
 
     from polyrank import bench
     from polyrank.data import read_examples
 
     _threads(threads)
-    place = data or Path(str(files("polyrank") / "sample" / "train.jsonl"))
-    examples = read_examples(place, speaker=speaker if data else "agent").examples
+    path = data or Path(str(files("polyrank") / "sample" / "train.jsonl"))
+    examples = read_examples(path, speaker=speaker if data else "agent").examples
     some = [example for example in examples if example.response is not None][:: max(1, len(examples) // limit)]
     with console().status("measuring") as status:
-        found = bench.bench_training(some[:limit], batch_size=batch, repeats=repeats, progress=status.update)
-    _show(found, json_, None, by="n")
+        result = bench.bench_training(some[:limit], batch_size=batch, repeats=repeats, progress=status.update)
+    _show(result, json_, None, by="n")
 
 
 @bench_app.command("respond")
@@ -116,7 +114,7 @@ def bench_respond(
 
     _threads(threads)
     with console().status("measuring") as status:
-        found = bench.bench_responding(
+        result = bench.bench_responding(
             _texts(texts),
             sizes=n or (1_000, 100_000),
             kinds=kind or tuple(bench.KINDS),
@@ -126,7 +124,7 @@ def bench_respond(
             device=device,
             progress=status.update,
         )
-    _show(found, json_, plot, by="n")
+    _show(result, json_, plot, by="n")
 
 
 @bench_app.command("search")
@@ -147,7 +145,7 @@ def bench_search(
 
     _threads(threads)
     with console().status("measuring") as status:
-        found = bench.bench_searching(
+        result = bench.bench_searching(
             sizes=n or (10_000, 100_000),
             d=d,
             m=m,
@@ -156,73 +154,7 @@ def bench_search(
             folder=folder,
             progress=status.update,
         )
-    _show(found, json_, plot, by="n")
-
-
-@bench_app.command("stages")
-def bench_stages(
-    data: Annotated[Path, typer.Argument(help="Contexts whose right answers the indexes hold.")],
-    index: Annotated[list[Path], typer.Option(help="An index to retrieve from, by its own model; repeatable.")],
-    lexical: Annotated[bool, typer.Option("--lexical", help="Retrieve by BM25 too, from the first index.")] = False,
-    rerank: Annotated[list[str] | None, typer.Option(help="A model that re-ranks; repeatable.")] = None,
-    n: Annotated[list[int] | None, typer.Option("-n", min=1, help="Length of the shortlist; repeatable.")] = None,
-    ensemble: Annotated[
-        list[str] | None, typer.Option(help="none, raw, sigmoid, z-score or softmax; repeatable.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Use the first N examples only.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    threads: Threads = None,
-    json_: Json = False,
-    plot: Plot = None,
-) -> None:
-    """Quality and time of one stage and of two, against the length of the shortlist."""
-    from polyrank import bench
-    from polyrank.data import read_examples
-    from polyrank.evaluation import plot_stages
-    from polyrank.index import open_index
-    from polyrank.ranking.ensembles import read_ensemble
-    from polyrank.retrieval.pipeline import open_pipeline
-    from polyrank.retrieval.retrievers import LexicalRetriever
-    from polyrank.scorers.lexical import BM25
-    from polyrank.scorers.open import open_scorer
-    from polyrank.scorers.protocols import Responds
-
-    _threads(threads)
-    loaded = read_examples(data)
-    talk(f"{data}: {loaded.report}")
-    retrievers: dict[str, Responds] = {}
-    if lexical:
-        retrievers["bm25"] = LexicalRetriever(BM25(), open_index(index[0]))
-    places = {str(place): place for place in index}
-    names = _names(places, *retrievers)
-    retrievers |= {names[name]: open_pipeline(place, device=device) for name, place in places.items()}
-    rerankers = {name: open_scorer(model, device=device) for model, name in _names(rerank or ()).items()}
-    with console().status("measuring") as status:
-        found = bench.bench_stages(
-            retrievers,
-            rerankers,
-            loaded.examples[:limit],
-            lengths=n or bench.LENGTHS,
-            ensembles=[read_ensemble(name) for name in ensemble or ("none",)],
-            progress=status.update,
-        )
-    if plot is not None:
-        plot_stages(found["rows"], plot)
-        talk(f"wrote {plot}")
-    _show(found, json_, None, by="n")
-
-
-def _names(places: Iterable[str], *taken: str) -> dict[str, str]:
-    """What a table calls each: short, and whole where two would be called the same."""
-    short = {place: _name(place) for place in places}
-    counts = Counter((*short.values(), *taken))
-    return {place: name if counts[name] == 1 else place for place, name in short.items()}
-
-
-def _name(model: str) -> str:
-    """A model's folder, or the run's folder that holds it."""
-    path = Path(model)
-    return path.parent.name if path.name == "model" and path.parent.name else path.name
+    _show(result, json_, plot, by="n")
 
 
 def _threads(threads: int | None) -> None:
@@ -237,31 +169,31 @@ def _texts(path: Path | None) -> list[str]:
 
     from polyrank.data import read_pool
 
-    place = path or Path(str(files("polyrank") / "sample" / "replies.jsonl"))
-    return [candidate.text for candidate in read_pool(place)]
+    pool = path or Path(str(files("polyrank") / "sample" / "replies.jsonl"))
+    return [candidate.text for candidate in read_pool(pool)]
 
 
-def _show(found: dict[str, Any], as_json: bool, plot: Path | None, *, by: str) -> None:
+def _show(result: dict[str, Any], as_json: bool, plot: Path | None, *, by: str) -> None:
     if plot is not None:
         from polyrank.evaluation import plot_times
 
-        plot_times(found["rows"], by, plot)
+        plot_times(result["rows"], by, plot)
         talk(f"wrote {plot}")
     if as_json:
-        print(json.dumps(found))
+        print(json.dumps(result))
         return
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    machine = found["machine"]
+    machine = result["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     talk(f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads, {versions}")
-    columns = list(dict.fromkeys(key for row in found["rows"] for key in row))
+    columns = list(dict.fromkeys(key for row in result["rows"] for key in row))
     table = Table(*columns)
-    for row in found["rows"]:
+    for row in result["rows"]:
         table.add_row(*("" if row.get(key) is None else f"{row[key]:,}" if isinstance(row[key], int | float) and not
                         isinstance(row[key], bool) else escape(str(row[key])) for key in columns))  # fmt: skip
     Console().print(table)
-    for line in found.get("left_out", ()):
+    for line in result.get("left_out", ()):
         talk(f"left out: {line}")

@@ -93,10 +93,10 @@ def run() -> int:
         drop_unwritten()
         return 0
     except OSError as error:
-        place, reason = error.filename or "the input or output", error.strerror or " ".join(str(error).split())
+        name, reason = error.filename or "the input or output", error.strerror or " ".join(str(error).split())
         if error.errno in DISK_TROUBLE:
-            return _fail(f"cannot use {place}: {reason}; free some space or mend the disk", ResourceError.exit_code)
-        return _fail(f"cannot use {place}: {reason}; check the path and its permissions", UsageError.exit_code)
+            return _fail(f"cannot use {name}: {reason}; free some space or mend the disk", ResourceError.exit_code)
+        return _fail(f"cannot use {name}: {reason}; check the path and its permissions", UsageError.exit_code)
     except MemoryError:
         return _fail("out of memory; use smaller batches or text budgets", ResourceError.exit_code)
     except Exception as error:

@@ -5,7 +5,9 @@ import sys
 from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from polyrank.cli import interrupts
 from polyrank.errors import UsageError
@@ -14,6 +16,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 STDIN = Path("stdin")
+Rerank = Annotated[
+    str | None, typer.Option(metavar="MODEL", help="A second stage: a model that orders the best of the first one.")
+]
+NRetrieved = Annotated[int, typer.Option(min=1, help="With --rerank: how many the second stage sees.")]
+EnsembleName = Annotated[
+    str, typer.Option(help="With --rerank: none, raw, sigmoid, z-score or softmax; how both scores are added.")
+]
 FIGURES = (".png", ".svg", ".pdf")
 
 
@@ -36,15 +45,15 @@ def stdin_lines() -> Iterator[tuple[int, str]]:
     Raises:
         DataError: a line is too long or not UTF-8.
     """
-    from polyrank.data.rows import MAX_LINE_BYTES, place
+    from polyrank.data.rows import MAX_LINE_BYTES, row_error
 
     for number, raw in enumerate(iter(partial(sys.stdin.buffer.readline, MAX_LINE_BYTES + 1), b""), 1):
         if len(raw) > MAX_LINE_BYTES:
-            raise place(STDIN, number, f"the line is longer than {MAX_LINE_BYTES:,} bytes; split or shorten it")
+            raise row_error(STDIN, number, f"the line is longer than {MAX_LINE_BYTES:,} bytes; split or shorten it")
         try:
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip()
         except UnicodeDecodeError as error:
-            raise place(STDIN, number, f"byte {error.start + 1} of the line is not UTF-8; send UTF-8") from error
+            raise row_error(STDIN, number, f"byte {error.start + 1} of the line is not UTF-8; send UTF-8") from error
         if line:
             yield number, line
             interrupts.check()  # between lines, whatever has become of it in one

@@ -23,17 +23,17 @@ def curves(
 
     from polyrank.evaluation.curves import plot_curves, read_curves
 
-    found = read_curves(runs)
-    if not any(figure in check.figures for curve in found.values() for check in curve):
-        known = ", ".join(sorted({name for curve in found.values() for check in curve for name in check.figures}))
+    curves_of = read_curves(runs)
+    if not any(figure in check.figures for curve in curves_of.values() for check in curve):
+        known = ", ".join(sorted({name for curve in curves_of.values() for check in curve for name in check.figures}))
         raise UsageError(f"no validation of these runs has {figure}; they have {known or 'none at all'}")
     if output is not None:
-        plot_curves(found, output, figure=figure)
+        plot_curves(curves_of, output, figure=figure)
         talk(f"wrote {output}")
     if json_:
-        print(json.dumps({name: [dataclasses.asdict(check) for check in curve] for name, curve in found.items()}))
+        print(json.dumps({name: [dataclasses.asdict(check) for check in curve] for name, curve in curves_of.items()}))
     elif output is None:
-        for name, curve in found.items():
+        for name, curve in curves_of.items():
             for check in curve:
                 when = f"step {check.step}" if check.epoch is None else f"epoch {check.epoch:g}"
                 if figure in check.figures:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyrank.cli.console import console, drawable, talk
+from polyrank.cli.console import EnsembleName, NRetrieved, Rerank, console, drawable, talk
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,19 +21,16 @@ Ks = Annotated[str | None, typer.Option("--k", help="Which R@k to show, such as 
 def evaluate(
     model: Annotated[
         str,
-        typer.Argument(
-            help="A model or pipeline folder, bm25, tfidf, untuned:BACKBONE, shipped:convert, or two: 'bm25>MODEL'."
-        ),
+        typer.Argument(help="A model or pipeline folder, bm25, tfidf, untuned:BACKBONE or shipped:convert."),
     ],
     data: Annotated[Path, typer.Argument(help="Candidate lists, or examples against --pool.")],
     pool: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Rank these for every example; `responses`: all right answers of the data."),
     ] = None,
-    n_retrieved: Annotated[int, typer.Option(min=1, help="For two stages: how many the second sees.")] = 100,
-    ensemble: Annotated[
-        str, typer.Option(help="For two stages: none, raw, sigmoid, z-score or softmax; how both scores are added.")
-    ] = "none",
+    rerank: Rerank = None,
+    n_retrieved: NRetrieved = 100,
+    ensemble: EnsembleName = "none",
     limit: Annotated[int | None, typer.Option(min=1, help="Use the first N examples only.")] = None,
     k: Ks = None,
     scores: Annotated[Path | None, typer.Option(help="Write per-example scores here.")] = None,
@@ -61,12 +58,13 @@ def evaluate(
         examples, candidates = ev.against_responses(examples)
     elif pool is not None:
         candidates = read_pool(pool)
-    asked = examples[:limit]
-    examples = ev.rankable(asked, candidates)  # what cannot be ranked is refused before a model is read
+    limited = examples[:limit]
+    examples = ev.rankable(limited, candidates)  # what cannot be ranked is refused before a model is read
     scorer = open_ranker(
         model,
         examples,
         candidates,
+        rerank=rerank,
         n_retrieved=n_retrieved,
         ensemble=read_ensemble(ensemble),
         device=device,
@@ -80,14 +78,15 @@ def evaluate(
             batches, "scoring", console=console(), disable=not console().is_terminal, transient=True
         ),
     )
-    _say_what_is_missing(asked, result)
-    summary = {**_summary(result, ks, json_), "n_left_out": len(asked) - len(examples)}
+    _say_what_is_missing(limited, result)
+    name = model if rerank is None else f"{model}, re-ranked by {rerank}"
+    summary = {**_summary(result, ks, json_), "n_left_out": len(limited) - len(examples)}
     if scores is not None:
-        ev.write_scores(scores, result, scorer=model, data=str(data))
+        ev.write_scores(scores, result, scorer=name, data=str(data))
         talk(f"wrote {scores}")
     if against is not None:
         summary["against"] = {"scores": str(against), **ev.paired_test(result, ev.read_scores(against))}
-    _show({"name": model, **summary}, ks, json_)
+    _show({"name": name, **summary}, ks, json_)
 
 
 def compare(
@@ -102,18 +101,18 @@ def compare(
     from polyrank import evaluation as ev
 
     ks = _ks(k)
-    found = [ev.read_scores(path) for path in scores]
+    results = [ev.read_scores(path) for path in scores]
     names = [path.name for path in scores]
     if len(set(names)) < len(set(scores)):
         names = list(map(str, scores))
     rows = []
-    for name, result in zip(names, found, strict=True):
+    for name, result in zip(names, results, strict=True):
         row = {"name": name, **_summary(result, ks, json_)}
-        if result is not found[0]:
-            row["against"] = {"scores": str(scores[0]), **ev.paired_test(result, found[0])}
+        if result is not results[0]:
+            row["against"] = {"scores": str(scores[0]), **ev.paired_test(result, results[0])}
         rows.append(row)
     if plot is not None:
-        ev.plot_breakdown(dict(zip(names, found, strict=True)), plot)
+        ev.plot_breakdown(dict(zip(names, results, strict=True)), plot)
         talk(f"wrote {plot}")
     if json_:
         print(json.dumps(rows))

@@ -43,5 +43,5 @@ def export(
             worst = backends.check_export(model, backend)
         else:
             worst = backends.export_model(model, backend, replace=overwrite)
-    place = backends.export_folder(model, backend)
-    talk(f"{place}: worst cosine to fp32 {worst:.6f}, at least {backends.MIN_COSINE} needed")
+    folder = backends.export_folder(model, backend)
+    talk(f"{folder}: worst cosine to fp32 {worst:.6f}, at least {backends.MIN_COSINE} needed")

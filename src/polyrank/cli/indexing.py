@@ -44,19 +44,19 @@ def index_build(
 
     kind, stored = read_kind(ann), read_precision(precision)
     encoder = load_encoder(model, device=device, backend=read_backend(backend))
-    found = read_pool(candidates)
+    pool = read_pool(candidates)
     with _progress() as progress:
         n = build_index(
             output,
             encoder,
-            found,
+            pool,
             model=lasting_name(model),
             ann=kind,
             precision=stored,
             overwrite=overwrite,
             progress=progress,
         )
-    talk(f"{output}: {len(found):,} candidates of dimension {encoder.dimension}, {n:,} texts encoded")
+    talk(f"{output}: {len(pool):,} candidates of dimension {encoder.dimension}, {n:,} texts encoded")
 
 
 @index_app.command("add")
@@ -75,13 +75,13 @@ def index_add(
     from polyrank.scorers.exported import read_backend
     from polyrank.scorers.open import encoder_of_index
 
-    with open_index(index) as known:
-        built_with = known.model
+    with open_index(index) as opened:
+        built_with = opened.model
     encoder = encoder_of_index(built_with, model, device=device, backend=read_backend(backend))
-    found = read_pool(candidates)
+    pool = read_pool(candidates)
     with Writer(index, fingerprint=encoder.fingerprint) as writer, _progress() as progress:
-        add_to_index(writer, encoder, found, replace=replace, progress=progress)
-        talk(f"{index}: added {len(found):,}, now {len(writer):,} candidates")
+        add_to_index(writer, encoder, pool, replace=replace, progress=progress)
+        talk(f"{index}: added {len(pool):,}, now {len(writer):,} candidates")
 
 
 @index_app.command("remove")
@@ -134,8 +134,8 @@ def index_info(index: IndexPath) -> None:
     """What an index holds, as JSON."""
     from polyrank.index import open_index
 
-    with open_index(index) as found:
-        print(json.dumps(found.info()))
+    with open_index(index) as opened:
+        print(json.dumps(opened.info()))
 
 
 @index_app.command("verify")

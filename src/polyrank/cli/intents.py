@@ -51,7 +51,7 @@ def intents_train(
 
     from polyrank.frozen import intents
 
-    intents.check_place(output, replace=overwrite)
+    intents.check_path(output, replace=overwrite)
     splits = intents.read_intents(data, out_of_scope=out_of_scope)
     if dev is not None:
         splits = dataclasses.replace(splits, dev=intents.read_utterances(dev, out_of_scope=out_of_scope))
@@ -142,10 +142,10 @@ def intents_predict(
     """The intent of each utterance: lines in a terminal, JSON in a pipe."""
     from polyrank.frozen.intents import load_intents
 
-    found = load_intents(classifier, encoder=encoder, device=device)
+    loaded = load_intents(classifier, encoder=encoder, device=device)
 
     def answer(utterance: str) -> None:
-        prediction = found.predict([utterance], k)[0]
+        prediction = loaded.predict([utterance], k)[0]
         if sys.stdout.isatty():
             best = ", ".join(f"{name} {100 * share:.0f}%" for name, share in prediction.best)
             print(f"{prediction.intent or '(out of scope)'}  [{best}]", flush=True)

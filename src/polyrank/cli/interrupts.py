@@ -24,7 +24,7 @@ class Interrupted(KeyboardInterrupt):
 class _State:
     def __init__(self) -> None:
         self.noted: int | None = None  # the signal that came first
-        self.lost = False  # what was raised for it has not come through
+        self.undelivered = False  # what was raised for it has not come through
         self.leaving: int | None = None  # the exit code, once nothing changes it any more
         self.way_on = ""
         self.handlers: dict[int, Any] = {}  # what was there before
@@ -67,7 +67,7 @@ def noted() -> int | None:
 def check() -> None:
     """Raise what was noted: where a command ends, and in loops that have no end."""
     if _state.noted is not None:
-        _state.lost = False
+        _state.undelivered = False
         raise Interrupted
 
 
@@ -109,9 +109,9 @@ def drop_unwritten() -> None:
 
 def _hear(number: int, frame: FrameType | None) -> None:
     if number == signal.SIGALRM:
-        if not _state.lost:
+        if not _state.undelivered:
             return
-        _state.lost = False
+        _state.undelivered = False
     elif _state.noted is not None:
         if _state.leaving is None:
             show_cursor()
@@ -123,11 +123,11 @@ def _hear(number: int, frame: FrameType | None) -> None:
     raise Interrupted
 
 
-def _unraisable(found: "sys.UnraisableHookArgs") -> None:
-    if issubclass(found.exc_type, KeyboardInterrupt):
+def _unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
         _raise_again()
     else:
-        _state.hooks[0](found)
+        _state.hooks[0](unraisable)
 
 
 def _printed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -141,5 +141,5 @@ def _printed(kind: type[BaseException], error: BaseException, trace: TracebackTy
 def _raise_again() -> None:
     """Soon: here it would be lost once more."""
     if _state.leaving is None:
-        _state.lost = True
+        _state.undelivered = True
         signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)

@@ -34,12 +34,12 @@ def map_(
     from polyrank.config.recipe import DataConfig, Recipe
     from polyrank.errors import UsageError
     from polyrank.frozen.maps import MapConfig, fit_response_map
-    from polyrank.scorers.mapped import check_map_place, save_map
+    from polyrank.scorers.mapped import check_map_path, save_map
     from polyrank.scorers.open import open_scorer
     from polyrank.scorers.protocols import Encoder
     from polyrank.training.recipe import load_data
 
-    check_map_place(output, replace=overwrite)
+    check_map_path(output, replace=overwrite)
     config = MapConfig(
         lr=tuple(numbers(lr, float, "--lr")),
         l2=tuple(numbers(l2, float, "--l2")),
@@ -53,9 +53,9 @@ def map_(
     if not isinstance(frozen, Encoder):
         raise UsageError(f"{encoder} has no vectors to map; give a Bi- or Poly-encoder, a ConveRT or an untuned one")
     with WorkDisplay() as display:
-        made, figures = fit_response_map(frozen, examples, lists, config, report=display.report)
+        encoder_with_map, figures = fit_response_map(frozen, examples, lists, config, report=display.report)
     figures = {"encoder": encoder, "data": data.name, **figures}
-    save_map(output, made, name=encoder, metadata=figures, replace=overwrite)
+    save_map(output, encoder_with_map, name=encoder, metadata=figures, replace=overwrite)
     _show(figures, output, json_)
 
 

@@ -26,8 +26,9 @@ def mine(
     max_overlap: Annotated[
         float, typer.Option(help="Drop texts that share more of their words with a right answer; 1: equal ones only.")
     ] = 1.0,
-    reranker: Annotated[
-        str | None, typer.Option(help="A model that drops texts which it takes for right, such as a Cross-encoder.")
+    rerank: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="A second stage, such as a Cross-encoder: drops what it takes for right."),
     ] = None,
     margin: Annotated[float, typer.Option(help="It drops what scores above the right answer's score less this.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the choice among the ranks.")] = 0,
@@ -49,7 +50,7 @@ def mine(
     from polyrank.scorers.open import open_scorer
 
     if output.exists() and not overwrite:
-        raise UsageError(f"{output} already exists; choose another place or pass --overwrite")
+        raise UsageError(f"{output} already exists; choose another path or pass --overwrite")
     first, _, last = ranks.partition(":")
     if not (first.isdecimal() and last.isdecimal()):
         raise UsageError(f"--ranks {ranks!r} is not FIRST:LAST; write for example 1:50")
@@ -60,20 +61,20 @@ def mine(
     talk(f"{data}: {loaded.report}")
     examples = loaded.examples[:limit]
     candidates = None if pool is None else read_pool(pool)
-    place = Path(retriever)
-    if candidates is None and place.is_dir() and not (place / "config.json").exists():
-        retrieve = from_retriever(open_pipeline(place, device=device))
-        examples = with_texts(examples, catalogue(place))
+    folder = Path(retriever)
+    if candidates is None and folder.is_dir() and not (folder / "config.json").exists():
+        retrieve = from_retriever(open_pipeline(folder, device=device))
+        examples = with_texts(examples, catalogue(folder))
     else:
         examples = with_texts(examples, candidates or ())
         texts = [c.text for c in candidates] if candidates is not None else [e.response for e in examples if e.response]
         retrieve = from_pool(open_scorer(retriever, examples, candidates, device=device), texts)
-    judge = None if reranker is None else open_scorer(reranker, examples, candidates, device=device)
+    reranker = None if rerank is None else open_scorer(rerank, examples, candidates, device=device)
     mined = run(
         examples,
         retrieve,
         settings,
-        reranker=judge,
+        reranker=reranker,
         margin=margin,
         progress=lambda batches: track(
             batches, "mining", console=console(), disable=not console().is_terminal, transient=True

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import console, drawable, talk
+from polyrank.cli.console import NRetrieved, Rerank, console, drawable, talk
 from polyrank.errors import ConfigError
 
 pipeline_app = typer.Typer(no_args_is_help=True, help="Put retriever, re-ranker and threshold together.")
@@ -25,10 +25,11 @@ def pipeline_create(
     output: Annotated[Path, typer.Option("-o", "--output", help="The pipeline folder to make.")],
     retriever: Annotated[str, typer.Option(help="dense (the index's model), bm25 or tfidf.")] = "dense",
     model: Model = None,
-    rerank: Annotated[str | None, typer.Option(help="A model folder that re-ranks the shortlist.")] = None,
-    n_retrieved: Annotated[int, typer.Option(min=1, help="Length of the shortlist.")] = 100,
+    rerank: Rerank = None,
+    n_retrieved: NRetrieved = 100,
     ensemble: Annotated[
-        str, typer.Option(help="none, raw, sigmoid, z-score, softmax; auto chooses on the validation examples.")
+        str,
+        typer.Option(help="With --rerank: none, raw, sigmoid, z-score, softmax; auto chooses on validation examples."),
     ] = "none",
     valid: Annotated[Path | None, typer.Option(help="Validation examples, for auto and for --precision.")] = None,
     limit: Limit = None,
@@ -63,14 +64,14 @@ def pipeline_create(
         raise ConfigError("--plot draws the choice of a threshold; ask for one with --precision")
     if scale != "auto":
         config = replace(config, ensemble=scale)
-    seen = None
+    tuning = None
     if valid is None:
         make_retriever(config, device=device)  # what is not there should be missed now
     if valid is not None:
         loaded = read_examples(valid)
         talk(f"{valid}: {loaded.report}")
         with console().status("trying the pipeline on the validation examples"):
-            config, seen = choose_settings(
+            config, tuning = choose_settings(
                 config,
                 loaded.examples[:limit],
                 ensemble=scale,
@@ -78,17 +79,17 @@ def pipeline_create(
                 no_answer=no_answer,
                 device=device,
             )
-    write_pipeline(output, config, seen, replace=overwrite)
-    if seen and "ensembles" in seen:
-        figures = ", ".join(f"{name} {value:.4f}" for name, value in seen["ensembles"].items())
+    write_pipeline(output, config, tuning, replace=overwrite)
+    if tuning and "ensembles" in tuning:
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in tuning["ensembles"].items())
         talk(f"mean reciprocal rank by ensemble: {figures}; chosen: {config.ensemble or 'the re-ranker alone'}")
-    if seen and "chosen" in seen:
-        point = seen["chosen"]
-        answered = f"{point['coverage']:.1%} of {seen['n_examples']:,} contexts"
+    if tuning and "chosen" in tuning:
+        point = tuning["chosen"]
+        answered = f"{point['coverage']:.1%} of {tuning['n_examples']:,} contexts"
         right = f"{point['precision']:.1%} of the answers right (95%: at least {point['low']:.1%})"
         talk(f"answers {answered}, {right}, by {config.measure} >= {config.threshold:.4g}")
     if plot is not None:
-        plot_coverage({output.name: curve_of(seen or {})}, plot)
+        plot_coverage({output.name: curve_of(tuning or {})}, plot)
         talk(f"wrote {plot}")
     talk(f"{output}: try it with polyrank respond {output}")
 
@@ -135,5 +136,5 @@ def pipeline_info(pipeline: Annotated[Path, typer.Argument(help="A pipeline fold
     """What a pipeline is made of and what its settings were chosen by, as JSON."""
     from polyrank.retrieval.pipeline import read_pipeline
 
-    config, seen = read_pipeline(pipeline)
-    print(json.dumps({"pipeline": asdict(config), "seen": seen}))
+    config, tuning = read_pipeline(pipeline)
+    print(json.dumps({"pipeline": asdict(config), "seen": tuning}))

@@ -48,7 +48,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Quickstart:
-    """What the quickstart found.
+    """What the quickstart measured and answered.
 
     Args:
         summaries: one per scorer, on the held-out part.
@@ -113,7 +113,7 @@ def quickstart(
     build_index(index, encoder, replies, model=str(model.resolve()), overwrite=overwrite)
     retriever = Retriever(encoder, open_index(index))
     ranked = retriever.respond([Context(turns) for turns in QUESTIONS], k=3)
-    answers = [Answer(turns, found) for turns, found in zip(QUESTIONS, ranked, strict=True)]
+    answers = [Answer(turns, best) for turns, best in zip(QUESTIONS, ranked, strict=True)]
     return Quickstart(summaries, answers, NEXT_STEPS.format(index=index, model=model, tables=TABLES[start]))
 
 

@@ -128,11 +128,11 @@ def quickstart(
     from polyrank.config.checked import read_choice
     from polyrank.training.signals import InterruptedTraining
 
-    chosen: Start | None = None if start is None else read_choice(start, Start, "start")
+    start_from: Start | None = None if start is None else read_choice(start, Start, "start")
     interrupts.say_way_on("start again with --overwrite")
     try:
         with TrainingDisplay() as display:
-            result = run(output, start=chosen, overwrite=overwrite, report=display.report, say=talk)
+            result = run(output, start=start_from, overwrite=overwrite, report=display.report, say=talk)
     except InterruptedTraining as stopped:  # which knows of --resume only
         stopped.args = (f"{str(stopped).partition(';')[0]}{interrupts.way_on()}",)
         raise

@@ -15,7 +15,7 @@ from typing import Literal, get_args
 from polyrank.data import fields
 from polyrank.data.pool import read_pool
 from polyrank.data.report import Loaded, NoExamplesError, collect, parsed
-from polyrank.data.rows import MAX_LINE_BYTES, Row, named, place, rows, stem, write_rows
+from polyrank.data.rows import MAX_LINE_BYTES, Row, named, row_error, rows, stem, write_rows
 from polyrank.errors import UsageError
 from polyrank.records import Candidate, Example
 
@@ -68,8 +68,8 @@ def read_examples(
     except NoExamplesError as error:
         if speaker is None or not reader.speakers or speaker in reader.speakers:
             raise
-        known = ", ".join(sorted(reader.speakers)[:10])
-        raise NoExamplesError(f"{path}: no turn is by speaker {speaker!r}; its speakers are {known}") from error
+        speakers = ", ".join(sorted(reader.speakers)[:10])
+        raise NoExamplesError(f"{path}: no turn is by speaker {speaker!r}; its speakers are {speakers}") from error
 
 
 class _Reader:
@@ -93,9 +93,9 @@ class _Reader:
             "pool": self._pool,
         }[kind]
         name = fields.optional_id(row, f"{self.stem}:{line}")
-        found = tuple(read(row, name, fields.optional_texts(row, "background")))
+        examples = tuple(read(row, name, fields.optional_texts(row, "background")))
         self.kind = kind
-        return found
+        return examples
 
     def _pairs(self, row: Row, name: str, background: tuple[str, ...]) -> Iterator[Example]:
         candidates = (fields.text(row, "response"), *fields.optional_texts(row, "negatives"))
@@ -119,9 +119,9 @@ class _Reader:
         turns = fields.field(row, "turns")
         if not isinstance(turns, list) or not turns:
             raise ValueError('field "turns" is no list of turns; write [{"speaker": "...", "text": "..."}, ...]')
-        said = [self._turn(turn, position) for position, turn in enumerate(turns)]
-        words = tuple(text for _, text in said)
-        for position, (speaker, text) in enumerate(said):
+        spoken = [self._turn(turn, position) for position, turn in enumerate(turns)]
+        words = tuple(text for _, text in spoken)
+        for position, (speaker, text) in enumerate(spoken):
             if position and (self.speaker is None or speaker == self.speaker):
                 yield Example(words[:position], (text,), (0,), f"{name}#{position}", background)
 
@@ -183,7 +183,7 @@ def write_examples(path: Path | str, examples: Iterable[Example]) -> None:
         kind = "pool"
     for line, example in enumerate(examples, 1):
         if not example.context:
-            raise place(path, line, f"example {example.id!r} has no turns; give it at least one")
+            raise row_error(path, line, f"example {example.id!r} has no turns; give it at least one")
     write_rows(path, (_row(example, kind) for example in examples))
 
 

@@ -54,10 +54,10 @@ def texts(row: Row, name: str) -> tuple[str, ...]:
 
 def context(row: Row) -> tuple[str, ...]:
     """The turns of ``context``, oldest first: at least one, which may be empty."""
-    found = texts(row, "context")
-    if not found:
+    turns = texts(row, "context")
+    if not turns:
         raise ValueError('field "context" is an empty list; give at least one turn, "" if it is empty')
-    return found
+    return turns
 
 
 def optional_texts(row: Row, name: str) -> tuple[str, ...]:
@@ -95,10 +95,10 @@ def identifiers(row: Row, name: str) -> tuple[str, ...]:
     value = field(row, name)
     if value == "":
         return ()
-    found = tuple(identifier(item, name) for item in (value if isinstance(value, list) else [value]))
-    if len(set(found)) < len(found):
+    names = tuple(identifier(item, name) for item in (value if isinstance(value, list) else [value]))
+    if len(set(names)) < len(names):
         raise ValueError(f'field "{name}" names the same id twice; name each once')
-    return found
+    return names
 
 
 def indices(row: Row, name: str) -> tuple[int, ...]:
@@ -108,10 +108,10 @@ def indices(row: Row, name: str) -> tuple[int, ...]:
     ((2,), ())
     """
     value = field(row, name)
-    found = value if isinstance(value, list) else [value]
-    for item in found:
+    items = value if isinstance(value, list) else [value]
+    for item in items:
         if isinstance(item, bool) or not isinstance(item, int):
             raise ValueError(f'field "{name}" holds {named(item)}; write positions as whole numbers, counted from 0')
-    if len(set(found)) < len(found):
+    if len(set(items)) < len(items):
         raise ValueError(f'field "{name}" names the same position twice; name each once')
-    return tuple(found)
+    return tuple(items)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from polyrank.data.rows import MAX_LINE_BYTES, Row, checked, gzip_checked, opened, place, strict_json
+from polyrank.data.rows import MAX_LINE_BYTES, Row, checked, gzip_checked, opened, row_error, strict_json
 from polyrank.errors import DataError
 
 
@@ -35,17 +35,19 @@ def listed_rows(
         if not mark:
             return
         if mark != "[":
-            raise place(path, text.line, "not a JSON list of examples; is this the right format?")
+            raise row_error(path, text.line, "not a JSON list of examples; is this the right format?")
         text.skip(1)
         while (mark := text.peek()) != "]":
             if mark != "{":
-                raise place(path, text.line, "the list is cut off or holds something that is no object; get it again")
+                raise row_error(
+                    path, text.line, "the list is cut off or holds something that is no object; get it again"
+                )
             yield text.line, text.take(max_item_bytes)
             mark = text.peek()
             if mark == ",":
                 text.skip(1)
             elif mark != "]":
-                raise place(
+                raise row_error(
                     path, text.line, "a comma or the end of the list is missing; the file is cut off, get it again"
                 )
 
@@ -73,7 +75,7 @@ class _Window:
             text = self._decode(chunk, self._ended)
         except UnicodeDecodeError as error:
             breaks = self.buffer.count("\n", self.position) + bytes(error.object[: error.start]).count(b"\n")
-            raise place(self.path, self.line + breaks, "not UTF-8; save the file as UTF-8") from error
+            raise row_error(self.path, self.line + breaks, "not UTF-8; save the file as UTF-8") from error
         if not self._ended:
             self.buffer, self.position = self.buffer[self.position :] + text, 0
         return not self._ended
@@ -106,10 +108,10 @@ class _Window:
                     continue
                 where, what = (error.pos, error.msg) if isinstance(error, json.JSONDecodeError) else (0, str(error))
                 breaks = self.buffer.count("\n", self.position, max(where, self.position))
-                raise place(self.path, line + breaks, f"not JSON: {what}; get the file again") from error
+                raise row_error(self.path, line + breaks, f"not JSON: {what}; get the file again") from error
             escaped = any(self.buffer.find(mark, self.position, end) >= 0 for mark in ("\\ud", "\\uD"))
             self.skip(end - self.position)
             try:
                 return checked(value, escaped=escaped)
             except ValueError as error:
-                return place(self.path, line, error)
+                return row_error(self.path, line, error)

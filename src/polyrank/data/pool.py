@@ -6,7 +6,7 @@ from math import isnan
 from pathlib import Path
 
 from polyrank.data import fields
-from polyrank.data.rows import MAX_LINE_BYTES, Row, named, numbered_lines, place, rows, suffix, write_rows
+from polyrank.data.rows import MAX_LINE_BYTES, Row, named, numbered_lines, row_error, rows, suffix, write_rows
 from polyrank.errors import DataError
 from polyrank.records import Candidate
 
@@ -68,15 +68,15 @@ def _row(candidate: Candidate) -> Row:
     return row | {"metadata": candidate.metadata} if candidate.metadata else row
 
 
-def _unique(path: Path, found: Iterator[tuple[int, Candidate]]) -> list[Candidate]:
+def _unique(path: Path, candidates: Iterator[tuple[int, Candidate]]) -> list[Candidate]:
     first: dict[str, int] = {}
     pool = []
-    for line, candidate in found:
+    for line, candidate in candidates:
         if candidate.id in first:
             numbers = (str(line), str(first[candidate.id]))
             why = "; where a row has no id, its line number is one" if candidate.id in numbers else ""
             problem = f"id {candidate.id!r} was used at line {first[candidate.id]} already{why}"
-            raise place(path, line, f"{problem}; give each candidate its own")
+            raise row_error(path, line, f"{problem}; give each candidate its own")
         first[candidate.id] = line
         pool.append(candidate)
     if not pool:
@@ -98,7 +98,7 @@ def _tabbed(path: Path) -> Iterator[tuple[int, Candidate]]:
             raise line
         id_, tab, text = line.rstrip("\r\n").partition("\t")
         if not tab:
-            raise place(path, number, "no tab; write the id, a tab and the text")
+            raise row_error(path, number, "no tab; write the id, a tab and the text")
         yield number, Candidate(id_, text)
 
 
@@ -109,7 +109,7 @@ def _rows(path: Path, max_line_bytes: int) -> Iterator[tuple[int, Candidate]]:
         try:
             yield number, _candidate(number, row)
         except ValueError as error:
-            raise place(path, number, error) from error
+            raise row_error(path, number, error) from error
 
 
 def _candidate(number: int, row: Row) -> Candidate:

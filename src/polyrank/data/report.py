@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polyrank.data.rows import place
+from polyrank.data.rows import row_error
 from polyrank.errors import DataError
 from polyrank.records import Example
 
@@ -87,7 +87,7 @@ class Loaded:
 
 
 def parsed(path: Path, rows: Iterable[tuple[int, Any]], parse: Callable[[int, Any], Iterable[Example]]) -> Source:
-    """Rows made into examples; a ValueError of ``parse`` says what is wrong with a row, and gets its place here.
+    """Rows made into examples; a ValueError of ``parse`` says what is wrong with a row; file and line are added.
 
     Args:
         path: the file, for messages.
@@ -101,7 +101,7 @@ def parsed(path: Path, rows: Iterable[tuple[int, Any]], parse: Callable[[int, An
         try:
             yield tuple(parse(line, row))
         except ValueError as error:
-            yield place(path, line, error)
+            yield row_error(path, line, error)
 
 
 def collect(source: Source, path: Path, *, skip_bad: bool = False) -> Loaded:

@@ -2,7 +2,7 @@
 
 Two kinds of trouble are kept apart. What is wrong with one row is *yielded* in its place, as a DataError, so that the
 reader may go on with the next row. What is wrong with the file as a whole (absent, damaged gzip) is *raised*.
-This module knows bytes, rows and places; it refuses to know what the fields mean.
+This module knows bytes, rows and line numbers; it refuses to know what the fields mean.
 """
 
 import codecs
@@ -29,10 +29,10 @@ TYPE_NAMES = {dict: "an object", list: "a list", str: "a text", bool: "true or f
 Row = dict[str, Any]
 
 
-def place(path: Path, line: int, problem: object) -> DataError:
+def row_error(path: Path, line: int, problem: object) -> DataError:
     """What is wrong, with where it is.
 
-    >>> str(place(Path("train.jsonl"), 3, "not JSON"))
+    >>> str(row_error(Path("train.jsonl"), 3, "not JSON"))
     'train.jsonl:3: not JSON'
     """
     return DataError(f"{path}:{line}: {problem}")
@@ -101,9 +101,9 @@ def gzip_checked(path: Path, line: Callable[[], int]) -> Iterator[None]:
     try:
         yield
     except EOFError as error:
-        raise place(path, line(), "the gzip stream ends too early; the file is cut off, get it again") from error
+        raise row_error(path, line(), "the gzip stream ends too early; the file is cut off, get it again") from error
     except (zlib.error, gzip.BadGzipFile) as error:
-        raise place(path, line(), f"damaged gzip ({error}); get the file again") from error
+        raise row_error(path, line(), f"damaged gzip ({error}); get the file again") from error
 
 
 def numbered_lines(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, str | DataError]]:
@@ -123,7 +123,7 @@ def numbered_lines(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Itera
             if len(raw) > max_line_bytes:
                 while not raw.endswith(b"\n") and (raw := stream.readline(max_line_bytes)):
                     pass
-                yield at, place(path, at, f"the line is longer than {max_line_bytes:,} bytes; split or remove it")
+                yield at, row_error(path, at, f"the line is longer than {max_line_bytes:,} bytes; split or remove it")
                 continue
             if at == 1:
                 raw = raw.removeprefix(codecs.BOM_UTF8)
@@ -133,7 +133,7 @@ def numbered_lines(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Itera
                 yield at, raw.decode("utf-8")
             except UnicodeDecodeError as error:
                 problem = f"byte {error.start + 1} of the line is not UTF-8; save the file as UTF-8"
-                yield at, place(path, at, problem)
+                yield at, row_error(path, at, problem)
 
 
 def _no_constant(name: str) -> float:
@@ -191,7 +191,7 @@ def json_rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[t
             try:
                 yield number, parse_object(line)
             except ValueError as error:
-                yield number, place(path, number, error)
+                yield number, row_error(path, number, error)
 
 
 def csv_rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Row | DataError]]:
@@ -221,7 +221,9 @@ def csv_rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tu
         except StopIteration:
             return
         except (DataError, csv.Error) as error:
-            bad = error if isinstance(error, DataError) else place(path, start, f"not CSV: {error}; check its quotes")
+            bad = (
+                error if isinstance(error, DataError) else row_error(path, start, f"not CSV: {error}; check its quotes")
+            )
             if header is None:
                 raise bad from None
             yield start, bad
@@ -231,10 +233,10 @@ def csv_rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tu
         if header is None:
             header = cells
             if len(set(header)) < len(header):
-                raise place(path, start, "two columns have the same name; rename one")
+                raise row_error(path, start, "two columns have the same name; rename one")
         elif len(cells) != len(header):
             problem = f"{len(cells)} cells, but the header names {len(header)}; check its commas and quotes"
-            yield start, place(path, start, problem)
+            yield start, row_error(path, start, problem)
         else:
             yield start, dict(zip(header, cells, strict=True))
 
@@ -258,7 +260,10 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, Row | DataError]]:
                 for row in _parquet_values(batch):
                     number += 1
                     bad = isinstance(row, UnicodeDecodeError)
-                    yield number, place(path, number, "holds text that is not UTF-8; save it as UTF-8") if bad else row
+                    yield (
+                        number,
+                        row_error(path, number, "holds text that is not UTF-8; save it as UTF-8") if bad else row,
+                    )
         except (pyarrow.ArrowException, OSError) as error:
             raise DataError(f"{path}: not a sound Parquet file ({str(error).splitlines()[0]}); get it again") from error
 
@@ -292,8 +297,10 @@ def write_rows(path: Path, objects: Iterable[Row]) -> None:
         try:
             lines.append(json.dumps(row, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n")
         except UnicodeEncodeError as error:
-            raise place(path, number, "holds a lone surrogate, which no file can; write whole characters") from error
+            raise row_error(
+                path, number, "holds a lone surrogate, which no file can; write whole characters"
+            ) from error
         except ValueError as error:
-            raise place(path, number, "holds a number that is not finite; write null instead") from error
+            raise row_error(path, number, "holds a number that is not finite; write null instead") from error
     data = b"".join(lines)
     write_file(path, gzip.compress(data, mtime=0) if path.name.endswith(".gz") else data)

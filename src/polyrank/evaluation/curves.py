@@ -57,16 +57,16 @@ def _name(folder: Path, file: Path) -> str:
 
 
 def _checks(file: Path) -> list[Check]:
-    found = []
+    checks = []
     for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
         try:
             record = json.loads(line)
             if "valid" in record:
                 finite = {name: value for name, value in record["valid"].items() if value is not None}
-                found.append(Check(record["step"], record.get("epoch"), finite))
+                checks.append(Check(record["step"], record.get("epoch"), finite))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(f"{file}:{number}: no record of a training ({error}); remove the line") from error
-    return found
+    return checks
 
 
 def plot_curves(curves: Mapping[str, Sequence[Check]], path: Path, *, figure: str = "R@1") -> None:
@@ -89,9 +89,9 @@ def plot_curves(curves: Mapping[str, Sequence[Check]], path: Path, *, figure: st
     canvas = new_figure()
     axes = canvas.subplots()
     for name, curve in curves.items():
-        shown = [check for check in curve if figure in check.figures]
-        places = [check.epoch if by_epoch else check.step for check in shown]
-        axes.plot(places, [scale * check.figures[figure] for check in shown], marker="o", label=name)
+        points = [check for check in curve if figure in check.figures]
+        positions = [check.epoch if by_epoch else check.step for check in points]
+        axes.plot(positions, [scale * check.figures[figure] for check in points], marker="o", label=name)
     axes.set(xlabel="epoch" if by_epoch else "step", ylabel=f"validation {figure}" + (" (%)" if scale > 1 else ""))
     axes.legend(fontsize="small")
     canvas.savefig(path)

@@ -69,7 +69,7 @@ def against_responses(examples: Sequence[Example]) -> tuple[list[Example], list[
         DataError: an example names its right answer by id only, or no example has one.
     """
     pool: dict[str, Candidate] = {}
-    found = []
+    examples_with_pool = []
     for example in examples:
         if example.relevant_ids and not example.relevant:
             raise DataError(
@@ -77,10 +77,10 @@ def against_responses(examples: Sequence[Example]) -> tuple[list[Example], list[
             )
         right = dict.fromkeys(example.candidates[i] for i in example.relevant)
         ids = tuple(pool.setdefault(text, Candidate(str(len(pool)), text)).id for text in right)
-        found.append(replace(example, candidates=(), relevant=(), relevant_ids=ids))
+        examples_with_pool.append(replace(example, candidates=(), relevant=(), relevant_ids=ids))
     if not pool:
         raise DataError("no example has a right answer, so there are no responses to rank; give a --pool FILE")
-    return found, list(pool.values())
+    return examples_with_pool, list(pool.values())
 
 
 def rankable(examples: Sequence[Example], pool: Sequence[Candidate] | None = None) -> list[Example]:
@@ -103,13 +103,13 @@ def rankable(examples: Sequence[Example], pool: Sequence[Candidate] | None = Non
         if len(pool) < 2:
             raise DataError(f"a pool of {len(pool)} leaves nothing to rank; give one of two or more candidates")
         return list(examples)
-    kept = [e for e in examples if len(with_duplicates(e.candidates, e.relevant)) < len(e.candidates) > 1]
-    if not kept:
+    result = [e for e in examples if len(with_duplicates(e.candidates, e.relevant)) < len(e.candidates) > 1]
+    if not result:
         raise DataError(
             "no example has two or more candidates to rank, a wrong one among them; rank all against one pool, with"
             " --pool FILE, or --pool responses for all right answers of the data"
         )
-    return kept
+    return result
 
 
 def evaluate(

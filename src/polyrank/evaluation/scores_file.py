@@ -96,11 +96,11 @@ def _whole(value: object, low: int = 0) -> int:
 
 def _placement(n: int, rows: list[list[int]], n_relevant: int) -> Placement:
     """Groups from the best score down, each of which begins where the one before ended or later."""
-    groups, taken = [], 0
+    groups, n_placed = [], 0
     for n_above, n_tied, n_right in rows:
-        group = Group(_whole(n_above, taken), _whole(n_tied, 1), _whole(n_right, 1))
-        taken = n_above + n_tied
-        if n_right > n_tied or taken > n:
+        group = Group(_whole(n_above, n_placed), _whole(n_tied, 1), _whole(n_right, 1))
+        n_placed = n_above + n_tied
+        if n_right > n_tied or n_placed > n:
             raise ValueError(f"no such group among {n} candidates: {group}")
         groups.append(group)
     placement = Placement(n, tuple(groups))

@@ -84,15 +84,17 @@ def breakdown(
     """
     rows = []
     for low, high in zip(edges, [*edges[1:], None], strict=True):
-        chosen = [r for r in evaluation.answerable if low <= _length(r, by) and (high is None or _length(r, by) < high)]
-        if chosen:
-            values = metric_values([record.placement for record in chosen], (1,))
+        records = [
+            r for r in evaluation.answerable if low <= _length(r, by) and (high is None or _length(r, by) < high)
+        ]
+        if records:
+            values = metric_values([record.placement for record in records], (1,))
             values = {name: values[name] for name in ("R@1", "MRR")}
             rows.append(
                 {
                     "from": low,
                     "to": None if high is None else high - 1,
-                    "n_examples": len(chosen),
+                    "n_examples": len(records),
                     "metrics": {name: float(numbers.mean()) for name, numbers in values.items()},
                     "intervals": _intervals(values, 1000, seed),
                 }
@@ -105,12 +107,12 @@ def _length(record: Record, by: str) -> int:
 
 
 def _by_id(evaluation: Evaluation) -> dict[str, Record]:
-    found: dict[str, Record] = {}
+    records: dict[str, Record] = {}
     for record in evaluation.answerable:
-        if record.id in found:
+        if record.id in records:
             raise DataError(f"id {record.id!r} names two examples; a paired test needs an id of its own for each")
-        found[record.id] = record
-    return found
+        records[record.id] = record
+    return records
 
 
 def paired_test(
@@ -128,24 +130,24 @@ def paired_test(
     Returns:
         ``metric``, ``n_examples``, ``difference``, ``interval`` (95%, bootstrap) and ``p``.
     """
-    left, right = _by_id(a), _by_id(b)
-    common = [name for name in left if name in right]
-    if not common or len(common) != min(len(left), len(right)):
+    first, second = _by_id(a), _by_id(b)
+    common = [name for name in first if name in second]
+    if not common or len(common) != min(len(first), len(second)):
         raise DataError(
-            f"a paired test needs the same examples on both sides; {len(set(left) ^ set(right))} of"
-            f" {len(set(left) | set(right))} ids differ"
+            f"a paired test needs the same examples on both sides; {len(set(first) ^ set(second))} of"
+            f" {len(set(first) | set(second))} ids differ"
         )
     for name in common:
-        x, y = left[name], right[name]
+        x, y = first[name], second[name]
         if (x.placement.n_candidates, x.relevant) != (y.placement.n_candidates, y.relevant):
             raise DataError(
                 f"example {name!r} differs on the two sides in its number of candidates or in which are right; a paired"
                 " test needs scores of the same data"
             )
     k = int(metric.partition("@")[2] or 1)
-    if metric not in metric_values([left[name].placement for name in common], (k,)):
+    if metric not in metric_values([first[name].placement for name in common], (k,)):
         raise DataError(f"{metric} is not measured on these examples; choose R@k with k below their candidates, or MRR")
-    ours, theirs = (metric_values([side[name].placement for name in common], (k,))[metric] for side in (left, right))
+    ours, theirs = (metric_values([side[name].placement for name in common], (k,))[metric] for side in (first, second))
     differences = ours - theirs
     observed = abs(differences.mean())
     generator = np.random.Generator(np.random.PCG64(seed))
@@ -176,18 +178,6 @@ def table(summaries: Sequence[dict[str, Any]], metrics: Sequence[str] = SHOWN) -
         cells = [_cell(summary, name).replace(" (", "\n").rstrip(")") for name in metrics]
         result.add_row(escape(str(summary.get("name", ""))), f"{summary['n_examples']:,}", _size(summary), *cells)
     return result
-
-
-def markdown(summaries: Sequence[dict[str, Any]], metrics: Sequence[str]) -> str:
-    """The same as text for a README."""
-    lines = [
-        "| scorer | examples | C | " + " | ".join(metrics) + " |",
-        "|---|---:|---:|" + "---:|" * len(metrics),
-    ]
-    for summary in summaries:
-        cells = " | ".join(_cell(summary, name) for name in metrics)
-        lines.append(f"| {summary['name']} | {summary['n_examples']:,} | {_size(summary)} | {cells} |")
-    return "\n".join(lines)
 
 
 def _size(summary: dict[str, Any]) -> str:

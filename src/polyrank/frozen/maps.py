@@ -18,8 +18,9 @@ from polyrank.models.losses import cross_entropy, distinct
 from polyrank.models.scoring import scores
 from polyrank.ranking.metrics import place, recall_at, with_duplicates
 from polyrank.records import Context, Example
-from polyrank.scorers.mapped import Floats, MapEncoder, mapped, scored
-from polyrank.scorers.protocols import Encoder
+from polyrank.scorers.encoded import score_row
+from polyrank.scorers.mapped import MapEncoder, mapped
+from polyrank.scorers.protocols import Encoder, Floats
 
 TEXTS_AT_A_TIME = 256
 MAX_BYTES = 8 * 2**30
@@ -94,7 +95,7 @@ class Ranking:
         """R@1 with candidates mapped by ``matrix``."""
         candidates = mapped(self.candidates, matrix)
         hits = [
-            recall_at(place(scored(self.contexts[i], self.mask[i], candidates[rows]), right), 1)
+            recall_at(place(score_row(self.contexts[i], self.mask[i], candidates[rows]), right), 1)
             for i, (rows, right) in enumerate(zip(self.rows, self.relevant, strict=True))
         ]
         return float(np.mean(hits))
@@ -171,8 +172,8 @@ def _fit_one(
             if len(batch) < 2:
                 continue
             matrix = log_scale.exp() * (identity + change)
-            found = responses[keys[batch]] @ matrix.T
-            values = scores(contexts[batch], found[None], mask[batch])
+            candidates = responses[keys[batch]] @ matrix.T
+            values = scores(contexts[batch], candidates[None], mask[batch])
             loss = cross_entropy(values, torch.arange(len(batch)), distinct(keys[batch], len(batch)))
             optimizer.zero_grad()
             (loss + l2 * change.square().sum()).backward()  # type: ignore[no-untyped-call]  # torch's own
@@ -261,18 +262,18 @@ def _encode_contexts(
     order = sorted(range(len(contexts)), key=lambda i: sum(map(len, contexts[i].turns)))
     done = 0
     for start in range(0, len(order), TEXTS_AT_A_TIME):
-        chosen = order[start : start + TEXTS_AT_A_TIME]
-        parts.append(encoder.encode_contexts([contexts[i] for i in chosen]))
+        rows = order[start : start + TEXTS_AT_A_TIME]
+        parts.append(encoder.encode_contexts([contexts[i] for i in rows]))
         _check_room(len(contexts), parts[-1][0].shape[1], encoder.dimension)
-        done += len(chosen)
+        done += len(rows)
         report(name, done, len(order))
     width = max(vectors.shape[1] for vectors, _ in parts)
     result = np.zeros((len(contexts), width, encoder.dimension), np.float32)
     mask = np.zeros((len(contexts), width), np.bool_)
     start = 0
     for vectors, real in parts:
-        chosen = order[start : start + len(vectors)]
-        result[chosen, : vectors.shape[1]], mask[chosen, : vectors.shape[1]] = vectors, real
+        rows = order[start : start + len(vectors)]
+        result[rows, : vectors.shape[1]], mask[rows, : vectors.shape[1]] = vectors, real
         start += len(vectors)
     return result, mask
 

@@ -110,12 +110,8 @@ class Index:
         return self._state.view[0]
 
     def view(self) -> tuple[tuple[Block, ...], tuple[Ann | None, ...]]:
-        """``blocks`` and ``product_indexes`` of one moment."""
+        """``blocks``, and for each its inner-product index where there is one, of one moment."""
         return self._state.view
-
-    def product_indexes(self) -> tuple[Ann | None, ...]:
-        """An inner-product index of each of ``blocks()``, where there is one; take both from one view."""
-        return self._state.view[1]
 
     def candidates(self, rows: Sequence[int], *, opening: int | None = None) -> list[Candidate]:
         """Candidates by row, in the order asked for.

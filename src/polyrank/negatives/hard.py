@@ -77,30 +77,30 @@ def candidates_for_wrong(ranked: Iterable[str], right: Collection[str], settings
     ['bye', 'no']
     """
     seen = {same_words(text) for text in right}
-    found: list[str] = []
+    texts: list[str] = []
     for text in ranked:
-        if len(found) == settings.last_rank:
+        if len(texts) == settings.last_rank:
             break
         words = same_words(text)
         near = settings.max_overlap < 1 and any(word_overlap(text, other) > settings.max_overlap for other in right)
         if words not in seen and not near:
             seen.add(words)
-            found.append(text)
-    return found[settings.first_rank - 1 :]
+            texts.append(text)
+    return texts[settings.first_rank - 1 :]
 
 
 def rights(examples: Sequence[Example]) -> dict[Context, list[str]]:
     """All right answers to each context: one that comes again with another answer has both."""
-    found: dict[Context, dict[str, None]] = {}
+    answers: dict[Context, dict[str, None]] = {}
     for example in examples:
         right = [example.candidates[i] for i in example.relevant]
-        found.setdefault(example.query, {}).update(dict.fromkeys(right))
-    return {context: list(texts) for context, texts in found.items()}
+        answers.setdefault(example.query, {}).update(dict.fromkeys(right))
+    return {context: list(texts) for context, texts in answers.items()}
 
 
-def choose(found: list[str], settings: HardNegatives, *key: int) -> list[str]:
+def choose(texts: list[str], settings: HardNegatives, *key: int) -> list[str]:
     """``n_negatives`` of the texts in their order; which ones is a function of the seed and ``key``."""
-    if len(found) <= settings.n_negatives:
-        return found
+    if len(texts) <= settings.n_negatives:
+        return texts
     generator = np.random.Generator(np.random.PCG64([settings.seed, *key]))
-    return [found[i] for i in sorted(generator.choice(len(found), settings.n_negatives, replace=False).tolist())]
+    return [texts[i] for i in sorted(generator.choice(len(texts), settings.n_negatives, replace=False).tolist())]

@@ -7,10 +7,9 @@ nobody said so. Knows no file: ``polyrank mine`` reads and writes them.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from polyrank.errors import UsageError
 from polyrank.negatives.hard import HardNegatives, candidates_for_wrong, choose, rights
+from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, Context, Example
 from polyrank.scorers.protocols import Responds, Scorer
 
@@ -22,7 +21,7 @@ SPARE = 20  # retrieved beyond the last rank, for the right answers and copies a
 
 @dataclass(frozen=True, slots=True)
 class Mined:
-    """What was found.
+    """What mining gave.
 
     Args:
         examples: those with a right answer; candidates are the right ones first, then wrong ones, the hardest first.
@@ -68,30 +67,30 @@ def mine(
     >>> mine([example], from_pool(BM25(), pool), HardNegatives(n_negatives=1, last_rank=1)).examples[0].candidates
     ('My wifi is down!', 'wifi is slow')
     """
-    found: list[Example] = []
+    mined: list[Example] = []
     n_short = n_doubtful = 0
     right_of = rights(examples)
-    asked = [(index, example) for index, example in enumerate(examples) if example.relevant]
-    for start in progress(range(0, len(asked), 32)):
-        part = asked[start : start + 32]
+    labelled = [(index, example) for index, example in enumerate(examples) if example.relevant]
+    for start in progress(range(0, len(labelled), 32)):
+        part = labelled[start : start + 32]
         ranked = retrieve([example.query for _, example in part], settings.last_rank + SPARE)
         lists = [
             candidates_for_wrong(row, right_of[example.query], settings)
             for (_, example), row in zip(part, ranked, strict=True)
         ]
         if reranker is not None:
-            kept = _surely_wrong([example for _, example in part], lists, reranker, margin)
-            n_doubtful += sum(map(len, lists)) - sum(map(len, kept))
-            lists = kept
+            wrong_lists = _surely_wrong([example for _, example in part], lists, reranker, margin)
+            n_doubtful += sum(map(len, lists)) - sum(map(len, wrong_lists))
+            lists = wrong_lists
         for (index, example), texts in zip(part, lists, strict=True):
             wrong = choose(texts, settings, index)
             n_short += len(wrong) < settings.n_negatives
             right = _right(example)
             candidates, relevant = (*right, *wrong), tuple(range(len(right)))
-            found.append(replace(example, candidates=candidates, relevant=relevant, relevant_ids=()))
-    n_negatives = sum(len(example.candidates) - len(example.relevant) for example in found)
+            mined.append(replace(example, candidates=candidates, relevant=relevant, relevant_ids=()))
+    n_negatives = sum(len(example.candidates) - len(example.relevant) for example in mined)
     return Mined(
-        tuple(found), len(examples) - len(asked), n_short, n_doubtful, n_negatives / len(found) if found else 0.0
+        tuple(mined), len(examples) - len(labelled), n_short, n_doubtful, n_negatives / len(mined) if mined else 0.0
     )
 
 
@@ -101,17 +100,17 @@ def with_texts(examples: Sequence[Example], candidates: Iterable[Candidate]) -> 
     >>> with_texts([Example(("hi",), relevant_ids=("r1",))], [Candidate("r1", "hello")])[0].response
     'hello'
     """
-    wanted = {name for example in examples for name in example.relevant_ids}
-    text_of = {candidate.id: candidate.text for candidate in candidates if candidate.id in wanted}
-    found = []
+    ids = {name for example in examples for name in example.relevant_ids}
+    text_of = {candidate.id: candidate.text for candidate in candidates if candidate.id in ids}
+    result = []
     for example in examples:
         texts = [text_of[name] for name in example.relevant_ids if name in text_of]
         if texts and not example.relevant:
             example = replace(
                 example, candidates=(*texts, *example.candidates), relevant=tuple(range(len(texts))), relevant_ids=()
             )
-        found.append(example)
-    return found
+        result.append(example)
+    return result
 
 
 def _right(example: Example) -> list[str]:
@@ -124,18 +123,18 @@ def _surely_wrong(
     """The texts of each list that score below the worst right answer by more than ``margin``."""
     rights = [_right(example) for example in examples]
     together = [[*right, *texts] for right, texts in zip(rights, lists, strict=True)]
-    kept = []
+    result = []
     for right, texts, values in zip(rights, lists, reranker.score([e.query for e in examples], together), strict=True):
         limit = float(values[: len(right)].min()) - margin
-        kept.append([text for text, value in zip(texts, values[len(right) :].tolist(), strict=True) if value < limit])
-    return kept
+        result.append([text for text, value in zip(texts, values[len(right) :].tolist(), strict=True) if value < limit])
+    return result
 
 
 def from_retriever(retriever: Responds) -> Retrieve:
     """Texts that a retriever finds in its index."""
 
     def retrieve(contexts: Sequence[Context], depth: int) -> list[list[str]]:
-        return [[reply.text for reply in found] for found in retriever.respond(contexts, depth)]
+        return [[reply.text for reply in replies] for replies in retriever.respond(contexts, depth)]
 
     return retrieve
 
@@ -151,14 +150,6 @@ def from_pool(scorer: Scorer, pool: Sequence[str]) -> Retrieve:
         raise UsageError("the pool to mine from is empty; give texts, or examples with responses")
 
     def retrieve(contexts: Sequence[Context], depth: int) -> list[list[str]]:
-        return [[texts[i] for i in _best(values, depth)] for values in scorer.score_pool(contexts, texts)]
+        return [[texts[i] for i in top_rows(values, depth)] for values in scorer.score_pool(contexts, texts)]
 
     return retrieve
-
-
-def _best(values: np.ndarray[tuple[int, ...], np.dtype[np.float32]], depth: int) -> list[int]:
-    rows = np.arange(len(values))
-    if depth < len(values):  # sort only what is as good as the last one wanted
-        rows = np.flatnonzero(values >= np.partition(values, -depth)[-depth])
-    best: list[int] = rows[np.argsort(-values[rows], kind="stable")][:depth].tolist()
-    return best

@@ -25,10 +25,10 @@ def sample_negatives(
     [0, 2, 3]
     """
     generator = np.random.Generator(np.random.PCG64([seed, epoch, index]))
-    wanted = min(n_pool, count + len(exclude))
-    drawn = generator.choice(n_pool, size=wanted, replace=False)
-    kept = drawn[~np.isin(drawn, list(exclude))] if exclude else drawn
-    return kept[:count].astype(np.int64)
+    n_drawn = min(n_pool, count + len(exclude))
+    rows = generator.choice(n_pool, size=n_drawn, replace=False)
+    rows = rows[~np.isin(rows, list(exclude))] if exclude else rows
+    return rows[:count].astype(np.int64)
 
 
 class Negatives(Protocol):
@@ -61,17 +61,17 @@ class RandomNegatives:
         wrong = given_negatives(example)[: self.n_negatives]
         missing = self.n_negatives - len(wrong)
         if missing > 0:
-            taken = right | set(wrong)
+            excluded = right | set(wrong)
             # a few more than needed, since some of them may be among the taken
-            drawn = sample_negatives(
+            rows = sample_negatives(
                 len(self.pool),
                 (),
-                min(missing + len(taken), len(self.pool)),
+                min(missing + len(excluded), len(self.pool)),
                 seed=self.seed,
                 epoch=epoch if self.redraw else 0,
                 index=position,
             )
-            wrong += [text for i in drawn if (text := self.pool[int(i)]) not in taken][:missing]
+            wrong += [text for i in rows if (text := self.pool[int(i)]) not in excluded][:missing]
         return wrong
 
 

@@ -21,18 +21,18 @@ from polyrank.records import Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.storage.durable import write_file
 
-Places = NDArray[np.int32]
+Rows = NDArray[np.int32]
 
 
-def _examples_seen(folder: Path) -> int:
+def _n_examples_seen(folder: Path) -> int:
     """By a run's networks, as their metrics say; an epoch sees each example once."""
-    seen = 0
+    n_seen = 0
     for file in (folder / name / "metrics.jsonl" for name in ("", *TWO)):
         if not file.exists():
             continue
         for line in file.read_text("utf-8").splitlines():
-            seen = max(seen, json.loads(line).get("n_examples", 0))
-    return seen
+            n_seen = max(n_seen, json.loads(line).get("n_examples", 0))
+    return n_seen
 
 
 class MinedNegatives:
@@ -66,16 +66,16 @@ class MinedNegatives:
         self.every, self.folder, self.rest = every, folder, rest
         self._rights = rights(examples)
         self._epoch = -1
-        self._places: Places = np.zeros((0, 0), np.int32)
+        self._rows: Rows = np.zeros((0, 0), np.int32)
 
     def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
         """The hardest first, then drawn ones where they are too few."""
         if epoch // self.every * self.every != self._epoch:
             self._turn_to(epoch // self.every * self.every)
-        wrong = [self.pool[i] for i in self._places[position].tolist() if i >= 0]
+        wrong = [self.pool[i] for i in self._rows[position].tolist() if i >= 0]
         if len(wrong) < self.settings.n_negatives:
-            taken = {*wrong, *self._rights[example.query]}  # what answers this context elsewhere too
-            wrong += [text for text in self.rest(position, example, epoch) if text not in taken]
+            excluded = {*wrong, *self._rights[example.query]}  # what answers this context elsewhere too
+            wrong += [text for text in self.rest(position, example, epoch) if text not in excluded]
         return wrong[: self.settings.n_negatives]
 
     def _turn_to(self, epoch: int) -> None:
@@ -83,17 +83,17 @@ class MinedNegatives:
         file = self.folder / f"mined-{epoch}.npy"
         shape = (len(self.examples), self.settings.n_negatives)
         if file.exists():
-            self._places = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
-        elif _examples_seen(self.folder) > epoch * len(self.examples):
+            self._rows = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
+        elif _n_examples_seen(self.folder) > epoch * len(self.examples):
             raise ArtifactError(f"{file} is gone, and the weights that it was made with; train again without --resume")
         else:
-            self._places = self._mine(epoch, np.full(shape, -1, np.int32))
+            self._rows = self._mine(epoch, np.full(shape, -1, np.int32))
             stream = io.BytesIO()
-            np.save(stream, self._places)
+            np.save(stream, self._rows)
             write_file(file, stream.getvalue())
         self._epoch = epoch
 
-    def _mine(self, epoch: int, places: Places) -> Places:
+    def _mine(self, epoch: int, rows: Rows) -> Rows:
         row_of = {text: row for row, text in enumerate(self.pool)}
         self.scorer.forget()
         for start in range(0, len(self.examples), 32):
@@ -102,9 +102,9 @@ class MinedNegatives:
                 index, example = start + offset, part[offset]
                 right = self._rights[example.query]
                 order = np.argsort(-values, kind="stable").tolist()
-                found = candidates_for_wrong((self.pool[i] for i in order), right, self.settings)
-                chosen = choose(found, self.settings, epoch, index)
-                places[index, : len(chosen)] = [row_of[text] for text in chosen]
+                wrong = candidates_for_wrong((self.pool[i] for i in order), right, self.settings)
+                negatives = choose(wrong, self.settings, epoch, index)
+                rows[index, : len(negatives)] = [row_of[text] for text in negatives]
         self.scorer.forget()
         torch.clear_autocast_cache()  # else the training that follows would take weights cast without a gradient
-        return places
+        return rows

@@ -9,13 +9,12 @@ from numpy.typing import NDArray
 
 from polyrank.errors import ArtifactError
 from polyrank.index import KnownVectors, Writer, open_index, write_index
-from polyrank.index.ann import check_library, read_kind
 from polyrank.index.checks import check_candidates
 from polyrank.index.reader import check_fingerprint
-from polyrank.index.writer import OURS
+from polyrank.index.store import FILE
 from polyrank.records import Candidate
 from polyrank.scorers.protocols import Encoder
-from polyrank.storage.durable import AnyPath, check_replaceable
+from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision
 
 TEXTS_AT_A_TIME = 1024  # encoded between two reports of progress
@@ -35,7 +34,8 @@ def build_index(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> int:
-    """Encode candidates, equal texts once, and write them as an index. Vectors are written as they come.
+    """Encode candidates, equal texts once, and write them as an index. Vectors are written as they come,
+    once the candidates and the path are found to be in order.
 
     Where an index of the same encoder is replaced, its vectors are taken over: only new texts are encoded.
 
@@ -54,20 +54,16 @@ def build_index(
 
     Raises:
         DataError: names faulty candidates by position; before anything is encoded, where it can be seen then.
-        UsageError: the place is taken, or a library is missing; before anything is encoded.
+        UsageError: the path is taken, or a library is missing; before anything is encoded.
         ResourceError: the disk is full; an earlier index is intact.
     """
-    place = Path(path)
-    check_library(read_kind(ann))
-    check_replaceable(place, ours=OURS, replace=overwrite)
-    check_candidates(candidates)
-    known = _known_vectors(place, encoder, precision) if place.exists() else None
-    left = Counter(candidate.text for candidate in candidates)  # how often each text is still to come
-    new = [text for text in left if known is None or text not in known]
+    known = _known_vectors(path, encoder, precision) if overwrite and (Path(path) / FILE).exists() else None
+    n_left = Counter(candidate.text for candidate in candidates)  # how often each text is still to come
+    new = [text for text in n_left if known is None or text not in known]
     write_index(
-        place,
+        path,
         candidates,
-        _vectors([candidate.text for candidate in candidates], encoder, known, left, len(new), progress),
+        _vectors([candidate.text for candidate in candidates], encoder, known, n_left, len(new), progress),
         fingerprint=encoder.fingerprint,
         model=model,
         ann=ann,
@@ -81,23 +77,23 @@ def _vectors(
     texts: Sequence[str],
     encoder: Encoder,
     known: KnownVectors | None,
-    left: Counter[str],
+    n_left: Counter[str],
     n_new: int,
     progress: Progress | None,
 ) -> Iterator[NDArray[np.float32]]:
     """Vectors of texts in their order, in parts; only those of texts that come again are held."""
-    held: dict[str, NDArray[np.float32]] = {}
+    vector_of: dict[str, NDArray[np.float32]] = {}
     n_encoded = 0
     for start in range(0, max(len(texts), 1), TEXTS_AT_A_TIME):
         part = texts[start : start + TEXTS_AT_A_TIME]
-        new = [text for text in dict.fromkeys(part) if text not in held and (known is None or text not in known)]
-        held.update(zip(new, encoder.encode_candidates(new), strict=True))
+        new = [text for text in dict.fromkeys(part) if text not in vector_of and (known is None or text not in known)]
+        vector_of.update(zip(new, encoder.encode_candidates(new), strict=True))
         vectors = np.empty((len(part), encoder.dimension), np.float32)
         for row, text in enumerate(part):
-            vectors[row] = held[text] if text in held or known is None else known[text]
-            left[text] -= 1
-            if not left[text]:
-                held.pop(text, None)
+            vectors[row] = vector_of[text] if text in vector_of or known is None else known[text]
+            n_left[text] -= 1
+            if not n_left[text]:
+                vector_of.pop(text, None)
         n_encoded += len(new)
         if progress and new:
             progress(n_encoded, n_new)
@@ -145,7 +141,7 @@ def _parts(texts: Sequence[str], progress: Progress | None) -> Iterator[Sequence
             progress(start + len(part), len(texts))
 
 
-def _known_vectors(path: Path, encoder: Encoder, precision: Precision) -> KnownVectors | None:
+def _known_vectors(path: AnyPath, encoder: Encoder, precision: Precision) -> KnownVectors | None:
     """Those of an earlier index of the same encoder; a damaged one, or one that rounds more, is worth nothing."""
     try:
         with open_index(path, fingerprint=encoder.fingerprint) as index:

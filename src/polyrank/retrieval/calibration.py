@@ -48,21 +48,21 @@ def choose_settings(
     if not examples:
         raise DataError("there are no validation examples; give a file with at least one")
     retriever = make_retriever(config, device=device)
-    seen: dict[str, Any] = {"n_examples": len(examples)}
+    tuning: dict[str, Any] = {"n_examples": len(examples)}
     if isinstance(retriever, TwoStage) and ensemble is not None:
         if ensemble == "auto":
-            ensemble, seen["ensembles"] = _best_ensemble(retriever, examples)
+            ensemble, tuning["ensembles"] = _best_ensemble(retriever, examples)
         config, retriever.ensemble = replace(config, ensemble=ensemble), ensemble
-    if "ensembles" in seen or precision is not None:
-        seen["fingerprints"] = fingerprints(retriever)
+    if "ensembles" in tuning or precision is not None:
+        tuning["fingerprints"] = fingerprints(retriever)
     if precision is not None:
         hidden = _hidden(len(examples), no_answer, seed)
         scores, right = outcomes(retriever, examples, hidden.tolist())
         abstention, curve = calibrate(scores, right, precision=precision)
         config = replace(config, measure=abstention.measure, threshold=abstention.threshold)
         point = min((p for p in curve if p.threshold >= abstention.threshold), key=attrgetter("threshold"))
-        seen |= {"no_answer": float(hidden.mean()), "chosen": asdict(point), "curve": [asdict(p) for p in curve]}
-    return config, seen
+        tuning |= {"no_answer": float(hidden.mean()), "chosen": asdict(point), "curve": [asdict(p) for p in curve]}
+    return config, tuning
 
 
 def try_threshold(
@@ -147,17 +147,17 @@ class _Without:
 
     def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
         """The best ``k`` of what is left."""
-        gone = [e for e, hidden in zip(self.examples, self.hidden, strict=True) if hidden]
-        n = k + max((len(e.relevant_ids) + len(e.relevant) for e in gone), default=0)
+        without_answer = [e for e, hidden in zip(self.examples, self.hidden, strict=True) if hidden]
+        n = k + max((len(e.relevant_ids) + len(e.relevant) for e in without_answer), default=0)
         while True:
-            found = self.retriever.respond(contexts, n)
-            left = [
+            results = self.retriever.respond(contexts, n)
+            filtered = [
                 [reply for reply in ranked if not (hidden and is_right(example, reply))][:k]
-                for example, hidden, ranked in zip(self.examples, self.hidden, found, strict=True)
+                for example, hidden, ranked in zip(self.examples, self.hidden, results, strict=True)
             ]
             # a text may stand in an index many times, and all its copies are right
-            if all(len(kept) == k or len(ranked) < n for kept, ranked in zip(left, found, strict=True)):
-                return left
+            if all(len(row) == k or len(ranked) < n for row, ranked in zip(filtered, results, strict=True)):
+                return filtered
             n *= 2
 
 
@@ -192,6 +192,6 @@ def _best_ensemble(both: TwoStage, examples: Sequence[Example]) -> tuple[Ensembl
     return choose_ensemble(first, second, right)
 
 
-def curve_of(seen: dict[str, Any]) -> list[Point]:
+def curve_of(tuning: dict[str, Any]) -> list[Point]:
     """The precision/coverage curve that a pipeline's threshold was chosen on, from the strictest threshold."""
-    return [Point(**point) for point in seen.get("curve", [])]
+    return [Point(**point) for point in tuning.get("curve", [])]

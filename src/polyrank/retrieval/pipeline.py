@@ -100,12 +100,12 @@ class Pipeline:
         n = k if self.abstention is None else max(k, N_SCORES)
         if isinstance(self.retriever, Retriever):
             return [
-                replace(self._judged(ranked, k), exact=found.exact, n_scored=found.n_scored)
-                for ranked, found in self.retriever.find(contexts, n)
+                replace(self._answer_from(ranked, k), exact=result.exact, n_scored=result.n_scored)
+                for ranked, result in self.retriever.find(contexts, n)
             ]
-        return [self._judged(ranked, k) for ranked in self.respond(contexts, n)]
+        return [self._answer_from(ranked, k) for ranked in self.respond(contexts, n)]
 
-    def _judged(self, ranked: Sequence[Ranked], k: int) -> Answer:
+    def _answer_from(self, ranked: Sequence[Ranked], k: int) -> Answer:
         if self.abstention is None:
             return Answer(tuple(ranked[:k]), None, not ranked)
         scores = [reply.score for reply in ranked]
@@ -117,6 +117,9 @@ def open_pipeline(
     *,
     model: Path | None = None,
     mode: Mode | None = None,
+    rerank: str | None = None,
+    n_retrieved: int = SHORTLIST,
+    ensemble: Ensemble | None = None,
     device: str = "auto",
     backend: Backend = "torch",
 ) -> Pipeline:
@@ -126,16 +129,23 @@ def open_pipeline(
         path: the folder.
         model: the encoder's folder, where it has moved.
         mode: of the dense search; None: the pipeline's.
+        rerank: the second stage over an index; a pipeline has its own.
+        n_retrieved, ensemble: see ``TwoStage``; with ``rerank``.
         device: for networks.
         backend: of every model, see ``open_scorer``.
 
     Raises:
         ArtifactError: it is neither, or something in it is damaged.
-        UsageError: a model is not where it should be.
+        UsageError: a model is not where it should be, or the folder leaves no room for a second stage.
     """
+    _check_stages(path, rerank, ensemble)
     if not has_document(path, PIPELINE):
-        return Pipeline(_dense(path, model, mode or "fast", device, backend))
-    config, seen = read_pipeline(path)
+        first = _dense(path, model, mode or "fast", device, backend)
+        if rerank is None:
+            return Pipeline(first)
+        second = open_scorer(rerank, device=device, backend=backend)
+        return Pipeline(TwoStage(first, second, n_retrieved=n_retrieved, ensemble=ensemble))
+    config, tuning = read_pipeline(path)
     if config.retriever != "dense" and (mode or model):
         raise UsageError(f"{path} retrieves by {config.retriever}, which takes no model and no mode; leave them out")
     if mode is not None:
@@ -146,31 +156,42 @@ def open_pipeline(
     if config.measure is not None and config.threshold is not None:
         abstention = Abstention(config.measure, config.threshold)
     retriever = make_retriever(config, device=device, backend=backend)
-    for name, known in seen.get("fingerprints", {}).items():
-        if (now := fingerprints(retriever).get(name)) != known:
+    for name, expected in tuning.get("fingerprints", {}).items():
+        if (actual := fingerprints(retriever).get(name)) != expected:
             raise ArtifactError(
-                f"the settings of {path} were chosen with another {name} (fingerprint {known[:12]}, now"
-                f" {str(now)[:12]}); choose them again with polyrank pipeline create --overwrite"
+                f"the settings of {path} were chosen with another {name} (fingerprint {expected[:12]}, now"
+                f" {str(actual)[:12]}); choose them again with polyrank pipeline create --overwrite"
             )
     return Pipeline(retriever, abstention)
 
 
+def _check_stages(name: str | Path, rerank: str | None, ensemble: Ensemble | None) -> None:
+    """Refuse a second stage where there is one already, and an ensemble without one."""
+    first, arrow, second = (part.strip() for part in str(name).partition(">"))
+    if arrow and not Path(name).exists():
+        raise UsageError(f"two stages are no longer written {str(name)!r}; write {first} --rerank {second}")
+    if rerank is None and ensemble is not None:
+        raise UsageError(f"the ensemble {ensemble} adds up two stages; name the second with --rerank")
+    if rerank is not None and has_document(Path(name), PIPELINE):
+        raise UsageError(f"{name} is a pipeline, which has its own stages; leave out --rerank, or name its index")
+
+
 def fingerprints(retriever: Responds) -> dict[str, str]:
     """Of the networks in a retriever: what its threshold and its ensemble depend on."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     if isinstance(retriever, TwoStage):
-        found["re-ranker"] = getattr(retriever.reranker, "fingerprint", "")
+        result["re-ranker"] = getattr(retriever.reranker, "fingerprint", "")
         retriever = retriever.retriever
     if isinstance(retriever, Retriever):
-        found["retriever"] = retriever.encoder.fingerprint
-    return {name: value for name, value in found.items() if value}
+        result["retriever"] = retriever.encoder.fingerprint
+    return {name: value for name, value in result.items() if value}
 
 
 def catalogue(path: Path) -> list[Candidate]:
     """All candidates of an index folder, or of the index that a pipeline names."""
     index = Path(read_pipeline(path)[0].index) if has_document(path, PIPELINE) else path
-    with open_index(index) as found:
-        return [candidate for _, candidate in found.iter_candidates()]
+    with open_index(index) as opened:
+        return [candidate for _, candidate in opened.iter_candidates()]
 
 
 def read_mode(name: str | None) -> Mode | None:
@@ -181,8 +202,8 @@ def read_mode(name: str | None) -> Mode | None:
     """
     if name is None:
         return None
-    found: Mode = read_choice(name, Mode, "way to search")
-    return found
+    mode: Mode = read_choice(name, Mode, "way to search")
+    return mode
 
 
 def make_retriever(config: PipelineConfig, *, device: str = "auto", backend: Backend = "torch") -> Responds:
@@ -201,8 +222,8 @@ def make_retriever(config: PipelineConfig, *, device: str = "auto", backend: Bac
 
 
 def _dense(index: Path, model: Path | None, mode: Mode, device: str, backend: Backend) -> Retriever:
-    found = open_index(index)
-    return Retriever(encoder_of_index(found.model, model, device=device, backend=backend), found, mode=mode)
+    candidates = open_index(index)
+    return Retriever(encoder_of_index(candidates.model, model, device=device, backend=backend), candidates, mode=mode)
 
 
 def open_ranker(
@@ -210,6 +231,7 @@ def open_ranker(
     examples: Sequence[Example] = (),
     pool: Sequence[Candidate] | None = None,
     *,
+    rerank: str | None = None,
     n_retrieved: int = SHORTLIST,
     ensemble: Ensemble | None = None,
     device: str = "auto",
@@ -218,48 +240,49 @@ def open_ranker(
     """A Scorer of one stage or two, to rank given lists or a pool.
 
     Args:
-        name: what ``open_scorer`` takes; "FIRST>SECOND", two such names; or a pipeline folder, whose settings count
-            and whose index is not looked at.
+        name: what ``open_scorer`` takes, or a pipeline folder, whose settings count and whose index is not looked at.
         examples, pool: see ``open_scorer``.
-        n_retrieved, ensemble: for "FIRST>SECOND".
+        rerank: a second stage, what ``open_scorer`` takes; a pipeline has its own.
+        n_retrieved, ensemble: see ``TwoStageScorer``; with ``rerank``.
         device: for networks.
         backend: of every model, see ``open_scorer``.
+
+    Raises:
+        UsageError: there is no model of that name, or the folder leaves no room for a second stage.
     """
-    first, arrow, second = (part.strip() for part in name.partition(">"))
-    if not arrow:
-        if not has_document(Path(name), PIPELINE):
-            return open_scorer(name, examples, pool, device=device, backend=backend)
+    _check_stages(name, rerank, ensemble)
+    if has_document(Path(name), PIPELINE):
         config, _ = read_pipeline(Path(name))
-        first, second = config.retriever, config.reranker or ""
+        name, rerank = config.retriever, config.reranker
         n_retrieved, ensemble = config.n_retrieved, config.ensemble
-        if first == "dense":
-            first = config.model or open_index(Path(config.index)).model
-    retriever = open_scorer(first, examples, pool, device=device, backend=backend)
-    if not second:
+        if name == "dense":
+            name = config.model or open_index(Path(config.index)).model
+    retriever = open_scorer(name, examples, pool, device=device, backend=backend)
+    if rerank is None:
         return retriever
-    reranker = open_scorer(second, examples, pool, device=device, backend=backend)
+    reranker = open_scorer(rerank, examples, pool, device=device, backend=backend)
     return TwoStageScorer(retriever, reranker, n_retrieved=n_retrieved, ensemble=ensemble)
 
 
 def write_pipeline(
-    path: Path, config: PipelineConfig, seen: dict[str, Any] | None = None, *, replace: bool = False
+    path: Path, config: PipelineConfig, tuning: dict[str, Any] | None = None, *, replace: bool = False
 ) -> None:
     """Write a pipeline folder.
 
     Args:
         path: the folder to make.
         config: its settings; paths as seen from the working directory.
-        seen: what the settings were chosen by.
+        tuning: what the settings were chosen by.
         replace: whether an earlier one may be replaced.
     """
-    places = {
+    names = {
         name: portable_name(value, path)
         for name in ("index", "model", "reranker")
         if (value := getattr(config, name)) is not None
     }
-    whole = seal({"pipeline": asdict(config) | places, "seen": seen or {}}, PIPELINE)
+    document = seal({"pipeline": asdict(config) | names, "seen": tuning or {}}, PIPELINE)
     with new_folder(path, replace=replace) as folder:
-        (folder / PIPELINE.file).write_bytes(whole)
+        (folder / PIPELINE.file).write_bytes(document)
 
 
 def read_pipeline(path: Path) -> tuple[PipelineConfig, dict[str, Any]]:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import Index
 from polyrank.index.reader import check_fingerprint
+from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, Context, Ranked
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.protocols import Encoder
@@ -50,18 +51,18 @@ class Retriever:
         while True:
             opening = self.index.opening
             blocks, indexes = self.index.view()
-            found = search(vectors, mask, blocks, k, mode=self.mode, indexes=indexes)
+            results = search(vectors, mask, blocks, k, mode=self.mode, indexes=indexes)
             try:
-                return [(self._ranked(one, opening), one) for one in found]
+                return [(self._ranked(result, opening), result) for result in results]
             except ArtifactError:
                 # a reply was removed, or the index replaced, between the search and the reading of its text; it may be
                 # another thread that took it in
                 if not self.index.refresh() and self.index.blocks() is blocks:
                     raise
 
-    def _ranked(self, found: Found, opening: int) -> list[Ranked]:
-        candidates = self.index.candidates(found.rows.tolist(), opening=opening)
-        scored = zip(candidates, found.scores, strict=True)
+    def _ranked(self, result: Found, opening: int) -> list[Ranked]:
+        candidates = self.index.candidates(result.rows.tolist(), opening=opening)
+        scored = zip(candidates, result.scores, strict=True)
         return [Ranked(c.id, c.text, float(score), c.metadata) for c, score in scored]
 
 
@@ -77,7 +78,7 @@ class LexicalRetriever:
         self.scorer = scorer
         self.index = candidates if isinstance(candidates, Index) else None
         # replaced as a whole, since threads may share this
-        self._taken = (0, 0), *_with_texts(() if isinstance(candidates, Index) else candidates)
+        self._cached = (0, 0), *_with_texts(() if isinstance(candidates, Index) else candidates)
 
     def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
         """The best ``k`` replies to each context, best first; ties by row. Fewer when there are fewer candidates.
@@ -90,9 +91,9 @@ class LexicalRetriever:
         if self.index is not None:
             self.index.refresh()
             now = self.index.opening, self.index.change  # a new index begins its count of changes anew
-            if now != self._taken[0]:
-                self._taken = now, *_with_texts([candidate for _, candidate in self.index.iter_candidates()])
-        _, candidates, texts = self._taken
+            if now != self._cached[0]:
+                self._cached = now, *_with_texts([candidate for _, candidate in self.index.iter_candidates()])
+        _, candidates, texts = self._cached
         return [_ranked(candidates, row, k) for row in self.scorer.score_pool(contexts, texts)]
 
 
@@ -107,10 +108,5 @@ def _check_k(k: int) -> None:
 
 def _ranked(candidates: Sequence[Candidate], values: NDArray[np.float32], k: int) -> list[Ranked]:
     """The best ``k`` by score, then by row; ``values``: ``[N]``."""
-    rows = np.arange(len(values))
-    if k < len(values):  # sort only what is as good as the k-th best
-        rows = np.flatnonzero(values >= np.partition(values, -k)[-k])
-    best = rows[np.argsort(-values[rows], kind="stable")][:k]
-    return [
-        Ranked(candidates[i].id, candidates[i].text, float(values[i]), candidates[i].metadata) for i in best.tolist()
-    ]
+    best = ((candidates[row], float(values[row])) for row in top_rows(values, k))
+    return [Ranked(c.id, c.text, score, c.metadata) for c, score in best]

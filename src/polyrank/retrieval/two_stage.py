@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from polyrank.errors import UsageError
 from polyrank.ranking.ensembles import Ensemble, combine
+from polyrank.ranking.top import as_good_as, top_rows
 from polyrank.records import Context, Ranked
 from polyrank.scorers.protocols import Responds, Scorer
 
@@ -49,7 +50,6 @@ class TwoStage:
         for shortlist, second in zip(shortlists, scored, strict=True):
             first = np.array([reply.score for reply in shortlist], np.float32)
             total = _total(first, second, self.ensemble)
-            order = np.argsort(-total, kind="stable")[:k].tolist()
             results.append(
                 [
                     replace(
@@ -57,7 +57,7 @@ class TwoStage:
                         score=float(total[i]),
                         stages={"retriever": float(first[i]), "reranker": float(second[i])},
                     )
-                    for i in order
+                    for i in top_rows(total, k)
                 ]
             )
         return results
@@ -91,16 +91,18 @@ class TwoStageScorer:
     def _rerank(
         self, contexts: Sequence[Context], first: Sequence[Floats], candidates: Sequence[Sequence[str]]
     ) -> list[Floats]:
-        # equal texts share a place in the shortlist: they tie, and a copy must not push another reply out
+        # equal texts count once in the shortlist: they tie, and a copy must not push another reply out
         shortlists = [
             _shortlist(values, texts, self.n_retrieved) for values, texts in zip(first, candidates, strict=True)
         ]
-        texts = [[pool[i] for i in chosen] for pool, chosen in zip(candidates, shortlists, strict=True)]
+        texts = [[pool[i] for i in shortlist] for pool, shortlist in zip(candidates, shortlists, strict=True)]
         results = []
-        for values, pool, chosen, second in zip(
+        for values, pool, shortlist, second in zip(
             first, candidates, shortlists, self.reranker.score(contexts, texts), strict=True
         ):
-            total = dict(zip([pool[i] for i in chosen], _total(values[chosen], second, self.ensemble), strict=True))
+            total = dict(
+                zip([pool[i] for i in shortlist], _total(values[shortlist], second, self.ensemble), strict=True)
+            )
             floor = min(total.values(), default=np.float32(0)) - 1 - values.max(initial=-np.inf)
             rest = (values + floor).astype(np.float32)  # all below the worst of the shortlist
             results.append(np.array([total.get(text, low) for text, low in zip(pool, rest, strict=True)], np.float32))
@@ -108,12 +110,10 @@ class TwoStageScorer:
 
 
 def _shortlist(values: Floats, texts: Sequence[str], n: int) -> list[int]:
-    """Places of the best n distinct texts; ties by text, so that the order in which candidates come changes nothing."""
-    places = {text: place for place, text in enumerate(texts)}
-    rows = np.fromiter(places.values(), np.intp, len(places))
-    if n < len(rows):  # sort only what is as good as the n-th best
-        rows = rows[values[rows] >= np.partition(values[rows], -n)[-n]]
-    return sorted(rows.tolist(), key=lambda i: (-values[i], texts[i]))[:n]
+    """Rows of the best n distinct texts; ties by text, so that the order in which candidates come changes nothing."""
+    last = {text: row for row, text in enumerate(texts)}
+    rows = np.fromiter(last.values(), np.intp, len(last))
+    return sorted(rows[as_good_as(values[rows], n)].tolist(), key=lambda i: (-values[i], texts[i]))[:n]
 
 
 def _total(first: Floats, second: Floats, ensemble: Ensemble | None) -> Floats:

@@ -11,8 +11,8 @@ from torch import nn
 from polyrank.devices import cpu_has_bf16
 from polyrank.models import EncoderNetwork
 from polyrank.models.exported import ExportedEncoder
-from polyrank.models.scoring import scores
 from polyrank.records import Context
+from polyrank.scorers.encoded import score_lists, score_shared
 from polyrank.scorers.protocols import Floats
 from polyrank.text import Texts, pad
 
@@ -140,30 +140,11 @@ class EncoderScorer:
 
     def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        vectors, mask = self.encode_contexts(contexts)
-        encoded = self.encode_candidates([text for texts in candidates for text in texts])
-        results, start = [], 0
-        for row, texts in enumerate(candidates):
-            part = slice(start, start + len(texts))
-            results.append(_scores(vectors[row : row + 1], encoded[None, part], mask[row : row + 1])[0])
-            start += len(texts)
-        return results
+        return score_lists(self, contexts, candidates)
 
     def score_pool(self, contexts: Sequence[Context], pool: Sequence[str]) -> Floats:
         """One shared pool for every context: ``[B, N]``."""
-        vectors, mask = self.encode_contexts(contexts)
-        encoded = self.encode_candidates(pool)
-        result = np.empty((len(vectors), len(encoded)), np.float32)
-        for start in range(0, len(encoded), 8192):
-            part = slice(start, start + 8192)
-            for row in range(len(vectors)):
-                result[row, part] = _scores(vectors[row : row + 1], encoded[None, part], mask[row : row + 1])[0]
-        return result
-
-
-def _scores(contexts: Floats, candidates: Floats, mask: NDArray[np.bool_]) -> Floats:
-    values = scores(torch.from_numpy(contexts), torch.from_numpy(candidates), torch.from_numpy(mask))
-    return values.numpy()
+        return score_shared(self, contexts, pool)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """A frozen encoder whose response vectors pass through a learnt linear map: an Encoder like the others, and its folder.
 
-Shapes: B contexts, K candidates of each, N rows of a pool, M vectors per context, D dimensions.
+Shapes: B contexts, N candidates, M vectors per context, D dimensions.
 """
 
 import hashlib
@@ -14,16 +14,13 @@ from numpy.typing import NDArray
 
 from polyrank.config.names import is_there, portable_name, resolved_name
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.models.scoring import scores
 from polyrank.records import Context
-from polyrank.scorers.protocols import Encoder
+from polyrank.scorers.encoded import score_lists, score_shared
+from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.storage.durable import check_replaceable
 from polyrank.storage.tensors import read_tensors, write_tensors
 
 KIND = "map"
-CANDIDATES_AT_A_TIME = 8192
-
-Floats = NDArray[np.float32]
 
 
 class MapEncoder:
@@ -58,24 +55,11 @@ class MapEncoder:
 
     def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        vectors, mask = self.encode_contexts(contexts)
-        encoded = self.encode_candidates([text for texts in candidates for text in texts])
-        ends = np.cumsum([len(texts) for texts in candidates])
-        return [
-            scored(vectors[row], mask[row], encoded[end - len(texts) : end])
-            for row, (end, texts) in enumerate(zip(ends.tolist(), candidates, strict=True))
-        ]
+        return score_lists(self, contexts, candidates)
 
     def score_pool(self, contexts: Sequence[Context], pool: Sequence[str]) -> Floats:
         """One shared pool for every context: ``[B, N]``."""
-        vectors, mask = self.encode_contexts(contexts)
-        encoded = self.encode_candidates(pool)
-        result = np.empty((len(vectors), len(encoded)), np.float32)
-        for start in range(0, len(encoded), CANDIDATES_AT_A_TIME):
-            part = slice(start, start + CANDIDATES_AT_A_TIME)
-            for row in range(len(vectors)):
-                result[row, part] = scored(vectors[row], mask[row], encoded[part])
-        return result
+        return score_shared(self, contexts, pool)
 
 
 def mapped(vectors: Floats, matrix: Floats) -> Floats:
@@ -88,20 +72,13 @@ def mapped(vectors: Floats, matrix: Floats) -> Floats:
     return result
 
 
-def scored(context: Floats, mask: NDArray[np.bool_], candidates: Floats) -> Floats:
-    """Scores ``[K]`` of one context ``[M, D]`` with its mask ``[M]`` and candidates ``[K, D]``."""
-    values = scores(torch.from_numpy(context)[None], torch.from_numpy(candidates)[None], torch.from_numpy(mask)[None])
-    found: Floats = values[0].numpy()
-    return found
-
-
 def _extended(digest: Any, matrix: Floats) -> str:
     digest.update(matrix.tobytes())
     return str(digest.hexdigest())
 
 
-def check_map_place(path: Path, *, replace: bool) -> None:
-    """Refuse a place that a map's folder must not take, before the work is done."""
+def check_map_path(path: Path, *, replace: bool) -> None:
+    """Refuse a path that a map must not be written to, before the work is done."""
     check_replaceable(path, ours=(f"{KIND}.json",), replace=replace)
 
 
@@ -118,7 +95,7 @@ def save_map(
         replace: whether an earlier map may be replaced.
 
     Raises:
-        UsageError: the place is taken.
+        UsageError: the path is taken.
         ResourceError: the disk is full.
     """
     document = {

@@ -1,6 +1,6 @@
 """Training: one loop, the steps it is given, checkpoints, and the recipe that ties them together."""
 
-from polyrank.training.loop import FitResult, fit, fit_together
+from polyrank.training.loop import FitResult, fit_together
 from polyrank.training.mutual import DistillStep, Imitation, MutualStep
 from polyrank.training.recipe import RunResult, train
 from polyrank.training.steps import InBatchStep, ListwiseStep, Step
@@ -14,7 +14,6 @@ __all__ = [
     "MutualStep",
     "RunResult",
     "Step",
-    "fit",
     "fit_together",
     "train",
 ]

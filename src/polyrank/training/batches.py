@@ -7,19 +7,18 @@ from numpy.typing import NDArray
 
 
 def batch_order(
-    lengths: Sequence[int], batch_size: int, *, seed: int, epoch: int, window: int = 50, drop_last: bool = False
+    lengths: Sequence[int], batch_size: int, *, seed: int, epoch: int, window: int = 50
 ) -> list[NDArray[np.int64]]:
     """Indices of each batch of an epoch: every example exactly once, those of like length together.
 
     All are shuffled, cut into windows of ``window`` batches, sorted by length in each window (so that padding is
-    small), cut into batches, and the batches shuffled. A short last batch stays unless ``drop_last``.
+    small), cut into batches, and the batches shuffled. A short last batch stays.
 
     Args:
         lengths: tokens of each example.
         batch_size: examples per batch.
         seed, epoch: what the order is a function of. To resume at position p, take ``[p:]``.
         window: batches that are sorted together; 1 for no sorting.
-        drop_last: whether to leave a short batch out.
 
     Raises:
         ValueError: ``batch_size`` is below 1.
@@ -39,6 +38,4 @@ def batch_order(
         if window > 1:
             part = part[np.argsort(sizes[part], kind="stable")]
         batches += [part[i : i + batch_size] for i in range(0, len(part), batch_size)]
-    if drop_last:
-        batches = [batch for batch in batches if len(batch) == batch_size]
     return [batches[i] for i in generator.permutation(len(batches))]

@@ -15,7 +15,7 @@ from polyrank.models import Convert
 from polyrank.models.losses import cross_entropy
 from polyrank.records import Example
 from polyrank.text import Texts
-from polyrank.training.steps import response_of, wrong_columns
+from polyrank.training.steps import in_batch_columns
 
 
 def annealed_scale(number: int, n_steps: int, final: float) -> float:
@@ -65,16 +65,9 @@ class ConvertStep:
             self.model.observe_weights()
         self.model.scale.fill_(annealed_scale(number, self.scale_steps, self.model.final_scale))
         examples = [example for _, example in batch]
-        responses = [response_of(example) for example in examples]
-        known = set(responses)
-        given = [text for e in examples for i, text in enumerate(e.candidates) if i not in e.relevant]
-        columns = [*responses, *(text for text in dict.fromkeys(given) if text not in known)]
-        key_of = {text: i for i, text in enumerate(dict.fromkeys(columns))}
-        unique = self.model.encode_candidates(self.texts.candidates(list(key_of)).to(self.device))
-        keys = torch.tensor([key_of[text] for text in columns], device=self.device)
+        vectors, allowed = in_batch_columns(examples, self.model, self.texts, self.device)
         encodings = self.model.context_encodings(self.texts.contexts([e.query for e in examples]).to(self.device))
-        allowed = wrong_columns(examples, key_of, keys)
-        candidates = unique[keys] * self.model.scale
+        candidates = vectors * self.model.scale
 
         def loss(encodings: Tensor, rows: Tensor) -> Tensor:
             with full_precision(candidates):

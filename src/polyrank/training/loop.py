@@ -6,7 +6,7 @@ resumed run is the run that was never interrupted, bit for bit on the same machi
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,10 @@ from torch import Tensor
 from polyrank.config.training import TrainConfig
 from polyrank.devices import choose_dtype
 from polyrank.errors import DivergedError
-from polyrank.models import Network
 from polyrank.records import Example
 from polyrank.training.batches import batch_order
 from polyrank.training.checkpoints import load_checkpoint, save_checkpoint
-from polyrank.training.learner import Learner, Report, Trainee, memory_needed
+from polyrank.training.learner import Learner, Trainee, memory_needed
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
 from polyrank.training.steps import PhasedStep, Step
 
@@ -43,48 +42,6 @@ class FitResult:
     best: dict[str, float]
     best_step: int
     seconds: float
-
-
-def fit(
-    model: Network,
-    step: Step,
-    examples: Sequence[Example],
-    settings: TrainConfig,
-    *,
-    seed: int,
-    folder: Path,
-    device: torch.device,
-    save_best: Callable[[dict[str, float]], None],
-    evaluate: Callable[[], Mapping[str, float]] | None = None,
-    resume: bool = False,
-    report: Report = lambda _: None,
-) -> FitResult:
-    """Train ``model`` in place and keep its best version: ``fit_together`` of one.
-
-    Args:
-        model: the network, on ``device``.
-        step: the training method.
-        examples: what to learn from.
-        settings: how.
-        seed: of order, negatives and dropout.
-        folder: for ``metrics.jsonl`` and ``checkpoint.safetensors``; exists.
-        device: where to compute.
-        save_best: called with the figures when the model is the best so far (or final, without validation).
-        evaluate: validation figures with "loss" and "R@1"; None for none.
-        resume: go on from the checkpoint, if there is one.
-        report: called with each record that goes to ``metrics.jsonl``.
-
-    Raises:
-        DivergedError: ``max_bad_steps`` non-finite losses in a row.
-        ResourceError: a batch does not fit into memory.
-        InterruptedTraining: SIGINT or SIGTERM; state is saved.
-    """
-    learner = Learner(
-        model=model, settings=settings, folder=folder, save_best=save_best, evaluate=evaluate, report=report
-    )
-    return fit_together(
-        [learner], phased(step), examples, settings, seed=seed, folder=folder, device=device, resume=resume
-    )[0]
 
 
 def phased(step: Step | PhasedStep) -> PhasedStep:

@@ -3,7 +3,7 @@
 A step also says how long each example is (for batches of like length) and what text it could use as negatives.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -19,7 +19,7 @@ from polyrank.text import Texts
 
 
 class Step(Protocol):
-    """What ``fit`` asks of a training method."""
+    """What ``phased`` takes: a training method for one network."""
 
     def length(self, example: Example) -> int:
         """Tokens of an example, for grouping."""
@@ -71,39 +71,37 @@ class InBatchStep:
         """The mean loss of the batch."""
         del epoch, number
         examples = [example for _, example in batch]
-        responses = [response_of(example) for example in examples]
-        given = [
-            text
-            for e in examples
-            for i, text in enumerate(e.candidates)
-            if i not in e.relevant and text != response_of(e)
-        ]
-        columns = [*responses, *dict.fromkeys(given)]
-        key_of = {text: i for i, text in enumerate(dict.fromkeys(columns))}
-        unique = self.model.encode_candidates(self.texts.candidates(list(key_of)).to(self.device))
-        keys = torch.tensor([key_of[text] for text in columns], device=self.device)
+        candidates, allowed = in_batch_columns(examples, self.model, self.texts, self.device)
         contexts, mask = self.model.encode_contexts(
             self.texts.contexts([example.query for example in examples]).to(self.device)
         )
-        values = scores(contexts, unique[keys][None], mask)
+        values = scores(contexts, candidates[None], mask)
         target = torch.arange(len(examples), device=self.device)
-        return cross_entropy(values, target, wrong_columns(examples, key_of, keys), self.smoothing)
+        return cross_entropy(values, target, allowed, self.smoothing)
 
 
-def wrong_columns(examples: Sequence[Example], key_of: Mapping[str, int], keys: Tensor) -> Tensor:
-    """Which columns ``[B, K]`` may be negatives of which example: those whose text is none of its right answers.
+def in_batch_columns(
+    examples: Sequence[Example], model: EncoderNetwork, texts: Texts, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """The candidates of a batch: the B responses in order, then the given negatives that are none of these, each once.
 
-    Args:
-        examples: B, whose responses are the first columns.
-        key_of: the key of each text.
-        keys: ``[K]``, of the columns.
+    Returns:
+        Their vectors ``[K, D]``, each text encoded once, and which may be negatives of which example, ``[B, K]``:
+        those whose text is none of its right answers.
     """
+    responses = [response_of(example) for example in examples]
+    given = [text for e in examples for i, text in enumerate(e.candidates) if i not in e.relevant]
+    distinct_texts = list(dict.fromkeys([*responses, *given]))
+    key_of = {text: key for key, text in enumerate(distinct_texts)}
+    columns = [*responses, *distinct_texts[len(set(responses)) :]]
+    vectors = model.encode_candidates(texts.candidates(distinct_texts).to(device))
+    keys = torch.tensor([key_of[text] for text in columns], device=device)
     allowed = distinct(keys, len(examples))
     for row, example in enumerate(examples):
         if len(example.relevant) > 1:
             right = [key_of[text] for i in example.relevant if (text := example.candidates[i]) in key_of]
-            allowed[row] &= ~torch.isin(keys, torch.tensor(right, device=keys.device))
-    return allowed
+            allowed[row] &= ~torch.isin(keys, torch.tensor(right, device=device))
+    return vectors[keys], allowed
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ def wikipedia(source: Path, *, seed: int = 0, max_words: int | None = None) -> S
     """
 
     def example(line: int, text: str) -> Iterable[Example]:
-        sentences = [found for sentence in text.split("\t") if (found := sentence.strip())]
+        sentences = [stripped for sentence in text.split("\t") if (stripped := sentence.strip())]
         if len(sentences) < 2:
             return ()
         query = sentences.pop(int(np.random.Generator(np.random.PCG64([seed, line])).integers(len(sentences))))

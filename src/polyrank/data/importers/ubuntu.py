@@ -8,7 +8,7 @@ from typing import Any
 from polyrank.data import fields
 from polyrank.data.listed import listed_rows
 from polyrank.data.report import Source, parsed
-from polyrank.data.rows import Row, named, numbered_lines, place, rows, stem
+from polyrank.data.rows import Row, named, numbered_lines, row_error, rows, stem
 from polyrank.errors import DataError
 from polyrank.records import Example
 
@@ -55,15 +55,15 @@ def dstc7_pool(source: Path, *, answers: Path | None = None) -> Source:
 def _dstc7(
     source: Path, answers: Path | None, make: Callable[[Row, str, tuple[str, ...], tuple[str, ...]], Example]
 ) -> Source:
-    known = None if answers is None else _answers(answers)
+    answer_of = None if answers is None else _answers(answers)
 
     def example(line: int, row: Row) -> Iterable[Example]:
         name = fields.identifier(fields.field(row, "example-id"), "example-id")
         turns = tuple(fields.text(message, "utterance") for message in _objects(row, "messages-so-far"))
         if not turns:
             raise ValueError('field "messages-so-far" is empty; give at least one message')
-        if known is not None:
-            correct = known.get(name, ())
+        if answer_of is not None:
+            correct = answer_of.get(name, ())
         elif row.get("options-for-correct-answers") is None:
             correct = ()
         else:
@@ -75,7 +75,7 @@ def _dstc7(
 
 def _answers(path: Path) -> dict[str, tuple[str, ...]]:
     """The ids of the right answers of each example id."""
-    found: dict[str, tuple[str, ...]] = {}
+    answer_of: dict[str, tuple[str, ...]] = {}
     for number, line in numbered_lines(path):
         if isinstance(line, DataError):
             raise line
@@ -83,9 +83,9 @@ def _answers(path: Path) -> dict[str, tuple[str, ...]]:
             continue
         cells = line.rstrip("\r\n").split("\t")
         if len(cells) < 2:
-            raise place(path, number, "no tab; write the example's id, a tab and the right candidate's id")
-        found[cells[0]] = found.get(cells[0], ()) + ((cells[1],) if cells[1] != "NONE" else ())
-    return found
+            raise row_error(path, number, "no tab; write the example's id, a tab and the right candidate's id")
+        answer_of[cells[0]] = answer_of.get(cells[0], ()) + ((cells[1],) if cells[1] != "NONE" else ())
+    return answer_of
 
 
 def _objects(row: Row, name: str) -> list[Any]:

@@ -3,7 +3,7 @@
 from polyrank.frozen.intents.classifier import (
     IntentClassifier,
     Prediction,
-    check_place,
+    check_path,
     load_intents,
     open_encoder,
     save_intents,
@@ -27,7 +27,7 @@ __all__ = [
     "Rejection",
     "Utterance",
     "calibrate_rejection",
-    "check_place",
+    "check_path",
     "confusion",
     "encode",
     "few_shot",

@@ -79,20 +79,20 @@ class IntentClassifier:
         if k < 1:
             raise UsageError(f"k is {k}; ask for one intent at least")
         scores = self.scores(texts).astype(np.float64)
-        chosen = predicted(scores.astype(np.float32), self.abstention)
-        found = []
-        for row, number in zip(scores, chosen.tolist(), strict=True):
+        labels = predicted(scores.astype(np.float32), self.abstention)
+        predictions = []
+        for row, number in zip(scores, labels.tolist(), strict=True):
             order = np.argsort(-row, kind="stable")
             shares = np.exp(row - row.max())
             shares /= shares.sum()
             best = tuple((self.intents[i], float(shares[i])) for i in order[:k].tolist())
-            sure = best[0][1] if self.abstention is None else confidence(row[order], self.abstention.measure)
-            found.append(Prediction(None if number < 0 else self.intents[number], sure, best))
-        return found
+            value = best[0][1] if self.abstention is None else confidence(row[order], self.abstention.measure)
+            predictions.append(Prediction(None if number < 0 else self.intents[number], value, best))
+        return predictions
 
 
-def check_place(path: Path, *, replace: bool) -> None:
-    """Refuse a place that a classifier's folder must not take, before the work is done."""
+def check_path(path: Path, *, replace: bool) -> None:
+    """Refuse a path that a classifier must not be written to, before the work is done."""
     check_replaceable(path, ours=(f"{KIND}.json",), replace=replace)
 
 
@@ -100,7 +100,7 @@ def save_intents(path: Path, classifier: IntentClassifier, *, replace: bool = Fa
     """Write a classifier as intent.json and intent.safetensors, without its encoder.
 
     Raises:
-        UsageError: the place is taken.
+        UsageError: the path is taken.
         ResourceError: the disk is full.
     """
     head = classifier.head

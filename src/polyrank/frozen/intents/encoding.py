@@ -33,10 +33,10 @@ def read_layer(name: str, encoder: Encoder) -> Layer:
     inner = isinstance(encoder, EncoderScorer) and "r" in encoder.inner_layers
     if name == "auto":
         return "r" if inner else "final"
-    found: Layer = read_choice(name, Layer, "layer", also="auto")
-    if found == "r" and not inner:
+    layer: Layer = read_choice(name, Layer, "layer", also="auto")
+    if layer == "r" and not inner:
         raise UsageError("only a ConveRT has a layer r; choose final or auto")
-    return found
+    return layer
 
 
 def encode(
@@ -60,9 +60,9 @@ def encode(
         progress: told how many texts are encoded, and of how many.
     """
     contexts = [Context.of(text) for text in texts]
-    place = None if cache is None else cache / f"{_name(encoder, contexts, layer)}.encodings"
-    if place is not None and (found := _kept(place)) is not None:
-        return found
+    path = None if cache is None else cache / f"{_name(encoder, contexts, layer)}.encodings"
+    if path is not None and (cached := _read_cache(path)) is not None:
+        return cached
     parts = []
     for start in range(0, len(contexts), TEXTS_AT_A_TIME):
         part = contexts[start : start + TEXTS_AT_A_TIME]
@@ -72,23 +72,23 @@ def encode(
             parts.append(_mean(*encoder.encode_contexts(part)))
         progress(start + len(part), len(contexts))
     encoded: Floats = np.concatenate(parts) if parts else np.zeros((0, encoder.dimension), np.float32)
-    if place is not None:
+    if path is not None:
         buffer = io.BytesIO()
         np.save(buffer, encoded, allow_pickle=False)
-        write_file(place, hashlib.sha256(buffer.getvalue()).digest() + buffer.getvalue())
+        write_file(path, hashlib.sha256(buffer.getvalue()).digest() + buffer.getvalue())
     return encoded
 
 
-def _kept(place: Path) -> Floats | None:
+def _read_cache(path: Path) -> Floats | None:
     """What a cache holds; a damaged part of it is as good as none."""
     try:
-        data = place.read_bytes()
+        data = path.read_bytes()
     except FileNotFoundError:
         return None
     if hashlib.sha256(data[32:]).digest() != data[:32]:
         return None
-    found: Floats = np.load(io.BytesIO(data[32:]), allow_pickle=False)
-    return found
+    encodings: Floats = np.load(io.BytesIO(data[32:]), allow_pickle=False)
+    return encodings
 
 
 def _name(encoder: Encoder, contexts: Sequence[Context], layer: Layer) -> str:

@@ -168,13 +168,13 @@ def fit_head(
                 gradients = torch.autograd.grad(loss, parameters)
                 with torch.no_grad():
                     torch._foreach_add_(parameters, gradients, alpha=-config.lr)
-            found = _judged(head, dev_vectors, dev_labels)
-            if not math.isfinite(found[1]):
+            figures = _loss_and_accuracy(head, dev_vectors, dev_labels)
+            if not math.isfinite(figures[1]):
                 raise DivergedError(
                     f"the loss is not finite after {epoch} epochs at lr {config.lr}; give a smaller learning rate"
                 )
-            if found > best:
-                best, best_epoch = found, epoch
+            if figures > best:
+                best, best_epoch = figures, epoch
                 best_state = {name: tensor.clone() for name, tensor in head.state_dict().items()}
             elif epoch - best_epoch >= patience:
                 break
@@ -182,7 +182,7 @@ def fit_head(
     return HeadFit(head.eval(), config, best[0], -best[1], best_epoch)
 
 
-def _judged(head: Head, vectors: Tensor, labels: Tensor) -> tuple[float, float]:
+def _loss_and_accuracy(head: Head, vectors: Tensor, labels: Tensor) -> tuple[float, float]:
     """Accuracy and negative loss."""
     head.eval()
     with torch.no_grad():
@@ -210,13 +210,13 @@ def search(
     points = list(grid.points())
     if not points:
         raise ConfigError("the grid is empty; give at least one hidden size, dropout and learning rate")
-    found: list[HeadFit] = []
+    fits: list[HeadFit] = []
     for number, config in enumerate(points, 1):
         try:
-            found.append(fit_head(train, dev, n_intents, config, seed=seed, patience=patience, max_epochs=max_epochs))
+            fits.append(fit_head(train, dev, n_intents, config, seed=seed, patience=patience, max_epochs=max_epochs))
         except DivergedError:
             continue
-        report(found[-1], number, len(points))
-    if not found:
+        report(fits[-1], number, len(points))
+    if not fits:
         raise DivergedError(f"every learning rate of {grid.lr} diverged; give smaller ones")
-    return max(found, key=lambda fit: fit.rank), found
+    return max(fits, key=lambda fit: fit.rank), fits

@@ -50,5 +50,5 @@ def shown_intents(matrix: NDArray[np.int64], n_shown: int) -> list[int]:
     """
     wrong = matrix - np.diag(np.diag(matrix))
     mistakes = wrong.sum(0) + wrong.sum(1)
-    there = np.flatnonzero(matrix.sum(0) + matrix.sum(1))
-    return sorted(there[np.argsort(-mistakes[there], kind="stable")][:n_shown].tolist())
+    rows = np.flatnonzero(matrix.sum(0) + matrix.sum(1))
+    return sorted(rows[np.argsort(-mistakes[rows], kind="stable")][:n_shown].tolist())

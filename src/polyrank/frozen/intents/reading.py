@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.data import fields
-from polyrank.data.rows import Row, numbered_lines, place, rows, stem, suffix
+from polyrank.data.rows import Row, numbered_lines, row_error, rows, stem, suffix
 from polyrank.errors import DataError
 
 OUT_OF_SCOPE = "oos"
@@ -57,12 +57,12 @@ class IntentSplits:
         train 2 utterances of 1 intents (1 out of scope)
         """
         parts = []
-        for name, found in (("train", self.train), ("dev", self.dev), ("test", self.test)):
-            known = {utterance.intent for utterance in found if utterance.intent is not None}
-            outside = sum(utterance.intent is None for utterance in found)
+        for name, utterances in (("train", self.train), ("dev", self.dev), ("test", self.test)):
+            intents = {utterance.intent for utterance in utterances if utterance.intent is not None}
+            outside = sum(utterance.intent is None for utterance in utterances)
             note = f" ({outside:,} out of scope)" if outside else ""
-            if found:
-                parts.append(f"{name} {len(found):,} utterances of {len(known):,} intents{note}")
+            if utterances:
+                parts.append(f"{name} {len(utterances):,} utterances of {len(intents):,} intents{note}")
         return "; ".join(parts)
 
 
@@ -112,17 +112,17 @@ def read_utterances(path: Path | str, *, out_of_scope: str = OUT_OF_SCOPE) -> Ut
         DataError: ``file:line: what is wrong; what to do``.
     """
     path = Path(path)
-    found = []
+    utterances = []
     for line, row in rows(path):
         if isinstance(row, DataError):
             raise row
         try:
             text = fields.text(row, _first(row, TEXT_FIELDS))
             intent = fields.text(row, _first(row, INTENT_FIELDS)).strip()
-            found.append(_utterance(text, intent, out_of_scope))
+            utterances.append(_utterance(text, intent, out_of_scope))
         except ValueError as error:
-            raise place(path, line, error) from error
-    return _some(path, found)
+            raise row_error(path, line, error) from error
+    return _some(path, utterances)
 
 
 def _first(row: Row, names: tuple[str, ...]) -> str:
@@ -137,10 +137,10 @@ def _utterance(text: str, intent: str, out_of_scope: str) -> Utterance:
     return Utterance(text, None if intent == out_of_scope else intent)
 
 
-def _some(path: Path, found: list[Utterance]) -> Utterances:
-    if not found:
+def _some(path: Path, utterances: list[Utterance]) -> Utterances:
+    if not utterances:
         raise DataError(f"{path}: holds no utterances; give a file with at least one")
-    return tuple(found)
+    return tuple(utterances)
 
 
 def _clinc150(path: Path, out_of_scope: str) -> IntentSplits:
@@ -171,7 +171,7 @@ def _pairs(path: Path, document: dict[str, Any], name: str, out_of_scope: str) -
 
 def _hwu64(folder: Path) -> Utterances:
     """Liu et al., Benchmarking Natural Language Understanding Services (2019); one fold of its cross-validation."""
-    found = []
+    utterances = []
     for path in sorted(folder.rglob("*.csv")):
         reader = csv.reader((_line(line) for _, line in numbered_lines(path)), delimiter=";", strict=True)
         try:
@@ -179,10 +179,10 @@ def _hwu64(folder: Path) -> Utterances:
             for cells in reader:
                 row: Row = dict(zip(header, cells, strict=True))
                 intent = f"{fields.text(row, 'scenario')}_{fields.text(row, 'intent')}"
-                found.append(_utterance(fields.text(row, "answer_from_anno"), intent, ""))
+                utterances.append(_utterance(fields.text(row, "answer_from_anno"), intent, ""))
         except (ValueError, csv.Error) as error:
-            raise place(path, reader.line_num, f"{error}; get the file again") from error
-    return _some(folder, found)
+            raise row_error(path, reader.line_num, f"{error}; get the file again") from error
+    return _some(folder, utterances)
 
 
 def _line(line: str | DataError) -> str:

@@ -64,8 +64,8 @@ def read_aim(name: str) -> Aim:
     Raises:
         UsageError: there is none of that name.
     """
-    found: Aim = read_choice(name, Aim, "aim of a threshold")
-    return found
+    aim: Aim = read_choice(name, Aim, "aim of a threshold")
+    return aim
 
 
 def confidences(scores: Floats, measure: Measure) -> NDArray[np.float64]:
@@ -91,16 +91,16 @@ def judge_rejection(scores: Floats, labels: Labels, abstention: Abstention) -> R
 
 
 def _rejection(rejected: NDArray[np.bool_], right: NDArray[np.bool_], outside: NDArray[np.bool_]) -> Rejection:
-    kept_right, found = int((right & ~rejected & ~outside).sum()), int((rejected & outside).sum())
+    n_right, n_rejected_outside = int((right & ~rejected & ~outside).sum()), int((rejected & outside).sum())
     n_outside, n_rejected = int(outside.sum()), int(rejected.sum())
     n_inside = len(outside) - n_outside
     return Rejection(
         n_in_scope=n_inside,
         n_out_of_scope=n_outside,
-        in_scope_accuracy=kept_right / n_inside if n_inside else 0.0,
-        recall=found / n_outside if n_outside else 0.0,
-        precision=found / n_rejected if n_rejected else 1.0,
-        accuracy=(kept_right + found) / len(outside) if len(outside) else 0.0,
+        in_scope_accuracy=n_right / n_inside if n_inside else 0.0,
+        recall=n_rejected_outside / n_outside if n_outside else 0.0,
+        precision=n_rejected_outside / n_rejected if n_rejected else 1.0,
+        accuracy=(n_right + n_rejected_outside) / len(outside) if len(outside) else 0.0,
     )
 
 
@@ -129,12 +129,12 @@ def calibrate_rejection(
         )
     right = scores.argmax(1) == labels
     best: tuple[float, Abstention] | None = None
-    for known in MEASURES if measure is None else (measure,):
-        values = confidences(scores, known)
+    for candidate in MEASURES if measure is None else (measure,):
+        values = confidences(scores, candidate)
         levels = np.unique(values)
         for threshold in (levels[0], *(levels[1:] + levels[:-1]) / 2):
-            found = _rejection(values < threshold, right, outside).value(aim)
-            if best is None or found > best[0]:
-                best = found, Abstention(known, float(threshold))
+            value = _rejection(values < threshold, right, outside).value(aim)
+            if best is None or value > best[0]:
+                best = value, Abstention(candidate, float(threshold))
     assert best is not None, "there is at least one utterance"
     return best[1], judge_rejection(scores, labels, best[1])

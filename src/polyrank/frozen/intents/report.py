@@ -69,5 +69,5 @@ def most_confused(matrix: NDArray[np.int64], intents: Sequence[str], n: int = 10
     names = (*intents, OUT_OF_SCOPE)
     wrong = matrix - np.diag(np.diag(matrix))
     order = np.argsort(-wrong, axis=None, kind="stable")[:n]
-    found = [divmod(int(place), len(names)) for place in order]
-    return [{"intent": names[i], "taken_for": names[j], "count": int(wrong[i, j])} for i, j in found if wrong[i, j]]
+    pairs = [divmod(int(cell), len(names)) for cell in order]
+    return [{"intent": names[i], "taken_for": names[j], "count": int(wrong[i, j])} for i, j in pairs if wrong[i, j]]

@@ -62,16 +62,16 @@ def split_off(utterances: Sequence[Utterance], share: float, *, seed: int) -> tu
     """
     outside = [i for i, utterance in enumerate(utterances) if utterance.intent is None]
     groups = [*_by_intent(utterances).values(), *([outside] if outside else [])]
-    taken: set[int] = set()
-    for place, group in enumerate(groups):
+    rows: set[int] = set()
+    for number, group in enumerate(groups):
         copies: dict[str, list[int]] = {}
         for i in group:
             copies.setdefault(utterances[i].text, []).append(i)
         n = min(max(1, round(share * len(copies))), len(copies) - 1)
         firsts = [own[0] for own in copies.values()]
-        taken.update(i for first in _drawn(firsts, seed, place)[:n] for i in copies[utterances[first].text])
-    rest = tuple(utterance for i, utterance in enumerate(utterances) if i not in taken)
-    return rest, tuple(utterances[i] for i in sorted(taken))
+        rows.update(i for first in _shuffled(firsts, seed, number)[:n] for i in copies[utterances[first].text])
+    rest = tuple(utterance for i, utterance in enumerate(utterances) if i not in rows)
+    return rest, tuple(utterances[i] for i in sorted(rows))
 
 
 def _by_intent(utterances: Sequence[Utterance]) -> dict[str, list[int]]:
@@ -91,11 +91,11 @@ def _few_shot_rows(utterances: Sequence[Utterance], n: int, seed: int) -> list[i
             f"intent {name!r} has {count:,} utterances, fewer than the {n:,} asked for"
             " (where there is no dev part, one is taken from them first); ask for fewer"
         )
-    return sorted(i for place, group in enumerate(groups.values()) for i in _drawn(group, seed, place)[:n])
+    return sorted(i for number, group in enumerate(groups.values()) for i in _shuffled(group, seed, number)[:n])
 
 
-def _drawn(group: list[int], seed: int, place: int) -> list[int]:
-    order = np.random.Generator(np.random.PCG64([seed, place])).permutation(len(group))
+def _shuffled(group: list[int], seed: int, number: int) -> list[int]:
+    order = np.random.Generator(np.random.PCG64([seed, number])).permutation(len(group))
     return [group[i] for i in order]
 
 
@@ -150,14 +150,14 @@ def train_intents(
     intents = tuple(_by_intent(train))
     if len(intents) < 2:
         raise DataError(f"the training part has {len(intents)} intents; there is nothing to tell apart, give two")
-    chosen_layer = read_layer(layer, encoder)
+    layer_name = read_layer(layer, encoder)
 
     def encoded(part: Utterances, name: str) -> tuple[Floats, Labels]:
         texts = [utterance.text for utterance in part]
         vectors = encode(
             encoder,
             texts,
-            chosen_layer,
+            layer_name,
             cache=cache,
             progress=lambda done, total: report(f"encoding {name}", done, total),
         )
@@ -168,7 +168,7 @@ def train_intents(
     fits: list[tuple[int, HeadFit, tuple[list[int], list[int]]]] = []
     for seed in seeds:
         rows, dev_rows = _rows(train, dev, n_few_shot, seed)
-        own = _chosen(parts["train"], rows), _chosen(parts["dev"], dev_rows)
+        own = _encoded_rows(parts["train"], rows), _encoded_rows(parts["dev"], dev_rows)
         if not len(own[1].labels):
             raise DataError("the development part has no utterance in scope; give some with --dev")
         if not trials:
@@ -186,12 +186,12 @@ def train_intents(
         fits.append((seed, best, (rows, dev_rows)))
         report("seeds", len(fits), len(seeds))
     seed, fit, (rows, dev_rows) = max(fits, key=lambda item: item[1].rank)
-    made = IntentClassifier(encoder, encoder_name, chosen_layer, fit.head, intents)
+    classifier = IntentClassifier(encoder, encoder_name, layer_name, fit.head, intents)
     judges = sorted([*dev_rows, *np.flatnonzero(parts["dev"][1] < 0).tolist()])
-    abstention = _threshold(made, _chosen(parts["dev"], judges), aim, precision)
+    abstention = _threshold(classifier, _encoded_rows(parts["dev"], judges), aim, precision)
     figures: dict[str, Any] = {
         "encoder": encoder_name,
-        "layer": chosen_layer,
+        "layer": layer_name,
         "n_intents": len(intents),
         "n_few_shot": n_few_shot,
         "n_train": len(rows),
@@ -201,9 +201,9 @@ def train_intents(
         "chosen": {**asdict(fit.config), "seed": seed, "dev": fit.accuracy, "n_epochs": fit.n_epochs},
     }
     metadata = dict(figures)
-    made = replace(made, abstention=abstention, metadata=metadata)
-    judged, matrix = _figures(made, parts, fits)
-    return IntentResult(made, {**figures, **judged}, matrix)
+    classifier = replace(classifier, abstention=abstention, metadata=metadata)
+    test_figures, matrix = _figures(classifier, parts, fits)
+    return IntentResult(classifier, {**figures, **test_figures}, matrix)
 
 
 def _named(fit: HeadFit) -> str:
@@ -226,16 +226,16 @@ def _rows(train: Utterances, dev: Utterances, n: int | None, seed: int) -> tuple
         return [i for i, u in enumerate(train) if u.intent is not None], [
             i for i, u in enumerate(dev) if u.intent is not None
         ]
-    kept = [i for place, group in enumerate(_by_intent(dev).values()) for i in _drawn(group, seed, place)[:n]]
-    return _few_shot_rows(train, n, seed), sorted(kept)
+    rows = [i for number, group in enumerate(_by_intent(dev).values()) for i in _shuffled(group, seed, number)[:n]]
+    return _few_shot_rows(train, n, seed), sorted(rows)
 
 
-def _chosen(part: tuple[Floats, Labels], rows: list[int]) -> Encoded:
+def _encoded_rows(part: tuple[Floats, Labels], rows: list[int]) -> Encoded:
     return Encoded(part[0][rows], part[1][rows])
 
 
-def _threshold(made: IntentClassifier, dev: Encoded, aim: Aim, precision: float | None) -> Abstention | None:
-    scores, labels = made.scores_of(dev.vectors), dev.labels
+def _threshold(classifier: IntentClassifier, dev: Encoded, aim: Aim, precision: float | None) -> Abstention | None:
+    scores, labels = classifier.scores_of(dev.vectors), dev.labels
     if (labels < 0).any():
         return calibrate_rejection(scores, labels, aim=aim)[0]
     if precision is None:
@@ -254,31 +254,33 @@ def _interval(shares: NDArray[np.float64], *, n_bootstrap: int = 2000) -> list[f
 
 
 def _figures(
-    made: IntentClassifier, parts: dict[str, tuple[Floats, Labels]], fits: Sequence[tuple[int, HeadFit, Any]]
+    classifier: IntentClassifier, parts: dict[str, tuple[Floats, Labels]], fits: Sequence[tuple[int, HeadFit, Any]]
 ) -> tuple[dict[str, Any], NDArray[np.int64]]:
     """Accuracy in scope by seed; for the chosen one, the threshold's figures and each intent's."""
     name = "test" if len(parts["test"][1]) else "dev"
     vectors, labels = parts[name]
     inside = labels >= 0
-    right = [replace(made, head=fit.head).scores_of(vectors[inside]).argmax(1) == labels[inside] for _, fit, _ in fits]
+    right = [
+        replace(classifier, head=fit.head).scores_of(vectors[inside]).argmax(1) == labels[inside] for _, fit, _ in fits
+    ]
     values = [float(row.mean()) if len(row) else 0.0 for row in right]
     seeds = [
         {"seed": seed, "dev": fit.accuracy, name: value, "n_epochs": fit.n_epochs}
         for (seed, fit, _), value in zip(fits, values, strict=True)
     ]
-    scores = made.scores_of(vectors)
-    matrix = confusion(labels, predicted(scores, made.abstention), len(made.intents))
-    found: dict[str, Any] = {
+    scores = classifier.scores_of(vectors)
+    matrix = confusion(labels, predicted(scores, classifier.abstention), len(classifier.intents))
+    figures: dict[str, Any] = {
         "judged_on": name,
         "seeds": seeds,
         "accuracy": statistics.mean(values),
         "accuracy_std": statistics.stdev(values) if len(values) > 1 else None,
         "interval": _interval(np.mean(right, axis=0)),
         "out_of_scope": None,
-        "per_intent": per_intent(matrix, made.intents),
-        "most_confused": most_confused(matrix, made.intents),
+        "per_intent": per_intent(matrix, classifier.intents),
+        "most_confused": most_confused(matrix, classifier.intents),
     }
-    if made.abstention is not None:
-        rejection = judge_rejection(scores, labels, made.abstention)
-        found["out_of_scope"] = {**asdict(made.abstention), **rejection.to_dict()}
-    return found, matrix
+    if classifier.abstention is not None:
+        rejection = judge_rejection(scores, labels, classifier.abstention)
+        figures["out_of_scope"] = {**asdict(classifier.abstention), **rejection.to_dict()}
+    return figures, matrix

@@ -1,11 +1,19 @@
 """What a second stage buys and costs: hits, reciprocal ranks and milliseconds against the length of the shortlist.
 
+    python runs/stages.py DATA --index INDEX [--lexical] [--rerank MODEL] [-n LENGTH] [--ensemble SCALE] [--plot FILE]
+
+prints one JSON object; most options may be repeated.
+
 One context at a time, as a user would ask. A re-ranker reads the shortlist in parts, from each length to the next, so
 that one reading gives the figures of every length.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -14,11 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.bench.machine import describe_machine
+from polyrank.data import read_examples
 from polyrank.errors import DataError, UsageError
-from polyrank.ranking.ensembles import Ensemble, combine
+from polyrank.evaluation.plots import new_figure
+from polyrank.index import open_index
+from polyrank.ranking.ensembles import Ensemble, combine, read_ensemble
 from polyrank.ranking.metrics import Placement, hit_at, place, reciprocal_rank
 from polyrank.records import Example, Ranked
 from polyrank.retrieval.calibration import is_right
+from polyrank.retrieval.pipeline import open_pipeline
+from polyrank.retrieval.retrievers import LexicalRetriever
+from polyrank.scorers.lexical import BM25
+from polyrank.scorers.open import open_scorer
 from polyrank.scorers.protocols import Responds, Scorer
 
 Floats = NDArray[np.float32]
@@ -35,14 +50,13 @@ class _Measured:
     seconds: list[float] = field(default_factory=list)
 
 
-def bench_stages(
+def measure(
     retrievers: Mapping[str, Responds],
     rerankers: Mapping[str, Scorer],
     examples: Sequence[Example],
     *,
     lengths: Sequence[int] = LENGTHS,
     ensembles: Sequence[Ensemble | None] = (None,),
-    progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Answer every example by each retriever alone and by each re-ranker over its shortlist.
 
@@ -52,7 +66,6 @@ def bench_stages(
         examples: whose right answers are named by id or by text.
         lengths: of the shortlist.
         ensembles: how both stages' scores are added; None: the re-ranker's alone.
-        progress: told what comes next.
 
     Returns:
         ``machine``, and ``rows`` of ``what`` (the retriever), ``form`` ("alone", or the re-ranker and its ensemble),
@@ -73,8 +86,7 @@ def bench_stages(
     bounds = sorted(set(lengths))
     for name, retriever in retrievers.items():
         retriever.respond([examples[0].query], DEPTH)  # opens files, takes buffers
-        for number, example in enumerate(examples):
-            progress(f"{name}: {number + 1:,} of {len(examples):,}")
+        for example in examples:
             started = perf_counter()
             found = retriever.respond([example.query], max(DEPTH, *bounds))[0]
             seconds = perf_counter() - started
@@ -130,3 +142,74 @@ def _row(what: str, form: str, n: int, one: _Measured) -> dict[str, Any]:
     rank = {"MRR": float(np.mean([reciprocal_rank(placement) for placement in one.placements]))}
     ms = round(1e3 * median(one.seconds), 2)
     return {"what": what, "form": form, "n": n, "n_examples": len(one.placements), "ms": ms, **hits, **rank}
+
+
+def short_names(models: Iterable[str], *taken: str) -> dict[str, str]:
+    """What a table calls each: short, and whole where two would be called the same."""
+    short = {model: _name(model) for model in models}
+    counts = Counter((*short.values(), *taken))
+    return {model: name if counts[name] == 1 else model for model, name in short.items()}
+
+
+def _name(model: str) -> str:
+    """A model's folder, or the run's folder that holds it."""
+    path = Path(model)
+    return path.parent.name if path.name == "model" and path.parent.name else path.name
+
+
+def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """hits@1 and milliseconds against the length of the shortlist, side by side; dotted: the retriever alone."""
+    figure = new_figure(width=11)
+    left, right = figure.subplots(1, 2)
+    lines: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        lines.setdefault((row["what"], row["form"]), []).append(row)
+    colors = {what: f"C{i}" for i, what in enumerate(dict.fromkeys(row["what"] for row in rows))}
+    styles = {form: ("-", "-", "--", "-.")[i % 4] for i, form in enumerate(dict.fromkeys(f for _, f in lines))}
+    for (what, form), points in lines.items():
+        if form == "alone":
+            left.axhline(points[0]["hits@1"], color=colors[what], linestyle=":")
+            continue
+        for axes, key in ((left, "hits@1"), (right, "ms")):
+            ordered = sorted((row["n"], row[key]) for row in points)
+            look = {"color": colors[what], "linestyle": styles[form], "marker": "o"}
+            axes.plot(*zip(*ordered, strict=True), **look, label=f"{what} > {form}")
+    left.set(xlabel="length of the shortlist", ylabel="hits@1", xscale="log")
+    right.set(xlabel="length of the shortlist", ylabel="ms per context", xscale="log", yscale="log")
+    if any(form != "alone" for _, form in lines):
+        right.legend(fontsize="small")
+    figure.savefig(path)
+
+
+def main() -> None:
+    """Read what is named on the command line, measure, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, help="contexts whose right answers the indexes hold")
+    parser.add_argument("--index", action="append", required=True, help="searched by its own model")
+    parser.add_argument("--lexical", action="store_true", help="retrieve by BM25 too, from the first index")
+    parser.add_argument("--rerank", action="append", default=[], help="a model that re-ranks")
+    parser.add_argument("-n", type=int, action="append", help="length of the shortlist")
+    parser.add_argument("--ensemble", action="append", help="none, raw, sigmoid, z-score or softmax")
+    parser.add_argument("--limit", type=int, help="use the first N examples only")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--plot", type=Path)
+    options = parser.parse_args()
+    retrievers: dict[str, Responds] = {}
+    if options.lexical:
+        retrievers["bm25"] = LexicalRetriever(BM25(), open_index(options.index[0]))
+    for index, name in short_names(options.index, *retrievers).items():
+        retrievers[name] = open_pipeline(Path(index), device=options.device)
+    table = measure(
+        retrievers,
+        {name: open_scorer(model, device=options.device) for model, name in short_names(options.rerank).items()},
+        read_examples(options.data).examples[: options.limit],
+        lengths=options.n or LENGTHS,
+        ensembles=[read_ensemble(name) for name in options.ensemble or ("none",)],
+    )
+    if options.plot is not None:
+        plot(table["rows"], options.plot)
+    print(json.dumps(table))
+
+
+if __name__ == "__main__":
+    main()

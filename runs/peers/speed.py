@@ -1,0 +1,102 @@
+"""Speed beside the usual library, taking turns in one run; prints one JSON object.
+
+python runs/peers/speed.py encode POOL [--limit N] [--pairs N] [--backend onnx ...] [--model FOLDER ...]
+python runs/peers/speed.py train DATA [--limit N] [--batch N] [--speaker NAME]
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers.losses import MultipleNegativesRankingLoss
+
+from polyrank.bench import bench_encoding, bench_training
+from polyrank.bench.encoding import Peer
+from polyrank.bench.training import POLICY, Update
+from polyrank.data import read_examples, read_pool
+from polyrank.devices import choose_dtype
+from polyrank.models import find_backbone
+from polyrank.records import Example
+from polyrank.scorers.exported import read_backend
+
+NAME = "sentence-transformers"
+DTYPE = choose_dtype("auto", torch.device("cpu"))
+
+
+def peers() -> dict[str, Peer]:
+    """Its encoder and Cross-encoder with our backbone: as they come, and in bf16 where that is fast."""
+    forms: dict[str, dict[str, Any]] = {NAME: {}}
+    if torch.bfloat16 == DTYPE:
+        forms[f"{NAME} bf16"] = {"model_kwargs": {"dtype": torch.bfloat16}}
+    return {name: peer(options) for name, options in forms.items()}
+
+
+def peer(options: dict[str, Any]) -> Peer:
+    """Its two models, loaded with some options."""
+    folder = str(find_backbone("embedded").folder)
+    encoder = SentenceTransformer(folder, device="cpu", **options)
+    cross = CrossEncoder(folder, num_labels=1, device="cpu", **options)
+
+    def encode(texts: Sequence[str]) -> Any:
+        return np.asarray(encoder.encode(list(texts), normalize_embeddings=True, show_progress_bar=False), np.float32)
+
+    def rank(query: str, texts: Sequence[str]) -> Any:
+        return np.asarray(cross.predict([(query, text) for text in texts], show_progress_bar=False), np.float32)
+
+    return Peer(encode, rank)
+
+
+def learner(examples: Sequence[Example], folder: Path) -> tuple[list[int], Update]:
+    """A plain loop around its model and loss."""
+    del folder
+    model = SentenceTransformer(str(find_backbone("embedded").folder), device="cpu")
+    model.max_seq_length = POLICY.max_context_tokens
+    loss_of = MultipleNegativesRankingLoss(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
+    pairs = [(" ".join((*e.background, *e.context)), e.response or "") for e in examples]
+
+    def update(batch: Sequence[int]) -> None:
+        model.train()
+        sides = zip(*(pairs[i] for i in batch), strict=True)
+        with torch.autocast("cpu", DTYPE, enabled=torch.float32 != DTYPE):
+            loss = loss_of([model.preprocess(list(side)) for side in sides], torch.empty(0))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return [1] * len(examples), update
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("encode", "train"))
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--limit", type=int, default=1000)
+    parser.add_argument("--pairs", type=int, default=100)
+    parser.add_argument("--backend", action="append", default=[])
+    parser.add_argument("--model", type=Path, action="append", default=[])
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--speaker")
+    parser.add_argument("--threads", type=int)
+    options = parser.parse_args()
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    if options.what == "encode":
+        texts = [candidate.text for candidate in read_pool(options.data)][: options.limit]
+        backends = [read_backend(name) for name in options.backend]
+        table = bench_encoding(texts, n_pairs=options.pairs, backends=backends, models=options.model, peers=peers())
+    else:
+        examples = [e for e in read_examples(options.data, speaker=options.speaker).examples if e.response is not None]
+        examples = examples[:: max(1, len(examples) // options.limit)][: options.limit]
+        table = bench_training(examples, batch_size=options.batch, peers={NAME: learner})
+    print(json.dumps(table))
+
+
+if __name__ == "__main__":
+    main()
