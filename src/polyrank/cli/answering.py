@@ -25,9 +25,7 @@ def respond(
     context: Annotated[list[str] | None, typer.Argument(help="The turns, oldest first.")] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="How many replies.")] = 5,
     model: Annotated[Path | None, typer.Option(help="The model, where it has moved since the index was built.")] = None,
-    mode: Annotated[
-        str | None, typer.Option(help="fast, exact or certified, which find the same, or approximate.")
-    ] = None,
+    mode: Annotated[str | None, typer.Option(help="exact, or approximate by the index's own shortlist.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
 ) -> None:
@@ -49,7 +47,7 @@ def respond(
             sure = None if math.isinf(found.confidence) else found.confidence
             row |= {"confidence": sure, "abstained": found.abstained}
         if found.exact is not None:
-            row |= {"exact": found.exact, "n_scored": found.n_scored}
+            row |= {"exact": found.exact, "n_scored": found.n_scored, "ways": found.ways}
         _print(row, str(place))
 
     if context:

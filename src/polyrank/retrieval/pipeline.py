@@ -53,7 +53,7 @@ class PipelineConfig:
     index: str
     retriever: Literal["dense", "bm25", "tfidf"] = "dense"
     model: str | None = None
-    mode: Literal["exact", "fast", "certified", "approximate"] = "fast"
+    mode: Literal["exact", "approximate"] = "exact"
     reranker: str | None = None
     n_retrieved: int = SHORTLIST
     ensemble: Ensemble | None = None
@@ -71,6 +71,7 @@ class Answer:
         abstained: there is no good answer.
         exact: whether these are proven to be the best of the index; None where the search does not say.
         n_scored: how many candidates were scored in full; None where the search does not say.
+        ways: how they were looked for, see ``polyrank.search.Result``; empty where the search does not say.
     """
 
     ranked: tuple[Ranked, ...]
@@ -78,6 +79,7 @@ class Answer:
     abstained: bool
     exact: bool | None = None
     n_scored: int | None = None
+    ways: tuple[str, ...] = ()
 
 
 class Pipeline:
@@ -100,8 +102,8 @@ class Pipeline:
         n = k if self.abstention is None else max(k, N_SCORES)
         if isinstance(self.retriever, Retriever):
             return [
-                replace(self._judged(ranked, k), exact=found.exact, n_scored=found.n_scored)
-                for ranked, found in self.retriever.find(contexts, n)
+                replace(self._judged(ranked, k), exact=result.exact, n_scored=result.n_scored, ways=result.ways)
+                for ranked, result in self.retriever.find(contexts, n)
             ]
         return [self._judged(ranked, k) for ranked in self.respond(contexts, n)]
 
@@ -134,7 +136,7 @@ def open_pipeline(
         UsageError: a model is not where it should be.
     """
     if not has_document(path, PIPELINE):
-        return Pipeline(_dense(path, model, mode or "fast", device, backend))
+        return Pipeline(_dense(path, model, mode or "exact", device, backend))
     config, seen = read_pipeline(path)
     if config.retriever != "dense" and (mode or model):
         raise UsageError(f"{path} retrieves by {config.retriever}, which takes no model and no mode; leave them out")
@@ -181,8 +183,8 @@ def read_mode(name: str | None) -> Mode | None:
     """
     if name is None:
         return None
-    found: Mode = read_choice(name, Mode, "way to search")
-    return found
+    mode: Mode = read_choice(name, Mode, "way to search")
+    return mode
 
 
 def make_retriever(config: PipelineConfig, *, device: str = "auto", backend: Backend = "torch") -> Responds:
@@ -273,6 +275,8 @@ def read_pipeline(path: Path) -> tuple[PipelineConfig, dict[str, Any]]:
     for name in ("index", "model", "reranker"):
         if values.get(name) is not None:
             values[name] = found_name(values[name], path)
+    if values.get("mode") in ("fast", "certified"):  # earlier names of searches that are exact
+        values["mode"] = "exact"
     try:
         return from_dict(PipelineConfig, values), document["seen"]
     except ConfigError as error:
