@@ -23,9 +23,6 @@ if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
 # What is compared here must not depend on the machine; tests of bf16 ask for it by name.
 os.environ.setdefault("POLYRANK_PRECISION", "fp32")
 
-# Nor on a profile that somebody measured here.
-os.environ["XDG_CACHE_HOME"] = os.devnull
-
 WORDS = [
     "my",
     "wifi",

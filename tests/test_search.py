@@ -1,7 +1,7 @@
 """Search: every way of scanning equals brute force, bit for bit, on random and adversarial pools; bounds never fail."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,6 +60,16 @@ class Case:
 
 
 needs_kernels = pytest.mark.skipif(kernels.package() is None, reason="polyrank-kernels is not installed")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shipped_profile() -> Iterator[None]:
+    """What is tested here of how many are scored must not depend on a profile that somebody measured."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("polyrank.search.load_profile", Profile)
+        yield
+
+
 POOLS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
     "random": lambda rng, n: rng.standard_normal((n, D), np.float32),
     "whole numbers, many ties": lambda rng, n: rng.integers(-1, 2, (n, D)).astype(np.float32),

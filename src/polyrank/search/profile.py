@@ -104,8 +104,10 @@ def _load(folder: Path, key: str) -> Profile:
         profile = from_dict(Profile, read_document(folder, PROFILES)["profiles"][key])
     except (PolyrankError, OSError, KeyError, TypeError, AttributeError):
         return _shipped()
-    numbers = [n for value in asdict(profile).values() for n in (value if isinstance(value, tuple) else (value,))]
-    return profile if all(isfinite(n) and n > 0.0 for n in numbers) else _shipped()
+    values = asdict(profile).values()
+    lines = [value if isinstance(value, tuple) else (value, value) for value in values]
+    good = all(len(line) == 2 and all(isfinite(n) and n > 0.0 for n in line) for line in lines)
+    return profile if good else _shipped()
 
 
 @cache
