@@ -22,7 +22,6 @@ from polyrank.records import Candidate, Context
 from polyrank.retrieval.build import build_index
 from polyrank.retrieval.retrievers import Retriever
 from polyrank.scorers.protocols import Encoder
-from polyrank.search import search
 from polyrank.storage.quantized import read_precision
 
 
