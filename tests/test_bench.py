@@ -24,7 +24,7 @@ def bench(*arguments: str) -> dict[str, Any]:
 def test_scoring_compares_forms_that_agree() -> None:
     table = bench("scoring", "-n", "6000", "-d", "64", "-m", "16", "--repeats", "1")
     forms = {(row["what"], row["form"]): row for row in table["rows"]}
-    assert {("isotropic", "papers"), ("isotropic", "exact"), ("trained", "fast"), ("wide", "exact")} <= set(forms)
+    assert {("isotropic", "papers"), ("isotropic", "plain"), ("trained", "exact"), ("wide", "plain")} <= set(forms)
     assert all(row["recall_at_10"] == 1 for row in table["rows"])
     assert all(row["max_abs_error"] < 1e-3 for row in table["rows"] if row["what"] != "wide")
 
@@ -33,8 +33,8 @@ def test_search_of_a_stored_index() -> None:
     pytest.importorskip("faiss")
     table = bench("search", "-n", "3000", "-d", "32", "-m", "4", "--ann", "flat")
     rows = {row["what"]: row for row in table["rows"]}
-    assert {"build", "open", "exact", "fast", "certified", "approximate", "add 1", "search while adding"} <= set(rows)
-    for mode in ("exact", "fast", "certified"):
+    assert {"build", "open", "plain", "exact", "approximate", "add 1", "search while adding"} <= set(rows)
+    for mode in ("plain", "exact"):
         assert rows[mode]["recall_at_10"] == rows[mode]["exact"] == 1
     assert rows["approximate"]["recall_at_10"] >= 0.9
 

@@ -4,7 +4,6 @@ Scores and errors are computed here in extended precision from the formulas; sum
 the order in which rounding adds up most.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from math import exp, log
 from types import SimpleNamespace
@@ -15,13 +14,12 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from polyrank.index.ann import build_ann
-from polyrank.search import kernels, search
+from polyrank.search import kernels
 from polyrank.search.best import Best
-from polyrank.search.bf16 import halves_of
+from polyrank.search.bf16 import bf16_of
 from polyrank.search.blocks import norms_of
-from polyrank.search.fast import in_codes, in_halves
-from polyrank.search.scan import Query, bounds_in_halves, scan
+from polyrank.search.query import Machine, Way
+from polyrank.search.scan import bounds_in_bf16, scan
 from polyrank.search.scoring import (
     close_bounds,
     mean_of,
@@ -32,6 +30,7 @@ from polyrank.search.scoring import (
     upper_bounds,
 )
 from polyrank.search.subspace import Subspace, find_subspace
+from polyrank.search.ways import WAYS
 from polyrank.storage.quantized import pack as pack_vectors
 
 Floats = NDArray[np.float32]
@@ -40,6 +39,7 @@ D = 64
 U = 2.0**-24  # of one operation in fp32
 needs_kernels = pytest.mark.skipif(kernels.package() is None, reason="polyrank-kernels is not installed")
 COMPILED = [False, pytest.param(True, marks=needs_kernels)]
+SCANS = [name for name in WAYS if not name.endswith("tiles")]  # those by AMX are in test_kernels
 
 
 def block(vectors: Any, alive: NDArray[np.bool_] | None = None) -> Any:
@@ -128,40 +128,40 @@ def rounded_to_codes(n: int) -> Floats:
 
 def test_what_int8_loses_is_never_understated() -> None:
     for vectors in (adverse(), rounded_to_codes(300), np.tile(adverse(70), (200, 1))):
-        codes, d = kernels.codes_of(vectors), vectors.shape[1]
-        kept = codes.values[:, :d].astype(np.longdouble) * codes.scales[:, None]
+        quantized, d = kernels.quantized_of(vectors), vectors.shape[1]
+        kept = quantized.values[:, :d].astype(np.longdouble) * quantized.scales[:, None]
         truth, size = long_norms(vectors - kept), long_norms(vectors)
-        assert (codes.lost >= truth).all()
-        assert (codes.lost <= truth * 1.001 + 6 * U * size + 1e-17).all()
+        assert (quantized.row_errors >= truth).all()
+        assert (quantized.row_errors <= truth * 1.001 + 6 * U * size + 1e-17).all()
         assert (truth <= np.abs(vectors).max(1) / 254.0 * 1.0001 * np.sqrt(d) + 1e-28).all()  # codes are the nearest
-        assert (codes.values[:, d:] == 0).all()
-        assert codes.values.shape[1] % 64 == 0
+        assert (quantized.values[:, d:] == 0).all()
+        assert quantized.values.shape[1] % 64 == 0
 
 
 def test_codes_that_are_stored_lose_no_more_than_is_said() -> None:
     vectors = rounded_to_codes(50)
     stored = pack_vectors(vectors, "int8")
-    codes = kernels.codes_of(stored)
-    kept = codes.values.astype(np.longdouble) * codes.scales[:, None]
-    assert (codes.lost >= long_norms(stored[:] - kept)).all()
-    assert (codes.lost > 0.0).all()
-    assert (codes.lost <= 1e-6 * long_norms(vectors)).all()
+    quantized = kernels.quantized_of(stored)
+    kept = quantized.values.astype(np.longdouble) * quantized.scales[:, None]
+    assert (quantized.row_errors >= long_norms(stored[:] - kept)).all()
+    assert (quantized.row_errors > 0.0).all()
+    assert (quantized.row_errors <= 1e-6 * long_norms(vectors)).all()
 
 
 def test_what_bf16_loses_is_never_understated() -> None:
     for vectors in (adverse(), np.tile(adverse(), (200, 1))):
-        halves = halves_of(vectors)
-        truth, size = long_norms(vectors - halves.values.float().numpy().astype(np.longdouble)), long_norms(vectors)
-        assert (halves.lost >= truth).all()
-        assert (halves.lost <= truth * 1.001 + 6 * U * size + 1e-17).all()
+        rounded = bf16_of(vectors)
+        truth, size = long_norms(vectors - rounded.values.float().numpy().astype(np.longdouble)), long_norms(vectors)
+        assert (rounded.row_errors >= truth).all()
+        assert (rounded.row_errors <= truth * 1.001 + 6 * U * size + 1e-17).all()
         assert (truth <= 2.0**-8 * size).all()
 
 
 def test_bf16_that_is_stored_loses_nothing() -> None:
     stored = pack_vectors(adverse(), "bf16")
-    halves = halves_of(stored)
-    np.testing.assert_array_equal(halves.values.float().numpy(), stored[:])
-    assert (halves.lost == 0.0).all()
+    rounded = bf16_of(stored)
+    np.testing.assert_array_equal(rounded.values.float().numpy(), stored[:])
+    assert (rounded.row_errors == 0.0).all()
 
 
 @pytest.mark.parametrize("d", [3, D, 600, 8192])
@@ -169,30 +169,30 @@ def test_what_is_lost_of_a_context_is_never_understated(d: int) -> None:
     contexts = adverse(d)
     for context in (*contexts[:, None], contexts):
         best = Best(context, 1)
-        query = in_halves(best)
-        assert query.halves is not None
-        rest = context - query.halves.float().numpy().astype(np.longdouble)
-        assert query.lost >= long_norms(rest).max()
-        assert query.lost <= long_norms(rest).max() * 1.001 + 6 * U * best.norm + 2e-18
-        query = in_codes(best)
-        assert query.packed is not None
-        packed = query.packed.values[:, :d].astype(np.longdouble) * query.packed.scales[:, None]
-        truth = long_norms(context - packed).max()
-        assert truth * (1.0 - 1e-12) <= query.lost <= truth * 1.00001 + 1e-30
+        query = WAYS["bf16"].query(best)
+        assert query.bf16 is not None
+        rest = context - query.bf16.float().numpy().astype(np.longdouble)
+        assert query.context_error >= long_norms(rest).max()
+        assert query.context_error <= long_norms(rest).max() * 1.001 + 6 * U * best.norm + 2e-18
+        query = WAYS["int8"].query(best)
+        assert query.int16 is not None
+        int16 = query.int16.values[:, :d].astype(np.longdouble) * query.int16.scales[:, None]
+        truth = long_norms(context - int16).max()
+        assert truth * (1.0 - 1e-12) <= query.context_error <= truth * 1.00001 + 1e-30
         # as fine as int16 and sums in int32 allow
         finest = min(32766, (2**31 - 1) // (127 * d))
         assert truth <= 1.02 * np.sqrt(d) * np.abs(context).max() / (2 * finest - 4) + 1e-28
-        assert np.abs(query.packed.values.astype(np.int64)).sum(1).max() * 127 < 2**31
+        assert np.abs(query.int16.values.astype(np.int64)).sum(1).max() * 127 < 2**31
         assert np.isclose(best.norm, long_norms(context).max().astype(float), rtol=1e-12)
 
 
 def test_columns_in_int16_use_all_of_it() -> None:
     """32766 is the largest even number that fits, and the largest of long columns is half of what sums allow."""
     for d, largest in ((3, 32766), (64, 32766), (8192, (2**31 - 1) // (127 * 8192) // 2 * 2)):
-        packed = kernels.pack(torch.full((1, d), -0.7))
-        assert (packed.values[:, :d] == -largest).all()
-        assert packed.values.shape == (1, -(-d // 64) * 64)
-        np.testing.assert_allclose(packed.columns(d).numpy(), -0.7, rtol=1e-6)
+        columns = kernels.to_int16(torch.full((1, d), -0.7))
+        assert (columns.values[:, :d] == -largest).all()
+        assert columns.values.shape == (1, -(-d // 64) * 64)
+        np.testing.assert_allclose(columns.as_doubles(d).numpy(), -0.7, rtol=1e-6)
 
 
 @pytest.mark.parametrize("d", [2, 17, D, 500])
@@ -303,12 +303,12 @@ def telling_candidates(subspace: Subspace, contexts: Floats) -> Floats:
 
 
 @pytest.mark.parametrize("compiled", COMPILED)
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("int16", [False, True])
 @pytest.mark.parametrize("n_columns", [1, 2, 4, 16])
-def test_no_bound_of_a_subspace_is_below_a_score(compiled: bool, packed: bool, n_columns: int) -> None:
+def test_no_bound_of_a_subspace_is_below_a_score(compiled: bool, int16: bool, n_columns: int) -> None:
     """Nor much above one, for candidates at which the bound is attained."""
     contexts = spread_context()
-    subspace = find_subspace(torch.from_numpy(contexts), packed=packed).narrow(n_columns)
+    subspace = find_subspace(torch.from_numpy(contexts), int16=int16).narrow(n_columns)
     vectors = telling_candidates(subspace, contexts)
     truth = long_scores(contexts, vectors)
     norms = torch.from_numpy(norms_of(vectors))
@@ -340,21 +340,21 @@ def test_the_bounds_of_a_subspace_allow_for_sums_that_lose_every_number(compiled
         assert truth <= bound <= truth + 1e-3
 
 
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("int16", [False, True])
 @pytest.mark.parametrize("n_columns", [1, 2, 4, 16])
-def test_what_a_subspace_says_of_itself_is_true(packed: bool, n_columns: int) -> None:
+def test_what_a_subspace_says_of_itself_is_true(int16: bool, n_columns: int) -> None:
     contexts = spread_context()
-    subspace = find_subspace(torch.from_numpy(contexts), packed=packed).narrow(n_columns)
+    subspace = find_subspace(torch.from_numpy(contexts), int16=int16).narrow(n_columns)
     columns, mixing = subspace.columns.numpy().astype(np.longdouble), subspace.mixing.numpy().astype(np.longdouble)
-    if packed:
-        assert subspace.packed is not None
-        columns = subspace.packed.columns(D).numpy().astype(np.longdouble)
-        assert len(subspace.packed.values) == len(subspace.packed.scales) == len(subspace.columns)
+    if int16:
+        assert subspace.int16 is not None
+        columns = subspace.int16.as_doubles(D).numpy().astype(np.longdouble)
+        assert len(subspace.int16.values) == len(subspace.int16.scales) == len(subspace.columns)
     left_out = long_norms(contexts - mixing @ columns).max()
     assert left_out <= subspace.residual <= 1.001 * left_out + 1e-6
     gram = columns @ columns.T
     assert np.sqrt(((gram - np.eye(len(gram))) ** 2).sum()) <= subspace.skew * 1.001 + 1e-12
-    assert subspace.skew <= (1e-3 if packed else 1e-6)
+    assert subspace.skew <= (1e-3 if int16 else 1e-6)
     np.testing.assert_allclose(subspace.centre.numpy(), mixing.mean(0).astype(float), rtol=1e-5, atol=1e-6)
     around = (mixing - subspace.centre.numpy()) / np.sqrt(subspace.weights.numpy().astype(np.longdouble))
     assert long_norms(around).max() <= subspace.radius <= 1.0001 * long_norms(around).max() + 1e-9
@@ -411,13 +411,13 @@ def test_the_compiled_coarse_bound_is_the_formula(compiled: bool) -> None:
 def test_a_subspace_over_codes_bounds_what_codes_lose(n_columns: int) -> None:
     """The candidate is its codes and a rest along a context's vector."""
     contexts = spread_context()
-    subspace = find_subspace(torch.from_numpy(contexts), packed=True).narrow(n_columns)
-    assert subspace.packed is not None
+    subspace = find_subspace(torch.from_numpy(contexts), int16=True).narrow(n_columns)
+    assert subspace.int16 is not None
     rng = np.random.default_rng(0)
     kept = 3.0 * rng.standard_normal((40, D))
     rest = 0.3 * contexts[rng.integers(12, size=40)].astype(np.float64)
     whole = (kept + rest).astype(np.float32)
-    products = torch.from_numpy((kept @ subspace.packed.columns(D).numpy().T).astype(np.float32))
+    products = torch.from_numpy((kept @ subspace.int16.as_doubles(D).numpy().T).astype(np.float32))
     lost = (long_norms(whole - kept) * (1 + 1e-6)).astype(np.float32)
     size = float(long_norms(contexts).max())
     given = torch.from_numpy(norms_of(whole)), torch.from_numpy(lost), size
@@ -449,11 +449,14 @@ def best_of(pool: Any, context: Floats, k: int) -> list[int]:
     return np.lexsort((pool.rows, -truth))[:k].tolist()
 
 
-def scanned(make: Callable[[Best], Query], context: Floats, pool: Any, k: int, *, compiled: bool) -> list[int]:
+def scanned(way: str | Way, context: Floats, pool: Any, k: int, *, compiled: bool) -> list[int]:
     best = Best(context, k)
     with torch.inference_mode():
-        scan([make(best)], pool, torch.device("cpu"), compiled=compiled)
-    return best.found(exact=True).rows.tolist()
+        query = (WAYS[way] if isinstance(way, str) else way).query(best)
+        scan([query], pool, Machine(torch.device("cpu"), compiled, bf16=False))
+    result = best.result(exact=True)
+    assert result.ways == (query.way.name,)
+    return result.rows.tolist()
 
 
 @pytest.mark.parametrize("compiled", COMPILED)
@@ -463,7 +466,7 @@ def test_a_scan_in_fp32_finds_what_sums_lose(compiled: bool, m: int) -> None:
     context = np.tile(steps(256), (m, 1))
     pool, place = lost_and_found(steps(256), context, 1.0)
     assert best_of(pool, context, 1) == [place]
-    assert scanned(Query, context, pool, 1, compiled=compiled) == [place]
+    assert scanned("plain", context, pool, 1, compiled=compiled) == [place]
 
 
 @pytest.mark.parametrize("compiled", COMPILED)
@@ -475,7 +478,7 @@ def test_a_scan_in_bf16_finds_what_candidates_lose(compiled: bool, m: int) -> No
     pool.vectors[np.arange(len(pool.rows)) != place, 0] = (
         torch.from_numpy(pool.vectors[np.arange(len(pool.rows)) != place, 0]).bfloat16().float().numpy()
     )
-    assert scanned(in_halves, context, pool, 1, compiled=compiled) == best_of(pool, context, 1)
+    assert scanned("bf16", context, pool, 1, compiled=compiled) == best_of(pool, context, 1)
 
 
 @pytest.mark.parametrize("compiled", COMPILED)
@@ -486,7 +489,7 @@ def test_a_scan_in_bf16_finds_what_contexts_lose(compiled: bool, m: int) -> None
     target = np.ones(D, np.float32)
     pool, place = lost_and_found(target, context, float(D))
     assert best_of(pool, context, 1) == [place]
-    assert scanned(in_halves, context, pool, 1, compiled=compiled) == [place]
+    assert scanned("bf16", context, pool, 1, compiled=compiled) == [place]
 
 
 @needs_kernels
@@ -498,7 +501,7 @@ def test_a_scan_in_int8_finds_what_candidates_lose(m: int) -> None:
     seen = float(127 + (np.arange(D - 1) % 7).sum())
     pool, place = lost_and_found(target, context, seen)
     assert best_of(pool, context, 1) == [place]
-    assert scanned(in_codes, context, pool, 1, compiled=True) == [place]
+    assert scanned("int8", context, pool, 1, compiled=True) == [place]
 
 
 @needs_kernels
@@ -510,21 +513,17 @@ def test_a_scan_in_int8_finds_what_contexts_lose(m: int) -> None:
     seen = 127.0 * float(32766 + (np.arange(D - 1) % 7).sum()) / 1000
     pool, place = lost_and_found(target, context, seen)
     assert best_of(pool, context, 1) == [place]
-    assert scanned(in_codes, context, pool, 1, compiled=True) == [place]
+    assert scanned("int8", context, pool, 1, compiled=True) == [place]
 
 
 @pytest.mark.parametrize("compiled", COMPILED)
 @pytest.mark.parametrize("n_columns", [1, 2, 4])
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_scan_by_columns_finds_what_lies_outside_of_them(compiled: bool, n_columns: int, packed: bool) -> None:
-    if packed and not compiled:
-        pytest.skip("codes are read by the compiled loops")
+@pytest.mark.parametrize("int16", [False, True])
+def test_a_scan_by_columns_finds_what_lies_outside_of_them(compiled: bool, n_columns: int, int16: bool) -> None:
+    if int16 and not compiled:
+        pytest.skip("int8 is read by the compiled loops")
     context = spread_context()
-
-    def make(best: Best) -> Query:
-        subspace = find_subspace(best.contexts, packed=packed).narrow(n_columns)
-        return Query(best, subspace, subspace.packed)
-
+    way = replace(WAYS["2 columns int8" if int16 else "2 columns"], n_columns=n_columns)
     subspace = find_subspace(torch.from_numpy(context)).narrow(n_columns)
     left_out = context - (subspace.mixing @ subspace.columns).numpy()
     farthest = left_out[np.linalg.norm(left_out, axis=1).argmax()]
@@ -532,42 +531,14 @@ def test_a_scan_by_columns_finds_what_lies_outside_of_them(compiled: bool, n_col
     for scale in (1.0, 1e4):
         others = rng.standard_normal((400, D)) * 1e-3
         pool = block(np.concatenate([others, farthest[None] * scale, others]).astype(np.float32))
-        assert scanned(make, context, pool, 3, compiled=compiled) == best_of(pool, context, 3)
+        assert scanned(way, context, pool, 3, compiled=compiled) == best_of(pool, context, 3)
 
 
-class OneAfterTheOther:
-    """A product index as exact as fp32 is when numbers are added in their order."""
-
-    exact = True
-
-    def __init__(self, vectors: Floats) -> None:
-        self.vectors = vectors
-
-    def search(self, queries: Floats, k: int) -> tuple[Floats, NDArray[np.int64]]:
-        products = one_after_the_other(queries, self.vectors)
-        places = np.argsort(-products, axis=1, kind="stable")[:, :k]
-        return np.take_along_axis(products, places, 1), places
-
-
-@pytest.mark.parametrize("m", [1, 2])
-def test_certified_search_allows_for_the_rounding_of_its_index(m: int) -> None:
-    """The best candidate is not in the list, and that list's last product is below the best score that is known."""
-    d = 256
-    context = np.tile(steps(d), (m, 1))
-    others = np.zeros((1200, d), np.float32)
-    others[:, 0] = 1.0 + 100 * U * np.linspace(-1.0, 1.0, 1200)
-    for place in (0, 1100):
-        pool = block(np.insert(others, place, steps(d), 0))
-        assert best_of(pool, context, 1) == [place]
-        index = OneAfterTheOther(pool.vectors)
-        given = context[None], np.ones((1, m), bool), [pool], 1
-        [found] = search(*given, mode="certified", indexes=[index], compiled=False)
-        assert found.exact
-        assert found.rows.tolist() == [place]
-
-
-def test_certified_search_finds_the_best_of_scores_that_are_1e_7_apart() -> None:
-    """With the index that ships, in fp32 as it is."""
+@pytest.mark.parametrize("compiled", COMPILED)
+@pytest.mark.parametrize("way", SCANS)
+def test_every_way_of_scanning_finds_the_best_of_scores_that_are_1e_7_apart(way: str, compiled: bool) -> None:
+    if WAYS[way].bits == 8 and not compiled:
+        pytest.skip("int8 is read by the compiled loops")
     for seed in range(8):
         rng = np.random.default_rng(seed)
         d = 300
@@ -576,28 +547,26 @@ def test_certified_search_finds_the_best_of_scores_that_are_1e_7_apart() -> None
         noise = rng.standard_normal((1500, d)).astype(np.float32)
         noise -= (noise @ along.T) * along  # far off, and nothing to the score
         pool = block((along * (1.0 + 1e-7 * rng.standard_normal((1500, 1))) + 0.2 * noise).astype(np.float32))
-        index = build_ann(pool.vectors, "flat")
-        [found] = search(context[None], np.ones((1, 1), bool), [pool], 3, mode="certified", indexes=[index])
-        assert found.rows.tolist() == best_of(pool, context, 3)
+        assert scanned(way, context, pool, 3, compiled=compiled) == best_of(pool, context, 3)
 
 
-@pytest.mark.parametrize("spread", [0.5, 1.0])
-def test_certified_search_allows_for_vectors_around_their_mean(spread: float) -> None:
-    """The best candidate has nothing of the mean and is in no list of it: it scores by the vectors on either side."""
-    context = np.zeros((2, D), np.float32)
-    context[:, 0] = 1.0
-    context[:, 1] = spread, -spread
-    others = np.zeros((3000, D), np.float32)
-    best = spread * np.tanh(spread)  # of the candidate one along the second axis
-    others[:, 0] = best * np.linspace(0.5, 0.9, 3000)
-    target = np.eye(D, dtype=np.float32)[1]
-    for place in (0, 3000):
-        pool = block(np.insert(others, place, target, 0))
-        assert best_of(pool, context, 1) == [place]
-        given = context[None], np.ones((1, 2), bool), [pool], 1
-        index = build_ann(pool.vectors, "flat")
-        [found] = search(*given, mode="certified", indexes=[index], compiled=False)
-        assert found.rows.tolist() == [place]
+@pytest.mark.parametrize("compiled", COMPILED)
+@pytest.mark.parametrize("way", SCANS)
+@pytest.mark.parametrize("m", [2, 5, 20])
+def test_every_way_of_scanning_goes_by_what_lies_around_the_mean(m: int, way: str, compiled: bool) -> None:
+    """Candidates score by vectors that are not the mean; the mean alone would leave out the best."""
+    if WAYS[way].bits == 8 and not compiled:
+        pytest.skip("int8 is read by the compiled loops")
+    rng = np.random.default_rng(m)
+    mean = rng.standard_normal(D)
+    spread = rng.standard_normal((m, D))
+    spread -= spread.mean(0)
+    context = (mean + 0.3 * spread).astype(np.float32)
+    others = np.outer(1.0 + 1e-3 * rng.random(3000), mean / 4.0)
+    axis = spread[0] / np.linalg.norm(spread[0])
+    axis -= (axis @ mean) / (mean @ mean) * mean
+    pool = block(np.concatenate([others, (mean / 4.0 * 0.99 + 0.5 * axis)[None]]).astype(np.float32))
+    assert scanned(way, context, pool, 2, compiled=compiled) == best_of(pool, context, 2)
 
 
 @pytest.mark.parametrize("place", [0, 40, 150, 299])
@@ -610,7 +579,7 @@ def test_many_that_are_offered_at_once_are_sifted_without_loss(place: int) -> No
     best = Best(context, 1)
     with torch.inference_mode():
         best.offer(pool, np.arange(len(pool.rows)))
-    assert best.found(exact=True).rows.tolist() == best_of(pool, context, 1)
+    assert best.result(exact=True).rows.tolist() == best_of(pool, context, 1)
     assert best.n_scored <= len(pool.rows)
 
 
@@ -635,11 +604,11 @@ def test_products_given_in_bf16_may_be_off_by_their_own_rounding(compiled: bool)
     best = Best(np.r_[1.0, 2.0**-8, np.zeros(D - 2)].astype(np.float32)[None], 1)
     vectors = np.zeros((1, D), np.float32)
     vectors[0, :2] = 1.0
-    query = in_halves(best)
+    query = WAYS["bf16"].query(best)
     given = torch.tensor([[1.0 + 2.0**-8]]).bfloat16().float()
     assert given.item() == 1.0
     norms = torch.from_numpy(norms_of(vectors))
-    bound = bounds_in_halves(query, given, norms, torch.zeros(1), compiled=compiled)
+    bound = bounds_in_bf16(query, given, norms, torch.zeros(1), compiled=compiled)
     assert 1.0 + 2.0**-8 <= bound.item() <= 1.0 + 2.0**-8 + 1e-4
 
 
@@ -652,32 +621,26 @@ def test_products_in_bf16_may_be_off_by_the_rounding_of_their_sums(compiled: boo
     products = one_after_the_other(vectors, context)
     assert products[0, 0] == 0.0
     assert long_scores(context, vectors)[0] == (d - 2) * U
-    query, halves = in_halves(Best(context, 1)), halves_of(vectors)
-    sizes = torch.from_numpy(norms_of(vectors)), torch.from_numpy(halves.lost)
-    bound = bounds_in_halves(query, torch.from_numpy(products), *sizes, compiled=compiled)
+    query, rows = WAYS["bf16"].query(Best(context, 1)), bf16_of(vectors)
+    sizes = torch.from_numpy(norms_of(vectors)), torch.from_numpy(rows.row_errors)
+    bound = bounds_in_bf16(query, torch.from_numpy(products), *sizes, compiled=compiled)
     assert (d - 2) * U <= bound.item() <= 8 * d * U
 
 
 def test_denormal_numbers_are_zeros_to_some_processors_and_allowed_for() -> None:
     best = Best(np.full((1, D), 1e-20, np.float32), 1)
     vectors = np.full((1, D), 1e-20, np.float32)
-    query = in_halves(best)
-    bound = bounds_in_halves(query, torch.zeros(1, 1), torch.zeros(1), torch.zeros(1), compiled=False)
+    query = WAYS["bf16"].query(best)
+    bound = bounds_in_bf16(query, torch.zeros(1, 1), torch.zeros(1), torch.zeros(1), compiled=False)
     assert bound.item() >= long_scores(best.contexts.numpy(), vectors)[0]
 
 
-@pytest.mark.parametrize("way", ["fp32", "bf16", "int8", "columns", "packed columns"])
+@pytest.mark.parametrize("way", SCANS)
 @pytest.mark.parametrize("compiled", COMPILED)
 def test_every_way_of_scanning_keeps_near_ties_and_copies_apart(way: str, compiled: bool) -> None:
     """Scores 1e-7 apart, equal ones by row, norms from tiny to huge, removed candidates."""
-    if way in ("int8", "packed columns") and not compiled:
-        pytest.skip("codes are read by the compiled loops")
-
-    def by_columns(best: Best) -> Query:
-        subspace = find_subspace(best.contexts, packed=way.startswith("packed")).narrow(4)
-        return Query(best, subspace, subspace.packed)
-
-    make: Callable[[Best], Query] = {"fp32": Query, "bf16": in_halves, "int8": in_codes}.get(way, by_columns)
+    if WAYS[way].bits == 8 and not compiled:
+        pytest.skip("int8 is read by the compiled loops")
     for seed in range(2):
         rng = np.random.default_rng(seed)
         context = spread_context(8, seed=seed)
@@ -690,6 +653,6 @@ def test_every_way_of_scanning_keeps_near_ties_and_copies_apart(way: str, compil
         truth = long_scores(context, vectors).astype(np.float32)
         truth[~alive] = -np.inf
         rows = np.lexsort((pool.rows, -truth))[:k]
-        found = scanned(make, context, pool, k, compiled=compiled)
+        found = scanned(way, context, pool, k, compiled=compiled)
         np.testing.assert_allclose(truth[found], truth[rows], rtol=0, atol=0)
         assert alive[found].all()

@@ -22,7 +22,6 @@ from polyrank.records import Candidate, Context
 from polyrank.retrieval.build import build_index
 from polyrank.retrieval.retrievers import Retriever
 from polyrank.scorers.protocols import Encoder
-from polyrank.search import search
 from polyrank.storage.quantized import read_precision
 
 
@@ -260,22 +259,6 @@ def test_threads_share_retrievers_while_the_index_is_changed_and_replaced(tmp_pa
         assert faults == []
         assert dense.respond([context], 1)[0][0].text.startswith("generation 12 ")
         assert lexical.respond([context], 1)[0][0].text.startswith("generation 12 ")
-
-
-def test_certified_by_an_index_that_is_not_exact_is_exact(tmp_path: Path) -> None:
-    pytest.importorskip("faiss")
-    rng = np.random.default_rng(0)
-    pool = [Candidate(f"{i}", f"text {i}") for i in range(3000)]
-    write_index(
-        tmp_path / "i", pool, rng.normal(size=(3000, 32)).astype(np.float32), fingerprint="f", model="m", ann="ivfpq"
-    )
-    queries, mask = rng.normal(size=(8, 4, 32)).astype(np.float32), np.ones((8, 4), np.bool_)
-    with open_index(tmp_path / "i") as index:
-        blocks, indexes = index.view()
-        exact = search(queries, mask, blocks, 10, mode="exact")
-        certified = search(queries, mask, blocks, 10, mode="certified", indexes=indexes)
-    assert all(one.exact for one in certified)
-    assert [one.rows.tolist() for one in certified] == [one.rows.tolist() for one in exact]
 
 
 def test_a_missing_library_is_said_before_anything_is_encoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

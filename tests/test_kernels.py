@@ -20,9 +20,12 @@ from emulated import build, missing
 from polyrank.errors import ArtifactError
 from polyrank.search import kernels, score_rows, search
 from polyrank.search.best import Best
-from polyrank.search.fast import in_codes, in_halves, plan
-from polyrank.search.scan import Query, _limits, scan
+from polyrank.search.policy import Policy
+from polyrank.search.profile import Profile
+from polyrank.search.query import Machine
+from polyrank.search.scan import _limits, scan
 from polyrank.search.scoring import rounding_of_product
+from polyrank.search.ways import WAYS
 
 Floats = NDArray[np.float32]
 AVX2, AVX512, VNNI, BF16, TILES, PERMISSION = 1, 2, 4, 8, 16, 32
@@ -558,17 +561,18 @@ class Pool:
         self.vectors, self.rows, self.alive = vectors, np.arange(len(vectors)), None
 
 
-def found_by(make: Callable[[Best], Query], contexts: list[Floats], pool: Pool, k: int) -> list[Best]:
+def scanned(way: str, contexts: list[Floats], pool: Pool, k: int) -> list[Best]:
     bests = [Best(context, k) for context in contexts]
     with torch.inference_mode():
-        scan([make(best) for best in bests], pool, torch.device("cpu"), compiled=True)
+        scan([WAYS[way].query(best) for best in bests], pool, MACHINE)
     return bests
 
 
-WAYS: dict[str, Callable[[Best], Query]] = {"fp32": Query, "bf16": in_halves, "int8": in_codes}
+MACHINE = Machine(torch.device("cpu"), compiled=True, bf16=True)
+TILES_WAYS = ("plain tiles", "bf16 tiles", "int8 tiles")
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", TILES_WAYS)
 def test_scans_by_amx_find_the_best_among_near_ties(way: str) -> None:
     """Scores are 1e-7 apart, for contexts of one vector and of several."""
     for seed in range(3):
@@ -576,22 +580,22 @@ def test_scans_by_amx_find_the_best_among_near_ties(way: str) -> None:
         contexts = [rng.standard_normal((m, 64)).astype(np.float32) for m in (9, 30)]
         near = rng.standard_normal((1, 64)) * (1.0 + 1e-7 * rng.integers(0, 9, (600, 1)))
         pool = Pool(near.astype(np.float32))
-        for context, best in zip(contexts, found_by(WAYS[way], contexts, pool, 5), strict=True):
+        for context, best in zip(contexts, scanned(way, contexts, pool, 5), strict=True):
             truth = score_rows(context, np.ones(len(context), bool), pool.vectors)
             rows = np.lexsort((pool.rows, -truth))[:5]
-            assert best.found(exact=True).rows.tolist() == rows.tolist()
+            assert best.result(exact=True).rows.tolist() == rows.tolist()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", TILES_WAYS)
 def test_scans_by_amx_rule_out_nearly_all(way: str) -> None:
     rng = np.random.default_rng(2)
     pool = Pool(rng.standard_normal((3000, 64)).astype(np.float32))
     contexts = [rng.standard_normal((10, 64)).astype(np.float32) / 4 for _ in range(2)]
-    for context, best in zip(contexts, found_by(way_of := WAYS[way], contexts, pool, 3), strict=True):
+    for context, best in zip(contexts, scanned(way, contexts, pool, 3), strict=True):
         truth = score_rows(context, np.ones(10, bool), pool.vectors)
-        found = best.found(exact=True)
-        assert found.rows.tolist() == np.lexsort((pool.rows, -truth))[:3].tolist()
-        assert found.n_scored == 3000 if way_of is Query else found.n_scored < 700
+        result = best.result(exact=True)
+        assert result.rows.tolist() == np.lexsort((pool.rows, -truth))[:3].tolist()
+        assert result.n_scored == 3000 if way == "plain tiles" else result.n_scored < 700
 
 
 def test_split_rows_that_lose_most_are_still_found() -> None:
@@ -602,8 +606,8 @@ def test_split_rows_that_lose_most_are_still_found() -> None:
     others = np.zeros((400, d), np.float32)
     others[:, 0] = np.float32(true / context[0, 0]) * (1.0 - np.linspace(1e-6, 2.8e-5, 400))
     pool = Pool(np.concatenate([others, context[:1]]))
-    [best] = found_by(Query, [context], pool, 1)
-    assert best.found(exact=True).rows.tolist() == [400]
+    [best] = scanned("plain tiles", [context], pool, 1)
+    assert best.result(exact=True).rows.tolist() == [400]
 
 
 @pytest.mark.parametrize("way", ["bf16", "int8"])
@@ -620,19 +624,19 @@ def test_what_coding_loses_is_still_found_by_amx(way: str, of: str) -> None:
     others = np.zeros((300, d))
     others[:, 0] = np.linspace(seen, context @ target, 302)[1:-1] / context[0]
     pool = Pool(np.concatenate([others, target[None]]).astype(np.float32))
-    [best] = found_by(WAYS[way], [context[None].astype(np.float32)], pool, 1)
-    assert best.found(exact=True).rows.tolist() == [300]
+    [best] = scanned(f"{way} tiles", [context[None].astype(np.float32)], pool, 1)
+    assert best.result(exact=True).rows.tolist() == [300]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", TILES_WAYS)
 def test_limits_say_how_far_products_may_be_off(way: str) -> None:
     """By what coding loses, by (D + 8) roundings and, of split rows, by 2^-15: of both norms. And no absurd amount."""
     context = np.random.default_rng(9).standard_normal((30, 64)).astype(np.float32)
-    query, u = WAYS[way](Best(context, 1)), 2.0**-24
+    query, u = WAYS[way].query(Best(context, 1)), 2.0**-24
     norm = float(np.linalg.norm(context.astype(np.float64), axis=1).max())
     size, alone, steep, of_mean, of_best = _limits(query)
-    least = query.lost + 72 * u * norm + (2.0**-15 * norm if way == "fp32" else 0.0)
-    assert (query.lost > 0.0) == (way != "fp32")
+    least = query.context_error + 72 * u * norm + (2.0**-15 * norm if way == "plain tiles" else 0.0)
+    assert (query.context_error > 0.0) == (way != "plain tiles")
     assert least <= alone <= least * 1.00001
     assert norm + least <= size <= (norm + least) * 1.00001
     assert steep == pytest.approx(1.0 + 2.0 * log(30))
@@ -646,14 +650,14 @@ def test_tiles_take_rows_that_are_not_too_long_and_bf16_in_whole_tiles() -> None
     assert [kernels.in_tiles(32, d) for d in (33, 2048, 2049)] == [True, True, False]
 
 
-def test_search_by_amx_equals_exact_search() -> None:
+def test_search_by_amx_equals_a_plain_scan() -> None:
     rng = np.random.default_rng(6)
     pool = Pool(rng.standard_normal((4500, 64)).astype(np.float32))
     contexts, mask = rng.standard_normal((3, 12, 64)).astype(np.float32), np.ones((3, 12), bool)
     mask[1, 3:] = False
-    exact = search(contexts, mask, [pool], 7, mode="exact", compiled=False)
-    for mode in ("exact", "fast"):
-        for one, other in zip(search(contexts, mask, [pool], 7, mode=mode), exact, strict=True):  # type: ignore[arg-type]
+    plain = search(contexts, mask, [pool], 7, ways=["plain"], compiled=False)
+    for ways in (list(WAYS), *([way] for way in TILES_WAYS)):
+        for one, other in zip(search(contexts, mask, [pool], 7, ways=ways), plain, strict=True):
             assert one.rows.tolist() == other.rows.tolist()
             assert one.scores.tolist() == other.scores.tolist()
     pool.vectors[4000, 3] = np.inf
@@ -661,28 +665,10 @@ def test_search_by_amx_equals_exact_search() -> None:
         search(contexts, mask, [Pool(pool.vectors.copy())], 7)
 
 
-def test_amx_is_asked_rather_than_an_exact_index() -> None:
-    """A scan by it is cheaper."""
-
-    class Exact:
-        exact = True
-
-        def search(self, queries: Floats, k: int) -> tuple[Floats, NDArray[np.int64]]:
-            raise AssertionError("asked")
-
-    rng = np.random.default_rng(7)
-    pool = Pool(rng.standard_normal((9000, 8)).astype(np.float32))
-    contexts, mask = rng.standard_normal((1, 12, 8)).astype(np.float32), np.ones((1, 12), bool)
-    [found] = search(contexts, mask, [pool], 3, mode="certified", indexes=[Exact()])
-    assert found.exact
-    with pytest.raises(AssertionError, match="asked"):
-        search(contexts, mask, [pool], 3, mode="certified", indexes=[Exact()], compiled=False)
-
-
 def test_a_plan_where_amx_is_reads_int8_and_scores_few() -> None:
     rng = np.random.default_rng(8)
     pool = Pool(rng.standard_normal((20_000, 64)).astype(np.float32))
     best = Best(rng.standard_normal((16, 64)).astype(np.float32) / 6, 5)
     with torch.inference_mode():
-        query = plan(best, [pool], compiled=True, halves=0.5)
-    assert (query.bits, query.subspace) == (8, None)
+        query = Policy(MACHINE, Profile()).choose(best, [pool])
+    assert query.way.name == "int8 tiles"

@@ -361,14 +361,20 @@ def test_confidence_looks_at_ten_replies_however_few_are_asked_for(models: dict[
     assert [(answer.ranked, answer.confidence, answer.abstained) for answer in nothing] == [((), None, True)] * 2
 
 
+@pytest.mark.parametrize("mode", ["fast", "certified"])
+def test_earlier_names_of_exact_search_are_read_as_exact(mode: str, models: dict[str, Path], tmp_path: Path) -> None:
+    config = PipelineConfig(index=str(models["index"]), mode=mode)  # type: ignore[arg-type]
+    write_pipeline(tmp_path / "earlier", config)
+    assert read_pipeline(tmp_path / "earlier")[0].mode == "exact"
+
+
 def test_options_of_opening_win_over_the_folder(models: dict[str, Path], tmp_path: Path) -> None:
-    write_pipeline(tmp_path / "dense", PipelineConfig(index=str(models["index"]), mode="exact"))
+    write_pipeline(tmp_path / "dense", PipelineConfig(index=str(models["index"]), mode="approximate"))
     dense = open_pipeline(tmp_path / "dense").retriever
     assert isinstance(dense, Retriever)
-    assert dense.mode == "exact"
-    assert open_pipeline(tmp_path / "dense", mode="certified").retriever.mode == "certified"  # type: ignore[attr-defined]
-    assert open_pipeline(models["index"]).retriever.mode == "fast"  # type: ignore[attr-defined]
-    assert open_pipeline(models["index"], mode="exact").retriever.mode == "exact"  # type: ignore[attr-defined]
+    assert dense.mode == "approximate"
+    assert open_pipeline(tmp_path / "dense", mode="exact").retriever.mode == "exact"  # type: ignore[attr-defined]
+    assert open_pipeline(models["index"]).retriever.mode == "exact"  # type: ignore[attr-defined]
     answers = open_pipeline(tmp_path / "dense").answer(CONTEXTS, 2)
     assert [(answer.exact, answer.n_scored) for answer in answers] == [(True, len(POOL))] * 2
     write_pipeline(tmp_path / "bm25", PipelineConfig(index=str(models["index"]), retriever="bm25"))

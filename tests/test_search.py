@@ -1,7 +1,7 @@
-"""Search: every mode equals brute force, bit for bit, on random and on adversarial pools; bounds never fail."""
+"""Search: every way of scanning equals brute force, bit for bit, on random and adversarial pools; bounds never fail."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,14 +17,17 @@ from numpy.typing import NDArray
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index.ann import build_ann
 from polyrank.models.scoring import scores
-from polyrank.search import Found, kernels, score_rows, search
+from polyrank.search import Result, kernels, score_rows, search
 from polyrank.search.best import Best
-from polyrank.search.bf16 import halves_of
+from polyrank.search.bf16 import bf16_of
 from polyrank.search.blocks import norms_of
-from polyrank.search.fast import in_codes, in_halves, plan
-from polyrank.search.scan import bounds_in_halves, scan
-from polyrank.search.scoring import mean_of, moments_of, real_vectors, rounding_of_mean, steepness, upper_bounds
+from polyrank.search.policy import Policy
+from polyrank.search.profile import Profile
+from polyrank.search.query import Machine
+from polyrank.search.scan import bounds_in_bf16, scan
+from polyrank.search.scoring import mean_of, moments_of, rounding_of_mean, steepness, upper_bounds
 from polyrank.search.subspace import find_subspace
+from polyrank.search.ways import WAYS
 from polyrank.storage.quantized import PackedVectors, pack
 
 Floats = NDArray[np.float32]
@@ -57,6 +60,16 @@ class Case:
 
 
 needs_kernels = pytest.mark.skipif(kernels.package() is None, reason="polyrank-kernels is not installed")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shipped_profile() -> Iterator[None]:
+    """What is tested here of how many are scored must not depend on a profile that somebody measured."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("polyrank.search.load_profile", Profile)
+        yield
+
+
 POOLS: dict[str, Callable[[np.random.Generator, int], Floats]] = {
     "random": lambda rng, n: rng.standard_normal((n, D), np.float32),
     "whole numbers, many ties": lambda rng, n: rng.integers(-1, 2, (n, D)).astype(np.float32),
@@ -99,9 +112,9 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(contexts, mask, blocks, draw(st.sampled_from([1, 2, 10, 400])))
 
 
-def same(found: list[Found], case: Case, *, close: bool = False) -> None:
+def same(results: list[Result], case: Case) -> None:
     """Equal to brute force; rows whose fp64 scores round apart by one bit may change places."""
-    for i, one in enumerate(found):
+    for i, one in enumerate(results):
         nothing = np.zeros(0, np.float32)
         rows, truth, size = (
             brute_force(case.contexts[i], case.mask[i], case.blocks, case.k) if case.blocks else (nothing,) * 3
@@ -122,30 +135,37 @@ def score_all(case: Case, i: int, rows: NDArray[np.int64]) -> Floats:
 
 @settings(max_examples=120, deadline=None)
 @given(cases())
-def test_exact_and_fast_equal_brute_force(case: Case) -> None:
-    exact = search(case.contexts, case.mask, case.blocks, case.k, mode="exact")
-    same(exact, case)
-    for mode, compiled in (("exact", False), ("fast", True), ("fast", False)):
-        found = search(case.contexts, case.mask, case.blocks, case.k, mode=mode, compiled=compiled)  # type: ignore[arg-type]
-        for one, other in zip(exact, found, strict=True):
+def test_exact_search_and_plain_scans_equal_brute_force(case: Case) -> None:
+    plain = search(case.contexts, case.mask, case.blocks, case.k, ways=["plain"])
+    same(plain, case)
+    for compiled, ways in (
+        (False, ["plain"]),
+        (True, ["plain", "plain tiles"]),
+        (True, list(WAYS)),
+        (False, list(WAYS)),
+    ):
+        results = search(case.contexts, case.mask, case.blocks, case.k, compiled=compiled, ways=ways)
+        for one, other in zip(plain, results, strict=True):
             np.testing.assert_array_equal(one.rows, other.rows)
             np.testing.assert_array_equal(one.scores, other.scores)
             assert other.exact
 
 
-@settings(max_examples=100, deadline=None)
-@given(cases(), st.sampled_from(["bf16", "bf16, compiled", "int8, compiled"]))
-def test_a_scan_in_fewer_bits_finds_the_same(case: Case, form: str) -> None:
-    """Chosen where the processor has instructions for it; right everywhere."""
-    compiled = form.endswith("compiled") and kernels.package() is not None
-    make = in_codes if compiled and form.startswith("int8") else in_halves
-    best = [Best(real_vectors(row, real), case.k) for row, real in zip(case.contexts, case.mask, strict=True)]
-    with torch.inference_mode():
-        for one_block in (b for b in case.blocks if len(b.rows)):
-            scan([make(one) for one in best], one_block, torch.device("cpu"), compiled=compiled)
-    for one, other in zip(best, search(case.contexts, case.mask, case.blocks, case.k, mode="exact"), strict=True):
-        np.testing.assert_array_equal(one.found(exact=True).rows, other.rows)
-        np.testing.assert_array_equal(one.found(exact=True).scores, other.scores)
+@settings(max_examples=25, deadline=None)
+@given(cases())
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_scanning_finds_the_same(way: str, compiled: bool, case: Case) -> None:
+    """Chosen where it is fast; right everywhere."""
+    if not WAYS[way].usable(D, Machine(torch.device("cpu"), compiled and kernels.package() is not None, bf16=False)):
+        pytest.skip("this machine has not what it needs")
+    plain = search(case.contexts, case.mask, case.blocks, case.k, ways=["plain"], compiled=False)
+    results = search(case.contexts, case.mask, case.blocks, case.k, ways=[way], compiled=compiled)
+    for one, other in zip(plain, results, strict=True):
+        np.testing.assert_array_equal(one.rows, other.rows)
+        np.testing.assert_array_equal(one.scores, other.scores)
+        assert other.exact
+        assert other.ways in ((way,), ())
 
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=needs_kernels)])
@@ -155,12 +175,13 @@ def test_bf16_is_chosen_where_it_is_fast_and_scores_few(compiled: bool) -> None:
     candidates = block(pool)
     best = Best(context[0], 10)
     with torch.inference_mode():
-        query = plan(best, [candidates], compiled=compiled, halves=0.1)
-        assert query.halves is not None
-        scan([query], candidates, torch.device("cpu"), compiled=compiled)
-    found = best.found(exact=True)
-    same([found], Case(context, np.ones((1, 24), bool), [candidates], 10))
-    assert found.n_scored < 2000
+        machine = Machine(torch.device("cpu"), compiled, bf16=True)
+        query = Policy(machine, Profile(bf16=(12.0, 0.16))).choose(best, [candidates])
+        assert query.way.bits == 16
+        scan([query], candidates, machine)
+    result = best.result(exact=True)
+    same([result], Case(context, np.ones((1, 24), bool), [candidates], 10))
+    assert result.n_scored < 2000
 
 
 @settings(max_examples=60, deadline=None)
@@ -183,18 +204,19 @@ def test_spreads_are_never_too_small_nor_much_too_large(seed: int, m: int, wide:
         ).all()  # what fills up vectors weighs exp(-80)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(cases(), st.booleans())
-def test_certified_on_exact_indexes_equals_the_scan(case: Case, leave_one: bool) -> None:
+def test_approximate_search_by_exact_indexes_is_exact_where_it_says_so(case: Case, leave_one: bool) -> None:
     indexes: list[Any] = [build_ann(b.vectors, "flat") for b in case.blocks]
     if leave_one and indexes:
         indexes[0] = None
-    exact = search(case.contexts, case.mask, case.blocks, case.k, mode="exact")
-    certified = search(case.contexts, case.mask, case.blocks, case.k, mode="certified", indexes=indexes, compiled=False)
-    for one, other in zip(exact, certified, strict=True):
-        assert other.exact
-        np.testing.assert_array_equal(one.rows, other.rows)
-        np.testing.assert_array_equal(one.scores, other.scores)
+    plain = search(case.contexts, case.mask, case.blocks, case.k, ways=["plain"])
+    results = search(case.contexts, case.mask, case.blocks, case.k, mode="approximate", indexes=indexes)
+    for one, other in zip(plain, results, strict=True):
+        assert set(other.ways) <= {"shortlist", *WAYS}
+        if other.exact:
+            np.testing.assert_array_equal(one.rows, other.rows)
+            np.testing.assert_array_equal(one.scores, other.scores)
 
 
 @settings(max_examples=100, deadline=None)
@@ -220,12 +242,12 @@ def test_no_score_is_above_its_bound_in_bf16(seed: int, contexts: str, pool: str
     rng = np.random.default_rng(seed)
     vectors, context = POOLS[pool](rng, 200), CONTEXTS[contexts](rng, 1, 7)[0]
     truth = score_rows(context, np.ones(7, bool), vectors)
-    query, halves = in_halves(Best(context, 1)), halves_of(vectors)
-    assert query.halves is not None
-    products = (halves.values @ query.halves.T).float()
+    query, rounded = WAYS["bf16"].query(Best(context, 1)), bf16_of(vectors)
+    assert query.bf16 is not None
+    products = (rounded.values @ query.bf16.T).float()
     for compiled in (False, True) if kernels.package() else (False,):
-        lost, norms = torch.from_numpy(halves.lost), torch.from_numpy(norms_of(vectors))
-        bounds = bounds_in_halves(query, products.clone(), norms, lost, compiled=compiled)
+        errors, norms = torch.from_numpy(rounded.row_errors), torch.from_numpy(norms_of(vectors))
+        bounds = bounds_in_bf16(query, products.clone(), norms, errors, compiled=compiled)
         assert (bounds.numpy() >= truth - 1e-6 * np.abs(truth) - 1e-30).all()
 
 
@@ -245,8 +267,8 @@ def test_moved_products_move_the_score_within_the_bound(seed: int, moved: float,
 @settings(max_examples=60, deadline=None)
 @given(cases())
 def test_scores_are_those_of_the_one_scoring_function(case: Case) -> None:
-    found = search(case.contexts, case.mask, case.blocks, case.k, mode="exact")
-    for i, one in enumerate(found):
+    results = search(case.contexts, case.mask, case.blocks, case.k)
+    for i, one in enumerate(results):
         if len(one.rows):
             vectors = {r: v for b in case.blocks for r, v in zip(b.rows.tolist(), b.vectors[:], strict=True)}
             mine = np.array([vectors[r] for r in one.rows.tolist()], np.float32)
@@ -264,33 +286,25 @@ def trained_like(n: int = 20_000, d: int = 64) -> Case:
     return Case(contexts.astype(np.float32), np.ones((3, 48), bool), [block(pool)], 10)
 
 
-def test_fast_rules_out_nearly_all_for_contexts_like_a_trained_encoders() -> None:
+def test_nearly_all_are_ruled_out_for_contexts_like_a_trained_encoders() -> None:
     case = trained_like(d=512)
-    fast = search(case.contexts, case.mask, case.blocks, case.k)
-    same(fast, case)
-    assert max(one.n_scored for one in fast) < 500
-    exact = search(case.contexts, case.mask, case.blocks, case.k, mode="exact")
-    assert [one.n_scored for one in exact] == [20_000] * 3
-
-
-def test_certified_scores_few_and_says_so() -> None:
-    case = trained_like()
-    index = build_ann(case.blocks[0].vectors, "flat")
-    found = search(case.contexts, case.mask, case.blocks, case.k, mode="certified", indexes=[index], compiled=False)
-    same(found, case)
-    assert max(one.n_scored for one in found) < 5000
+    results = search(case.contexts, case.mask, case.blocks, case.k)
+    same(results, case)
+    assert max(one.n_scored for one in results) < 500
+    plain = search(case.contexts, case.mask, case.blocks, case.k, ways=["plain"])
+    assert [(one.n_scored, one.ways) for one in plain] == [(20_000, ("plain",))] * 3
 
 
 def test_an_approximate_index_proves_nothing() -> None:
     case = trained_like(5000)
     index = build_ann(case.blocks[0].vectors, "hnsw")
-    truth = search(case.contexts, case.mask, case.blocks, case.k, mode="exact")
+    truth = search(case.contexts, case.mask, case.blocks, case.k, ways=["plain"])
     found = search(case.contexts, case.mask, case.blocks, case.k, mode="approximate", indexes=[index])
     for one, true in zip(found, truth, strict=True):
         assert not one.exact
         assert one.n_scored < 500
         assert len(set(one.rows.tolist()) & set(true.rows.tolist())) >= 9
-    same(search(case.contexts, case.mask, case.blocks, case.k, mode="certified", indexes=[index], compiled=False), case)
+        assert one.ways == ("shortlist",)
 
 
 def test_an_approximate_index_that_gave_all_proves_all() -> None:
@@ -307,7 +321,7 @@ def test_a_result_does_not_depend_on_its_company() -> None:
     contexts, mask = rng.standard_normal((40, 20, D), np.float32), rng.random((40, 20)) < 0.8
     mask[:, 3] = True
     together = search(contexts, mask, [block(pool)], 7)
-    split = search(contexts, mask, [block(pool[:100]), block(pool[100:].copy(), 100)], 7, mode="exact")
+    split = search(contexts, mask, [block(pool[:100]), block(pool[100:].copy(), 100)], 7, ways=["plain"])
     alone = [search(contexts[i : i + 1], mask[i : i + 1], [block(pool)], 7)[0] for i in range(40)]
     for a, b, c in zip(together, split, alone, strict=True):
         assert a.rows.tolist() == b.rows.tolist() == c.rows.tolist()
@@ -324,17 +338,17 @@ def test_read_only_memory_maps_are_searched_where_they_lie(tmp_path: Any) -> Non
     np.testing.assert_array_equal(mapped, pool)
 
 
-def test_codes_that_are_stored_are_searched_where_they_lie() -> None:
+def test_int8_that_is_stored_is_searched_where_they_lie() -> None:
     """No copy in memory, and the same answers as from the numbers that they stand for."""
     rng = np.random.default_rng(5)
     stored = pack(rng.standard_normal((20_000, 256), np.float32), "int8")
     assert isinstance(stored, PackedVectors)
-    codes = kernels.codes_of(stored)
-    assert codes.values.base is stored.values or codes.values is stored.values
-    assert codes.scales is stored.scales
+    quantized = kernels.quantized_of(stored)
+    assert quantized.values.base is stored.values or quantized.values is stored.values
+    assert quantized.scales is stored.scales
     contexts = rng.standard_normal((1, 1, 256), np.float32) + 0.05 * rng.standard_normal((2, 16, 256), np.float32)
     mask = np.ones((2, 16), np.bool_)
-    plain = search(contexts, mask, [block(stored[:])], 10, mode="exact")
+    plain = search(contexts, mask, [block(stored[:])], 10, ways=["plain"])
     for compiled in (True, False):
         for one, other in zip(search(contexts, mask, [block(stored)], 10, compiled=compiled), plain, strict=True):
             np.testing.assert_array_equal(one.rows, other.rows)
@@ -366,18 +380,18 @@ def test_compiled_products_are_sums_of_integers(form: int, n: int, q: int, d: in
     rng = np.random.default_rng(n)
     vectors, columns = rng.standard_normal((n, d), np.float32), rng.standard_normal((q, d), np.float32)
     vectors[0], columns[0] = 1e3, -1e3  # the largest sums
-    codes, packed = kernels.codes_of(vectors), kernels.join([kernels.pack(torch.from_numpy(columns))])
+    rows, joined = kernels.quantized_of(vectors), kernels.join([kernels.to_int16(torch.from_numpy(columns))])
     out = torch.full((n, q), torch.nan)
     try:
-        kernels.products(codes, slice(0, n), packed, out, form)
+        kernels.products(rows, slice(0, n), joined, out, form)
     except RuntimeError:
         pytest.skip("this machine has not this form")
-    sums = codes.values.astype(np.int64) @ packed.values.astype(np.int64).T
-    np.testing.assert_allclose(out.numpy(), sums * codes.scales[:, None].astype(np.float64) * packed.scales, rtol=3e-7)
-    kept = codes.values[:, :d].astype(np.float64) * codes.scales[:, None]
+    sums = rows.values.astype(np.int64) @ joined.values.astype(np.int64).T
+    np.testing.assert_allclose(out.numpy(), sums * rows.scales[:, None].astype(np.float64) * joined.scales, rtol=3e-7)
+    kept = rows.values[:, :d].astype(np.float64) * rows.scales[:, None]
     lost = np.linalg.norm(vectors - kept, axis=1)
-    assert (codes.lost >= lost).all()
-    assert (codes.lost <= lost * 1.001 + 1e-6 * np.linalg.norm(vectors, axis=1) + 1e-18).all()
+    assert (rows.row_errors >= lost).all()
+    assert (rows.row_errors <= lost * 1.001 + 1e-6 * np.linalg.norm(vectors, axis=1) + 1e-18).all()
 
 
 needs_tiles = pytest.mark.skipif(not kernels.longest_for_tiles(), reason="polyrank-kernels or AMX is not there")
@@ -393,20 +407,20 @@ def test_bounds_in_tiles_are_those_of_the_products(bits: kernels.Bits, n: int, d
     rng = np.random.default_rng(n)
     vectors = torch.from_numpy(rng.standard_normal((n, d), np.float32))
     contexts = [torch.from_numpy(rng.standard_normal((m, d), np.float32)) for m in (1, 17, 40)]
-    rows: kernels.Codes | torch.Tensor = vectors
+    rows: kernels.Quantized | torch.Tensor = vectors
     there, columns = vectors.double(), [context.double() for context in contexts]
-    given: list[torch.Tensor | kernels.Packed] = list(contexts)
+    given: list[torch.Tensor | kernels.Int16Columns] = list(contexts)
     near = kernels.ROUNDING_OF_TILES
     if bits == 8:
-        rows, packed = kernels.codes_of(vectors.numpy()), [kernels.pack(context) for context in contexts]
+        rows, int16 = kernels.quantized_of(vectors.numpy()), [kernels.to_int16(context) for context in contexts]
         there = torch.from_numpy(rows.values[:, :d] * rows.scales[:, None].astype(np.float64))
-        given, columns, near = list(packed), [p.columns(d) for p in packed], 2.0**-22
+        given, columns, near = list(int16), [c.as_doubles(d) for c in int16], 2.0**-22
     elif bits == 16:
         rows, near = vectors.bfloat16(), 0.0
         there, columns = rows.double(), [context.bfloat16().double() for context in contexts]
     norms, lost = norms_of(vectors.numpy()), np.linspace(0.0, 0.1, n, dtype=np.float32)
     limits = [(1.5, 1e-3, steepness(len(c)), rounding_of_mean(len(c)), 4.0 * 2.0**-24) for c in contexts]
-    found = kernels.bounds_in_tiles(rows, kernels.lay(given, bits), norms, None if bits == 32 else lost, limits)
+    found = kernels.bounds_in_tiles(rows, kernels.to_tiles(given, bits), norms, None if bits == 32 else lost, limits)
     for column, bounds in zip(columns, found, strict=True):
         m, products = len(column), there @ column.T
         off = (near + (d + 8) * 2.0**-24) * there.norm(dim=1) * column.norm(dim=1).max()  # of the products themselves
@@ -422,9 +436,9 @@ def test_what_is_not_finite_is_refused_by_amx_too() -> None:
     pool = np.random.default_rng(0).standard_normal((9000, 64), np.float32)
     pool[8000, 3] = np.inf
     contexts = np.random.default_rng(1).standard_normal((1, 16, 64), np.float32)
-    for mode in ("exact", "fast"):
+    for way in ("plain tiles", "bf16 tiles", "int8 tiles"):
         with pytest.raises(ArtifactError, match="not finite"):
-            search(contexts, np.ones((1, 16), bool), [block(pool)], 5, mode=mode)
+            search(contexts, np.ones((1, 16), bool), [block(pool)], 5, ways=[way])
 
 
 @needs_kernels
@@ -477,10 +491,13 @@ def test_bad_input() -> None:
     with pytest.raises(UsageError, match="not finite"):
         search(good * np.float32(np.nan), mask, [pool], 1)
     with pytest.raises(UsageError, match="2 indexes for 1 blocks"):
-        search(good, mask, [pool], 1, mode="certified", indexes=[None, None])
+        search(good, mask, [pool], 1, mode="approximate", indexes=[None, None])
+    for ways in ([], ["slow"]):
+        with pytest.raises(UsageError, match="can be used here; use some of plain"):
+            search(good, mask, [pool], 1, ways=ways)
     for value in (np.nan, np.inf, -np.inf):
         damaged = np.ones((9000, D), np.float32)
         damaged[7777, 1] = value
-        for mode, compiled in (("exact", True), ("exact", False), ("fast", True), ("fast", False)):
+        for ways, compiled in ((["plain"], True), (["plain"], False), (list(WAYS), True), (list(WAYS), False)):
             with pytest.raises(ArtifactError, match="not finite"):
-                search(good, mask, [block(damaged)], 1, mode=mode, compiled=compiled)  # type: ignore[arg-type]
+                search(good, mask, [block(damaged)], 1, ways=ways, compiled=compiled)

@@ -67,13 +67,20 @@ def full_precision(values: Tensor) -> AbstractContextManager[object]:
 
 
 @cache
+def cpu_info() -> tuple[str, frozenset[str]]:
+    """The processor's model and its flags, as Linux tells them; without flags elsewhere."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:
+        lines = []
+    info = {key.strip().lower(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = frozenset(info.get("flags", info.get("features", "")).split())
+    return info.get("model name") or platform.processor() or "unknown", flags
+
+
 def cpu_has_bf16() -> bool:
     """Whether this processor has instructions for bf16; without them it is slower than fp32."""
-    try:
-        flags = Path("/proc/cpuinfo").read_text("utf-8")
-    except OSError:
-        return False
-    return "amx_bf16" in flags or "avx512_bf16" in flags
+    return not cpu_info()[1].isdisjoint({"amx_bf16", "avx512_bf16"})
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from polyrank.bench.encoding import bench_encoding
 from polyrank.bench.machine import describe_machine
+from polyrank.bench.profile import bench_profile
 from polyrank.bench.responding import KINDS, bench_responding
 from polyrank.bench.scoring import bench_scoring
 from polyrank.bench.searching import bench_searching
@@ -10,6 +11,7 @@ from polyrank.bench.training import bench_training
 __all__ = [
     "KINDS",
     "bench_encoding",
+    "bench_profile",
     "bench_responding",
     "bench_scoring",
     "bench_searching",

@@ -3,10 +3,11 @@
 import os
 import platform
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from polyrank.devices import cpu_info
 
 FLAGS = ("avx2", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "i8mm", "bf16")
 LIBRARIES = ("polyrank", "polyrank-kernels", "numpy", "torch", "faiss-cpu", "transformers")
@@ -18,7 +19,7 @@ def describe_machine() -> dict[str, Any]:
     >>> sorted(describe_machine())
     ['cores', 'cpu', 'flags', 'gpu', 'memory_gb', 'system', 'threads', 'versions']
     """
-    model, flags = _cpu()
+    model, flags = cpu_info()
     return {
         "cpu": model,
         "flags": [flag for flag in FLAGS if flag in flags],
@@ -29,17 +30,6 @@ def describe_machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "versions": {"python": platform.python_version(), **_versions()},
     }
-
-
-def _cpu() -> tuple[str, set[str]]:
-    """Model and flags, as Linux tells them."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    except OSError:
-        return platform.processor() or "unknown", set()
-    fields = {key.strip().lower(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    flags = fields.get("flags", fields.get("features", ""))
-    return fields.get("model name", platform.processor() or "unknown"), set(flags.split())
 
 
 def _versions() -> dict[str, str]:

@@ -1,6 +1,6 @@
 """The papers' table: how long one context takes from its text to the ten best of N candidates, for each kind of model.
 
-Networks have random codes or heads: speed does not depend on what they have learnt, but for the fast search, whose
+Networks have random codes or heads: speed does not depend on what they have learnt, but for the search, whose
 shortcuts are as good as context vectors are alike. Candidates are cached, as they would be. Beside each encoder runs
 the same in the papers' form: all of it in fp32, with attention weights and attended vectors.
 """

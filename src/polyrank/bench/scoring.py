@@ -1,4 +1,4 @@
-"""How long it takes to find the ten best of N candidates for one context, by the papers' form and by ours.
+"""How long it takes to find the ten best of N candidates for one context: papers' form, a plain scan, exact search.
 
 Forms take turns in one process, so that whatever else the machine does falls on all of them; medians are told.
 """
@@ -16,23 +16,25 @@ import torch
 from numpy.typing import NDArray
 
 from polyrank.bench.machine import describe_machine
-from polyrank.errors import MissingExtraError, UsageError
-from polyrank.index.ann import Ann, build_ann
-from polyrank.search import Found, ProductIndex, score_rows, search
+from polyrank.errors import UsageError
+from polyrank.search import score_rows, search
 from polyrank.search.blocks import Floats
+from polyrank.search.ways import WAYS
 
 Regime = Literal["isotropic", "trained", "wide"]
+Answer = tuple[NDArray[np.int64], Floats, int, str]  # rows, scores, how many were scored in full, in what way
+PLAIN = ("plain", "plain tiles")  # ways that score every candidate in fp32
 K = 10
 CHUNK = 4096  # rows, of the papers' form
 DIRECTIONS = 16  # around the mean of a trained context
 DEVIATION = 0.05  # of a trained context's vectors from their mean, relative to it
 TARGETS = {  # ratio against the papers' form at 100,000 x 768, at least and where we want to be
-    ("isotropic", "exact"): ({16: 2.2, 64: 2.0, 360: 2.0}, 4.0),
-    ("isotropic", "fast"): ({16: 7.0, 64: 7.0, 360: 6.0}, 20.0),
-    ("trained", "exact"): ({16: 2.2, 64: 2.0, 360: 2.0}, 4.0),
-    ("trained", "fast"): ({16: 7.0, 64: 7.0, 360: 6.0}, 20.0),
+    ("isotropic", "plain"): ({16: 2.2, 64: 2.0, 360: 2.0}, 4.0),
+    ("isotropic", "exact"): ({16: 7.0, 64: 7.0, 360: 6.0}, 20.0),
+    ("trained", "plain"): ({16: 2.2, 64: 2.0, 360: 2.0}, 4.0),
+    ("trained", "exact"): ({16: 7.0, 64: 7.0, 360: 6.0}, 20.0),
+    ("wide", "plain"): ({360: 30.0}, 200.0),
     ("wide", "exact"): ({360: 30.0}, 200.0),
-    ("wide", "fast"): ({360: 30.0}, 200.0),
 }
 
 
@@ -139,7 +141,8 @@ def bench_scoring(
     Returns:
         ``machine``, and ``rows`` of ``what`` (the regime), ``n``, ``d``, ``m``, ``form``, ``ms`` (median), ``ratio``
         (the papers' form's time over this), ``max_abs_error`` (of the returned scores, against fp64),
-        ``recall_at_10``, ``n_scored``, and ``peak_mb`` (memory taken by a search besides its inputs, in growth rows).
+        ``recall_at_10``, ``n_scored``, ``ways`` (of scanning that were chosen), and ``peak_mb`` (memory taken by a
+        search besides its inputs, in growth rows).
 
     Raises:
         UsageError: a regime is unknown, or a number is not positive.
@@ -165,21 +168,17 @@ def _compare(regime: Regime, n: int, d: int, m: int, repeats: int, what: str | N
     context, candidates = make_inputs(regime, n, d, m)
     pool = Pool(candidates, np.arange(n))
     contexts, mask = context[None], np.ones((1, m), np.bool_)
-    index = _flat(candidates)
-    indexes: list[ProductIndex | None] = [index]
     papers = Papers(context, candidates)
 
-    def ours(mode: Literal["exact", "fast", "certified"]) -> Found:
-        ann = indexes if mode == "certified" else None
-        return search(contexts, mask, [pool], K, mode=mode, indexes=ann)[0]
+    def ours(ways: Sequence[str]) -> Answer:
+        result = search(contexts, mask, [pool], K, ways=ways)[0]
+        return result.rows, result.scores, result.n_scored, ", ".join(result.ways)
 
-    forms: dict[str, Callable[[], tuple[NDArray[np.int64], Floats, int | None]]] = {
-        "papers": lambda: (*papers(), None),
-        "exact": lambda: _plain(ours("exact")),
-        "fast": lambda: _plain(ours("fast")),
+    forms: dict[str, Callable[[], Answer]] = {
+        "papers": lambda: (*papers(), n, ""),
+        "plain": lambda: ours(PLAIN),
+        "exact": lambda: ours(tuple(WAYS)),
     }
-    if index is not None:
-        forms["certified"] = lambda: _plain(ours("certified"))
     answers = {form: run() for form, run in forms.items()}  # the first round takes buffers and derives what is kept
     peaks = {form: _peak_mb(run) for form, run in forms.items()} if what == "growth" else {}
     times: dict[str, list[float]] = {form: [] for form in forms}
@@ -188,9 +187,9 @@ def _compare(regime: Regime, n: int, d: int, m: int, repeats: int, what: str | N
             started = perf_counter()
             run()
             times[form].append(perf_counter() - started)
-    truth = set(answers["exact"][0].tolist())
+    truth = set(answers["plain"][0].tolist())
     result = []
-    for form, (best, scores, n_scored) in answers.items():
+    for form, (best, scores, n_scored, ways) in answers.items():
         precise = score_rows(context, mask[0], candidates[best])
         row: dict[str, Any] = {
             "what": what or regime,
@@ -202,22 +201,11 @@ def _compare(regime: Regime, n: int, d: int, m: int, repeats: int, what: str | N
             "ratio": round(median(times["papers"]) / median(times[form]), 2),
             "max_abs_error": float(np.abs(precise - scores).max()),
             "recall_at_10": len(truth & set(best.tolist())) / len(truth),
-            "n_scored": n_scored if n_scored is not None else n,
+            "n_scored": n_scored,
+            "ways": ways,
         }
         result.append(row | ({"peak_mb": peaks[form]} if form in peaks else {}))
     return result
-
-
-def _plain(result: Found) -> tuple[NDArray[np.int64], Floats, int]:
-    return result.rows, result.scores, result.n_scored
-
-
-def _flat(candidates: Floats) -> Ann | None:
-    """An exact index, where its library is installed."""
-    try:
-        return build_ann(candidates, "flat")
-    except MissingExtraError:
-        return None
 
 
 def _peak_mb(run: Callable[[], object]) -> float | None:

@@ -25,9 +25,7 @@ def respond(
     context: Annotated[list[str] | None, typer.Argument(help="The turns, oldest first.")] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="How many replies.")] = 5,
     model: Annotated[Path | None, typer.Option(help="The model, where it has moved since the index was built.")] = None,
-    mode: Annotated[
-        str | None, typer.Option(help="fast, exact or certified, which find the same, or approximate.")
-    ] = None,
+    mode: Annotated[str | None, typer.Option(help="exact, or approximate by the index's own shortlist.")] = None,
     rerank: Rerank = None,
     n_retrieved: NRetrieved = 100,
     ensemble: EnsembleName = "none",
@@ -62,7 +60,7 @@ def respond(
             confidence = None if math.isinf(result.confidence) else result.confidence
             row |= {"confidence": confidence, "abstained": result.abstained}
         if result.exact is not None:
-            row |= {"exact": result.exact, "n_scored": result.n_scored}
+            row |= {"exact": result.exact, "n_scored": result.n_scored, "ways": result.ways}
         _print(row, str(path))
 
     if context:

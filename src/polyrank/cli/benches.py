@@ -157,6 +157,18 @@ def bench_search(
     _show(result, json_, plot, by="n")
 
 
+@bench_app.command("profile")
+def bench_profile(threads: Threads = None, json_: Json = False) -> None:
+    """Measure what searches cost here, and keep it: they choose how to scan by it. Answers do not depend on it."""
+    from polyrank import bench
+
+    _threads(threads)
+    with console().status("measuring") as status:
+        result = bench.bench_profile(progress=status.update)
+    talk(f"wrote {result['path']}")
+    _show(result, json_, None, by="what")
+
+
 def _threads(threads: int | None) -> None:
     import torch
 

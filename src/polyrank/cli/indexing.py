@@ -23,9 +23,7 @@ def index_build(
     model: Annotated[str, typer.Argument(help="A Bi- or Poly-encoder's folder, untuned:BACKBONE or shipped:convert.")],
     candidates: Replies,
     output: Annotated[Path, typer.Option("-o", "--output", help="The index folder to make.")],
-    ann: Annotated[
-        str, typer.Option(help="For certified and approximate search: auto, flat, sq8, ivfpq, hnsw, or none.")
-    ] = "none",
+    ann: Annotated[str, typer.Option(help="For approximate search: auto, flat, sq8, ivfpq, hnsw, or none.")] = "none",
     precision: Annotated[
         str, typer.Option(help="Vectors are stored in fp32, bf16 (half the room) or int8 (about a quarter).")
     ] = "fp32",

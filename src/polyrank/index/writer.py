@@ -55,8 +55,8 @@ def write_index(
             not all be in memory.
         fingerprint: of the encoder.
         model: where the encoder's folder is, for whoever opens the index.
-        ann: kind of inner-product index to keep beside the matrix ("auto": by size); empty for none. Searches in
-            the modes "certified" and "approximate" use it.
+        ann: kind of inner-product index to keep beside the matrix ("auto": by size); empty for none. Approximate
+            searches use it.
         precision: vectors are rounded to it when they are stored, and every search, exact ones too, is of what is
             stored: "bf16" takes half the room, "int8" about a quarter.
         overwrite: whether an existing index may be replaced.

@@ -53,7 +53,7 @@ class PipelineConfig(Settings):
     index: str
     retriever: Literal["dense", "bm25", "tfidf"] = "dense"
     model: str | None = None
-    mode: Literal["exact", "fast", "certified", "approximate"] = "fast"
+    mode: Literal["exact", "approximate"] = "exact"
     reranker: str | None = None
     n_retrieved: int = SHORTLIST
     ensemble: Ensemble | None = None
@@ -71,6 +71,7 @@ class Answer:
         abstained: there is no good answer.
         exact: whether these are proven to be the best of the index; None where the search does not say.
         n_scored: how many candidates were scored in full; None where the search does not say.
+        ways: how they were looked for, see ``polyrank.search.Result``; empty where the search does not say.
     """
 
     ranked: tuple[Ranked, ...]
@@ -78,6 +79,7 @@ class Answer:
     abstained: bool
     exact: bool | None = None
     n_scored: int | None = None
+    ways: tuple[str, ...] = ()
 
 
 class Pipeline:
@@ -100,7 +102,7 @@ class Pipeline:
         n = k if self.abstention is None else max(k, N_SCORES)
         if isinstance(self.retriever, Retriever):
             return [
-                replace(self._answer_from(ranked, k), exact=result.exact, n_scored=result.n_scored)
+                replace(self._answer_from(ranked, k), exact=result.exact, n_scored=result.n_scored, ways=result.ways)
                 for ranked, result in self.retriever.find(contexts, n)
             ]
         return [self._answer_from(ranked, k) for ranked in self.respond(contexts, n)]
@@ -140,7 +142,7 @@ def open_pipeline(
     """
     _check_stages(path, rerank, ensemble)
     if not has_document(path, PIPELINE):
-        first = _dense(path, model, mode or "fast", device, backend)
+        first = _dense(path, model, mode or "exact", device, backend)
         if rerank is None:
             return Pipeline(first)
         second = open_scorer(rerank, device=device, backend=backend)
@@ -296,6 +298,8 @@ def read_pipeline(path: Path) -> tuple[PipelineConfig, dict[str, Any]]:
     for name in ("index", "model", "reranker"):
         if values.get(name) is not None:
             values[name] = resolved_name(values[name], path)
+    if values.get("mode") in ("fast", "certified"):  # earlier names of searches that are exact
+        values["mode"] = "exact"
     try:
         return from_dict(PipelineConfig, values), document["seen"]
     except ConfigError as error:

@@ -12,7 +12,7 @@ from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, Context, Ranked
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.protocols import Encoder
-from polyrank.search import Found, Mode, search
+from polyrank.search import Mode, Result, search
 
 
 class Retriever:
@@ -21,14 +21,14 @@ class Retriever:
     Args:
         encoder: of contexts.
         index: candidates encoded by the same encoder.
-        mode: "fast", "exact" and "certified" find the same replies; "approximate" nearly, by the index's own
-            inner-product index. See ``polyrank.search.search``.
+        mode: "exact" finds the best replies; "approximate" nearly, by the index's own inner-product index.
+            See ``polyrank.search.search``.
 
     Raises:
         ArtifactError: the index was made by another encoder.
     """
 
-    def __init__(self, encoder: Encoder, index: Index, *, mode: Mode = "fast") -> None:
+    def __init__(self, encoder: Encoder, index: Index, *, mode: Mode = "exact") -> None:
         check_fingerprint(index.fingerprint, encoder.fingerprint, index.path)
         self.encoder, self.index, self.mode = encoder, index, mode
 
@@ -41,8 +41,8 @@ class Retriever:
         """
         return [ranked for ranked, _ in self.find(contexts, k)]
 
-    def find(self, contexts: Sequence[Context], k: int = 5) -> list[tuple[list[Ranked], Found]]:
-        """As ``respond``, with what the search says of each: whether it is exact, and how many were scored in full."""
+    def find(self, contexts: Sequence[Context], k: int = 5) -> list[tuple[list[Ranked], Result]]:
+        """As ``respond``, with what the search says of each: whether it is exact, and what it took."""
         _check_k(k)
         self.index.refresh()
         if not contexts:
@@ -60,7 +60,7 @@ class Retriever:
                 if not self.index.refresh() and self.index.blocks() is blocks:
                     raise
 
-    def _ranked(self, result: Found, opening: int) -> list[Ranked]:
+    def _ranked(self, result: Result, opening: int) -> list[Ranked]:
         candidates = self.index.candidates(result.rows.tolist(), opening=opening)
         scored = zip(candidates, result.scores, strict=True)
         return [Ranked(c.id, c.text, float(score), c.metadata) for c, score in scored]

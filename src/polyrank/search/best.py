@@ -1,7 +1,7 @@
 """The best candidates so far, with the scores that are returned: fp64, rounded once to fp32.
 
-Every mode of search works out upper bounds and offers candidates here in their order, so every mode returns the same
-rows and the same scores; modes differ in how many they have to offer.
+Every way of scanning works out upper bounds and offers candidates here in their order, so every one returns the same
+rows and the same scores; they differ in how many they have to offer.
 """
 
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from polyrank.errors import ArtifactError
 from polyrank.search.blocks import Block, Floats, Rows, as_tensor, norms_of
 from polyrank.search.scoring import close_bounds, precise_scores, rounding_of_product
+from polyrank.search.subspace import Subspace, find_subspace
 
 FIRST = 32  # candidates scored before the threshold is looked at again
 MANY = 64  # above, a batch goes through fp32 first
@@ -20,20 +21,22 @@ WAITING = 8192  # candidates that wait at most, so that memory stays flat
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a search found for one context.
+class Result:
+    """What a search returns for one context.
 
     Args:
         rows: ``[k']``, best first, ties by row; fewer than k when there are fewer candidates.
         scores: ``[k']``, of these rows.
         exact: proven to be the top k of all candidates.
         n_scored: candidates whose score was computed in full.
+        ways: how they were looked for: names of ways of scanning (see ``polyrank.search.ways``), or "shortlist".
     """
 
     rows: Rows
     scores: Floats
     exact: bool
     n_scored: int
+    ways: tuple[str, ...] = ()
 
 
 class Best:
@@ -50,10 +53,18 @@ class Best:
         self.norm = float(torch.linalg.vector_norm(self.contexts.double(), dim=1).max())
         self.rounding = self.norm * rounding_of_product(contexts.shape[1])
         self.n_scored = 0
+        self.ways: list[str] = []
         self._precise = self.contexts.double()
         self._rows, self._scores = np.empty(0, np.int64), np.empty(0, np.float32)
         self._waiting: list[tuple[NDArray[np.intp], Floats]] = []
         self._n_waiting = 0
+        self._subspaces: dict[bool, Subspace] = {}
+
+    def subspace(self, *, int16: bool) -> Subspace:
+        """Columns that span nearly all of the context's vectors, found once; see ``find_subspace``."""
+        if int16 not in self._subspaces:
+            self._subspaces[int16] = find_subspace(self.contexts, int16=int16)
+        return self._subspaces[int16]
 
     @property
     def threshold(self) -> float:
@@ -61,41 +72,41 @@ class Best:
         return float(self._scores[-1]) if len(self._scores) == self.k else -np.inf
 
     def offer(
-        self, block: Block, places: NDArray[np.intp], bounds: Floats | None = None, *, close: bool = False
+        self, block: Block, positions: NDArray[np.intp], bounds: Floats | None = None, *, close: bool = False
     ) -> None:
         """Score in full the candidates whose bound reaches the threshold, the most promising first.
 
         Args:
             block: where they are.
-            places: ``[n]``, positions in the block; removed candidates are skipped.
+            positions: ``[n]``, positions in the block; removed candidates are skipped.
             bounds: ``[n]``, which their scores do not exceed; ``None``: unknown.
             close: whether the bounds are as close as fp32 allows.
         """
         if block.alive is not None:
-            alive = block.alive[places]
-            places, bounds = places[alive], None if bounds is None else bounds[alive]
+            alive = block.alive[positions]
+            positions, bounds = positions[alive], None if bounds is None else bounds[alive]
         if bounds is None:
-            bounds = np.full(len(places), np.inf, np.float32)
+            bounds = np.full(len(positions), np.inf, np.float32)
         n_batch = max(FIRST, self.k)
-        while len(places):
+        while len(positions):
             reach = ~(bounds < self.threshold)  # what is not a number is looked at too, and refused
-            places, bounds = places[reach], bounds[reach]
-            if n_batch < len(places):
+            positions, bounds = positions[reach], bounds[reach]
+            if n_batch < len(positions):
                 order = np.argpartition(-bounds, n_batch)
                 batch, order = order[:n_batch], order[n_batch:]
-                now, places, bounds = places[batch], places[order], bounds[order]
+                now, positions, bounds = positions[batch], positions[order], bounds[order]
             else:
-                now, places = places, places[:0]
+                now, positions = positions, positions[:0]
             if close or len(now) <= MANY:
                 self._take(block, now)
             else:
                 self._sift(block, now)
             n_batch = min(4 * n_batch, max(1024, self.k))
 
-    def defer(self, block: Block, places: NDArray[np.intp], bounds: Floats) -> None:
+    def defer(self, block: Block, positions: NDArray[np.intp], bounds: Floats) -> None:
         """Offer later, with the next of the same block: the fewer offers, the fewer candidates scored."""
-        self._waiting.append((places, bounds))
-        self._n_waiting += len(places)
+        self._waiting.append((positions, bounds))
+        self._n_waiting += len(positions)
         if self._n_waiting > WAITING:
             self.settle(block)
 
@@ -105,28 +116,28 @@ class Best:
         if waiting:
             self.offer(block, np.concatenate([w[0] for w in waiting]), np.concatenate([w[1] for w in waiting]))
 
-    def found(self, *, exact: bool) -> Found:
+    def result(self, *, exact: bool) -> Result:
         """The result."""
-        return Found(self._rows, self._scores, exact, self.n_scored)
+        return Result(self._rows, self._scores, exact, self.n_scored, tuple(dict.fromkeys(self.ways)))
 
-    def _sift(self, block: Block, places: NDArray[np.intp]) -> None:
+    def _sift(self, block: Block, positions: NDArray[np.intp]) -> None:
         """Of many, score in fp64 only those that fp32 cannot rule out."""
-        gathered = as_tensor(block.vectors[places])
-        error = torch.from_numpy(norms_of(block.vectors)[places]) * self.rounding
+        gathered = as_tensor(block.vectors[positions])
+        error = torch.from_numpy(norms_of(block.vectors)[positions]) * self.rounding
         products = gathered @ self.contexts.T
         bounds = close_bounds(products, error, torch.empty_like(products))
         n_before = self.n_scored
-        self.offer(_Bare(block), places, bounds.numpy(), close=True)
-        self.n_scored = n_before + len(places)
+        self.offer(_Bare(block), positions, bounds.numpy(), close=True)
+        self.n_scored = n_before + len(positions)
 
-    def _take(self, block: Block, places: NDArray[np.intp]) -> None:
-        if not len(places):
+    def _take(self, block: Block, positions: NDArray[np.intp]) -> None:
+        if not len(positions):
             return
-        scores = precise_scores(self._precise, block.vectors[places])
+        scores = precise_scores(self._precise, block.vectors[positions])
         if not np.isfinite(scores).all():
             raise ArtifactError("a candidate's score is not finite; its vector is damaged: build the index again")
-        self.n_scored += len(places)
-        rows = np.concatenate([self._rows, block.rows[places]])
+        self.n_scored += len(positions)
+        rows = np.concatenate([self._rows, block.rows[positions]])
         scores = np.concatenate([self._scores, scores])
         order = np.lexsort((rows, -scores))
         rows, scores = rows[order], scores[order]

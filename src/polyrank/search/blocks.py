@@ -55,13 +55,13 @@ def derive(name: str, array: AnyVectors, make: Callable[[AnyVectors], T]) -> T:
     True
     """
     key = (name, id(array))
-    found = _derived.get(key)
-    if found is None:
-        found = make(array)
+    value = _derived.get(key)
+    if value is None:
+        value = make(array)
         if key not in _derived:  # the finaliser belongs to the one that is kept
             weakref.finalize(array, _derived.pop, key, None)
-        _derived[key] = found
-    return cast(T, found)
+        _derived[key] = value
+    return cast(T, value)
 
 
 class _Shared:

@@ -1,8 +1,8 @@
 """The compiled loops, where the package ``polyrank-kernels`` is installed, and the int8 copies that they read.
 
-A candidate ``y`` becomes ``scale * codes`` with codes in -127..127; what that loses is kept as a norm per candidate, so
-that bounds can account for it. Products of codes are sums of integers, exact in any order. Where the processor has AMX,
-whose instructions multiply tiles of 1 KB, columns are laid into tiles first, and products in fp32 are had from it too.
+A candidate ``y`` becomes ``scale * values`` with values in -127..127; what that loses is kept as a norm per candidate,
+so that bounds can account for it. Products of these are sums of integers, exact in any order. Where the processor has
+AMX, whose instructions multiply tiles of 1 KB, columns are put into tiles first, and products in fp32 are had from it.
 """
 
 import ctypes
@@ -32,25 +32,25 @@ Bits = Literal[8, 16, 32]
 
 
 @dataclass(frozen=True, slots=True)
-class Codes:
+class Quantized:
     """A block in int8.
 
     Args:
         values: ``[n, D']``, D' the padded D.
         scales: ``[n]``
-        lost: ``[n]``, norms of vectors less scaled values, never too small.
+        row_errors: ``[n]``, norms of vectors less scaled values, never too small.
     """
 
     values: NDArray[np.int8]
     scales: Floats
-    lost: Floats
+    row_errors: Floats
 
-    def __getitem__(self, part: slice) -> "Codes":
-        return Codes(self.values[part], self.scales[part], self.lost[part])
+    def __getitem__(self, part: slice) -> "Quantized":
+        return Quantized(self.values[part], self.scales[part], self.row_errors[part])
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class Int16Columns:
     """Columns in int16: ``scales[:, None] * values``, exactly.
 
     Args:
@@ -63,7 +63,7 @@ class Packed:
     scales: Floats
     tiles: NDArray[np.uint8] | None = None
 
-    def columns(self, dimension: int) -> Tensor:
+    def as_doubles(self, dimension: int) -> Tensor:
         """As fp64, ``[q, D]``."""
         return torch.from_numpy(self.values[:, :dimension] * self.scales[:, None].astype(np.float64))
 
@@ -76,15 +76,15 @@ def package() -> Any:
         ConfigError: it is of another version, and would misread its arguments.
     """
     try:
-        found = importlib.import_module("polyrank_kernels")
+        module = importlib.import_module("polyrank_kernels")
     except ImportError:
         return None
-    if getattr(found, "API", 1) != API:
+    if getattr(module, "API", 1) != API:
         raise ConfigError(
-            f"polyrank-kernels has version {getattr(found, 'API', 1)} of its functions, this needs {API}; install the"
+            f"polyrank-kernels has version {getattr(module, 'API', 1)} of its functions, this needs {API}; install the"
             " one that came with this polyrank, or none"
         )
-    return found
+    return module
 
 
 @cache
@@ -98,32 +98,34 @@ def in_tiles(bits: Bits, dimension: int) -> bool:
     return dimension <= longest_for_tiles() and (bits != 16 or dimension % 32 == 0)
 
 
-def codes_of(vectors: AnyVectors) -> Codes:
+def quantized_of(vectors: AnyVectors) -> Quantized:
     """A block's vectors in int8: as they are stored, or a copy that is made once."""
-    return derive("codes", vectors, _encode)
+    return derive("int8", vectors, _quantize)
 
 
-def _encode(vectors: AnyVectors) -> Codes:
+def _quantize(vectors: AnyVectors) -> Quantized:
     n, dimension = vectors.shape
     if isinstance(vectors, PackedVectors) and vectors.scales is not None and dimension % LANES == 0:
-        return Codes(vectors.values.view(np.int8), vectors.scales, norms_of(vectors) * np.float32(4.0 * ROUNDING))
+        return Quantized(vectors.values.view(np.int8), vectors.scales, norms_of(vectors) * np.float32(4.0 * ROUNDING))
     values = np.zeros((n, -(-dimension // LANES) * LANES), np.int8)
-    scales, lost = np.empty(n, np.float32), np.empty(n, np.float32)
+    scales, row_errors = np.empty(n, np.float32), np.empty(n, np.float32)
     for start in range(0, n, ROWS_AT_A_TIME):
         part = slice(start, start + ROWS_AT_A_TIME)
         rows = as_tensor(vectors[part])
         scale = (rows.abs().amax(1) / 127.0).clamp_(min=1e-30)
-        codes = (rows / scale[:, None]).round_().clamp_(-127.0, 127.0)
-        values[part, :dimension] = codes.nan_to_num().to(torch.int8).numpy()
+        rounded = (rows / scale[:, None]).round_().clamp_(-127.0, 127.0)
+        values[part, :dimension] = rounded.nan_to_num().to(torch.int8).numpy()
         scales[part] = scale.numpy()
-        lost[part] = torch.linalg.vector_norm(rows - codes * scale[:, None], dim=1).numpy() + SMALLEST
-    return Codes(values, scales, lost * np.float32(1.0 + 1e-4) + norms_of(vectors) * np.float32(4.0 * ROUNDING))
+        row_errors[part] = torch.linalg.vector_norm(rows - rounded * scale[:, None], dim=1).numpy() + SMALLEST
+    return Quantized(
+        values, scales, row_errors * np.float32(1.0 + 1e-4) + norms_of(vectors) * np.float32(4.0 * ROUNDING)
+    )
 
 
-def pack(columns: Tensor) -> Packed:
+def to_int16(columns: Tensor) -> Int16Columns:
     """Columns ``[q, D]`` in int16, as fine as sums in int32 allow.
 
-    >>> pack(torch.tensor([[0.5, -1.0]])).columns(2)
+    >>> to_int16(torch.tensor([[0.5, -1.0]])).as_doubles(2)
     tensor([[ 0.5000, -1.0000]], dtype=torch.float64)
     """
     n_columns, dimension = columns.shape
@@ -131,94 +133,102 @@ def pack(columns: Tensor) -> Packed:
     scales = (columns.abs().amax(1).double() / finest).float().clamp_(min=1e-30)
     values = np.zeros((n_columns, -(-dimension // LANES) * LANES), np.int16)
     values[:, :dimension] = (columns.double() / scales[:, None].double()).round_().clamp_(-finest, finest).numpy()
-    return Packed(values, scales.numpy())
+    return Int16Columns(values, scales.numpy())
 
 
-def join(packs: Sequence[Packed]) -> Packed:
-    """Columns of several contexts for one product, laid into tiles where the processor has AMX."""
-    values, scales = np.concatenate([p.values for p in packs]), np.concatenate([p.scales for p in packs])
-    return Packed(
-        values, scales, _lay(package().library.polyrank_lay_codes, values, 1) if longest_for_tiles() else None
-    )
+def join(columns: Sequence[Int16Columns]) -> Int16Columns:
+    """Columns of several contexts for one product, and their tiles where the processor has AMX."""
+    values, scales = np.concatenate([c.values for c in columns]), np.concatenate([c.scales for c in columns])
+    tiles = _fill_tiles(package().library.polyrank_lay_codes, values, 1) if longest_for_tiles() else None
+    return Int16Columns(values, scales, tiles)
 
 
 @dataclass(frozen=True, slots=True)
-class Laid:
+class Tiles:
     """Vectors of several contexts as AMX multiplies them.
 
     Args:
-        bits: of a number of the rows that they meet: 8 (they are packed then), 16 or 32.
-        tiles: the vectors.
-        scales: ``[q]``, of packed ones.
+        bits: of a number of the rows that they meet: 8 (they are in int16 then), 16 or 32.
+        data: the vectors.
+        scales: ``[q]``, of those in int16.
         edges: ``[C + 1]``, where the vectors of each context begin, and q.
     """
 
     bits: Bits
-    tiles: NDArray[np.uint8]
+    data: NDArray[np.uint8]
     scales: Floats | None
     edges: NDArray[np.int64]
 
 
-def lay(vectors: Sequence[Tensor | Packed], bits: Bits) -> Laid:
-    """Vectors ``[M, D]`` of each context, for rows of numbers of so many bits; packed ones for 8."""
-    edges = np.cumsum([0, *(len(v.scales) if isinstance(v, Packed) else len(v) for v in vectors)], dtype=np.int64)
-    packed = [v for v in vectors if isinstance(v, Packed)]
-    if packed:
-        joined = join(packed)
-        assert joined.tiles is not None, "asked for where AMX is"
-        return Laid(bits, joined.tiles, joined.scales, edges)
+def to_tiles(vectors: Sequence[Tensor | Int16Columns], bits: Bits) -> Tiles:
+    """Vectors ``[M, D]`` of each context, for rows of numbers of so many bits; those in int16 for 8."""
+    edges = np.cumsum([0, *(len(v.scales) if isinstance(v, Int16Columns) else len(v) for v in vectors)], dtype=np.int64)
+    int16 = [v for v in vectors if isinstance(v, Int16Columns)]
+    if int16:
+        joined = join(int16)
+        assert joined.tiles is not None, "called where AMX is"
+        return Tiles(bits, joined.tiles, joined.scales, edges)
     columns = torch.cat([v for v in vectors if isinstance(v, Tensor)])
-    return Laid(bits, _lay(package().library.polyrank_lay_floats, columns.numpy(), 2), None, edges)
+    return Tiles(bits, _fill_tiles(package().library.polyrank_lay_floats, columns.numpy(), 2), None, edges)
 
 
 def bounds_in_tiles(
-    rows: Codes | Tensor, laid: Laid, norms: Floats, lost: Floats | None, limits: Sequence[tuple[float, ...]]
+    rows: Quantized | Tensor,
+    tiles: Tiles,
+    norms: Floats,
+    row_errors: Floats | None,
+    limits: Sequence[tuple[float, ...]],
 ) -> Floats:
     """Upper bounds ``[C, n]`` of scores of rows for several contexts, without keeping a product.
 
     Args:
         rows: ``[n, D]``; to those in bf16, vectors are rounded to that too, and products of those in fp32 are off by
             ``ROUNDING_OF_TILES``.
-        laid: the contexts' vectors.
+        tiles: the contexts' vectors.
         norms: ``[n]``, of the candidates, never too small.
-        lost: ``[n]``, norms of what their coding loses, where they are coded.
+        row_errors: ``[n]``, norms of what int8 or bf16 loses of them; ``None`` in fp32.
         limits: for each context five numbers: the largest norm of a vector; times a candidate's norm, how far products
-            are off for other reasons than its coding; the steepness of the mean; its rounding; that of the result.
+            are off for other reasons than that; the steepness of the mean; its rounding; that of the result.
     """
-    values = as_tensor(rows.values) if isinstance(rows, Codes) else rows.contiguous()
-    scales = rows.scales.ctypes.data if isinstance(rows, Codes) else None
+    values = as_tensor(rows.values) if isinstance(rows, Quantized) else rows.contiguous()
+    scales = rows.scales.ctypes.data if isinstance(rows, Quantized) else None
     (n, dimension), n_contexts = values.shape, len(limits)
-    found, given = np.empty((n_contexts, n), np.float32), np.array(limits, np.float32)
-    columns = laid.tiles.ctypes.data, None if laid.scales is None else laid.scales.ctypes.data, laid.edges.ctypes.data
-    sizes = n_contexts, n, dimension, norms.ctypes.data, None if lost is None else lost.ctypes.data, found.ctypes.data
+    result, numbers = np.empty((n_contexts, n), np.float32), np.array(limits, np.float32)
+    columns = (
+        tiles.data.ctypes.data,
+        None if tiles.scales is None else tiles.scales.ctypes.data,
+        tiles.edges.ctypes.data,
+    )
+    errors = None if row_errors is None else row_errors.ctypes.data
+    sizes = n_contexts, n, dimension, norms.ctypes.data, errors, result.ctypes.data
     call = package().library.polyrank_bounds_in_tiles
-    if call(laid.bits, values.data_ptr(), scales, *columns, given.ctypes.data, *sizes, _n_threads(n)) < 0:
+    if call(tiles.bits, values.data_ptr(), scales, *columns, numbers.ctypes.data, *sizes, _n_threads(n)) < 0:
         raise RuntimeError(f"no AMX, or no memory, for {n} rows of {dimension} dimensions")
-    return found
+    return result
 
 
-def _lay(call: Any, columns: NDArray[Any], width: int) -> NDArray[np.uint8]:
+def _fill_tiles(call: Any, columns: NDArray[Any], width: int) -> NDArray[np.uint8]:
     tiles = np.empty(package().library.polyrank_tiles_size(*columns.shape, width), np.uint8)
     call(columns.ctypes.data, *columns.shape, tiles.ctypes.data)
     return tiles
 
 
-def products(codes: Codes, part: slice, packed: Packed, out: Tensor, form: int = 0) -> None:
-    """Products of the coded candidates of ``part`` with packed columns, into ``out`` ``[n, q]``.
+def products(rows: Quantized, part: slice, columns: Int16Columns, out: Tensor, form: int = 0) -> None:
+    """Products of the candidates of ``part`` with columns, into ``out`` ``[n, q]``.
 
     Args:
-        codes: of the block.
-        part: its rows, start and stop.
-        packed: the columns.
+        rows: of the block.
+        part: start and stop of those that are meant.
+        columns: see ``join``.
         out: contiguous.
         form: 0 for the best that the machine has.
     """
-    values, scales = codes.values[part], codes.scales[part]
-    n_columns, width = packed.values.shape
-    tiles = None if packed.tiles is None else packed.tiles.ctypes.data
-    given = (values.ctypes.data, packed.values.ctypes.data, tiles, scales.ctypes.data, packed.scales.ctypes.data)
+    values, scales = rows.values[part], rows.scales[part]
+    n_columns, width = columns.values.shape
+    tiles = None if columns.tiles is None else columns.tiles.ctypes.data
+    pointers = (values.ctypes.data, columns.values.ctypes.data, tiles, scales.ctypes.data, columns.scales.ctypes.data)
     call = package().library.polyrank_products
-    if call(*given, out.data_ptr(), len(values), n_columns, width, form, _n_threads(len(values))) < 0:
+    if call(*pointers, out.data_ptr(), len(values), n_columns, width, form, _n_threads(len(values))) < 0:
         raise RuntimeError(f"no form {form} of the products for {width} dimensions")
 
 
@@ -239,24 +249,24 @@ class Numbers:
     rounding: float
 
 
-def bounds(products: Tensor, norms: Tensor, lost: Tensor, size: float, numbers: Numbers) -> tuple[Tensor, Tensor]:
+def bounds(products: Tensor, norms: Tensor, row_errors: Tensor, size: float, numbers: Numbers) -> tuple[Tensor, Tensor]:
     """Upper bounds of scores, and errors, ``[n]`` each; see ``Subspace.coarse_bounds`` for the formula.
 
     Args:
         products: ``[n, q]``, of candidates and a subspace's columns, with contiguous rows.
         norms: ``[n]``, of the candidates, never too small.
-        lost: ``[n]``, norms of what their codes lose.
+        row_errors: ``[n]``, norms of what int8 loses of them.
         size: of the largest context vector.
         numbers: of the subspace.
     """
     n, n_columns = products.shape
-    found, errors = torch.empty(n), torch.empty(n)
+    result, errors = torch.empty(n), torch.empty(n)
     scales = (numbers.centre.data_ptr(), numbers.weights.data_ptr())
     rest = (numbers.radius, numbers.residual, numbers.slack, numbers.rounding, size)
-    given = (products.data_ptr(), products.stride(0), n, n_columns, norms.data_ptr(), lost.data_ptr())
+    pointers = (products.data_ptr(), products.stride(0), n, n_columns, norms.data_ptr(), row_errors.data_ptr())
     of_subspace = ctypes.byref(package().Numbers(*scales, *rest))
-    package().library.polyrank_bounds(*given, of_subspace, found.data_ptr(), errors.data_ptr(), _n_threads(n))
-    return found, errors
+    package().library.polyrank_bounds(*pointers, of_subspace, result.data_ptr(), errors.data_ptr(), _n_threads(n))
+    return result, errors
 
 
 def means(products: Tensor) -> tuple[Tensor, Tensor]:

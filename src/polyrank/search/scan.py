@@ -4,10 +4,8 @@ Flat memory at any number of candidates: a chunk of rows at a time, into buffers
 """
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
-from typing import Literal
 
 import numpy as np
 import torch
@@ -16,46 +14,15 @@ from torch import Tensor
 
 from polyrank.search import kernels
 from polyrank.search.best import Best
-from polyrank.search.bf16 import ROUNDING_OF_RESULT, SMALLEST, halves_of
+from polyrank.search.bf16 import ROUNDING_OF_RESULT, SMALLEST, bf16_of
 from polyrank.search.blocks import ROUNDING, Block, Floats, as_tensor, norms_of
+from polyrank.search.query import Machine, Query
 from polyrank.search.scoring import close_bounds, loose_bounds, rounding_of_mean, steepness
-from polyrank.search.subspace import Subspace
 
 COLUMNS = 512  # of one product; contexts share it up to here
 PRODUCTS = 2**19  # of one chunk: 2 MB stay in cache
 ROWS = (1024, 32768)  # of one chunk, at least and at most
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """One context in a scan.
-
-    Args:
-        best: collects its results.
-        subspace: its vectors in few columns; ``None``: the vectors themselves are the columns.
-        packed: the columns in int16: candidates are read in int8.
-        halves: the vectors in bf16: candidates are read in bf16. Without any of these, all is fp32.
-        lost: with packed columns and no subspace, or halves: the largest norm of what that loses of a vector.
-    """
-
-    best: Best
-    subspace: Subspace | None = None
-    packed: kernels.Packed | None = None
-    halves: Tensor | None = None
-    lost: float = 0.0
-
-    @property
-    def bits(self) -> Literal[8, 16, 32]:
-        """Of a candidate's numbers as they are read."""
-        return 8 if self.packed is not None else 16 if self.halves is not None else 32
-
-    @property
-    def n_columns(self) -> int:
-        return len(self.best.contexts if self.subspace is None else self.subspace.columns)
-
-    @property
-    def columns(self) -> Tensor:
-        return self.best.contexts if self.subspace is None else self.subspace.columns
+Scan = Callable[[Sequence[Query], Block, Machine], None]
 
 
 class _Buffers(threading.local):
@@ -68,138 +35,133 @@ class _Buffers(threading.local):
         self, name: str, rows: int, columns: int, device: torch.device, dtype: torch.dtype = torch.float32
     ) -> Tensor:
         key = f"{name} {device} {dtype}"
-        found = self._taken.get(key)
-        if found is None or found.numel() < rows * columns:
-            found = self._taken[key] = torch.empty(rows * columns, device=device, dtype=dtype)
-        return found[: rows * columns].view(rows, columns)
+        memory = self._taken.get(key)
+        if memory is None or memory.numel() < rows * columns:
+            memory = self._taken[key] = torch.empty(rows * columns, device=device, dtype=dtype)
+        return memory[: rows * columns].view(rows, columns)
 
 
 _buffers = _Buffers()
 CPU = torch.device("cpu")
 
 
-def scan(queries: Sequence[Query], block: Block, device: torch.device, *, compiled: bool) -> None:
+def scan(queries: Sequence[Query], block: Block, machine: Machine) -> None:
     """Offer to each query's best all candidates of a block that can be among them.
 
     Args:
-        queries: for the contexts.
+        queries: for the contexts, each with its way of scanning.
         block: not empty.
-        device: where fp32 columns are multiplied.
-        compiled: whether the compiled loops are there and wanted.
+        machine: what may be used.
     """
-    compiled = compiled and device.type == "cpu"
-    tiled = [query for query in queries if compiled and _suits_tiles(query)]
-    others = [query for query in queries if not (compiled and _suits_tiles(query))]
-    for bits in (8, 16, 32):
-        for group in _groups([query for query in tiled if query.bits == bits]):
-            _scan_in_tiles(group, block)
-    for group in _groups([query for query in others if query.bits == 8]):
-        _scan_codes(group, block)
-    for group in _groups([query for query in others if query.bits == 16]):
-        _scan_halves(group, block, compiled=compiled)
-    groups = _groups([query for query in others if query.bits == 32])
-    if groups:
-        _scan_vectors(groups, block, device, compiled=compiled)
+    together: dict[tuple[int, Scan], list[Query]] = {}  # those that read the same and are scanned by the same function
+    for query in queries:
+        together.setdefault((query.way.bits, query.way.scan), []).append(query)
+    for (_, function), some in together.items():
+        function(some, block, machine)
     for query in queries:
         query.best.settle(block)
+        query.best.ways.append(query.way.name)
 
 
-def _suits_tiles(query: Query) -> bool:
-    """Whether AMX can scan for this query: with all vectors, and more than few of them if they are in fp32."""
-    if query.subspace is not None or (query.bits == 32 and query.n_columns < kernels.FEWEST_COLUMNS):
-        return False
-    return kernels.in_tiles(query.bits, query.columns.shape[1])
-
-
-def _scan_in_tiles(group: Sequence[Query], block: Block) -> None:
-    """By AMX, where candidates are as the queries, which are alike, want them; no product is kept."""
-    laid = kernels.lay([query.packed or query.columns for query in group], group[0].bits)
-    coded = kernels.codes_of(block.vectors) if laid.bits == 8 else halves_of(block.vectors) if laid.bits == 16 else None
+def scan_in_tiles(queries: Sequence[Query], block: Block, _: Machine) -> None:
+    """By AMX, which makes bounds of products before they are kept; in fp32, bf16 or int8, as the queries' way says."""
+    bits = queries[0].way.bits
+    quantized = kernels.quantized_of(block.vectors) if bits == 8 else bf16_of(block.vectors) if bits == 16 else None
     norms = norms_of(block.vectors)
-    limits = [_limits(query) for query in group]
-    for part in _chunks(block, 1):
-        rows = as_tensor(block.vectors[part]) if coded is None else coded[part]
-        lost = None if coded is None else coded.lost[part]
-        found = kernels.bounds_in_tiles(rows, laid, norms[part], lost, limits)
-        for query, bounds in zip(group, found, strict=True):
-            (_offer_close if coded is None else _offer_far)(query.best, block, part, bounds)
+    for group in _groups(queries):
+        tiles = kernels.to_tiles([query.int16 or query.columns for query in group], bits)
+        limits = [_limits(query) for query in group]
+        for part in _chunks(block, 1):
+            rows = as_tensor(block.vectors[part]) if quantized is None else quantized[part]
+            row_errors = None if quantized is None else quantized.row_errors[part]
+            all_bounds = kernels.bounds_in_tiles(rows, tiles, norms[part], row_errors, limits)
+            for query, bounds in zip(group, all_bounds, strict=True):
+                (_offer_close if quantized is None else _offer_far)(query.best, block, part, bounds)
 
 
 def _limits(query: Query) -> tuple[float, ...]:
     """What AMX needs to know for bounds: as in ``_error`` and ``upper_bounds``."""
-    split = kernels.ROUNDING_OF_TILES if query.bits == 32 else 0.0
-    alone = query.lost + query.best.rounding + query.best.norm * split
+    split = kernels.ROUNDING_OF_TILES if query.way.bits == 32 else 0.0
+    alone = query.context_error + query.best.rounding + query.best.norm * split
     of_mean = steepness(query.n_columns), rounding_of_mean(query.n_columns), 4.0 * ROUNDING
     return query.best.norm * (1.0 + 1e-6) + alone, alone * (1.0 + 1e-6), *of_mean
 
 
-def _error(query: Query, norms: Tensor, lost: Tensor) -> Tensor:
+def _error(query: Query, norms: Tensor, row_errors: Tensor) -> Tensor:
     """How far products of a query's vectors may be off, ``[n]``.
 
     Args:
-        query: with what its columns lose of its vectors.
+        query: without a subspace.
         norms: ``[n]``, of the candidates, never too small.
-        lost: ``[n]``, norms of what their coding loses.
+        row_errors: ``[n]``, norms of what int8 or bf16 loses of them.
     """
-    alone = query.lost + query.best.rounding
-    return (lost * (query.best.norm * (1.0 + 1e-6) + alone)).add_(norms, alpha=alone).add_(SMALLEST)
+    alone = query.context_error + query.best.rounding
+    return (row_errors * (query.best.norm * (1.0 + 1e-6) + alone)).add_(norms, alpha=alone).add_(SMALLEST)
 
 
-def _scan_vectors(groups: Sequence[Sequence[Query]], block: Block, device: torch.device, *, compiled: bool) -> None:
+def scan_fp32(queries: Sequence[Query], block: Block, machine: Machine) -> None:
     """For columns and candidates in fp32; columns lie as the product reads them, which can be half again as fast."""
+    groups, device = _groups(queries), machine.device
     stacks = [torch.cat([query.columns for query in group]).to(device).T.contiguous() for group in groups]
     norms = norms_of(block.vectors)
     for part in _chunks(block, max(stack.shape[1] for stack in stacks)):
         vectors = as_tensor(block.vectors[part]).to(device)
+        sizes = torch.from_numpy(norms[part]).to(device)
         for group, stack in zip(groups, stacks, strict=True):
             products = _buffers.take("products", len(vectors), stack.shape[1], device)
             torch.mm(vectors, stack, out=products)
             for query, own in _shares(group, products):
-                if query.subspace is None:
-                    error = torch.from_numpy(norms[part]).to(device) * query.best.rounding
-                    spare = None if compiled else _buffers.take("spare", len(own), own.shape[1], device)
-                    bounds = close_bounds(own, error, spare).cpu().numpy()
-                    _offer_close(query.best, block, part, bounds)
-                else:
-                    _offer_coarse(query, block, part, own, torch.from_numpy(norms[part]).to(device), None)
+                if query.subspace is not None:
+                    _offer_coarse(query, block, part, own, sizes, None)
+                    continue
+                spare = None if machine.compiled else _buffers.take("spare", len(own), own.shape[1], device)
+                bounds = close_bounds(own, sizes * query.best.rounding, spare).cpu().numpy()
+                _offer_close(query.best, block, part, bounds)
 
 
-def _scan_codes(group: Sequence[Query], block: Block) -> None:
-    """The same for packed columns and candidates in int8."""
-    packed = kernels.join([query.packed for query in group if query.packed is not None])
-    codes, norms = kernels.codes_of(block.vectors), norms_of(block.vectors)
-    for part in _chunks(block, len(packed.scales)):
-        products = _buffers.take("products", part.stop - part.start, len(packed.scales), CPU)
-        kernels.products(codes, part, packed, products)
-        lost, sizes = torch.from_numpy(codes.lost[part]), torch.from_numpy(norms[part])
-        for query, own in _shares(group, products):
-            if query.subspace is not None:
-                _offer_coarse(query, block, part, own, sizes, lost)
-                continue
-            error = _error(query, sizes, lost)
-            best = own.amax(1) if own.shape[1] > 1 else own[:, 0]
-            _offer_loose(query.best, block, part, (best + error).numpy(), own, error)
+def scan_int8(queries: Sequence[Query], block: Block, _: Machine) -> None:
+    """For columns in int16 and candidates in int8, by the compiled loops."""
+    rows, norms = kernels.quantized_of(block.vectors), norms_of(block.vectors)
+    for group in _groups(queries):
+        columns = kernels.join([query.int16 for query in group if query.int16 is not None])
+        for part in _chunks(block, len(columns.scales)):
+            products = _buffers.take("products", part.stop - part.start, len(columns.scales), CPU)
+            kernels.products(rows, part, columns, products)
+            row_errors, sizes = torch.from_numpy(rows.row_errors[part]), torch.from_numpy(norms[part])
+            for query, own in _shares(group, products):
+                if query.subspace is not None:
+                    _offer_coarse(query, block, part, own, sizes, row_errors)
+                    continue
+                error = _error(query, sizes, row_errors)
+                best = own.amax(1) if own.shape[1] > 1 else own[:, 0]
+                _offer_loose(query.best, block, part, (best + error).numpy(), own, error)
 
 
-def _scan_halves(group: Sequence[Query], block: Block, *, compiled: bool) -> None:
-    """The same for vectors and candidates in bf16."""
-    columns = torch.cat([query.halves for query in group if query.halves is not None]).T.contiguous()
-    halves, norms = halves_of(block.vectors), norms_of(block.vectors)
-    for part in _chunks(block, columns.shape[1]):
-        shape = part.stop - part.start, columns.shape[1]
-        given = _buffers.take("products", *shape, CPU, torch.bfloat16)
-        torch.mm(halves.values[part], columns, out=given)
-        products = _buffers.take("products", *shape, CPU).copy_(given)
-        lost, sizes = torch.from_numpy(halves.lost[part]), torch.from_numpy(norms[part])
-        for query, own in _shares(group, products):
-            spare = None if compiled else _buffers.take("spare", len(own), own.shape[1], CPU)
-            _offer_far(
-                query.best, block, part, bounds_in_halves(query, own, sizes, lost, spare, compiled=compiled).numpy()
-            )
+def scan_bf16(queries: Sequence[Query], block: Block, machine: Machine) -> None:
+    """For context vectors and candidates in bf16, by torch."""
+    rows, norms = bf16_of(block.vectors), norms_of(block.vectors)
+    for group in _groups(queries):
+        columns = torch.cat([query.bf16 for query in group if query.bf16 is not None]).T.contiguous()
+        for part in _chunks(block, columns.shape[1]):
+            shape = part.stop - part.start, columns.shape[1]
+            rounded = _buffers.take("products", *shape, CPU, torch.bfloat16)
+            torch.mm(rows.values[part], columns, out=rounded)
+            products = _buffers.take("products", *shape, CPU).copy_(rounded)
+            row_errors, sizes = torch.from_numpy(rows.row_errors[part]), torch.from_numpy(norms[part])
+            for query, own in _shares(group, products):
+                spare = None if machine.compiled else _buffers.take("spare", len(own), own.shape[1], CPU)
+                bounds = bounds_in_bf16(query, own, sizes, row_errors, spare, compiled=machine.compiled)
+                _offer_far(query.best, block, part, bounds.numpy())
 
 
-def bounds_in_halves(
-    query: Query, products: Tensor, norms: Tensor, lost: Tensor, spare: Tensor | None = None, *, compiled: bool
+def bounds_in_bf16(
+    query: Query,
+    products: Tensor,
+    norms: Tensor,
+    row_errors: Tensor,
+    spare: Tensor | None = None,
+    *,
+    compiled: bool,
 ) -> Tensor:
     """Upper bounds ``[n]`` of scores, from products that were taken and given in bf16.
 
@@ -207,11 +169,11 @@ def bounds_in_halves(
         query: with vectors in bf16.
         products: ``[n, M]``; overwritten unless compiled.
         norms: ``[n]``, of the candidates, never too small.
-        lost: ``[n]``, norms of what bf16 loses of them.
+        row_errors: ``[n]``, norms of what bf16 loses of them.
         spare: see ``loose_bounds``.
         compiled: whether to take the compiled loop.
     """
-    error = _error(query, norms, lost)
+    error = _error(query, norms, row_errors)
     error.add_(products.abs().amax(1), alpha=ROUNDING_OF_RESULT)
     return loose_bounds(products, error, spare, compiled=compiled)
 
@@ -243,8 +205,8 @@ def _chunks(block: Block, n_columns: int) -> list[slice]:
 def _offer_close(best: Best, block: Block, part: slice, bounds: Floats) -> None:
     """All candidates of a chunk were scored in fp32; those near the top are scored again."""
     n_before = best.n_scored
-    places = _reaching(bounds, best.threshold)
-    best.offer(block, part.start + places, bounds[places], close=True)
+    positions = _reaching(bounds, best.threshold)
+    best.offer(block, part.start + positions, bounds[positions], close=True)
     n_alive = len(bounds) if block.alive is None else int(np.count_nonzero(block.alive[part]))
     best.n_scored = n_before + n_alive
 
@@ -252,32 +214,33 @@ def _offer_close(best: Best, block: Block, part: slice, bounds: Floats) -> None:
 def _offer_far(best: Best, block: Block, part: slice, bounds: Floats) -> None:
     """Bounds may be above the scores by much."""
     _offer_first(best, block, part, bounds)
-    places = _reaching(bounds, best.threshold)
-    best.defer(block, part.start + places, bounds[places])
+    positions = _reaching(bounds, best.threshold)
+    best.defer(block, part.start + positions, bounds[positions])
 
 
 def _offer_coarse(
-    query: Query, block: Block, part: slice, products: Tensor, norms: Tensor, lost: Tensor | None
+    query: Query, block: Block, part: slice, products: Tensor, norms: Tensor, row_errors: Tensor | None
 ) -> None:
     """Products are with a subspace's columns: bounds at two prices."""
     assert query.subspace is not None
-    coarse, error = query.subspace.coarse_bounds(products, norms, lost, query.best.norm, compiled=lost is not None)
+    quantized = row_errors is not None
+    coarse, error = query.subspace.coarse_bounds(products, norms, row_errors, query.best.norm, compiled=quantized)
     bounds = coarse.cpu().numpy()
     _offer_first(query.best, block, part, bounds)
-    places = _reaching(bounds, query.best.threshold)
-    if len(places):
-        chosen = torch.from_numpy(places).to(products.device)
-        fine = query.subspace.fine_bounds(products[chosen], error[chosen], compiled=lost is not None).cpu().numpy()
-        query.best.defer(block, part.start + places, fine)
+    positions = _reaching(bounds, query.best.threshold)
+    if len(positions):
+        chosen = torch.from_numpy(positions).to(products.device)
+        fine = query.subspace.fine_bounds(products[chosen], error[chosen], compiled=quantized).cpu().numpy()
+        query.best.defer(block, part.start + positions, fine)
 
 
 def _offer_loose(best: Best, block: Block, part: slice, bounds: Floats, products: Tensor, error: Tensor) -> None:
     """Products are with all vectors and may be off by much; ``bounds`` are the maxima with that."""
     _offer_first(best, block, part, bounds)
-    places = _reaching(bounds, best.threshold)
-    if len(places):
-        chosen = torch.from_numpy(places)
-        best.defer(block, part.start + places, loose_bounds(products[chosen], error[chosen], compiled=True).numpy())
+    positions = _reaching(bounds, best.threshold)
+    if len(positions):
+        chosen = torch.from_numpy(positions)
+        best.defer(block, part.start + positions, loose_bounds(products[chosen], error[chosen], compiled=True).numpy())
 
 
 def _offer_first(best: Best, block: Block, part: slice, bounds: Floats) -> None:

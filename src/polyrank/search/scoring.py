@@ -149,7 +149,7 @@ def loose_bounds(products: Tensor, error: Tensor, spare: Tensor | None = None, *
 def score_rows(contexts: Floats, mask: NDArray[np.bool_], vectors: Floats) -> Floats:
     """Scores of some candidates for one context, computed in fp64 and rounded once.
 
-    So a candidate's score does not depend on what it is scored with, and every mode of search returns the same.
+    So a candidate's score does not depend on what it is scored with, and every way of searching returns the same.
 
     Args:
         contexts: ``[M, D]``.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from polyrank.search.blocks import ROUNDING
-from polyrank.search.kernels import Numbers, Packed, bounds, pack
+from polyrank.search.kernels import Int16Columns, Numbers, bounds, to_int16
 from polyrank.search.scoring import loose_bounds, rounding_of_product
 
 WIDEST = 16  # columns at most; more would cost as much as they save
@@ -25,7 +25,7 @@ class Subspace:
 
     Args:
         columns: ``[q, D]``, orthonormal up to rounding, the direction of the mean first, then the most telling.
-        packed: the same in int16, where candidates are read in int8.
+        int16: the same in int16, where candidates are read in int8.
         mixing: ``[M, q]``.
         residual: the largest norm of what the mixtures leave out.
         rounding: times a candidate's norm: how far fp32 may put a product off.
@@ -36,7 +36,7 @@ class Subspace:
     """
 
     columns: Tensor
-    packed: Packed | None
+    int16: Int16Columns | None
     mixing: Tensor
     residual: float
     rounding: float
@@ -46,32 +46,32 @@ class Subspace:
     radius: float
 
     def coarse_bounds(
-        self, products: Tensor, norms: Tensor, lost: Tensor | None = None, size: float = 0.0, *, compiled: bool
+        self, products: Tensor, norms: Tensor, row_errors: Tensor | None = None, size: float = 0.0, *, compiled: bool
     ) -> tuple[Tensor, Tensor]:
         """Upper bounds of scores at q operations each, and the errors.
 
         ``score <= max_i s_i <= centre . z + max_i |(a_i - centre) / d| |d z| + error``, where the error is
-        ``residual |y - Q' Q y|`` and what rounding and coding add.
+        ``residual |y - Q' Q y|`` and what rounding and int8 add.
 
         Args:
             products: ``[n, q]``, of candidates and columns.
             norms: ``[n]``, of the candidates, never too small.
-            lost: ``[n]``, norms of what their coding loses, where they are coded.
-            size: of the largest context vector, where they are coded.
-            compiled: whether to take the compiled loop; then there are ``lost`` and rows are contiguous.
+            row_errors: ``[n]``, norms of what int8 loses of them, where it is read.
+            size: of the largest context vector, where int8 is read.
+            compiled: whether to take the compiled loop; then there are ``row_errors`` and rows are contiguous.
         """
         slack = 1.0 + 6.0 * sqrt(len(self.centre)) * rounding_of_product(self.columns.shape[1]) + 2.0 * self.skew
         size *= 1.0 + 1e-6
-        if compiled and lost is not None:
+        if compiled and row_errors is not None:
             numbers = Numbers(self.centre, self.weights, self.radius, self.residual, slack, self.rounding)
-            return bounds(products, norms, lost, size, numbers)
+            return bounds(products, norms, row_errors, size, numbers)
         squares = products.square() @ torch.stack([torch.ones_like(self.weights), self.weights], 1)
-        if lost is not None:
-            norms = norms + lost
+        if row_errors is not None:
+            norms = norms + row_errors
         outside = (norms.square() * slack - squares[:, 0]).clamp_(min=0.0).sqrt_()
         error = outside.mul_(self.residual).add_(norms, alpha=self.rounding)
-        if lost is not None:
-            error.add_(lost, alpha=size)
+        if row_errors is not None:
+            error.add_(row_errors, alpha=size)
         return torch.addmv(error, products, self.centre).add_(squares[:, 1].sqrt(), alpha=self.radius), error
 
     def fine_bounds(self, products: Tensor, error: Tensor, *, compiled: bool) -> Tensor:
@@ -80,22 +80,22 @@ class Subspace:
 
     def narrow(self, n_columns: int) -> "Subspace":
         """The same with the first columns only."""
-        lost = self.mixing[:, n_columns:].double().square().sum(1).amax()
-        residual = sqrt(self.residual**2 + float(lost)) * (1.0 + self.skew + 1e-6)
-        packed = self.packed and Packed(self.packed.values[:n_columns], self.packed.scales[:n_columns])
+        dropped = self.mixing[:, n_columns:].double().square().sum(1).amax()
+        residual = sqrt(self.residual**2 + float(dropped)) * (1.0 + self.skew + 1e-6)
+        int16 = self.int16 and Int16Columns(self.int16.values[:n_columns], self.int16.scales[:n_columns])
         columns, mixing = self.columns[:n_columns], self.mixing[:, :n_columns]
-        return _with_scales(columns, packed, mixing, residual, self.rounding, self.skew)
+        return _with_scales(columns, int16, mixing, residual, self.rounding, self.skew)
 
 
-def find_subspace(contexts: Tensor, *, packed: bool = False) -> Subspace:
+def find_subspace(contexts: Tensor, *, int16: bool = False) -> Subspace:
     """Columns for context vectors: their mean's direction, then the main directions around the mean.
 
     Args:
         contexts: ``[M, D]``.
-        packed: whether columns are rounded to int16, for candidates in int8.
+        int16: whether columns are rounded to int16, for candidates in int8.
 
-    >>> found = find_subspace(torch.tensor([[1.0, 1.0, 0.0], [1.0, -1.0, 0.0]]))
-    >>> len(found.columns), round(found.residual, 6)
+    >>> subspace = find_subspace(torch.tensor([[1.0, 1.0, 0.0], [1.0, -1.0, 0.0]]))
+    >>> len(subspace.columns), round(subspace.residual, 6)
     (2, 0.0)
     """
     vectors = contexts.double()
@@ -110,8 +110,8 @@ def find_subspace(contexts: Tensor, *, packed: bool = False) -> Subspace:
         directions = _main_directions(around, n_more)
         directions -= (directions @ first.T) @ first
         columns = torch.linalg.qr(torch.cat([first, directions]).T)[0].T
-    whole = pack(columns) if packed else None
-    rounded = whole.columns(dimension) if whole else columns.float().double()
+    whole = to_int16(columns) if int16 else None
+    rounded = whole.as_doubles(dimension) if whole else columns.float().double()
     gram = rounded @ rounded.T
     n_columns = len(rounded)
     skew = float((gram - torch.eye(n_columns, dtype=gram.dtype)).norm())
@@ -144,11 +144,11 @@ def _main_axes(products: Tensor, n_axes: int) -> Tensor:
 
 
 def _with_scales(
-    columns: Tensor, packed: Packed | None, mixing: Tensor, residual: float, rounding: float, skew: float
+    columns: Tensor, int16: Int16Columns | None, mixing: Tensor, residual: float, rounding: float, skew: float
 ) -> Subspace:
     """Add what the coarse bound needs."""
     centre = mixing.mean(0)
     around = (mixing - centre).double()
     weights = around.square().mean(0).sqrt() + 1e-9 * float(mixing.abs().max()) + 1e-30
     radius = float((around / weights.sqrt()).norm(dim=1).max()) * (1.0 + 1e-5)
-    return Subspace(columns, packed, mixing, residual, rounding, skew, centre, weights.float(), radius)
+    return Subspace(columns, int16, mixing, residual, rounding, skew, centre, weights.float(), radius)

@@ -1,0 +1,128 @@
+"""How long the parts of a search take on this machine: what the choice between ways of scanning is reckoned with.
+
+``polyrank bench profile`` measures a profile and keeps it beside the user's cache, one for each processor model and
+number of threads. Without one, or with one that is damaged, the shipped numbers count. Answers never depend on it.
+"""
+
+import os
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from math import isfinite
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from polyrank.config.checked import from_dict
+from polyrank.devices import cpu_has_bf16, cpu_info
+from polyrank.errors import PolyrankError
+from polyrank.storage.document import DocumentKind, read_document, seal
+from polyrank.storage.durable import write_file
+
+PROFILES = DocumentKind(
+    name="folder of machine profiles",
+    file="profile.json",
+    missing="measure one with polyrank bench profile",
+    remedy="measure it again with polyrank bench profile",
+)
+Line = tuple[float, float]  # the cost of reading the candidates, and of multiplying them with each column
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Milliseconds for 100,000 candidates of 768 dimensions; the defaults are of one AVX-512 core, or of AMX.
+
+    Only their proportions count.
+
+    Args:
+        plain: reading candidates in fp32 and each column; the larger of the two costs is what a product takes.
+        bf16: the same in bf16.
+        int8: in int8 by the compiled loops; here and below the two costs add up.
+        int8_amx: in int8 by AMX, products alone.
+        plain_tiles, bf16_tiles, int8_tiles: by AMX, bounds and all.
+        exp: one exponential for each candidate, with its sums.
+        compiled_exp: the same by the compiled loops.
+        subspace: to find columns for a context, and for each of its vectors; once for a search, whatever its size.
+        fine: one product for each candidate that is bounded finely.
+        apart: each candidate being scored apart from its neighbours.
+    """
+
+    plain: Line = (45.0, 1.6)
+    bf16: Line = (12.0, 0.8)
+    int8: Line = (5.5, 2.2)
+    int8_amx: Line = (8.5, 0.2)
+    plain_tiles: Line = (32.0, 0.42)
+    bf16_tiles: Line = (13.5, 0.19)
+    int8_tiles: Line = (7.0, 0.2)
+    exp: float = 0.4
+    compiled_exp: float = 0.12
+    subspace: Line = (3.0, 0.03)
+    fine: float = 1.0
+    apart: float = 150.0
+
+
+def profile_folder() -> Path:
+    """Where profiles are kept: ``$XDG_CACHE_HOME/polyrank``, or ``~/.cache/polyrank``."""
+    cache_home = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (cache_home if cache_home.is_absolute() else Path.home() / ".cache") / "polyrank"
+
+
+def profile_key() -> str:
+    """Names this machine among the profiles: the processor's model and the number of threads."""
+    return f"{cpu_info()[0]}, {torch.get_num_threads()} threads"
+
+
+def load_profile() -> Profile:
+    """The profile that was measured on this machine with so many threads, or the shipped numbers."""
+    try:
+        return _load(profile_folder(), profile_key())
+    except RuntimeError:  # the user has no home
+        return _shipped()
+
+
+def save_profile(profile: Profile) -> Path:
+    """Keep a profile for this machine and number of threads, beside those of others.
+
+    Raises:
+        ResourceError: the disk is full or failing.
+    """
+    folder = profile_folder()
+    try:
+        profiles = read_document(folder, PROFILES)["profiles"]
+    except (PolyrankError, OSError, KeyError):
+        profiles = {}
+    profiles = profiles if isinstance(profiles, dict) else {}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_file(folder / PROFILES.file, seal({"profiles": {**profiles, profile_key(): asdict(profile)}}, PROFILES))
+    _load.cache_clear()
+    return folder / PROFILES.file
+
+
+@cache
+def _load(folder: Path, key: str) -> Profile:
+    try:
+        profile = from_dict(Profile, read_document(folder, PROFILES)["profiles"][key])
+    except (PolyrankError, OSError, KeyError, TypeError, AttributeError):
+        return _shipped()
+    values = asdict(profile).values()
+    lines = [value if isinstance(value, tuple) else (value, value) for value in values]
+    good = all(len(line) == 2 and all(isfinite(n) and n > 0.0 for n in line) for line in lines)
+    return profile if good else _shipped()
+
+
+@cache
+def _shipped() -> Profile:
+    """What is shipped; but bf16, whose speed differs tenfold between processors that have it, is timed once."""
+    if not cpu_has_bf16():
+        return Profile()
+    rows, columns = torch.ones(2048, 768), torch.ones(768, 64)
+    seconds = []
+    for dtype in (torch.bfloat16, torch.float32):
+        a, b, shortest = rows.to(dtype), columns.to(dtype), float("inf")
+        for _ in range(4):
+            start = perf_counter()
+            torch.mm(a, b)
+            shortest = min(shortest, perf_counter() - start)
+        seconds.append(shortest)
+    shipped = Profile()
+    return replace(shipped, bf16=(shipped.bf16[0], shipped.plain[1] * seconds[0] / seconds[1]))

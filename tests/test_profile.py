@@ -1,0 +1,125 @@
+"""The machine's profile: measured, kept, and never in the way of an answer."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from polyrank.search import search
+from polyrank.search.best import Best
+from polyrank.search.policy import Policy
+from polyrank.search.profile import PROFILES, Profile, load_profile, profile_folder, profile_key, save_profile
+from polyrank.search.query import Machine
+from polyrank.storage.document import seal
+
+OTHER = Profile(plain=(1.0, 2.0), apart=3.0)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("polyrank.search.profile.cpu_has_bf16", lambda: False)
+    return tmp_path / "polyrank"
+
+
+def test_a_profile_is_kept_for_this_machine_and_number_of_threads(folder: Path) -> None:
+    assert load_profile() == Profile()
+    path = save_profile(OTHER)
+    assert path == folder / "profile.json"
+    assert load_profile() == OTHER
+    n_threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(n_threads + 1)
+        assert load_profile() == Profile()
+        save_profile(replace(OTHER, exp=7.0))
+        assert load_profile().exp == 7.0
+    finally:
+        torch.set_num_threads(n_threads)
+    assert load_profile() == OTHER
+
+
+@pytest.mark.parametrize("home", ["", "relative"])
+def test_without_an_absolute_cache_the_home_counts(home: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", home)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert profile_folder() == tmp_path / ".cache" / "polyrank"
+
+
+def sealed(values: object) -> bytes:
+    return seal({"profiles": {profile_key(): values}}, PROFILES)
+
+
+def test_a_damaged_or_foreign_profile_is_ignored_and_can_be_replaced(folder: Path, tmp_path: Path) -> None:
+    whole = save_profile(OTHER).read_bytes()
+    good = asdict(OTHER)
+    cases = [
+        whole[:-9],
+        whole.replace(b"3.0", b"4.0"),
+        b"",
+        b"[]",
+        b"\xff",
+        seal({"profiles": []}, PROFILES),
+        seal({"something": 1}, PROFILES),
+        sealed(None),
+        sealed([1.0]),
+        sealed({**good, "exp": 0.0}),
+        sealed({**good, "exp": -1.0}),
+        sealed({**good, "exp": "fast"}),
+        sealed({**good, "plain": [1.0]}),
+        sealed({**good, "later": 1.0}),
+        json.dumps({"format": 99, "profiles": {}}).encode(),
+    ]
+    for number, data in enumerate(cases):
+        at = tmp_path / str(number) / "polyrank"
+        at.mkdir(parents=True)
+        (at / "profile.json").write_bytes(data)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_CACHE_HOME", str(at.parent))
+            assert load_profile() == Profile(), data
+            save_profile(OTHER)
+            assert load_profile() == OTHER
+    folder.rename(tmp_path / "away")
+    folder.write_text("a file where the folder should be")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(folder))
+        patch.setenv("XDG_CACHE_HOME", "")
+        assert load_profile() == Profile()
+
+
+def test_the_profile_decides_the_way_and_never_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    pool = SimpleNamespace(vectors=rng.standard_normal((9000, 64), np.float32), rows=np.arange(9000), alive=None)
+    context = rng.standard_normal((1, 24, 64), np.float32) / 20 + rng.standard_normal((1, 1, 64), np.float32)
+    profiles = [
+        Profile(),
+        Profile(plain=(1e-4, 1e-4), exp=1e-4, compiled_exp=1e-4, plain_tiles=(1e-4, 1e-4)),
+        Profile(plain=(1e6, 1e6), apart=1e-4, bf16=(1e-4, 1e-4), bf16_tiles=(1e-4, 1e-4)),
+        Profile(plain=(1e6, 1e6), apart=1e-4, int8=(1e-4, 1e-4), exp=1e6, subspace=(1e-4, 1e-4)),
+    ]
+    machine = Machine(torch.device("cpu"), compiled=False, bf16=True)
+    with torch.inference_mode():
+        chosen = {Policy(machine, profile).choose(Best(context[0], 5), [pool]).way.name for profile in profiles}
+    assert {"plain", "bf16"} <= chosen
+    answers = []
+    for profile in profiles:
+        monkeypatch.setattr("polyrank.search.load_profile", lambda profile=profile: profile)
+        [result] = search(context, np.ones((1, 24), bool), [pool], 5)
+        answers.append((result.rows.tolist(), result.scores.tolist()))
+    assert answers[1:] == answers[:1] * 3
+
+
+def test_the_measured_profile_is_written_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyrank.bench import profile as bench
+
+    for name, value in (("N", 256), ("CHUNK", 128), ("APART", 4), ("REPEATS", 1)):
+        monkeypatch.setattr(bench, name, value)
+    table = bench.bench_profile()
+    assert Path(table["path"]).is_file()
+    measured = {row["what"]: row["measured"] for row in table["rows"]}
+    assert measured["plain"] == pytest.approx(load_profile().plain[0], abs=1e-3)
+    assert all(value > 0.0 for value in measured.values())
+    assert load_profile() != Profile()
