@@ -288,6 +288,19 @@ def test_a_run_that_is_not_asked_to_go_on_starts_again(story: Story, tmp_path: P
     assert run(tmp_path / "run", resume=False) == story.whole
 
 
+def test_going_on_has_to_be_asked_for(story: Story, tmp_path: Path) -> None:
+    """The checkpoint in the folder is of nine steps, and this makes one."""
+    folder = tmp_path / "run"
+    shutil.copytree(story.broken, folder)
+    model, texts = fresh()
+    step = ConvertStep(model, texts, CPU, smoothing=0.2, scale_steps=9, loss_weights=(1, 1, 1), range_steps=5)
+    plan = train_config(batch_size=2, max_steps=1, precision="fp32")
+    learner = Learner(model=model, settings=plan.of_one_network(), folder=folder, save_best=lambda _: None)
+    result = fit_together([learner], phased(step), EXAMPLES, plan, seed=3, folder=folder, device=CPU)[0]
+    assert (result.n_steps, result.n_examples) == (1, 2)
+    assert [row["step"] for row in rows_of(folder)] == [1]
+
+
 def test_records_after_the_checkpoint_are_made_again(story: Story, tmp_path: Path) -> None:
     shutil.copytree(story.broken, tmp_path / "run")
     with (tmp_path / "run" / "metrics.jsonl").open("a", encoding="utf-8") as stream:
