@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyrank.cli.answering import _asked, _print, _to_rank
+from polyrank.cli.answering import _context_of_line, _print, _to_rank
 from polyrank.cli.console import drawable
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import write_index
@@ -39,7 +39,7 @@ def said(found: "subprocess.CompletedProcess[str]") -> str:
     ],
 )
 def test_a_line_is_text_turns_or_a_row(line: str, context: Context) -> None:
-    assert _asked(line) == context
+    assert _context_of_line(line) == context
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_line_is_text_turns_or_a_row(line: str, context: Context) -> None:
 )
 def test_a_line_that_says_no_context_is_refused(line: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        _asked(line)
+        _context_of_line(line)
 
 
 def test_rank_reads_rows_as_evaluate_does() -> None:

@@ -17,7 +17,17 @@ import torch
 from safetensors import safe_open
 
 import convert_models
-from polyrank.config.checked import Count, Limits, NotNegative, Positive, Share, from_dict, parsed, read_choice
+from polyrank.config.checked import (
+    Count,
+    Limits,
+    NotNegative,
+    Positive,
+    Settings,
+    Share,
+    from_dict,
+    parsed,
+    read_choice,
+)
 from polyrank.config.models import BiConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.names import is_there, lasting_name, model_folder, portable_name, resolved_name
 from polyrank.errors import ArtifactError, ConfigError, MissingExtraError, OfflineError, UsageError
@@ -31,7 +41,7 @@ from polyrank.retrieval.retrievers import Retriever
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import load_scorer, make_scorer
 from polyrank.storage.tensors import read_tensors, write_tensors
-from polyrank.text import ConvertTexts, Texts, read_subwords
+from polyrank.text import BackboneTexts, ConvertTexts, Texts, read_subwords
 
 CONFIGS: list[Any] = [
     BiConfig(),
@@ -187,7 +197,7 @@ def test_any_setting_that_changes_changes_the_fingerprint(poly: tuple[Any, Texts
     assert set(settings) == {field.name for field in dataclasses.fields(PolyConfig)} - {"backbone"}
 
     def fingerprint(policy: TextPolicy, changed: Any, vocabulary: bytes = texts.subwords.to_bytes()) -> str:
-        words = Texts(read_subwords(vocabulary, "here"), policy, texts.max_positions)
+        words = BackboneTexts(read_subwords(vocabulary, "here"), policy, texts.max_positions)
         return save_model(tmp_path / "m", model, words, changed, replace=True)
 
     prints = [fingerprint(texts.policy, config)]
@@ -223,7 +233,7 @@ def test_what_says_nothing_of_vectors_leaves_the_fingerprint(poly: tuple[Any, Te
     shutil.copytree(tmp_path / "m", tmp_path / "far" / "away")
     moved = (tmp_path / "other").rename(tmp_path / "moved")
     changed = dataclasses.replace(texts.policy, max_context_tokens=29)
-    words = Texts(texts.subwords, changed, texts.max_positions)
+    words = BackboneTexts(texts.subwords, changed, texts.max_positions)
     save_model(tmp_path / "changed", model, words, config)
 
     def opened(path: Path) -> EncoderScorer:
@@ -325,7 +335,8 @@ def sealed(document: dict[str, Any]) -> bytes:
     """With the checksum that the document should have: the SHA-256 of its JSON without spaces, keys in order."""
     rest = {key: value for key, value in document.items() if key != "checksum"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
-    return json.dumps({**rest, "checksum": hashlib.sha256(text.encode()).hexdigest()}).encode()
+    whole = {**rest, "checksum": hashlib.sha256(text.encode()).hexdigest()}
+    return json.dumps(whole, indent=2, sort_keys=True).encode()
 
 
 def test_a_model_whose_settings_nobody_knows_is_refused(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
@@ -355,9 +366,9 @@ def test_a_model_whose_settings_nobody_knows_is_refused(poly: tuple[Any, Texts, 
 
 def test_tensors_are_those_that_were_written(tmp_path: Path) -> None:
     tensors = {"matrix": torch.randn(3, 4).T, "bias": torch.arange(2), "parameter": torch.nn.Parameter(torch.ones(1))}
-    write_tensors(tmp_path / "t", "map", {"name": "x", "format": 99}, tensors)
+    write_tensors(tmp_path / "t", "map", {"name": "x"}, tensors)
     document, found = read_tensors(tmp_path / "t", "map")
-    assert (document["name"], document["format"], document["kind"]) == ("x", 1, "map")
+    assert (document["name"], document["kind"]) == ("x", "map")
     assert set(found) == set(tensors)
     assert all(torch.equal(found[name], tensor) and not found[name].requires_grad for name, tensor in tensors.items())
     with pytest.raises(ArtifactError, match="no folder of kind 'intent'"):
@@ -458,7 +469,7 @@ def test_names_find_their_folder_from_anywhere(tmp_path: Path, monkeypatch: pyte
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class Given(Settings):
     """Settings of every kind of type."""
 
     n: Count = 1

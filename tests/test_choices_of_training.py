@@ -1,5 +1,6 @@
 """What training chooses, it chooses by validation alone: a model, an end, a rate; elsewhere it would choose else."""
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -177,7 +178,7 @@ def test_learnt_and_judged_are_what_the_recipe_names(tmp_path: Path, write_rows:
     assert len(few) == 4
     assert few == [example for example in examples if example in few]  # in their order
     assert few != examples[:4]  # drawn, not the first
-    other = Recipe(**{**vars_of(plan), "data": with_limits, "train": train_config(seeds=(9,))})
+    other = Recipe(**{**vars_of(plan), "data": with_limits, "train": dataclasses.replace(plan.train, seeds=(9,))})
     assert load_data(other, lambda _: None)[0] == few  # whatever the seed of the training
     for most in (6, 7):
         enough = DataConfig(train=str(learn), kind="candidates", max_train=most)

@@ -165,12 +165,16 @@ def test_a_vocabulary_is_one_json_file(tmp_path: Path) -> None:
         b'{"convert_subwords": 1, "n_buckets": "9", "subwords": []}',
         b'{"convert_subwords": 1, "n_buckets": 9, "subwords": [3]}',
         b'{"convert_subwords": 1, "n_buckets": 9, "subwords": ["a", "a"]}',
-        b'{"convert_subwords": 99, "n_buckets": 9, "subwords": ["a"]}',
     ],
 )
 def test_what_is_no_vocabulary_is_refused_by_name(data: bytes) -> None:
     with pytest.raises(ArtifactError, match=r"there\.json.*; restore"):
         read_convert_subwords(data, "there.json")
+
+
+def test_a_vocabulary_of_a_newer_format_asks_for_an_upgrade() -> None:
+    with pytest.raises(ArtifactError, match=r"there\.json: in format 99, this reads up to 1; upgrade"):
+        read_convert_subwords(b'{"convert_subwords": 99, "n_buckets": 9, "subwords": ["a"]}', "there.json")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from polyrank.errors import DataError, UsageError
+import polyrank
+from polyrank.errors import ArtifactError, DataError, UsageError
 from polyrank.evaluation import (
     Evaluation,
     Record,
@@ -490,7 +491,7 @@ def test_scores_files_give_back_what_was_written(tmp_path: Path, name: str) -> N
         assert (tmp_path / name).read_bytes() == before
     data = (tmp_path / name).read_bytes()
     header = json.loads((gzip.decompress(data) if name.endswith("gz") else data).splitlines()[0])
-    assert header == {"format": 1, "protocol": "pool", "scorer": "some one"}
+    assert header == {"format": 1, "written_by": polyrank.__version__, "protocol": "pool", "scorer": "some one"}
 
 
 @pytest.mark.parametrize(
@@ -517,7 +518,7 @@ def test_groups_that_cannot_be_are_refused(tmp_path: Path, groups: list[list[int
 def test_headers_and_lines_that_are_missing_or_newer(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"format": 2, "protocol": "pool"}\n')
-    with pytest.raises(DataError, match="written in format 2, this reads up to 1; upgrade"):
+    with pytest.raises(ArtifactError, match="in format 2, this reads up to 1; upgrade"):
         read_scores(path)
     path.write_text(" \n")
     with pytest.raises(DataError, match="holds no rows"):

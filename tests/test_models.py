@@ -20,7 +20,7 @@ from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer
-from polyrank.text import Texts, Tokens, pad
+from polyrank.text import BackboneTexts, Tokens, pad
 
 POLICY = TextPolicy(max_context_tokens=40, max_candidate_tokens=12)
 CONTEXTS = [
@@ -343,7 +343,7 @@ def test_positions_behind_the_padding_id_are_no_room(kind: str, longest: int) ->
 
 def test_the_default_budgets_fit_the_network(tiny_backbone: Path) -> None:
     _, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone)), None, seed=0, sample=REPLIES)
-    assert isinstance(texts, Texts)
+    assert isinstance(texts, BackboneTexts)
     assert (texts.policy.max_context_tokens, texts.policy.max_candidate_tokens) == (128, 72)
 
 

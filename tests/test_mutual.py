@@ -24,7 +24,7 @@ from polyrank.config.recipe import (
     recipe_from_dict,
     recipe_to_dict,
 )
-from polyrank.config.training import TrainConfig
+from polyrank.config.training import MutualMethod
 from polyrank.errors import ArtifactError, ConfigError, ResourceError
 from polyrank.models import new_model
 from polyrank.models.losses import imitation, margin_mse
@@ -245,7 +245,7 @@ def test_what_learns_from_the_other_is_the_first_of_the_two(kind: Any, gradient:
 
 
 def test_imitation_is_by_default_what_a_recipes_is() -> None:
-    plan = TrainConfig()
+    plan = MutualMethod()
     assert Imitation() == Imitation(plan.imitation, plan.alpha, plan.temperature, plan.label_weight)
     assert Imitation() == Imitation("kl", 1.0, 3.0, 1.0)
 

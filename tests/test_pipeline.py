@@ -22,6 +22,7 @@ from polyrank.records import Candidate, Context, Example, Ranked
 from polyrank.retrieval.build import build_index
 from polyrank.retrieval.calibration import choose_settings, curve_of, is_right, outcomes, try_threshold
 from polyrank.retrieval.pipeline import (
+    PIPELINE,
     Pipeline,
     PipelineConfig,
     catalogue,
@@ -36,6 +37,7 @@ from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
 from polyrank.retrieval.two_stage import TwoStage
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.open import load_encoder
+from polyrank.storage.document import read_document, seal
 
 REPLIES = ["restart the router", "the bill is too high", "thanks", "did that", "the light is red", "wifi is down"]
 POOL = [Candidate(f"r{i}", text) for i, text in enumerate(REPLIES)]
@@ -363,8 +365,10 @@ def test_confidence_looks_at_ten_replies_however_few_are_asked_for(models: dict[
 
 @pytest.mark.parametrize("mode", ["fast", "certified"])
 def test_earlier_names_of_exact_search_are_read_as_exact(mode: str, models: dict[str, Path], tmp_path: Path) -> None:
-    config = PipelineConfig(index=str(models["index"]), mode=mode)  # type: ignore[arg-type]
-    write_pipeline(tmp_path / "earlier", config)
+    write_pipeline(tmp_path / "earlier", PipelineConfig(index=str(models["index"])))
+    document = read_document(tmp_path / "earlier", PIPELINE)
+    document["pipeline"]["mode"] = mode
+    (tmp_path / "earlier" / PIPELINE.file).write_bytes(seal(document, PIPELINE))
     assert read_pipeline(tmp_path / "earlier")[0].mode == "exact"
 
 

@@ -303,7 +303,7 @@ def test_in_batch_loss_equals_its_formula_with_right_answers_masked(tiny_backbon
         Example(("the light",), ("please", "too high", "did that", "red light"), (0, 2, 3)),
     ]
     loss = InBatchStep(model, texts, CPU)(list(enumerate(examples)), 0)  # type: ignore[arg-type]
-    columns = ["thanks", "thanks", "too high", "restart it", "please", "did that", "too high"]
+    columns = ["thanks", "thanks", "too high", "restart it", "please", "did that"]
     right = [{"thanks"}, {"thanks"}, {"too high"}, {"restart it"}, {"please", "did that"}]
     vectors, mask = model.encode_contexts(texts.contexts([e.query for e in examples]))  # type: ignore[operator]
     values = scores(vectors, model.encode_candidates(texts.candidates(columns))[None], mask)  # type: ignore[operator]

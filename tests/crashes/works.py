@@ -19,8 +19,10 @@ import numpy as np
 import torch
 
 from crashes import faults
+from polyrank.config.checked import from_dict
 from polyrank.config.models import BiConfig, TextPolicy
-from polyrank.config.recipe import DataConfig, Recipe, TrainConfig
+from polyrank.config.recipe import DataConfig, Recipe
+from polyrank.config.training import TrainConfig
 from polyrank.data import write_examples
 from polyrank.data.pool import write_pool
 from polyrank.evaluation import evaluate, write_scores
@@ -134,14 +136,15 @@ def _run(folder: Path, *, resume: bool) -> None:
         write_examples(data["train"], [Example(e.context, (REPLIES[i],), (0,)) for i, e in enumerate(_examples(0))])
         write_examples(data["valid"], _examples(0))
     settings: dict[str, Any] = {
-        "method": "listwise", "batch_size": 2, "epochs": 3, "lr": 3e-3, "schedule": "linear", "precision": "fp32",
-        "n_negatives": 2, "dropout": 0.0, "remine_epochs": 1, "remine_ranks": (1, 3), "checkpoint_steps": 2,
+        "batch_size": 2, "epochs": 3, "lr": 3e-3, "precision": "fp32", "dropout": 0.0, "checkpoint_steps": 2,
+        "method": {"kind": "listwise"}, "schedule": {"kind": "linear"},
+        "negatives": {"n": 2, "remine_epochs": 1, "remine_ranks": (1, 3)},
     }  # fmt: skip
     plan = Recipe(
         model=BiConfig(backbone=_backbone(), shared_towers=True, reduction="mean"),
         text=POLICY,
         data=DataConfig(**{name: str(path) for name, path in data.items()}),
-        train=TrainConfig(**settings),
+        train=from_dict(TrainConfig, settings, "train"),
         output=str(folder / "run"),
     )
 
