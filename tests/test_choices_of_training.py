@@ -69,6 +69,7 @@ def recall(model: Path, file: Path) -> float:
     return float(np.mean([int(np.argmax(row)) == e.relevant[0] for row, e in zip(values, examples, strict=True)]))
 
 
+@pytest.mark.slow
 def test_the_best_model_is_that_of_validation_and_not_of_training(tmp_path: Path, write_rows: Write) -> None:
     """Taught the one answer, then another, and judged by the first: what learns best is judged worst."""
     one, other = write_rows("one.jsonl", rows(0)), write_rows("other.jsonl", rows(1))
