@@ -1,0 +1,232 @@
+"""Statistics tested as statistics: a 95% interval, a p value and a promised precision are right as often as they say.
+
+Each is simulated with known truth, and compared with scipy's own.
+"""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from polyrank.abstention import Abstention, calibrate, coverage_curve
+from polyrank.evaluation import Evaluation, Record, breakdown, paired_test, summarise
+from polyrank.intents import calibrate_rejection, judge_rejection
+from polyrank.intents.training import _interval
+from polyrank.metrics import Group, Placement
+
+stats = pytest.importorskip("scipy.stats")
+
+N_CANDIDATES = 10
+PLACES = [Placement(N_CANDIDATES, (Group(rank - 1, 1, 1),)) for rank in range(1, N_CANDIDATES + 1)]
+
+
+def ranked(ranks: np.ndarray, n_turns: int = 1) -> Evaluation:
+    """Outcomes of a scorer that gives the right one of ten candidates these ranks, from 1."""
+    records = [Record(str(i), n_turns, 1, (0,), None, PLACES[rank - 1]) for i, rank in enumerate(ranks.tolist())]
+    return Evaluation(tuple(records), "lists")
+
+
+def better(draws: np.ndarray) -> np.ndarray:
+    """Ranks from uniform draws: low ones are likelier."""
+    return 1 + (N_CANDIDATES * draws**2).astype(int)
+
+
+CHANCES = np.diff(np.sqrt(np.arange(11) / 10))  # of each rank, drawn like that
+TRUTH = float(CHANCES @ (1 / np.arange(1, 11)))  # the mean reciprocal rank
+
+
+# intervals
+
+
+def test_95_percent_intervals_hold_the_truth_95_times_of_100() -> None:
+    generator = np.random.Generator(np.random.PCG64(1))
+    held = []
+    for seed in range(400):
+        found = summarise(ranked(better(generator.random(80))), ks=(1,), n_bootstrap=400, seed=seed)
+        low, high = found["intervals"]["MRR"]
+        held.append(low <= TRUTH <= high)
+    assert 0.925 <= np.mean(held) <= 0.972
+
+
+def bootstrap(values: np.ndarray) -> tuple[float, float]:
+    """scipy's percentile interval of the mean."""
+    found = stats.bootstrap((values,), np.mean, n_resamples=20_000, method="percentile", rng=np.random.default_rng(0))
+    return found.confidence_interval
+
+
+def test_intervals_are_those_of_scipy() -> None:
+    ranks = better(np.random.Generator(np.random.PCG64(3)).random(150))
+    want = bootstrap(1 / ranks)
+    room = 0.04 * (want[1] - want[0])  # at either end; a 90% interval is 8% shorter there
+    by_length = Evaluation((*ranked(ranks, 1).records, *ranked(np.array([1, 2]), 5).records), "lists")
+    for got in (
+        summarise(ranked(ranks), n_bootstrap=20_000)["intervals"]["MRR"],
+        summarise(ranked(ranks))["intervals"]["MRR"],
+        _interval(1 / ranks),
+        breakdown(by_length)[0]["intervals"]["MRR"],
+        [1 + end for end in paired_test(ranked(ranks), ranked(np.ones(150, int)), metric="MRR")["interval"]],
+    ):
+        assert got == pytest.approx(want, abs=room)
+
+
+def test_an_interval_shrinks_with_the_root_of_the_number_of_examples() -> None:
+    ranks = better(np.random.Generator(np.random.PCG64(4)).random(100))
+    low, high = summarise(ranked(ranks))["intervals"]["MRR"]
+    many_low, many_high = summarise(ranked(np.tile(ranks, 16)))["intervals"]["MRR"]
+    assert (high - low) / (many_high - many_low) == pytest.approx(4, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("hits", "n"), [(0, 5), (1, 1), (3, 4), (50, 60), (97, 100), (0, 1), (700, 1000), (1000, 1000)]
+)
+def test_the_lower_end_of_a_precision_is_wilsons(hits: int, n: int) -> None:
+    (point,) = coverage_curve(np.zeros(n), np.arange(n) < hits)
+    want = stats.binomtest(hits, n).proportion_ci(0.95, method="wilson").low
+    assert point.low == pytest.approx(want, rel=1e-6, abs=1e-12)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8, 0.95])
+def test_the_lower_end_of_a_precision_is_below_the_truth_in_975_of_1000(share: float) -> None:
+    n = 400
+    lows = [coverage_curve(np.zeros(n), np.arange(n) < hits)[0].low for hits in range(n + 1)]
+    below = stats.binom.pmf(np.arange(n + 1), n, share) @ (np.array(lows) <= share)
+    assert below == pytest.approx(0.975, abs=0.009)
+
+
+# paired tests
+
+
+def p_values(n_trials: int, n: int, shift: float, seed: int) -> np.ndarray:
+    """Of two scorers over ``n`` examples that agree in part; the second's uniform draws are ``shift`` higher."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+    found = []
+    for trial in range(n_trials):
+        shared, own, other = generator.random((3, n))
+        first, second = 0.5 * (shared + own), 0.5 * (shared + np.minimum(other + shift, 1))
+        a, b = (ranked(1 + (N_CANDIDATES * np.minimum(draws, 0.999)).astype(int)) for draws in (first, second))
+        found.append(paired_test(a, b, metric="MRR", n_permutations=199, seed=trial)["p"])
+    return np.array(found)
+
+
+def test_p_is_uniform_where_nothing_differs() -> None:
+    found = p_values(400, 40, 0.0, seed=1)
+    assert stats.kstest(found, "uniform").pvalue > 0.02
+    for level in (0.05, 0.1, 0.5):
+        assert np.mean(found <= level) == pytest.approx(level, abs=2.5 * np.sqrt(level * (1 - level) / 400))
+
+
+def test_power_grows_with_the_number_of_examples() -> None:
+    noticed = [np.mean(p_values(60, n, 0.2, seed=2) <= 0.05) for n in (10, 40, 160)]
+    assert noticed[0] < noticed[1] - 0.1
+    assert noticed[1] < noticed[2] - 0.1
+    assert noticed[2] > 0.9
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_which_scorer_is_named_first_changes_the_sign_and_nothing_else(seed: int) -> None:
+    generator = np.random.Generator(np.random.PCG64(seed))
+    a, b = ranked(better(generator.random(30))), ranked(1 + generator.integers(10, size=30))
+    there, back = (paired_test(x, y, metric="MRR", n_permutations=500) for x, y in ((a, b), (b, a)))
+    assert there["p"] == back["p"]
+    assert there["difference"] == -back["difference"] > 0  # the first is the better one
+    assert there["interval"] == pytest.approx([-end for end in back["interval"][::-1]])
+
+
+def _mean_difference(x: np.ndarray, y: np.ndarray, axis: int) -> np.ndarray:
+    return np.asarray(np.mean(x - y, axis=axis))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_p_is_that_of_scipys_exact_test(seed: int) -> None:
+    """Eleven pairs have 2,048 ways to be swapped, all of which scipy tries."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+    first, second = better(generator.random(11)), 1 + generator.integers(10, size=11)
+    want = stats.permutation_test(
+        (1 / first, 1 / second), _mean_difference, permutation_type="samples", vectorized=True, n_resamples=5000
+    ).pvalue
+    got = paired_test(ranked(first), ranked(second), metric="MRR", n_permutations=20_000)["p"]
+    assert got == pytest.approx(want, abs=4 * np.sqrt(want * (1 - want) / 20_000) + 1e-4)
+
+
+def test_p_of_many_pairs_is_that_of_the_t_test() -> None:
+    generator = np.random.Generator(np.random.PCG64(8))
+    for shift in (0.0, 0.03, 0.06):
+        draws, own = generator.random((2, 600))
+        first, second = (1 + (N_CANDIDATES * values).astype(int) for values in (draws * (1 - shift), (draws + own) / 2))
+        want = stats.ttest_rel(1 / first, 1 / second).pvalue
+        got = paired_test(ranked(first), ranked(second), metric="MRR", n_permutations=4000)["p"]
+        assert got == pytest.approx(want, abs=0.02)
+
+
+def test_no_p_is_below_what_its_permutations_can_tell() -> None:
+    good, bad = ranked(np.ones(50, int)), ranked(np.full(50, 7))
+    assert paired_test(good, bad, n_permutations=99)["p"] == 0.01
+    assert paired_test(good, bad)["p"] == 1 / 10_001
+    one = paired_test(ranked(np.array([1])), ranked(np.array([2])), n_permutations=99)
+    assert one["p"] == 1  # swapped or not, the difference is as large
+
+
+# promised precisions
+
+
+def test_a_threshold_keeps_its_promise_on_fresh_data() -> None:
+    """Confidences are uniform and a reply is right with just that probability: of those above t, (1 + t) / 2."""
+    generator = np.random.Generator(np.random.PCG64(5))
+    for wanted in (0.7, 0.9):
+        kept, answered = [], []
+        for _ in range(60):
+            sure = generator.random(800)
+            right = generator.random(800) < sure
+            chosen, _ = calibrate([[value] for value in sure], right, precision=wanted, measure="score")
+            kept.append((1 + chosen.threshold) / 2)
+            answered.append(1 - chosen.threshold)
+        assert np.mean(kept) == pytest.approx(wanted, abs=0.012)
+        assert np.mean(answered) == pytest.approx(2 * (1 - wanted), abs=0.025)
+
+
+NORMAL = partial(stats.norm.cdf)
+
+
+@pytest.mark.parametrize(
+    ("aim", "n_outside", "best"),
+    [
+        # in scope N(2, 1), out of scope N(0, 1): the densities, weighed as the aim weighs them, cross there
+        ("balanced", 400, 1.0),
+        ("balanced", 3200, 1.0),
+        ("accuracy", 400, 1.0),
+        ("accuracy", 1200, 1.0 + np.log(3) / 2),
+    ],
+)
+def test_a_rejecting_threshold_is_near_the_best_there_is(aim: str, n_outside: int, best: float) -> None:
+    generator = np.random.Generator(np.random.PCG64(6))
+    found, fresh = [], []
+    for _ in range(12):
+        values = np.concatenate([generator.normal(2, 1, 400), generator.normal(0, 1, n_outside)])
+        scores = np.stack([values, np.full(len(values), -99.0)], 1).astype(np.float32)
+        labels = np.repeat([0, -1], [400, n_outside])
+        if n_outside > 1000:
+            keep = generator.permutation(len(labels))[:800]
+            scores, labels = scores[keep], labels[keep]
+        chosen, _ = calibrate_rejection(scores, labels, aim=aim, measure="score")  # type: ignore[arg-type]
+        found.append(chosen.threshold)
+        fresh.append((1 - NORMAL(chosen.threshold - 2) + NORMAL(chosen.threshold)) / 2)
+    assert np.mean(found) == pytest.approx(best, abs=0.15)
+    if best == 1.0:
+        assert np.mean(fresh) == pytest.approx(NORMAL(1), abs=0.01)
+
+
+def test_figures_of_a_rejection_are_those_of_scikit_learn() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    generator = np.random.Generator(np.random.PCG64(7))
+    scores = generator.normal(size=(300, 4)).astype(np.float32)
+    labels = np.where(generator.random(300) < 0.3, -1, (scores + generator.normal(size=scores.shape)).argmax(1))
+    for threshold in (-1.0, 0.7, 1.2):
+        found = judge_rejection(scores, labels, Abstention("score", threshold))
+        taken = np.where(scores.max(1) < threshold, -1, scores.argmax(1))
+        outside, rejected, inside = labels < 0, taken < 0, labels >= 0
+        assert found.recall == pytest.approx(metrics.recall_score(outside, rejected))
+        assert found.precision == pytest.approx(metrics.precision_score(outside, rejected, zero_division=1))
+        assert found.f1 == pytest.approx(metrics.f1_score(outside, rejected, zero_division=0))
+        assert found.accuracy == pytest.approx(metrics.accuracy_score(labels, taken))
+        assert found.in_scope_accuracy == pytest.approx(metrics.accuracy_score(labels[inside], taken[inside]))
+        assert (found.n_in_scope, found.n_out_of_scope) == (inside.sum(), outside.sum())
