@@ -1,0 +1,185 @@
+"""Losses equal independent implementations (torch's own, SciPy's, NumPy written out), in value and in gradient."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.special import log_softmax, rel_entr, softmax
+from torch import Tensor
+
+from polyrank.losses import cross_entropy, distinct, imitation, margin_mse
+
+Array = NDArray[np.float64]
+
+
+def lists(seed: int, n_contexts: int = 4, width: int = 5) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Scores of a student and of a teacher, right columns, and columns that take part: never all, always the right."""
+    generator = torch.Generator().manual_seed(seed)
+    student, teacher = (4 * torch.randn(n_contexts, width, generator=generator) for _ in range(2))
+    target = torch.randint(width, (n_contexts,), generator=generator)
+    allowed = torch.rand(n_contexts, width, generator=generator) < 0.6
+    allowed[torch.arange(n_contexts), (target + 1) % width] = False
+    allowed[torch.arange(n_contexts), (target + 2) % width] = True
+    allowed[torch.arange(n_contexts), target] = True
+    return student, teacher, target, allowed
+
+
+def smoothed(scores: Array, target: Array, allowed: Array, smoothing: float) -> tuple[float, Array]:
+    """The loss and its gradient from the wanted probabilities: 1 - s for the right one, s / n for each wrong one."""
+    total, gradient = 0.0, np.zeros_like(scores)
+    for row, right in enumerate(target.astype(int)):
+        part = [i for i in range(scores.shape[1]) if allowed[row, i] or i == right]
+        wrong = [i for i in part if i != right]
+        wanted = {i: smoothing / len(wrong) for i in wrong}
+        wanted[right] = 1 - smoothing if wrong else 1.0
+        logs = dict(zip(part, log_softmax(scores[row, part]), strict=True))
+        total -= sum(wanted[i] * logs[i] for i in part)
+        for i in part:
+            gradient[row, i] = math.exp(logs[i]) - wanted[i]
+    return total / len(scores), gradient / len(scores)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2, 0.75, 1.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_cross_entropy_and_its_gradient_are_those_of_the_wanted_probabilities(seed: int, smoothing: float) -> None:
+    scores, _, target, allowed = lists(seed)
+    scores.requires_grad_(True)
+    loss = cross_entropy(scores, target, allowed, smoothing)
+    loss.backward()
+    value, gradient = smoothed(scores.detach().double().numpy(), target.numpy(), allowed.numpy(), smoothing)
+    assert float(loss.detach()) == pytest.approx(value, rel=1e-5)
+    assert scores.grad is not None
+    np.testing.assert_allclose(scores.grad.numpy(), gradient, atol=1e-6)
+
+
+def test_cross_entropy_is_torchs_where_every_column_takes_part() -> None:
+    scores, _, target, _ = lists(7)
+    everyone = torch.ones_like(scores, dtype=torch.bool)
+    torch.testing.assert_close(
+        cross_entropy(scores, target, everyone), torch.nn.functional.cross_entropy(scores, target)
+    )
+    # torch spreads s over all K columns: the same as 1 - s (K - 1) / K for the right one
+    width = scores.shape[1]
+    ours = cross_entropy(scores, target, everyone, 0.3 * (width - 1) / width)
+    torch.testing.assert_close(ours, torch.nn.functional.cross_entropy(scores, target, label_smoothing=0.3))
+
+
+def test_smoothing_by_hand() -> None:
+    """Probabilities 1/2, 1/4, 1/4 among the allowed: -(0.7 ln 1/2 + 0.15 ln 1/4 + 0.15 ln 1/4) = 1.3 ln 2."""
+    scores = torch.tensor([[0.0, math.log(2), 0.0, 50.0]])
+    allowed = torch.tensor([[True, True, True, False]])
+    loss = cross_entropy(scores, torch.tensor([1]), allowed, 0.3)
+    assert float(loss.detach()) == pytest.approx(1.3 * math.log(2), rel=1e-6)
+
+
+def test_the_right_column_takes_part_also_where_it_may_be_no_negative() -> None:
+    """In a batch, a response's own column is not among its negatives, and is what it is to be found by."""
+    scores = torch.tensor([[math.log(3), 0.0]])
+    loss = cross_entropy(scores, torch.tensor([0]), torch.tensor([[False, True]]))
+    assert float(loss.detach()) == pytest.approx(math.log(4 / 3), rel=1e-6)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.4])
+def test_a_context_without_a_wrong_candidate_has_no_loss_and_counts_in_the_mean(smoothing: float) -> None:
+    scores = torch.tensor([[2.0, 1.0], [0.0, 0.0]], requires_grad=True)
+    allowed = torch.tensor([[True, False], [True, True]])
+    loss = cross_entropy(scores, torch.tensor([0, 0]), allowed, smoothing)
+    assert float(loss.detach()) == pytest.approx(math.log(2) / 2, rel=1e-6)
+    loss.backward()
+    assert scores.grad is not None
+    assert scores.grad[0].tolist() == [0.0, 0.0]
+    assert scores.grad[1].tolist() == pytest.approx([(0.5 - (1 - smoothing)) / 2, (0.5 - smoothing) / 2])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.data())
+def test_a_column_may_be_wrong_for_a_context_where_its_text_differs(keys: list[int], data: st.DataObject) -> None:
+    n_contexts = data.draw(st.integers(1, len(keys)))
+    found = distinct(torch.tensor(keys), n_contexts)
+    assert found.tolist() == [[key != own for key in keys] for own in keys[:n_contexts]]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_imitation_is_scipys_divergence_of_the_allowed_columns(seed: int, temperature: float) -> None:
+    student, teacher, _, allowed = lists(seed)
+    student.requires_grad_(True)
+    loss = imitation(student, teacher, allowed, temperature)
+    loss.backward()
+    values, gradient = [], np.zeros(student.shape)
+    for row, part in enumerate(allowed.numpy()):
+        p = softmax(student.detach().double().numpy()[row, part] / temperature)
+        q = softmax(teacher.double().numpy()[row, part] / temperature)
+        values.append(rel_entr(q, p).sum())
+        gradient[row, part] = (p - q) / temperature / len(student)
+    assert float(loss.detach()) == pytest.approx(float(np.mean(values)), rel=1e-5)
+    assert student.grad is not None
+    np.testing.assert_allclose(student.grad.numpy(), gradient, atol=1e-6)
+
+
+def test_imitation_is_torchs_divergence_of_the_student_from_the_teacher() -> None:
+    """Not that of the teacher from the student, which is another number."""
+    student, teacher, _, _ = lists(5)
+    everyone = torch.ones_like(student, dtype=torch.bool)
+    p, q = (torch.distributions.Categorical(logits=scores / 2) for scores in (student, teacher))
+    wanted = torch.distributions.kl_divergence(q, p).mean()
+    torch.testing.assert_close(imitation(student, teacher, everyone, 2.0), wanted)
+    assert float(torch.distributions.kl_divergence(p, q).mean()) != pytest.approx(float(wanted), rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_margin_mse_and_its_gradient_by_loops(seed: int) -> None:
+    student, teacher, target, allowed = lists(seed)
+    student.requires_grad_(True)
+    loss = margin_mse(student, teacher, target, allowed)
+    loss.backward()
+    s, t = student.detach().double().numpy(), teacher.double().numpy()
+    errors, gradient = [], np.zeros(student.shape)
+    pairs = [
+        (row, int(right), wrong)
+        for row, right in enumerate(target)
+        for wrong in range(student.shape[1])
+        if allowed[row, wrong] and wrong != int(right)
+    ]
+    for row, right, wrong in pairs:
+        error = (s[row, right] - s[row, wrong]) - (t[row, right] - t[row, wrong])
+        errors.append(error**2)
+        gradient[row, right] += 2 * error / len(pairs)
+        gradient[row, wrong] -= 2 * error / len(pairs)
+    assert float(loss.detach()) == pytest.approx(float(np.mean(errors)), rel=1e-5)
+    assert student.grad is not None
+    np.testing.assert_allclose(student.grad.numpy(), gradient, atol=1e-5)
+
+
+def test_margin_mse_is_a_mean_over_pairs_and_not_over_contexts() -> None:
+    """One pair off by 3 beside two pairs off by 0: 9 / 3; and without a pair there is nothing to learn."""
+    student, teacher = torch.tensor([[3.0, 0.0, 9.0], [1.0, 1.0, 1.0]]), torch.zeros(2, 3)
+    allowed = torch.tensor([[True, True, False], [True, True, True]])
+    right = torch.tensor([0, 0])
+    assert float(margin_mse(student, teacher, right, allowed)) == pytest.approx(3.0)
+    nobody = torch.zeros(2, 3, dtype=torch.bool)
+    assert float(margin_mse(student, teacher, right, nobody)) == 0.0
+
+
+def test_no_gradient_reaches_the_teacher_of_either_loss() -> None:
+    student, teacher, target, allowed = lists(2)
+    teacher.requires_grad_(True)
+    for loss in (imitation(student, teacher, allowed, 2.0), margin_mse(student, teacher, target, allowed)):
+        assert not loss.requires_grad
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_scores_in_bf16_give_the_loss_of_the_same_numbers_in_fp32(smoothing: float) -> None:
+    student, teacher, target, allowed = lists(3)
+    low, other = student.bfloat16(), teacher.bfloat16()
+    for found, wanted in (
+        (cross_entropy(low, target, allowed, smoothing), cross_entropy(low.float(), target, allowed, smoothing)),
+        (imitation(low, other, allowed, 3.0), imitation(low.float(), other.float(), allowed, 3.0)),
+        (margin_mse(low, other, target, allowed), margin_mse(low.float(), other.float(), target, allowed)),
+    ):
+        assert found.dtype == torch.float32
+        assert float(found) == float(wanted)
