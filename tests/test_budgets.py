@@ -1,0 +1,340 @@
+"""What is cut of a text is exactly what the policy says, token by token: at a limit, one below it and one above."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyrank.config import ConvertText, TextPolicy
+from polyrank.errors import ConfigError
+from polyrank.records import Context
+from polyrank.text import ConvertSubwords, ConvertTexts, Subwords, Texts, load_subwords
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+Make = Callable[..., Texts]
+
+
+@pytest.fixture(scope="module")
+def subwords(tiny_backbone: Path) -> Subwords:
+    """Every letter that stands alone is one token; [EOT] is one of those that were added."""
+    found = load_subwords(tiny_backbone)
+    found.add(["[EOT]"])
+    return found
+
+
+@pytest.fixture(scope="module")
+def make(subwords: Subwords) -> Make:
+    def texts(max_positions: int = 512, **changes: Any) -> Texts:
+        return Texts(subwords, TextPolicy(**changes), max_positions)
+
+    return texts
+
+
+def shown(texts: Texts, ids: Sequence[int]) -> str:
+    """Tokens in one text, with signs for the boundary tokens."""
+    names = [texts.subwords.tokenizer.id_to_token(i) for i in ids]
+    return " ".join({"[CLS]": "<", "[SEP]": "|", "[EOT]": "/"}.get(name, name) for name in names)
+
+
+def spaced(letters: str) -> str:
+    return " ".join(letters)
+
+
+# one text
+
+
+@pytest.mark.parametrize(
+    ("n", "context", "candidate"),
+    [
+        (5, "< a b c d e |", "< a b c d e |"),
+        (6, "< a b c d e f |", "< a b c d e f |"),
+        (7, "< b c d e f g |", "< a b c d e f |"),
+        (9, "< d e f g h i |", "< a b c d e f |"),
+        (0, "< |", "< |"),
+    ],
+)
+def test_eight_tokens_are_six_and_the_boundaries(make: Make, n: int, context: str, candidate: str) -> None:
+    texts = make(max_context_tokens=8, max_candidate_tokens=8)
+    assert shown(texts, texts.context_ids(Context((spaced(LETTERS[:n]),)))) == context
+    assert shown(texts, texts.candidate_ids(spaced(LETTERS[:n]))) == candidate
+    assert [shown(texts, ids) for ids in texts.all_candidate_ids([spaced(LETTERS[:n])])] == [candidate]
+
+
+def test_the_two_budgets_are_apart(make: Make) -> None:
+    texts = make(max_context_tokens=6, max_candidate_tokens=5)
+    assert shown(texts, texts.context_ids(Context(("a b c d e",)))) == "< b c d e |"
+    assert shown(texts, texts.candidate_ids("a b c d e")) == "< a b c |"
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        (11, "< a b | c d | e f |"),
+        (10, "< a b | c d | e f |"),
+        (9, "< b | c d | e f |"),
+        (8, "< | c d | e f |"),  # a separator is a token like others
+        (7, "< c d | e f |"),
+        (6, "< d | e f |"),
+        (5, "< | e f |"),
+        (4, "< e f |"),
+    ],
+)
+def test_turns_lose_tokens_from_the_oldest_on(make: Make, budget: int, expected: str) -> None:
+    texts = make(max_context_tokens=budget)
+    assert shown(texts, texts.context_ids(Context(("a b", "c d", "e f")))) == expected
+
+
+@pytest.mark.parametrize(
+    ("separator", "budget", "expected"),
+    [
+        ("[EOT]", 8, "< b / c d / e |"),
+        ("[EOT]", 9, "< a b / c d / e |"),
+        ("[EOT]", 7, "< / c d / e |"),
+        (" x y ", 11, "< a b x y c d x y e |"),
+        (" x y ", 8, "< y c d x y e |"),  # also a separator of two tokens is cut wherever the budget ends
+        ("", 7, "< a b c d e |"),
+    ],
+)
+def test_any_separator_stands_between_turns_only(make: Make, separator: str, budget: int, expected: str) -> None:
+    texts = make(max_context_tokens=budget, turn_separator=separator)
+    assert shown(texts, texts.context_ids(Context(("a b", "c d", "e")))) == expected
+
+
+@pytest.mark.parametrize(("n_prefixes", "expected"), [(1, "x a | x b | x c"), (2, "x a | y b | x c")])
+@pytest.mark.parametrize(("budget", "cut"), [(10, 0), (9, 2), (8, 4), (5, 10)])
+def test_speakers_are_told_apart_from_the_last_turn_back_and_cut_with_their_turn(
+    make: Make, n_prefixes: int, expected: str, budget: int, cut: int
+) -> None:
+    texts = make(max_context_tokens=budget, speaker_prefixes=("x ", "y ")[:n_prefixes])
+    assert shown(texts, texts.context_ids(Context(("a", "b", "c")))) == f"< {expected[cut:]} |"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "< a b | c | x y | z |"),
+        ({"background": "after"}, "< x y | z | a b | c |"),
+        ({"background": "drop"}, "< x y | z |"),
+        ({"max_background_tokens": 4}, "< a b | c | x y | z |"),
+        ({"max_background_tokens": 3}, "< a b | | x y | z |"),
+        ({"max_background_tokens": 2}, "< a b | x y | z |"),
+        ({"max_background_tokens": 0}, "< x y | z |"),
+        # half of the budget at most, rounded down
+        ({"max_context_tokens": 11}, "< a b | c | x y | z |"),
+        ({"max_context_tokens": 10}, "< a b | c | y | z |"),
+        ({"max_context_tokens": 9}, "< a b | c | | z |"),
+        ({"max_context_tokens": 8}, "< a b | c | z |"),
+        ({"max_context_tokens": 7}, "< a b | | z |"),
+        ({"max_context_tokens": 5}, "< a b |"),  # no room is left for a turn, so no separator either
+        ({"max_context_tokens": 8, "background": "after"}, "< z | a b | c |"),
+    ],
+)
+def test_background_keeps_its_start_and_the_turns_their_end(make: Make, changes: dict[str, Any], expected: str) -> None:
+    texts = make(**changes)
+    ids = texts.context_ids(Context(("x y", "z"), ("a b", "c")))
+    assert shown(texts, ids) == expected
+
+
+def test_background_without_turns_stands_alone(make: Make) -> None:
+    assert shown(make(), make().context_ids(Context((), ("a b",)))) == "< a b |"
+    assert shown(make(), make().context_ids(Context((), ()))) == "< |"
+
+
+# pairs
+
+
+@pytest.mark.parametrize(
+    ("n_context", "n_candidate", "expected"),
+    [
+        # budgets 8 and 6: 11 tokens besides the three boundaries, at most 4 of a candidate
+        (9, 4, "< c d e f g h i | A B C D |"),
+        (9, 5, "< c d e f g h i | A B C D |"),
+        (7, 5, "< a b c d e f g | A B C D |"),
+        (9, 3, "< b c d e f g h i | A B C |"),
+        (9, 2, "< a b c d e f g h i | A B |"),
+        (9, 1, "< a b c d e f g h i | A |"),
+        (12, 1, "< c d e f g h i j k l | A |"),
+        (12, 0, "< b c d e f g h i j k l | |"),
+        (0, 5, "< | A B C D |"),
+    ],
+)
+def test_a_pair_gives_the_candidate_its_start_and_the_context_the_rest(
+    make: Make, n_context: int, n_candidate: int, expected: str
+) -> None:
+    texts = make(max_context_tokens=8, max_candidate_tokens=6)
+    candidate = "vwxyz"[:n_candidate]
+    ids, segments = texts.pair_ids(Context((spaced(LETTERS[:n_context]),)), spaced(candidate))
+    for letter, capital in zip("vwxyz", "ABCDE", strict=True):
+        expected = expected.replace(capital, letter)
+    assert shown(texts, ids) == expected
+    first = expected.split().index("|") + 1
+    assert segments == [0] * first + [1] * (len(ids) - first)
+
+
+@pytest.mark.parametrize(
+    ("longest", "n_left", "n_right"),
+    [
+        (20, 11, 6),  # all of both budgets, 12 + 8, less three boundaries: 17
+        (21, 11, 6),
+        (19, 10, 6),
+        (15, 6, 6),  # 12 tokens: half for each
+        (14, 6, 5),  # 11: half, rounded down, for the candidate
+        (13, 5, 5),
+        (12, 5, 4),
+    ],
+)
+def test_a_network_with_less_room_halves_it_between_two_long_texts(
+    make: Make, longest: int, n_left: int, n_right: int
+) -> None:
+    texts = make(longest, max_context_tokens=12, max_candidate_tokens=8)
+    ids, segments = texts.pair_ids(Context((spaced(LETTERS),)), spaced(LETTERS))
+    left, right = LETTERS[26 - n_left :], LETTERS[:n_right]
+    assert shown(texts, ids) == f"< {spaced(left)} | {spaced(right)} |"
+    assert segments == [0] * (n_left + 2) + [1] * (n_right + 1)
+    assert len(ids) <= longest
+
+
+def test_pairs_of_a_context_with_turns_and_background(make: Make) -> None:
+    texts = make(max_context_tokens=10, max_candidate_tokens=5)
+    ids, segments = texts.pair_ids(Context(("a b c d", "e f"), ("x y", "z")), "p q r s")
+    assert shown(texts, ids) == "< x y | z | d | e f | p q r |"
+    assert segments == [0] * 11 + [1] * 4
+    tokens = texts.pairs([(Context(("a",)), "b"), (Context(("a", "c")), "b d")])
+    assert [shown(texts, row) for row in tokens.ids.tolist()] == ["< a | b | [PAD] [PAD] [PAD]", "< a | c | b d |"]
+    assert tokens.segments.tolist() == [[0, 0, 0, 1, 1, 0, 0, 0], [0, 0, 0, 0, 0, 1, 1, 1]]
+    assert tokens.mask.sum(1).tolist() == [5, 8]
+
+
+WORDS = st.lists(st.sampled_from(LETTERS[:9]), max_size=6).map(" ".join)
+FACTS = st.lists(WORDS.filter(bool), max_size=3).map(tuple)
+
+
+@given(
+    st.lists(WORDS, max_size=4).map(tuple),
+    FACTS,
+    st.integers(4, 16),
+    st.integers(0, 9),
+    st.sampled_from(["before", "after", "drop"]),
+    st.sampled_from(["[SEP]", "[EOT]", " x y "]),
+)
+@settings(max_examples=80, deadline=None)
+def test_a_context_is_the_end_of_its_turns_beside_the_start_of_its_background(
+    make: Make,
+    turns: tuple[str, ...],
+    facts: tuple[str, ...],
+    budget: int,
+    most: int,
+    place: str,
+    separator: str,
+) -> None:
+    """The policy as slices of the whole texts."""
+    texts = make(max_context_tokens=budget, max_background_tokens=most, background=place, turn_separator=separator)
+    between = {"[SEP]": ["|"], "[EOT]": ["/"]}.get(separator, ["x", "y"])
+
+    def joined(parts: Sequence[str]) -> list[str]:
+        tokens: list[str] = []
+        for number, part in enumerate(parts):
+            tokens += [*(between if number else []), *part.split()]
+        return tokens
+
+    background = [] if place == "drop" else joined(facts)[: min(most, budget // 2, budget - 3)]
+    said, room = joined(turns), budget - 2 - (len(background) + len(between) if background else 0)
+    kept = said[max(len(said) - max(room, 0), 0) :]
+    if background and kept:
+        body = background + between + kept if place == "before" else kept + between + background
+    else:
+        body = background or kept
+    assert shown(texts, texts.context_ids(Context(turns, facts))).split() == ["<", *body, "|"]
+
+
+@pytest.mark.parametrize("name", ["max_context_tokens", "max_candidate_tokens"])
+def test_budgets_from_four_to_the_networks_longest_input_are_taken(make: Make, name: str) -> None:
+    other = {"max_context_tokens": 8, "max_candidate_tokens": 8}
+    for value in (4, 30):
+        make(30, **{**other, name: value})
+    for value in (3, 31):
+        with pytest.raises(ConfigError, match=rf"text\.{name} = {value} is outside 4 to 30"):
+            make(30, **{**other, name: value})
+
+
+# ConveRT
+
+
+def convert(multi_context: bool = True, **changes: Any) -> ConvertTexts:
+    """Every letter and digit that stands alone is one subword."""
+    known = ConvertSubwords([f"{c} " for c in LETTERS + "0123456789"], n_buckets=3)
+    return ConvertTexts(known, ConvertText(n_buckets=3, **changes), multi_context)
+
+
+def seen(texts: ConvertTexts, ids: Sequence[int]) -> str:
+    names = [*(subword.strip() for subword in texts.subwords.subwords), "?", "?", "?", "|"]
+    return " ".join(names[i] for i in ids)
+
+
+@pytest.mark.parametrize(("n", "end", "start"), [(3, "abc", "abc"), (4, "abcd", "abcd"), (5, "bcde", "abcd")])
+def test_the_last_turn_keeps_its_end_and_a_candidate_its_start(n: int, end: str, start: str) -> None:
+    texts = convert(max_context_tokens=4, max_candidate_tokens=4)
+    assert seen(texts, texts.context_ids(Context((spaced(LETTERS[:n]),)))) == spaced(end)
+    assert seen(texts, texts.candidate_ids(spaced(LETTERS[:n]))) == spaced(start)
+    assert seen(texts, texts.immediate_ids(Context(("z", spaced(LETTERS[:n]))))) == spaced(end)
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [(1, "e"), (2, "e f"), (3, "e f c"), (4, "e f c d"), (5, "e f c d a"), (6, "e f c d a b"), (7, "e f c d a b")],
+)
+def test_earlier_turns_lose_the_ends_of_the_oldest(budget: int, expected: str) -> None:
+    texts = convert(max_earlier_tokens=budget, max_context_tokens=2)
+    assert seen(texts, texts.earlier_ids(Context(("a b", "c d", "e f", "g h i")))) == expected
+    assert seen(texts, texts.context_ids(Context(("a b", "c d", "e f", "g h i")))) == f"h i | {expected}"
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"), [(9, "0 e f 1 c d 2 a b"), (7, "0 e f 1 c d 2"), (6, "0 e f 1 c d"), (4, "0 e f 1")]
+)
+def test_the_numbers_of_earlier_turns_count_within_the_budget(budget: int, expected: str) -> None:
+    texts = convert(max_earlier_tokens=budget, number_prefixes=True)
+    assert seen(texts, texts.earlier_ids(Context(("a b", "c d", "e f", "g")))) == expected
+
+
+@pytest.mark.parametrize(("most", "expected"), [(1, "d"), (2, "d c"), (3, "d c b"), (4, "d c b a"), (5, "d c b a")])
+def test_so_many_earlier_turns_are_read(most: int, expected: str) -> None:
+    texts = convert(max_earlier_turns=most)
+    assert seen(texts, texts.earlier_ids(Context(tuple("abcde")))) == expected
+
+
+@pytest.mark.parametrize(("budget", "expected"), [(2, "c a"), (3, "c a x"), (5, "c a x y z"), (6, "c a x y z")])
+def test_background_is_read_behind_all_earlier_turns_as_far_as_it_fits(budget: int, expected: str) -> None:
+    texts = convert(max_earlier_tokens=budget, background="after")
+    assert seen(texts, texts.earlier_ids(Context(("a", "c", "e"), ("x y", "z")))) == expected
+
+
+@given(st.lists(WORDS, min_size=1, max_size=6), st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_a_convert_context_is_slices_of_its_turns(
+    turns: list[str], n_last: int, n_earlier: int, most: int, numbers: bool
+) -> None:
+    texts = convert(
+        max_context_tokens=n_last, max_earlier_tokens=n_earlier, max_earlier_turns=most, number_prefixes=numbers
+    )
+    *before, last = (turn.split() for turn in turns)
+    earlier: list[str] = []
+    for age in range(min(most, len(before))):
+        earlier += [*([str(age)] if numbers else []), *before[len(before) - 1 - age]]
+    earlier = earlier[:n_earlier]
+    expected = last[max(len(last) - n_last, 0) :] + (["|", *earlier] if earlier else [])
+    assert seen(texts, texts.context_ids(Context(tuple(turns)))).split() == expected
+    alone = convert(multi_context=False, max_context_tokens=n_last)
+    assert seen(alone, alone.context_ids(Context(tuple(turns)))).split() == expected[: len(last)][:n_last]
+
+
+@pytest.mark.parametrize(
+    "name", ["max_context_tokens", "max_candidate_tokens", "max_earlier_tokens", "max_earlier_turns"]
+)
+def test_convert_budgets_of_one_are_taken_and_none_are_not(name: str) -> None:
+    assert seen(convert(**{name: 1}), convert(**{name: 1}).context_ids(Context(("a", "b")))) == "b | a"
+    with pytest.raises(ConfigError, match=rf"text\.{name} = 0 is below 1; give at least 1"):
+        convert(**{name: 0})
