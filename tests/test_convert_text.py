@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import unicodedata
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from polyrank.config import ConvertText
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.records import Context
 from polyrank.text import ConvertSubwords, ConvertTexts, learn_subwords, load_convert_subwords, read_convert_subwords
+from polyrank.text.convert_subwords import split_words
 from polyrank.text.convert_vocabulary import MAX_CHARACTERS, count_words
 
 CORPUS = [
@@ -235,8 +238,6 @@ def test_tokens_are_padded_and_masked() -> None:
 
 
 def test_hundreds_of_marks_on_a_letter_take_no_time_and_few_are_composed() -> None:
-    from polyrank.text.convert_subwords import split_words
-
     assert split_words("cafe\u0301 ...") == ["caf\u00e9", "..."]
     marks = "\u0301\u0323" * 500_000  # the square of this would take an hour
     words = split_words(f"a{marks} b")
@@ -254,3 +255,117 @@ def test_long_words_are_not_remembered() -> None:
 def test_what_comes_late_is_counted_though_the_table_is_full() -> None:
     texts = [f"w{i} w{i}" for i in range(1000)] + ["late"] * 500
     assert count_words(texts, max_words=1000)["late"] == 500
+
+
+def test_thirty_marks_in_a_row_are_kept_and_no_more() -> None:
+    for n, kept in ((29, 29), (30, 30), (31, 30), (90, 30)):
+        assert split_words("x" + "\u0301" * n) == ["x", "\u0301" * kept]
+    mixed = "\u0301" * 20 + "." + "\u0301" * 20  # on two characters
+    assert split_words(mixed) == [mixed]
+
+
+def test_a_vocabulary_has_rows_for_its_subwords_and_buckets() -> None:
+    own = ConvertSubwords(["a", "b "])
+    assert (own.n_buckets, len(own), own.boundary_id, own.pad_id) == (1000, 1002, 1002, 0)
+    for character in map(chr, range(0x4E00, 0x4E00 + 300)):
+        assert 2 <= own.bucket(character) < 1002
+    small = ConvertSubwords(["a"], n_buckets=2)
+    assert {small.bucket(chr(c)) for c in range(0x4E00, 0x4E20)} == {1, 2}
+
+
+def test_the_papers_limits_are_the_defaults() -> None:
+    assert learn_subwords(["hi"] * 250).n_buckets == 1000
+    assert set(learn_subwords(["hi"] * 250).subwords) == {"hi ", "h", "i"}
+    with pytest.raises(ConfigError, match=r"text\.min_count = 250 times in the 249 words"):
+        learn_subwords(["hi"] * 249)
+
+
+def test_half_a_surrogate_pair_is_in_no_vocabulary() -> None:
+    own = learn_subwords(["\ud800 \udfff \ue000 \ud7ff"] * 5, min_count=2)
+    assert set(own.subwords) == {"\ue000 ", "\ue000", "\ud7ff ", "\ud7ff"}
+    assert own.encode("\ud800") == (own.bucket("\ud800"),)
+
+
+def learnt_by_the_rule(words: Mapping[str, int], min_count: int) -> dict[str, int]:
+    """Subwords with their counts, by the module's four steps: every stretch of every word is counted."""
+    letters: Counter[str] = Counter()
+    for word, n in words.items():
+        for letter in word:
+            letters[letter] += n
+    letters = Counter({letter: n for letter, n in letters.items() if n >= min_count})
+    vocabulary: dict[str, int] = dict(letters)
+    for _ in range(4):
+        counts: Counter[str] = Counter()
+        for word, n in words.items():
+            marked, start = word + " ", 0
+            while start < len(word):
+                for end in range(start + 1, len(marked) + 1):
+                    counts[marked[start:end]] += n
+                known = [len(s) for s in vocabulary if marked.startswith(s, start)]
+                start += max(known, default=1)
+        digits = [s for s in counts if any(s[i : i + 5].isdigit() and len(s[i : i + 5]) == 5 for i in range(len(s)))]
+        allowed = {s: n for s, n in counts.items() if len(s.strip()) <= 20 and s not in digits}
+        kept = {}
+        for subword in sorted(allowed, key=len, reverse=True):
+            if allowed[subword] >= min_count:
+                kept[subword] = allowed[subword]
+                for end in range(1, len(subword)):
+                    allowed[subword[:end]] -= kept[subword]
+        for letter, n in letters.items():
+            kept[letter] = max(n, kept.get(letter, 0))
+        if set(kept) == set(vocabulary):
+            break
+        vocabulary = kept
+    return vocabulary
+
+
+SYLLABLES = st.lists(st.sampled_from(["ab", "b", "abc", "1", "23", "c", "é"]), min_size=1, max_size=5).map("".join)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.dictionaries(SYLLABLES, st.integers(1, 5), min_size=1, max_size=8), st.integers(1, 6))
+def test_learning_follows_its_four_steps(often: dict[str, int], min_count: int) -> None:
+    words = count_words(f"{word} " * n for word, n in often.items())
+    expected = learnt_by_the_rule(words, min_count)
+    texts = [f"{word} " * n for word, n in often.items()]
+    if not expected:
+        with pytest.raises(ConfigError, match=r"lower text\.min_count"):
+            learn_subwords(texts, min_count=min_count)
+        return
+    order = sorted(expected, key=lambda s: (len(s) == 1, -expected[s], s))
+    assert learn_subwords(texts, min_count=min_count).subwords == tuple(order)
+
+
+@pytest.mark.parametrize("word", ["x" * 19, "x" * 20, "x" * 21, "abcdefghijklmnopqrstu", "1234", "12345", "a1234567b"])
+def test_long_words_and_numbers_follow_the_four_steps(word: str) -> None:
+    expected = learnt_by_the_rule({word: 3, "abc": 4}, 2)
+    found = learn_subwords([f"{word} {word} {word} abc abc abc abc"], min_count=2).subwords
+    assert found == tuple(sorted(expected, key=lambda s: (len(s) == 1, -expected[s], s)))
+
+
+@pytest.fixture(scope="module")
+def by_count() -> dict[int, dict[str, int]]:
+    """What each count gives of the corpus."""
+    words = count_words(CORPUS)
+    return {n: learnt_by_the_rule(words, n) for n in (*range(1, 12), 15, 20, 25, 30, 35, 40, 60)}
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 9, 14, 20, 35, 50, 60, 120])
+def test_a_size_is_reached_by_the_count_that_gives_slightly_more(by_count: Any, size: int) -> None:
+    """Characters are kept before subwords, then those met most. Of a corpus that has fewer, all are taken."""
+    enough = [n for n, learnt in by_count.items() if len(learnt) >= size] or [1]
+    wanted = []
+    for n in enough:
+        if n == max(enough) or len(by_count[n]) <= 1.02 * size:
+            counts = by_count[n]
+            kept = sorted(counts, key=lambda s, counts=counts: (len(s) > 1, -counts[s], s))[:size]
+            wanted.append(tuple(sorted(kept, key=lambda s, counts=counts: (len(s) == 1, -counts[s], s))))
+    assert learn_subwords(CORPUS, size=size).subwords in wanted
+
+
+def test_words_are_forgotten_when_there_are_half_as_many_again_and_not_before() -> None:
+    assert count_words(["a", "b", "c", "a b"], max_words=2) == {"a": 2, "b": 2}  # three are not too many on the way
+    assert count_words(["a", "b", "c", "d", "a a"], max_words=2) == {"a": 2}  # four are: all were met once
+    assert count_words(["a a", "b b", "c", "d", "c"], max_words=2) == {"a": 2, "b": 2}  # the first two outlast the rest
+    assert count_words(["a", "b"], max_words=2) == {"a": 1, "b": 1}
+    assert count_words(["a,", "b,"], max_words=2) == {",": 2}  # three words out of two stretches

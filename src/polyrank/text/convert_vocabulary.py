@@ -26,7 +26,7 @@ MAX_DIGITS = 4
 N_ROUNDS = 4
 MAX_WORDS = 3_000_000
 
-_LONG_NUMBER = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
+_REFUSED = re.compile(rf"\d{{{MAX_DIGITS + 1}}}|[\ud800-\udfff]")  # long numbers, halves of surrogate pairs
 
 
 def learn_subwords(
@@ -119,7 +119,7 @@ def _learn(words: Mapping[str, int], min_count: int) -> dict[str, int]:
     for word, count in words.items():
         for character in word:
             characters[character] += count
-    alphabet = {c: n for c, n in characters.items() if n >= min_count and not "\ud800" <= c <= "\udfff"}
+    alphabet = {c: n for c, n in characters.items() if n >= min_count and _allowed(c)}
     vocabulary = dict(alphabet)
     for _ in range(N_ROUNDS):
         kept = _kept(_candidates(words, vocabulary, min_count), min_count)
@@ -159,7 +159,7 @@ def _candidates(words: Mapping[str, int], vocabulary: Mapping[str, int], min_cou
 
 
 def _allowed(text: str) -> bool:
-    return len(text.rstrip(END)) <= MAX_CHARACTERS and _LONG_NUMBER.search(text) is None
+    return len(text.rstrip(END)) <= MAX_CHARACTERS and _REFUSED.search(text) is None
 
 
 def _kept(levels: list[dict[str, int]], min_count: int) -> dict[str, int]:
