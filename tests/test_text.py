@@ -4,14 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import PreTrainedTokenizerFast
 
 from polyrank.config import TextPolicy
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.records import Context
-from polyrank.text import Subwords, Texts, load_subwords, read_subwords
+from polyrank.text import Subwords, Texts, load_subwords, pad, read_subwords
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +115,11 @@ def test_any_text_fits_its_budget(subwords: Any, turns: list[str], facts: list[s
 @pytest.mark.parametrize("text", ["🙂 👩‍👩‍👧", "你好", "שלום", "a\x00b", "", " ", "\u200b"])
 def test_unusual_text_is_read(subwords: Any, text: str) -> None:
     texts = make(subwords)
-    assert len(texts.candidate_ids(text)) >= 2
+    ids = texts.candidate_ids(text)
+    assert (ids[0], ids[-1]) == (subwords.start_id, subwords.end_id)
+    assert len(ids) <= 6
+    assert ids[1:-1] == list(subwords.encode(text))[:4]
+    assert (len(ids) == 2) == (text in ("", " ", "\u200b"))
 
 
 def test_a_very_long_context_is_cut_to_its_end(subwords: Any) -> None:
@@ -137,3 +145,109 @@ def test_a_tokenizer_survives_a_round_trip_and_refuses_damage(subwords: Any) -> 
     assert again.encode("my router is down 🙂") == subwords.encode("my router is down 🙂")
     with pytest.raises(ArtifactError, match=r"tokenizer\.json"):
         read_subwords(subwords.to_bytes()[:-40], "tokenizer.json")
+
+
+def tokenizer_folder(path: Path, **names: str) -> Path:
+    """A folder with a tokenizer of three words and the names given of its special tokens."""
+    words = ["<pad>", "<s>", "</s>", "[CLS]", "[SEP]", "[UNK]", "hello"]
+    backend = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=backend, **names).save_pretrained(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("names", "boundaries"),
+    [
+        ({"cls_token": "[CLS]", "sep_token": "[SEP]"}, (3, 4)),
+        ({"bos_token": "<s>", "eos_token": "</s>"}, (1, 2)),
+        ({"cls_token": "[CLS]", "sep_token": "[SEP]", "bos_token": "<s>", "eos_token": "</s>"}, (3, 4)),
+    ],
+)
+def test_texts_begin_and_end_as_the_tokenizer_names_it(
+    tmp_path: Path, names: dict[str, str], boundaries: tuple[int, int]
+) -> None:
+    own = load_subwords(tokenizer_folder(tmp_path, pad_token="<pad>", **names))
+    assert (own.start_id, own.end_id, own.pad_id) == (*boundaries, 0)
+    assert own.encode("hello") == (6,)
+    again = read_subwords(own.to_bytes(), "tokenizer.json")
+    assert (again.start_id, again.end_id, again.pad_id) == (*boundaries, 0)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"cls_token": "[CLS]", "sep_token": "[SEP]"},
+        {"cls_token": "[CLS]", "pad_token": "<pad>"},
+        {"sep_token": "[SEP]", "pad_token": "<pad>"},
+    ],
+)
+def test_a_tokenizer_without_all_three_special_tokens_is_refused(tmp_path: Path, names: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="names no start, end or padding token"):
+        load_subwords(tokenizer_folder(tmp_path, **names))
+
+
+def test_a_special_token_must_be_in_the_vocabulary(subwords: Any) -> None:
+    tokenizer = Tokenizer.from_str(subwords.tokenizer.to_str())
+    with pytest.raises(ConfigError, match=r"the vocabulary has no token '\[END\]'"):
+        Subwords(tokenizer, "[CLS]", "[END]", "[PAD]")
+
+
+def test_a_tokenizers_own_truncation_and_padding_are_off(tiny_backbone: Path) -> None:
+    tokenizer = load_subwords(tiny_backbone).tokenizer
+    tokenizer.enable_truncation(3)
+    tokenizer.enable_padding(length=8)
+    own = Subwords(tokenizer, "[CLS]", "[SEP]", "[PAD]")
+    assert len(own.encode("a b c d e")) == 5
+    assert len(own.encode("a")) == 1
+    assert [len(ids) for ids in own.encode_all(["a b c d e", "a"] * 40)] == [5, 1] * 40
+
+
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 200])
+def test_many_texts_have_the_ids_of_each(subwords: Any, n: int) -> None:
+    texts = make(subwords)
+    lines = [f"my {'wifi ' * (i % 7)}is {'abcdefg'[i % 7]}" for i in range(n)]
+    assert subwords.encode_all(lines) == [subwords.encode(line) for line in lines]
+    assert texts.all_candidate_ids(lines) == [texts.candidate_ids(line) for line in lines]
+    assert len(subwords.encode_all([])) == 0
+
+
+def test_added_tokens_are_those_very_characters_and_no_boundaries_come_with_a_text(tiny_backbone: Path) -> None:
+    own = load_subwords(tiny_backbone)
+    before = own.encode("[EOT]")
+    n_before = len(own)
+    assert len(before) > 1
+    assert own.add(["[EOT]", "[CLS]"]) == 1
+    assert len(own) == n_before + 1
+    assert own.encode("[EOT]") == (n_before,)  # what was remembered of it is forgotten
+    assert own.encode("[eot]") != (n_before,)
+    assert own.encode("hi[EOT]my") == (*own.encode("hi"), n_before, *own.encode("my"))
+
+
+@pytest.mark.parametrize("n", [999, 1000, 1001, 2000])
+def test_long_texts_are_cut_into_the_same_subwords(subwords: Any, n: int) -> None:
+    """A text of 2,000 characters and more is not remembered."""
+    assert subwords.encode("a " * n) == subwords.encode("a") * n
+
+
+def test_a_batch_holds_its_rows_from_the_left_and_padding_behind_them() -> None:
+    tokens = pad([[5, 6, 7], [], [8]], [[0, 1, 1], [], [1]], pad_id=9)
+    assert tokens.ids.tolist() == [[5, 6, 7], [9, 9, 9], [8, 9, 9]]
+    assert tokens.mask.tolist() == [[True, True, True], [False] * 3, [True, False, False]]
+    assert tokens.segments.tolist() == [[0, 1, 1], [0, 0, 0], [1, 0, 0]]
+    assert (tokens.ids.dtype, tokens.mask.dtype, tokens.segments.dtype) == (torch.int64, torch.bool, torch.int64)
+    assert pad([[1], [2, 3]]).segments.tolist() == [[0, 0], [0, 0]]
+    assert pad([[1], [2, 3]]).ids.tolist() == [[1, 0], [2, 3]]
+    for rows, shape in (([], (0, 0)), ([[], []], (2, 0))):
+        empty = pad(rows)
+        assert empty.ids.shape == empty.mask.shape == empty.segments.shape == shape
+
+
+def test_a_batch_moves_as_a_whole() -> None:
+    moved = pad([[5, 6], [7]], [[0, 1], [0]]).to(torch.device("meta"))
+    assert {moved.ids.device.type, moved.mask.device.type, moved.segments.device.type} == {"meta"}
+    here = pad([[5, 6], [7]], [[0, 1], [0]])
+    again = here.to(torch.device("cpu"))
+    assert torch.equal(again.ids, here.ids)
+    assert torch.equal(again.mask, here.mask)
+    assert torch.equal(again.segments, here.segments)
