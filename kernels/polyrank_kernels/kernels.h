@@ -15,7 +15,12 @@
 #define PART(edge) ((edge) ? n : 0)
 #endif
 
-#if defined(__x86_64__)
+#if defined(POLYRANK_EMULATED)
+#include "emulated.h" /* tests/emulated: every instruction in plain C, on any machine */
+#define X86 1
+#define AMX 1
+#define CLONES
+#elif defined(__x86_64__)
 #include <immintrin.h>
 #define X86 1
 #define CLONES __attribute__((target_clones("avx512f", "arch=haswell", "default")))

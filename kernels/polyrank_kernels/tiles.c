@@ -3,13 +3,13 @@
 
    A tile holds 16 rows of 64 bytes. Rows are read as they lie; columns are laid into tiles before, 16 of them to a tile,
    those that are not there as zeros. An int16 column is 256 high + low, high signed and low not, and needs two products;
-   y = y' + y" and x = x' + x" in bf16 need three: y' x', y" x', y' x", for y" x" is below what fp32 keeps. */
+   XX */
 
 #include "kernels.h"
 
 #include <stdlib.h>
 
-#if defined(X86) && defined(__linux__) && ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
+#if !defined(AMX) && defined(X86) && defined(__linux__) && ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
 #define AMX 1
 #include <cpuid.h>
 #include <sys/syscall.h>
@@ -295,7 +295,7 @@ CLONES static void bound(const float *mean, const float *best, const float *spre
    edges[c] to edges[c + 1]. norms and lost: of the rows; lost may be null.
 
    kind 8: rows in int8, with scales, columns laid as codes; d is a multiple of 64. 16: in bf16, of whose columns the
-   larger part counts; d is a multiple of 32. 32: in fp32, without spreads; products are off by less than 2^-16 of both
+   larger part counts; d is a multiple of 32. 32: in fp32, without spreads; products are off by less than 2^-15 of both
    norms, besides what summing in fp32 costs. Returns -1 if it cannot, -2 without memory. */
 API int polyrank_bounds_in_tiles(int kind, const void *rows, const float *row_scales, const void *tiles,
                                  const float *column_scales, const int64_t *edges, const limits *of, int64_t n_contexts,

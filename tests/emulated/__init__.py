@@ -1,0 +1,46 @@
+"""The compiled loops for a processor that has every instruction, on any machine: see emulated.h.
+
+What the loops do with AVX-512, its VNNI and AMX can so be tested where these are not, and a processor that lacks some
+of them can be had by saying so.
+"""
+
+import os
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SOURCES = Path(os.environ.get("POLYRANK_KERNELS_SOURCES", HERE.parent.parent / "kernels" / "polyrank_kernels"))
+
+
+def missing() -> str:
+    """What a build needs and this machine has not; empty if all is there."""
+    if not shutil.which("cc"):
+        return "there is no C compiler"
+    include = Path(sysconfig.get_paths()["include"])
+    return "" if (include / "Python.h").exists() else "the headers of Python are not installed"
+
+
+def build(folder: Path) -> Path:
+    """The package ``polyrank_kernels`` in ``folder``, to be put on the path; returns its library."""
+    package = folder / "polyrank_kernels"
+    package.mkdir(parents=True)
+    shutil.copy(SOURCES / "__init__.py", package)
+    library = package / "_kernels.so"
+    command = [
+        "cc",
+        "-std=gnu11",
+        "-O2",
+        "-shared",
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-Wno-psabi",
+        "-DPOLYRANK_EMULATED",
+    ]
+    command += [f"-I{HERE}", f"-I{sysconfig.get_paths()['include']}", f"-I{SOURCES}", "-undefined", "dynamic_lookup"]
+    if os.uname().sysname != "Darwin":
+        command[-2:] = ["-fopenmp"]
+    sources = [str(SOURCES / name) for name in ("kernels.c", "tiles.c")]
+    subprocess.run([*command, *sources, "-o", str(library), "-lm"], check=True)
+    return library
