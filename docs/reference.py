@@ -32,7 +32,7 @@ BY = "<!-- written by docs/reference.py -->\n\n"
 
 def commands() -> str:
     """Every command with its arguments and options, as its help has them."""
-    command = [sys.executable, "-m", "typer", "polyrank.cli", "utils", "docs", "--name", "polyrank"]
+    command = [sys.executable, "-m", "typer", "polyrank.cli.commands", "utils", "docs", "--name", "polyrank"]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     return BY + found.stdout.strip() + "\n"
 

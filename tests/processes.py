@@ -18,7 +18,7 @@ from typing import Any
 _warm = multiprocessing.get_context("forkserver")
 _warm.set_forkserver_preload(
     [
-        "polyrank.cli",
+        "polyrank.cli.commands",
         "polyrank.intents",
         "polyrank.pipeline",
         "polyrank.retrieval",

@@ -1,5 +1,5 @@
 """``python -m polyrank``."""
 
-from polyrank.cli import main
+from polyrank.cli import program
 
-main()
+program()

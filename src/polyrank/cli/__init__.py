@@ -1,133 +1,58 @@
 """The command line: one thin command per verb over a library function. Data to stdout, talk to stderr.
 
-Nothing heavy is imported before a command runs, so ``polyrank --help`` answers at once.
+What is imported here is small, so that signals are heard almost from the start; ``commands`` has the rest.
 """
 
+import atexit
 import os
-import sys
-import traceback
 from contextlib import suppress
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import typer
+from polyrank.cli import interrupts
 
-from polyrank import __version__
-from polyrank.cli import (
-    answering,
-    benches,
-    curves,
-    data,
-    evaluation,
-    exporting,
-    indexing,
-    info,
-    intents,
-    maps,
-    mining,
-    pipelines,
-    training,
-)
-from polyrank.cli.console import talk
-from polyrank.durable import DISK_TROUBLE
-from polyrank.errors import PolyrankError, ResourceError, UsageError
+if TYPE_CHECKING:
+    from polyrank.cli.commands import app
 
-app = typer.Typer(
-    name="polyrank",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help comes up in half the time
-    help="Ranks replies: train, evaluate, index and answer with Bi-, Poly- and Cross-encoders.",
-)
-_settings = {"debug": False}
+__all__ = ["app", "main", "program"]
 
 
-def _show_version(value: bool) -> None:
-    if value:
-        print(f"polyrank {__version__}")
-        raise typer.Exit
+def program() -> NoReturn:
+    """The ``polyrank`` program: as ``main``, and a signal is heard until the process has ended."""
+    atexit.register(interrupts.ignore)  # registered first, called last
+    raise SystemExit(_outcome())
 
 
-@app.callback()
-def options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
-    ] = False,
-) -> None:
-    """Options before the command."""
-    _settings["debug"] = debug
-
-
-app.command("quickstart")(training.quickstart)
-app.command("import")(data.import_)
-app.command("mine")(mining.mine)
-app.command("train")(training.train)
-app.command("curves")(curves.curves)
-app.command("map")(maps.map_)
-app.command("evaluate")(evaluation.evaluate)
-app.command("compare")(evaluation.compare)
-app.command("respond")(answering.respond)
-app.command("rank")(answering.rank)
-app.command("export")(exporting.export)
-app.command("info")(info.info)
-app.add_typer(indexing.index_app, name="index")
-app.add_typer(benches.bench_app, name="bench")
-app.add_typer(pipelines.pipeline_app, name="pipeline")
-app.add_typer(intents.intents_app, name="intents")
-
-
-def main() -> None:
+def main() -> NoReturn:
     """Run the command line; every error is one line on stderr and an exit code of ``polyrank.errors``."""
+    code = _outcome()
+    interrupts.forget()
+    raise SystemExit(code)
+
+
+def _outcome() -> int:
+    """The exit code. A signal raises only once, so that nothing comes between the lines of the last clause."""
     try:
-        _run()
-    except PolyrankError as error:
-        _fail(str(error), error.exit_code)
-    except SystemExit as leaving:
-        if leaving.code == 130:  # what typer makes of Ctrl-C, without a word
-            _fail("interrupted", 130)
-        raise
-    except BrokenPipeError:
-        # the reader of our output left, as `head` does; nothing is wrong
-        _drop_unwritten()
-        raise SystemExit(0) from None
-    except OSError as error:
-        place, reason = error.filename or "the input or output", error.strerror or " ".join(str(error).split())
-        if error.errno in DISK_TROUBLE:
-            _fail(f"cannot use {place}: {reason}; free some space or mend the disk", ResourceError.exit_code)
-        _fail(f"cannot use {place}: {reason}; check the path and its permissions", UsageError.exit_code)
-    except MemoryError:
-        _fail("out of memory; use smaller batches or text budgets", ResourceError.exit_code)
-    except Exception as error:
-        where = "" if _settings["debug"] else "; run it again as: polyrank --debug ..."
-        _fail(f"internal error, please report it: {type(error).__name__}: {error}{where}", 1)
+        interrupts.hear()
+        from polyrank.cli.commands import run
+
+        code = run()
+        interrupts.check()
+        interrupts.leave_with(code)
+    except BaseException as error:
+        if interrupts.noted() is None and not isinstance(error, KeyboardInterrupt):
+            raise
+        code = 128 + (interrupts.noted() or interrupts.ASKING[0])
+        interrupts.leave_with(code)
+        interrupts.show_cursor()
+        with suppress(OSError):
+            os.write(2, f"interrupted{interrupts.way_on()}\n".encode())
+        interrupts.drop_unwritten()
+    return code
 
 
-def _run() -> None:
-    try:
-        app()
-    except SystemExit as leaving:
-        if isinstance(leaving.__context__, BrokenPipeError):  # of which typer and rich make a failure
-            raise leaving.__context__ from None
-        if not leaving.code and sys.__stdout__ is not None:
-            sys.__stdout__.flush()  # while what goes wrong can still be told
-        raise
+def __getattr__(name: str) -> Any:
+    if name != "app":
+        raise AttributeError(f"module 'polyrank.cli' has no attribute {name!r}")
+    from polyrank.cli.commands import app
 
-
-def _fail(message: str, code: int) -> NoReturn:
-    # who no longer listens is told by the code alone; rich would leave with its own
-    with suppress(OSError, SystemExit):
-        if _settings["debug"]:
-            traceback.print_exc()
-        talk(message if code in (130, 143) else f"error: {message}")
-    _drop_unwritten()
-    raise SystemExit(code) from None
-
-
-def _drop_unwritten() -> None:
-    """Drop what cannot be written: Python would try again as it leaves, and change the exit code."""
-    for stream in filter(None, (sys.__stdout__, sys.__stderr__)):
-        try:
-            stream.flush()
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return app

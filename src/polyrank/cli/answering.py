@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polyrank.cli import interrupts
 from polyrank.cli.console import STDIN, console, stdin_lines, talk
 from polyrank.errors import ArtifactError, DataError
 
@@ -124,6 +125,7 @@ def _chat(pipeline: "Pipeline", k: int) -> None:
     talk("Type what the customer says. An empty line starts a new conversation, Ctrl-D leaves.")
     turns: list[str] = []
     while True:
+        interrupts.check()
         try:
             text = console().input("[bold]> [/]").strip()
         except EOFError:

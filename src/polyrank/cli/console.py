@@ -7,6 +7,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from polyrank.cli import interrupts
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def stdin_lines() -> Iterator[tuple[int, str]]:
             raise place(STDIN, number, f"byte {error.start + 1} of the line is not UTF-8; send UTF-8") from error
         if line:
             yield number, line
+            interrupts.check()  # between lines, whatever has become of it in one
 
 
 def drawable(path: Path | None) -> Path | None:

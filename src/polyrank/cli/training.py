@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from polyrank.cli import interrupts
 from polyrank.cli.console import console, talk
 from polyrank.errors import UsageError
 
@@ -35,6 +36,8 @@ def train(
     if threads is not None:
         torch.set_num_threads(threads)
     plan = load_recipe(recipe, tuple(set_ or ()))
+    if not overwrite:  # an earlier run may still be there
+        interrupts.say_way_on("go on with --resume")
     with TrainingDisplay() as display:
         results = run(plan, resume=resume, overwrite=overwrite, device=device, report=display.report, say=talk)
     rows = [{"seed": r.seed, "network": r.network, "model": str(r.model), **dataclasses.asdict(r.fit)} for r in results]

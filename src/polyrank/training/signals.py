@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,7 +33,10 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Note SIGINT and SIGTERM instead of dying; do nothing outside the main thread, where Python allows no handlers."""
+    """Note SIGINT and SIGTERM instead of dying; do nothing outside the main thread, where Python allows no handlers.
+
+    What is noted and still there when the body ends well goes to whoever heard signals before.
+    """
     request = StopRequest()
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -40,13 +44,16 @@ def stop_on_signals() -> Iterator[StopRequest]:
             os._exit(128 + number)
         request.signal_number = number
 
-    try:
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:
+    if threading.current_thread() is not threading.main_thread():
         yield request
         return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
+        for number in before:
+            signal.signal(number, note)
         yield request
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if request.signal_number is not None:  # it came when nobody asked any more
+        signal.raise_signal(request.signal_number)
