@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrank.metrics import average_precision, hit_at, metric_values, place, recall_at, reciprocal_rank
+from polyrank.metrics import (
+    average_precision,
+    hit_at,
+    metric_values,
+    place,
+    recall_at,
+    reciprocal_rank,
+    with_duplicates,
+)
 
 
 def brute_force(scores: list[int], relevant: set[int], k: int) -> tuple[float, float, float, float]:
@@ -71,3 +79,67 @@ def test_names_and_sizes_of_metrics() -> None:
     assert set(values) == {"R@1", "R@2", "MRR", "MAP"}
     assert values["R@1"].tolist() == [1, 0]
     assert "hits@1" in metric_values([place([3, 2, 1], [0, 1])], (1,))
+
+
+def test_without_ties_they_are_those_of_scikit_learn() -> None:
+    """Average precision is its label ranking average precision; with one right answer, so is the reciprocal rank."""
+    metrics = pytest.importorskip("sklearn.metrics")
+    generator = np.random.Generator(np.random.PCG64(1))
+    scores = generator.normal(size=(60, 12))
+    for n_right in (1, 4):
+        right = [generator.permutation(12)[:n_right].tolist() for _ in scores]
+        truth = np.array([[i in chosen for i in range(12)] for chosen in right])
+        values = metric_values([place(row, chosen) for row, chosen in zip(scores, right, strict=True)], (1, 3, 11, 12))
+        ranked = metrics.label_ranking_average_precision_score(truth, scores)
+        assert values["MAP"].mean() == pytest.approx(ranked)
+        if n_right == 1:
+            assert values["MRR"].mean() == pytest.approx(ranked)
+            for k in (1, 3, 11):
+                want = metrics.top_k_accuracy_score(truth.argmax(1), scores, k=k, labels=range(12))
+                assert values[f"R@{k}"].mean() == pytest.approx(want)
+        else:
+            order = np.argsort(-scores, axis=1)
+            for k in (1, 3):
+                found = np.take_along_axis(truth, order[:, :k], 1).sum(1)
+                np.testing.assert_allclose(values[f"R@{k}"], found / 4)
+                np.testing.assert_allclose(values[f"hits@{k}"], found > 0)
+        assert "R@12" not in values  # every scorer has it
+
+
+def test_which_metrics_there_are() -> None:
+    """k below the shortest list, and 1 whatever the list; hits where some example has several right answers."""
+    four, three, lone = place([4, 3, 2, 1], [1]), place([3, 2, 1], [0, 1]), place([1], [0])
+    assert set(metric_values([four], (1, 3, 4, 5))) == {"R@1", "R@3", "MRR", "MAP"}
+    assert set(metric_values([four, three], (1, 2, 3))) == {"R@1", "hits@1", "R@2", "hits@2", "MRR", "MAP"}
+    assert set(metric_values([lone], (1, 2))) == {"R@1", "MRR", "MAP"}
+    assert set(metric_values([], (1, 2))) == {"R@1", "MRR", "MAP"}
+    values = metric_values([four, three, place([1.0, 2.0, 3.0], [0])], (2,))
+    assert {name: row.tolist() for name, row in values.items()} == {
+        "R@2": [1, 1, 0],
+        "hits@2": [1, 1, 0],
+        "MRR": [1 / 2, 1, 1 / 3],
+        "MAP": [1 / 2, 1, 1 / 3],
+    }
+
+
+def test_places_by_hand() -> None:
+    found = place([5.0, 7.0, 5.0, 1.0, 7.0, 5.0], [2, 3, 0, 2])
+    assert (found.n_candidates, found.n_relevant) == (6, 3)
+    assert [(g.n_above, g.n_tied, g.n_relevant) for g in found.groups] == [(2, 3, 2), (5, 1, 1)]
+    # of three that tie for places 3 to 5 two are right: the first right one is third in 2 of 3 orders, else fourth
+    assert reciprocal_rank(found) == pytest.approx((2 / 3) / 3 + (1 / 3) / 4)
+    assert hit_at(found, 3) == pytest.approx(2 / 3)
+    assert recall_at(found, 4) == pytest.approx((4 / 3) / 3)
+    assert recall_at(found, 6) == hit_at(found, 4) == 1
+
+
+@pytest.mark.parametrize("scores", [[], [[1.0, 2.0]], 1.0])
+def test_scores_of_no_list_are_refused(scores: object) -> None:
+    with pytest.raises(ValueError, match="one score for each candidate is due"):
+        place(scores, [0])  # type: ignore[arg-type]
+
+
+def test_a_copy_of_the_right_answer_is_as_right() -> None:
+    assert with_duplicates(("a", "b", "a", "c", "b"), (1,)) == (1, 4)
+    assert with_duplicates(("a", "b", "a"), (0, 1)) == (0, 1, 2)
+    assert with_duplicates(("a", "b"), ()) == ()
