@@ -15,7 +15,16 @@ from polyrank.config import (
 )
 from polyrank.models import Convert
 from polyrank.models.convert import empty_convert
-from polyrank.models.convert.quantization import from_eight_bits, grid, to_eight_bits
+from polyrank.models.convert.quantization import (
+    Embedding,
+    Linear,
+    Norm,
+    Rounding,
+    Table,
+    from_eight_bits,
+    grid,
+    to_eight_bits,
+)
 from polyrank.text import ConvertSubwords, ConvertTexts
 
 
@@ -138,3 +147,151 @@ def test_quantization_is_no_small_thing_and_no_large_one() -> None:
         a, b = (m.encode_candidates(texts.candidates(REPLIES)) for m in (exact, rounded))
     assert not torch.equal(a, b)
     assert float((a * b).sum(1).min()) > 0.99
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "room"),
+    [
+        (-1.0, 3.0, 0.4),  # 10% of 4
+        (0.0, 0.2, 0.02),
+        (0.0, 0.1, 0.01),  # 10% and the least room are the same
+        (0.0, 0.05, 0.01),
+        (-0.02, -0.02, 0.01),
+        (0.0, 0.0, 0.01),
+    ],
+)
+def test_the_range_has_a_tenth_or_a_hundredth_of_room_on_both_sides(low: float, high: float, room: float) -> None:
+    start, step = (float(value) for value in grid(torch.tensor([low, high])))
+    assert start == pytest.approx(low - room, abs=1e-7)
+    assert start + 255 * step == pytest.approx(high + room, abs=1e-6)
+
+
+def test_eight_bits_by_hand() -> None:
+    """Of -1.5 to 24 in steps of a tenth: the nearest step, and the ends for what is beyond them."""
+    seen = torch.tensor([-1.5 + 2.125, 24 - 2.125])  # with 10% of 21.25 on both sides
+    low, step = grid(seen)
+    assert (float(low), float(step)) == (pytest.approx(-1.5), pytest.approx(0.1))
+    values = torch.tensor([-1.5, -1.46, -1.44, 0.0, 11.3, 11.34, 11.36, 23.96, 24.0, -9.0, 99.0])
+    wanted = [0, 0, 1, 15, 128, 128, 129, 255, 255, 0, 255]
+    codes = to_eight_bits(values, seen)
+    assert codes.tolist() == [number - 128 for number in wanted]
+    assert codes.dtype == torch.int8
+    torch.testing.assert_close(from_eight_bits(codes, seen), torch.tensor([-1.5 + 0.1 * n for n in wanted]))
+    ends = from_eight_bits(torch.tensor([-128, 0, 127], dtype=torch.int8), seen)
+    torch.testing.assert_close(ends, torch.tensor([-1.5, 11.3, 24.0]))
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [(torch.float16, 10), (torch.bfloat16, 7)])
+def test_other_weights_are_rounded_to_the_nearest_of_sixteen_bits(dtype: torch.dtype, digits: int) -> None:
+    """By the digits behind the point of a binary number between 1 and 2: halves go to the even neighbour."""
+    unit = 2.0**-digits
+    values = torch.tensor([1 + 0.4 * unit, 1 + 0.6 * unit, 1 + 0.5 * unit, 1 + 1.5 * unit, -1 - 0.6 * unit, 0.1])
+    table = Table(1, 6, dtype)
+    with torch.no_grad():
+        table.weight[0] = values
+    found = table(torch.tensor([0])).detach()[0]
+    assert found.dtype == torch.float32
+    assert found[:5].tolist() == [1.0, 1 + unit, 1.0, 1 + 2 * unit, -1 - unit]
+    assert 0 < abs(float(found[5]) - 0.1) < 0.1 * unit
+
+
+def rounded_parts(dtype: torch.dtype | None) -> list[tuple[str, Rounding, torch.Tensor]]:
+    """One module of each kind with weights that no 16 bits hold, and an input for it."""
+    torch.manual_seed(0)
+    linear, norm, table, embedding = Linear(4, 3, dtype), Norm(4, dtype), Table(5, 4, dtype), Embedding(6, 4, dtype)
+    with torch.no_grad():
+        for module in (linear, norm, table, embedding):
+            for parameter in module.parameters():
+                parameter.copy_(torch.rand(parameter.shape) + 0.1)
+    embedding.look()
+    x, places = torch.randn(2, 4), torch.tensor([4, 1, 4])
+    return [("linear", linear, x), ("norm", norm, x), ("table", table, places), ("embedding", embedding, places)]
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_module_computes_with_rounded_weights_unless_they_are_on_the_grid(number: int) -> None:
+    name, module, x = rounded_parts(torch.float16)[number]
+    with torch.no_grad():
+        for _ in range(2):
+            before = {key: parameter.clone() for key, parameter in module.named_parameters()}
+            if name == "embedding":
+                by_hand = {"weight": from_eight_bits(to_eight_bits(before["weight"], module.seen), module.seen)}  # type: ignore[arg-type]
+            else:
+                by_hand = {key: weight.half().float() for key, weight in before.items()}
+            with_rounding = module(x)
+            for key, parameter in module.named_parameters():
+                assert torch.equal(parameter, before[key])  # those that are trained stay as they are
+            plain = rounded_parts(None)[number][1]
+            plain.load_state_dict(by_hand)
+            assert torch.equal(with_rounding, plain(x))
+            plain.load_state_dict(before)
+            exact = plain(x)
+            assert not torch.equal(with_rounding, exact)
+            module.on_grid = True
+            assert torch.equal(module(x), exact)  # read from a file, they are used as they are
+            module.eval()
+            assert torch.equal(module(x), exact)
+            module.train()
+            assert torch.equal(module(x), with_rounding)  # they may move now
+            module.eval()
+            assert torch.equal(module(x), with_rounding)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, None])
+@pytest.mark.parametrize("number", range(4))
+def test_gradients_are_those_of_the_rounded_weights(number: int, dtype: torch.dtype | None) -> None:
+    """As if the rounded weights were the parameters: nothing of the rounding itself is differentiated."""
+    name, module, x = rounded_parts(dtype)[number]
+    plain = rounded_parts(None)[number][1]
+    with torch.no_grad():
+        for (_, parameter), (_, other) in zip(module.named_parameters(), plain.named_parameters(), strict=True):
+            if dtype is not None and name == "embedding":
+                seen: Any = module.seen
+                other.copy_(from_eight_bits(to_eight_bits(parameter, seen), seen))
+            else:
+                other.copy_(parameter if dtype is None else parameter.to(dtype).float())
+    for one in (module, plain):
+        one.train()
+        (one(x).square().sum() + one(x).sum()).backward()
+    for (_, parameter), (_, other) in zip(module.named_parameters(), plain.named_parameters(), strict=True):
+        assert parameter.grad is not None
+        assert parameter.grad.abs().sum() > 0
+        torch.testing.assert_close(parameter.grad, other.grad)
+
+
+def test_behind_a_tables_last_row_the_first_comes_again() -> None:
+    table = Table(3, 2, None)
+    with torch.no_grad():
+        table.weight.copy_(torch.tensor([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]))
+    assert table(torch.tensor([0, 2, 3, 7])).tolist() == [[0, 1], [4, 5], [0, 1], [2, 3]]
+
+
+def test_the_range_holds_zero_and_all_that_it_ever_held() -> None:
+    embedding = Embedding(2, 2, torch.float16)
+    assert embedding.seen.tolist() == [0, 0]
+    for values, range_ in (
+        ([[1.0, 2.0], [0.5, 1.0]], [0, 2]),
+        ([[-3.0, 0.0], [0.5, 1.0]], [-3, 2]),
+        ([[-1.0, 0.0], [0.5, 1.5]], [-3, 2]),
+        ([[-1.0, 0.0], [0.5, 4.0]], [-3, 4]),
+    ):
+        with torch.no_grad():
+            embedding.weight.copy_(torch.tensor(values))
+        embedding.look()
+        assert embedding.seen.tolist() == range_
+    assert "seen" in embedding.state_dict()
+    exact = Embedding(2, 2, None)
+    exact.look()
+    assert "seen" not in exact.state_dict()
+
+
+def test_a_norm_is_computed_in_fp32() -> None:
+    norm = Norm(4, None)
+    with torch.no_grad():
+        norm.weight.copy_(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+        norm.bias.copy_(torch.tensor([0.0, 0.0, 1.0, -1.0]))
+    found = norm(torch.tensor([[1.0, 2.0, 3.0, 6.0]], dtype=torch.bfloat16))
+    assert found.dtype == torch.float32
+    deviation = (3.5 + 1e-5) ** 0.5  # of -2, -1, 0 and 3
+    wanted = [[-2 / deviation, -2 / deviation, 1.0, 12 / deviation - 1]]
+    torch.testing.assert_close(found, torch.tensor(wanted))
