@@ -162,6 +162,23 @@ class Disk:
             folder = folder.entries.get(part) if isinstance(folder, Folder) else None
         return (folder if isinstance(folder, Folder) else None), parts[-1] if parts else ""
 
+    def find(self, path: Path) -> "File | Folder | None":
+        """What processes see at a path."""
+        folder, name = self._parent(str(path))
+        return self.top if path == self.root else folder.entries.get(name) if folder else None
+
+    def seen(self, path: Path) -> dict[str, bytes]:
+        """The files below a path as processes see them."""
+        node = self.find(path)
+        return _seen(node) if isinstance(node, Folder) else {}
+
+    def left(self, path: Path, chance: random.Random | None = None) -> dict[str, bytes]:
+        """The files below a path as a power loss now would leave them; see ``leave``."""
+        node: File | Folder | None = self.top
+        for part in path.relative_to(self.root).parts:
+            node = node.after_power_loss(chance).get(part) if isinstance(node, Folder) else None
+        return _left(node, chance) if isinstance(node, Folder) else {}
+
     def leave(self, place: Path, chance: random.Random | None) -> None:
         """Write what a power loss now would leave.
 
@@ -181,6 +198,29 @@ def _sync(node: File | Folder) -> None:
     else:
         node.durable = dict(node.entries)
     node.pending.clear()
+
+
+def is_durable(node: File | Folder) -> bool:
+    """Whether a power loss would leave a file, or a folder and all in it but hidden files, as it is seen."""
+    if isinstance(node, File):
+        return node.durable == node.data
+    shown = {name: entry for name, entry in node.entries.items() if not name.startswith(".")}
+    return all(node.durable.get(name) is entry and is_durable(entry) for name, entry in shown.items())
+
+
+def _seen(folder: Folder, above: str = "") -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for name, node in folder.entries.items():
+        found |= {above + name: bytes(node.data)} if isinstance(node, File) else _seen(node, f"{above}{name}/")
+    return found
+
+
+def _left(folder: Folder, chance: random.Random | None, above: str = "") -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for name, node in folder.after_power_loss(chance).items():
+        file = isinstance(node, File)
+        found |= {above + name: node.after_power_loss(chance)} if file else _left(node, chance, f"{above}{name}/")
+    return found
 
 
 def _leave(folder: Folder, place: Path, chance: random.Random | None) -> None:

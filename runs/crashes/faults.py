@@ -24,12 +24,18 @@ def preload() -> None:
     if loaded.name == LIBRARY:
         shutil.rmtree(loaded.parent, ignore_errors=True)  # mapped by now
         return
+    library = build(Path(tempfile.mkdtemp()))
+    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | {"LD_PRELOAD": str(library)})
+
+
+def build(folder: Path) -> Path:
+    """Compile the library into a folder; what LD_PRELOAD is to name."""
     program = compiler()
     if program is None:
         raise SystemExit("there is no C compiler, which this part needs; install gcc")
-    library = Path(tempfile.mkdtemp()) / LIBRARY
+    library = folder / LIBRARY
     subprocess.run([program, "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"], check=True)
-    os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | {"LD_PRELOAD": str(library)})
+    return library
 
 
 def arm(folder: Path, what: int = COUNT, at: int = 0, code: int = 0, journal: int = -1) -> None:

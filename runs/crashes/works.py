@@ -1,0 +1,240 @@
+"""Everything that is promised to outlive a power loss, written in one process while each durable call is logged.
+
+    LD_PRELOAD=... python -m crashes.works DISK JOURNAL BACKBONE
+
+A work makes something below a folder of its own and then changes it, step by step; the log has a note before and after
+each step. ``crashes.disk`` tells from the log what a power loss at any moment would leave.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from crashes import faults
+from polyrank.artifacts import save_model
+from polyrank.backends import export_to_sentence_transformers
+from polyrank.config import BiConfig, DataConfig, Recipe, TextPolicy, TrainConfig
+from polyrank.data import write_examples
+from polyrank.data.pool import write_pool
+from polyrank.durable import make_folders, sync_folder, write_file
+from polyrank.evaluation import evaluate, write_scores
+from polyrank.index import BM25, Writer, write_index
+from polyrank.inference import Encoder, load_scorer
+from polyrank.intents import IntentClassifier, save_intents
+from polyrank.intents.encoding import encode
+from polyrank.intents.network import Head
+from polyrank.models import new_model
+from polyrank.pipeline import PipelineConfig, write_pipeline
+from polyrank.records import Candidate, Context, Example
+from polyrank.response_map import MapEncoder, save_map
+from polyrank.training import train
+from polyrank.training.signals import InterruptedTraining
+from polyrank.training.teacher import RememberedScores
+
+WORDS = ["wifi", "router", "light", "bill", "restart", "thanks"]
+REPLIES = [f"{word} please" for word in WORDS]
+POLICY = TextPolicy(max_context_tokens=16, max_candidate_tokens=8)
+NOT_SYNCED = ("writer.lock",)  # a note in it may be an earlier one after a power loss, which loses nothing
+GROWING = ("metrics.jsonl", "tensorboard")  # lines that come one by one during a training
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Something that is written and changed.
+
+    Args:
+        steps: each is told where to work; when it returns, what it did is durable.
+        whole: each step is one change: at any moment there is what was before it, or what is after it.
+        passing: files and folders that are not promised.
+    """
+
+    steps: tuple[Callable[[Path], object], ...]
+    whole: bool = True
+    passing: tuple[str, ...] = NOT_SYNCED
+
+
+@cache
+def _backbone() -> str:
+    return sys.argv[3]
+
+
+def _model(path: Path, turn: int) -> None:
+    config = BiConfig(backbone=_backbone(), shared_towers=True, reduction="mean")
+    model, texts, resolved = new_model(config, POLICY, seed=turn, sample=REPLIES)
+    save_model(path, model, texts, resolved, metadata={"turn": turn}, replace=True)
+
+
+@cache
+def _saved() -> Path:
+    """A model that is not on the watched disk."""
+    path = Path(sys.argv[2]).parent / "saved"
+    _model(path, 1)
+    return path
+
+
+@cache
+def _encoder() -> Encoder:
+    found = load_scorer(_saved(), device="cpu", precision="fp32")
+    assert isinstance(found, Encoder)
+    return found
+
+
+def _examples(turn: int) -> list[Example]:
+    return [Example((f"my {word} {turn}",), tuple(REPLIES), (i,), id=f"{i}") for i, word in enumerate(WORDS)]
+
+
+def _map(path: Path, turn: int) -> None:
+    matrix = np.eye(_encoder().dimension, dtype=np.float32) * turn
+    save_map(path, MapEncoder(_encoder(), matrix), name=str(_saved()), replace=True)
+
+
+def _intents(path: Path, turn: int) -> None:
+    torch.manual_seed(turn)
+    head = Head(_encoder().dimension, 4, 2, 0.0)
+    save_intents(path, IntentClassifier(_encoder(), str(_saved()), "final", head, ("a", "b")), replace=True)
+
+
+def _index(path: Path, turn: int) -> None:
+    pool = [Candidate(str(i), f"{text} {turn}") for i, text in enumerate(REPLIES)]
+    vectors = np.full((len(pool), 4), turn, np.float32)
+    write_index(path, pool, vectors, fingerprint="f", model="m", overwrite=True, precision="int8")
+
+
+def _add(folder: Path) -> None:
+    with Writer(folder / "index") as writer:
+        writer.add([Candidate("new", "hello")], np.ones((1, 4), np.float32))
+
+
+def _compact(folder: Path) -> None:
+    with Writer(folder / "index") as writer:
+        writer.remove(["1"])
+        writer.compact()
+
+
+def _snapshot(folder: Path) -> None:
+    with Writer(folder / "index") as writer:
+        writer.snapshot(folder / "copies" / "snapshot")
+
+
+def _run(folder: Path, *, resume: bool) -> None:
+    """A training that is interrupted after its fifth step, or goes on to its end."""
+    data = {"train": folder.parents[1] / "train.jsonl", "valid": folder.parents[1] / "valid.jsonl"}
+    if not resume:
+        write_examples(data["train"], [Example(e.context, (REPLIES[i],), (0,)) for i, e in enumerate(_examples(0))])
+        write_examples(data["valid"], _examples(0))
+    settings: dict[str, Any] = {
+        "method": "listwise", "batch_size": 2, "epochs": 3, "lr": 3e-3, "schedule": "linear", "precision": "fp32",
+        "n_negatives": 2, "dropout": 0.0, "remine_epochs": 1, "remine_ranks": (1, 3), "checkpoint_steps": 2,
+    }  # fmt: skip
+    plan = Recipe(
+        model=BiConfig(backbone=_backbone(), shared_towers=True, reduction="mean"),
+        text=POLICY,
+        data=DataConfig(**{name: str(path) for name, path in data.items()}),
+        train=TrainConfig(**settings),
+        output=str(folder / "run"),
+    )
+
+    def report(seed: int, record: dict[str, Any]) -> None:
+        if record["step"] == 5 and not resume:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    try:
+        train(plan, resume=resume, device="cpu", report=report)
+    except InterruptedTraining:
+        if resume:
+            raise
+
+
+def _teacher(folder: Path, turn: int) -> None:
+    teacher = RememberedScores(folder / "scores.db", BM25().fit(REPLIES), "f")
+    teacher.score([Context((f"my wifi {turn}",))], [REPLIES])
+    if turn == 2:
+        teacher.close()
+
+
+def _file(folder: Path, data: bytes) -> None:
+    write_file(folder / "a" / "b" / "file", data)
+
+
+def _twice(write: Callable[[Path, int], object], name: str) -> tuple[Callable[[Path], object], ...]:
+    """Made, and then replaced."""
+    return (lambda folder: write(folder / name, 1), lambda folder: write(folder / name, 2))
+
+
+WORKS: dict[str, Work] = {
+    "file": Work((lambda folder: _file(folder, b"one" * 999), lambda folder: _file(folder, b"other"))),
+    "folders": Work((lambda folder: make_folders(folder / "x" / "y" / "z"),)),
+    "model": Work(_twice(_model, "model")),
+    "map": Work(_twice(_map, "map")),
+    "intents": Work(_twice(_intents, "intents")),
+    "pipeline": Work(
+        _twice(
+            lambda path, turn: write_pipeline(
+                path, PipelineConfig(index="somewhere", n_retrieved=9 + turn), {"turn": turn}, replace=True
+            ),
+            "pipeline",
+        )
+    ),
+    "export": Work(
+        _twice(lambda path, turn: export_to_sentence_transformers(_saved(), path, replace=True), "exported")
+    ),
+    "examples": Work(_twice(lambda path, turn: write_examples(path, _examples(turn)), "examples.jsonl.gz")),
+    "pool": Work(
+        _twice(
+            lambda path, turn: write_pool(path, [Candidate("a", f"{turn} {text}") for text in REPLIES]), "pool.jsonl"
+        )
+    ),
+    "scores": Work(
+        _twice(
+            lambda path, turn: write_scores(
+                path, evaluate(BM25().fit(REPLIES), _examples(turn)), scorer="bm25", data=f"{turn}"
+            ),
+            "scores.jsonl",
+        )
+    ),
+    "encodings": Work((lambda folder: encode(_encoder(), REPLIES, "final", cache=folder / "cache"),)),
+    "index": Work(_twice(_index, "index")),
+    "store": Work(
+        (lambda folder: _index(folder / "index", 1), _add, _compact, _snapshot),
+        whole=False,
+        passing=(*NOT_SYNCED, "candidates.db-shm"),
+    ),
+    "teacher": Work(
+        (lambda folder: _teacher(folder, 1), lambda folder: _teacher(folder, 2)),
+        whole=False,
+        passing=("scores.db-shm",),
+    ),
+    "run": Work(
+        (lambda folder: _run(folder, resume=False), lambda folder: _run(folder, resume=True)),
+        whole=False,
+        passing=GROWING,
+    ),
+}
+
+
+def main() -> None:
+    """Do all of them."""
+    torch.set_num_threads(1)
+    disk = Path(sys.argv[1])
+    _encoder()
+    faults.arm(disk, journal=os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT))
+    for name, work in WORKS.items():
+        (disk / name).mkdir()
+        sync_folder(disk)
+        for number, step in enumerate(work.steps):
+            faults.note(f"begin {name} {number}")
+            step(disk / name)
+            faults.note(f"end {name} {number}")
+    faults.disarm()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""What is promised to outlive a power loss is written, synced and put in its place in an order that keeps the promise.
+
+All of it is written in one process whose calls to the system are intercepted and logged; the log is played on a disk
+that keeps only what was synced.
+"""
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from polyrank.durable import make_folders, new_folder, sync_file, write_file
+from polyrank.index import BM25, open_index, verify_index
+from polyrank.records import Context
+from polyrank.training.teacher import RememberedScores
+
+RUNS = Path(__file__).parents[1] / "runs"
+sys.path.insert(0, str(RUNS))
+
+from crashes import faults  # noqa: E402
+from crashes.disk import EXCHANGE, NOTE, RENAME, SYNC, Change, Disk, is_durable, read_journal  # noqa: E402
+from crashes.works import REPLIES, WORKS  # noqa: E402
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: calls to the system are watched")
+MOVED_UNSEEN = "export/exported/model.safetensors"  # by the library's own calls, which cannot be intercepted
+preloads = pytest.mark.skipif(faults.compiler() is None, reason="needs a C compiler: calls are intercepted")
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Where the works were done, and what they did."""
+
+    root: Path
+    changes: list[Change]
+
+
+@pytest.fixture(scope="module")
+def log(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Log:
+    """The changes that all works made, with notes between their steps."""
+    folder = tmp_path_factory.mktemp("works").resolve()
+    root, journal = folder / "disk", folder / "journal"
+    root.mkdir()
+    environment = os.environ | {"LD_PRELOAD": str(faults.build(folder)), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "crashes.works", root, journal, tiny_backbone]
+    done = subprocess.run(command, cwd=RUNS, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return Log(root, list(read_journal(journal)))
+
+
+def promised(files: dict[str, bytes], name: str) -> dict[str, bytes]:
+    """Files that must survive: not temporary ones, nor those that are said to pass."""
+    passing = WORKS[name].passing
+    return {
+        place: data
+        for place, data in files.items()
+        if not any(part.startswith(".") or part in passing for part in place.split("/"))
+    }
+
+
+def steps(log: Log, name: str) -> Iterator[tuple[Disk, list[Change]]]:
+    """Each step of a work: the disk before it, and the step's changes, which are to be applied to the disk."""
+    disk, part = Disk(log.root), None
+    for change in log.changes:
+        if change.kind == NOTE and change.path.startswith(f"begin {name} "):
+            part = []
+        elif change.kind == NOTE and change.path.startswith(f"end {name} "):
+            assert part is not None
+            yield disk, part
+            part = None
+        elif part is None:
+            disk.apply(change)
+        else:
+            part.append(change)
+
+
+@preloads
+def test_the_log_has_every_change(log: Log) -> None:
+    """Played to its end, it gives exactly the files that are there."""
+    disk = Disk(log.root)
+    for change in log.changes:
+        disk.apply(change)
+    there = {str(p.relative_to(log.root)): p.read_bytes() for p in log.root.rglob("*") if p.is_file()}
+    seen = disk.seen(log.root)
+    for place in {*there, *seen} - {MOVED_UNSEEN}:
+        shared_memory = place.endswith("-shm")
+        hidden = place.rpartition("/")[2].startswith(".")
+        assert shared_memory or hidden or seen.get(place) == there.get(place), place
+    assert len(seen) > 30
+
+
+@preloads
+@pytest.mark.parametrize("name", WORKS)
+def test_what_is_put_in_its_place_was_synced_and_its_folder_is_synced_after(log: Log, name: str) -> None:
+    n_put = 0
+    for disk, changes in steps(log, name):
+        waiting: set[str] = set()
+        for change in changes:
+            disk.apply(change)
+            if change.kind in (RENAME, EXCHANGE) and promised({change.other[len(str(log.root)) + 1 :]: b""}, name):
+                n_put += 1
+                put = disk.find(Path(change.other))
+                assert put is not None
+                assert is_durable(put), f"{change.other} was not synced before it was put in its place"
+                waiting.add(str(Path(change.other).parent))
+            if change.kind == SYNC:
+                waiting.discard(change.path)
+        assert not waiting, f"{waiting} were not synced after something was put there"
+    assert n_put >= (0 if name in ("folders", "teacher") else len(WORKS[name].steps) if WORKS[name].whole else 1)
+
+
+@preloads
+@pytest.mark.parametrize("name", WORKS)
+def test_what_a_step_has_done_is_durable_when_it_returns(log: Log, name: str) -> None:
+    place, n_files = log.root / name, 0
+    for disk, changes in steps(log, name):
+        for change in changes:
+            disk.apply(change)
+        seen, left = promised(disk.seen(place), name), disk.left(place)
+        assert {path for path, data in seen.items() if left.get(path) != data} == set()
+        n_files = len(seen)
+    assert n_files > 0 or name == "folders"
+
+
+@preloads
+@pytest.mark.parametrize("name", [name for name, work in WORKS.items() if work.whole])
+def test_a_power_loss_at_any_moment_leaves_the_old_or_the_new(log: Log, name: str) -> None:
+    place, chance = log.root / name, random.Random(7)
+    for disk, changes in steps(log, name):
+        lost = [promised(disk.left(place), name)]
+        for change in changes:
+            disk.apply(change)
+            lost += [promised(disk.left(place, draw), name) for draw in (None, *[random.Random(chance.random())] * 2)]
+        old, new = lost[0], promised(disk.seen(place), name)
+        assert all(left in (old, new) for left in lost)
+        assert old != new or name in ("folders", "export")
+
+
+@preloads
+def test_every_file_of_an_export_is_synced(log: Log) -> None:
+    """By the names that they have in the end, whoever wrote and moved them."""
+    names = {path.name for path in (log.root / "export").rglob("*")}
+    assert len(names) > 5
+    for _, changes in steps(log, "export"):
+        assert {Path(change.path).name for change in changes if change.kind == SYNC} >= names - {"exported"}
+
+
+@preloads
+def test_made_folders_have_durable_names(log: Log) -> None:
+    ((disk, changes),) = steps(log, "folders")
+    for change in changes:
+        disk.apply(change)
+    folder = disk.find(log.root / "folders")
+    assert folder is not None
+    assert is_durable(folder)
+    assert disk.find(log.root / "folders" / "x" / "y" / "z") is not None
+
+
+@preloads
+def test_a_power_loss_after_each_change_of_an_index_leaves_what_was_acknowledged(log: Log, tmp_path: Path) -> None:
+    ids = "".join(str(i) for i in range(len(REPLIES)))
+    wanted = [ids, ids + "new", ids.replace("1", "") + "new", ids.replace("1", "") + "new"]
+    for number, (disk, changes) in enumerate(steps(log, "store")):
+        for change in changes:
+            disk.apply(change)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        disk.leave(folder, None)
+        for place in ["index", "copies/snapshot"][: 1 + (number == 3)]:
+            with open_index(folder / "store" / place) as index:
+                assert "".join(c.id for _, c in index.iter_candidates()) == wanted[number]
+            assert verify_index(folder / "store" / place) == []
+
+
+@preloads
+def test_a_power_loss_leaves_the_teachers_scores(log: Log, tmp_path: Path) -> None:
+    """Also of a training that has not closed the file: the first step leaves it open."""
+    for number, (disk, changes) in enumerate(steps(log, "teacher")):
+        for change in changes:
+            disk.apply(change)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        disk.leave(folder, None)
+        teacher = RememberedScores(folder / "teacher" / "scores.db", BM25().fit(REPLIES), "f")
+        teacher.score([Context((f"my wifi {turn}",)) for turn in (1, 2)[: number + 1]], [REPLIES] * (number + 1))
+        teacher.close()
+        assert teacher.n_asked == 0
+
+
+# the calls of this process, which need no compiler
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Syncs and renames through the os module, as they are made: what and, where to, which path."""
+    seen: list[tuple[str, str]] = []
+    sync, rename, replace = os.fsync, os.rename, os.replace
+
+    def watched_sync(descriptor: int) -> None:
+        seen.append(("sync", str(Path(f"/proc/self/fd/{descriptor}").readlink())))
+        sync(descriptor)
+
+    def watched_rename(old: Path, new: Path) -> None:
+        seen.append(("put", str(new)))
+        rename(old, new)
+
+    def watched_replace(old: Path, new: Path) -> None:
+        seen.append(("put", str(new)))
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", watched_sync)
+    monkeypatch.setattr(os, "rename", watched_rename)
+    monkeypatch.setattr(os, "replace", watched_replace)
+    return seen
+
+
+def test_a_file_is_synced_put_in_its_place_and_the_folder_synced(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
+    write_file(tmp_path / "file", b"one")
+    root = str(tmp_path)
+    (above, synced), (first, temporary), *rest = calls
+    assert (above, synced, first) == ("sync", str(tmp_path.parent), "sync")
+    assert Path(temporary).parent == tmp_path
+    assert Path(temporary).name.startswith(".file.")
+    assert rest == [("put", f"{root}/file"), ("sync", root)]
+
+
+def test_all_of_a_folder_is_synced_before_it_is_put_in_its_place(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
+    with new_folder(tmp_path / "place") as folder:
+        (folder / "inner" / "most").mkdir(parents=True)
+        for name in ("a", "inner/b", "inner/most/c"):
+            (folder / name).write_bytes(b"data")
+        calls.clear()
+    put = calls.index(("put", str(tmp_path / "place")))
+    within = ["", "/a", "/inner", "/inner/b", "/inner/most", "/inner/most/c"]
+    assert sorted(path for _, path in calls[:put]) == [f"{folder}{name}" for name in within]
+    assert calls[put + 1 :] == [("sync", str(tmp_path))]
+
+
+def test_the_names_of_new_folders_and_of_the_one_above_are_synced(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
+    make_folders(tmp_path / "a" / "b")
+    assert calls == [("sync", str(tmp_path.parent)), ("sync", str(tmp_path)), ("sync", str(tmp_path / "a"))]
+
+
+def test_a_file_is_synced_by_its_path(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
+    (tmp_path / "file").write_bytes(b"data")
+    sync_file(tmp_path / "file")
+    assert calls == [("sync", str(tmp_path / "file"))]
