@@ -26,23 +26,30 @@ class InterruptedTraining(PolyrankError):  # noqa: N818  # it reports no error
 
 @dataclass(slots=True)
 class StopRequest:
-    """The signal that asked for a stop, or None."""
+    """The signal that asked for a stop, or None; and whether anybody has seen that it did."""
 
-    signal_number: int | None = None
+    came: int | None = None
+    seen: bool = False
+
+    @property
+    def signal_number(self) -> int | None:
+        """What came, which counts as seen."""
+        self.seen = self.came is not None
+        return self.came
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
     """Note SIGINT and SIGTERM instead of dying; do nothing outside the main thread, where Python allows no handlers.
 
-    What is noted and still there when the body ends well goes to whoever heard signals before.
+    What comes after the body has last looked goes to whoever heard signals before.
     """
     request = StopRequest()
 
     def note(number: int, frame: FrameType | None) -> None:
-        if request.signal_number is not None:
+        if request.came is not None:
             os._exit(128 + number)
-        request.signal_number = number
+        request.came = number
 
     if threading.current_thread() is not threading.main_thread():
         yield request
@@ -55,5 +62,5 @@ def stop_on_signals() -> Iterator[StopRequest]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if request.signal_number is not None:  # it came when nobody asked any more
-        signal.raise_signal(request.signal_number)
+    if request.came is not None and not request.seen:
+        signal.raise_signal(request.came)
