@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,20 +15,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from polyrank.errors import DataError
+from polyrank.abstention import Point
+from polyrank.errors import DataError, UsageError
 from polyrank.evaluation import (
     Evaluation,
+    Record,
     against_responses,
     breakdown,
     evaluate,
+    markdown,
     paired_test,
     plot_breakdown,
+    plot_coverage,
+    plot_stages,
+    plot_times,
+    plot_training,
+    rankable,
     read_scores,
     summarise,
     table,
     write_scores,
 )
+from polyrank.evaluation.curves import Check, plot_curves, read_curves
 from polyrank.index import BM25
+from polyrank.metrics import Group, Placement, place
 from polyrank.records import Candidate, Context, Example
 
 
@@ -140,20 +151,6 @@ def test_pools_that_do_not_fit() -> None:
         against_responses([Example(("x",), ("a", "b"))])
 
 
-def test_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
-    generator = np.random.default_rng(3)
-    held = 0
-    for trial in range(60):
-        hits = generator.random(80) < 0.4
-        rule = ByRule(
-            lambda c, texts, hits=hits: [(t == c.turns[-1]) == bool(hits[int(c.turns[-1][1:])]) for t in texts]
-        )
-        examples = [Example((f"r{n}",), (f"r{n}", "w"), (0,), str(n)) for n in range(80)]
-        low, high = summarise(evaluate(rule, examples), seed=trial, n_bootstrap=400)["intervals"]["R@1"]
-        held += low <= 0.4 <= high
-    assert held >= 50
-
-
 def test_paired_test_sees_a_difference_and_only_then() -> None:
     good, same, chance = (evaluate(scorer, EXAMPLES) for scorer in (knowing, knowing, constant))
     assert paired_test(good, same)["p"] == 1
@@ -261,14 +258,459 @@ def test_damaged_headers_and_gzip(tmp_path: Path) -> None:
             read_scores(path)
 
 
-def test_plot_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    plot_breakdown({"knowing": evaluate(knowing, EXAMPLES[:50])}, tmp_path / "plot.svg")
-    assert (tmp_path / "plot.svg").read_text("utf-8").startswith("<?xml")
-
-
 def test_a_paired_test_of_what_was_not_measured() -> None:
     lists = [Example(("a",), ("a", "b", "c"), (0,), id="1"), Example(("b",), ("a", "b", "c"), (1,), id="2")]
     found = evaluate(BM25(), lists)
     with pytest.raises(DataError, match="R@5 is not measured"):
         paired_test(found, found, metric="R@5")
+
+
+# what is scored against what
+
+
+def test_scores_come_back_in_the_order_of_the_candidates_whatever_the_batch() -> None:
+    lengths = ByRule(lambda context, texts: [len(text) + len(context.turns) for text in texts])
+    words = ("a", "bb", "ccc", "dddd", "eeeee", "ffffff")
+    examples = [Example(("x",) * (1 + n % 3), words[: 2 + n % 5][:: 1 - 2 * (n % 2)], (0,), str(n)) for n in range(40)]
+    seen: list[int] = []
+
+    class Counted(ByRule):
+        def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+            seen.append(len(contexts))
+            return super().score(contexts, candidates)
+
+    batches: list[list[range]] = []
+
+    def progress(given: list[range]) -> list[range]:
+        batches.append(given)
+        return given
+
+    whole = evaluate(Counted(lengths.rule), examples, batch_size=7, progress=progress)
+    assert seen == [7, 7, 7, 7, 7, 5]
+    assert [list(batch) for batch in batches[0]] == [list(range(i, min(i + 7, 40))) for i in range(0, 40, 7)]
+    for example, record in zip(examples, whole.records, strict=True):
+        assert record.scores is not None
+        assert record.scores.tolist() == [len(text) + len(example.context) for text in example.candidates]
+        assert record.placement == place(record.scores, (0,))
+        assert (record.id, record.n_turns, record.relevant) == (example.id, len(example.context), (0,))
+    assert summarise(whole) == summarise(evaluate(lengths, examples))
+    assert whole.protocol == "lists"
+
+
+def test_each_list_is_shuffled_in_an_order_of_its_own() -> None:
+    """Else a scorer that knows places would be right always or never."""
+    found = [record.placement.groups[0].n_above for record in evaluate(last_place, EXAMPLES).records]
+    counts = np.bincount(found, minlength=10)
+    assert counts.min() > 12  # of 300; 30 are due at each place
+    assert counts.max() < 50
+    again = [record.placement.groups[0].n_above for record in evaluate(last_place, EXAMPLES, batch_size=11).records]
+    assert again == found
+
+
+def test_records_say_how_long_the_context_was() -> None:
+    examples = [Example(("one two", " three  four five "), ("a", "b"), (0,), "1"), Example((), ("a", "b"), (1,), "2")]
+    assert [(r.n_turns, r.n_words) for r in evaluate(constant, examples).records] == [(2, 5), (0, 0)]
+    assert summarise(evaluate(constant, examples))["metrics"]["R@1"] == 0.5
+
+
+def test_a_score_that_is_no_number_is_placed() -> None:
+    broken = ByRule(lambda context, texts: [float("nan")] * len(texts))
+    with pytest.raises(DataError, match=r"example 'e0': the score of candidate 0 is NaN"):
+        evaluate(broken, EXAMPLES[:2])
+
+
+def test_what_cannot_be_told_apart_is_left_out() -> None:
+    all_right = Example(("x",), ("a", "a"), (0,), "all")
+    fine = Example(("x",), ("a", "b"), (0,), "fine")
+    no_answer = Example(("x",), ("a", "b"), (), "none")
+    assert rankable([all_right, fine, no_answer]) == [fine, no_answer]
+    pool = [Candidate("1", "a"), Candidate("2", "a")]
+    # a pool of right ones alone leaves nothing to be right about
+    assert evaluate(constant, [Example(("x",), relevant_ids=("1",), id="1")], pool=pool).answerable == ()
+    pool.append(Candidate("3", "b"))
+    (record,) = evaluate(constant, [Example(("x",), relevant_ids=("2",), id="1")], pool=pool).answerable
+    assert (record.relevant, record.scores, record.placement.n_candidates) == ((0, 1), None, 3)
+    assert evaluate(constant, [fine], pool=pool).protocol == "pool"
+
+
+def test_pairs_of_no_answer_or_of_several_become_retrieval() -> None:
+    examples = [
+        Example(("1",), ("a", "b", "c"), (2, 0), "1"),
+        Example(("2",), ("x",), (), "2"),
+        Example(("3",), ("c", "d"), (1, 0), "3"),
+    ]
+    found, pool = against_responses(examples)
+    assert [(c.id, c.text) for c in pool] == [("0", "c"), ("1", "a"), ("2", "d")]
+    assert [e.relevant_ids for e in found] == [("0", "1"), (), ("2", "0")]
+    assert [(e.context, e.id, e.candidates, e.relevant) for e in found] == [((n,), n, (), ()) for n in "123"]
+
+
+# tables
+
+
+def outcomes(*placements: Placement, turns: int = 1, words: int = 1, name: str = "") -> list[Record]:
+    return [Record(f"{name}{i}", turns, words, tuple(range(p.n_relevant)), None, p) for i, p in enumerate(placements)]
+
+
+def at(rank: int, n: int = 10) -> Placement:
+    return Placement(n, (Group(rank - 1, 1, 1),))
+
+
+def test_a_summary_by_hand() -> None:
+    tied = Placement(4, (Group(0, 2, 1),))
+    both = Placement(12, (Group(0, 2, 2),))  # two right ones tie with each other and no wrong one
+    none = Placement(20, ())
+    found = summarise(Evaluation((*outcomes(at(1), at(4), tied, both, none),), "lists"), ks=(1, 3, 4), n_bootstrap=50)
+    assert (found["n_examples"], found["n_unanswerable"], found["n_candidates"]) == (5, 1, [4, 20])
+    assert found["ties"] == 1 / 4
+    assert found["metrics"]["R@1"] == pytest.approx((1 + 0 + 0.5 + 0.5) / 4)
+    assert found["metrics"]["hits@1"] == pytest.approx((1 + 0 + 0.5 + 1) / 4)
+    assert found["metrics"]["R@3"] == pytest.approx(3 / 4)
+    assert "R@4" not in found["metrics"]
+    assert found["metrics"]["MRR"] == pytest.approx((1 + 1 / 4 + 3 / 4 + 1) / 4)
+    assert set(found["intervals"]) == set(found["metrics"])
+    assert all(0 <= low <= found["metrics"][name] <= high <= 1 for name, (low, high) in found["intervals"].items())
+    default = summarise(Evaluation(tuple(outcomes(at(1, 100), at(60, 100))), "lists"))
+    assert list(default["metrics"]) == ["R@1", "R@2", "R@5", "R@10", "R@50", "MRR", "MAP"]
+
+
+def test_the_seed_draws_the_resamples() -> None:
+    result = Evaluation(tuple(outcomes(*(at(1 + i % 7) for i in range(40)))), "lists")
+    assert summarise(result) == summarise(result, seed=0) != summarise(result, seed=1)
+    assert breakdown(result) == breakdown(result, seed=0) != breakdown(result, seed=1)
+    other = Evaluation(tuple(outcomes(*(at(1 + i % 5) for i in range(40)))), "lists")
+    assert paired_test(result, other) == paired_test(result, other, seed=0) != paired_test(result, other, seed=1)
+
+
+def test_a_breakdown_by_hand() -> None:
+    records = [
+        *outcomes(at(1), at(2), turns=1, words=30, name="a"),
+        *outcomes(at(1), turns=2, words=3, name="b"),
+        *outcomes(at(4), turns=3, words=4, name="c"),
+        *outcomes(at(2), turns=4, words=4, name="d"),
+        *outcomes(at(5), turns=16, words=5, name="e"),
+        *outcomes(Placement(10, ()), turns=2, words=3, name="no answer"),
+    ]
+    by_turns = breakdown(Evaluation(tuple(records), "lists"))
+    assert [(r["from"], r["to"], r["n_examples"]) for r in by_turns] == [
+        (1, 1, 2), (2, 3, 2), (4, 7, 1), (16, None, 1)
+    ]  # fmt: skip
+    assert [r["metrics"] for r in by_turns] == [
+        {"R@1": 0.5, "MRR": 0.75}, {"R@1": 0.5, "MRR": 0.625}, {"R@1": 0, "MRR": 0.5}, {"R@1": 0, "MRR": 0.2},
+    ]  # fmt: skip
+    assert by_turns[0]["intervals"] == {"R@1": [0, 1], "MRR": [0.5, 1]}
+    by_words = breakdown(Evaluation(tuple(records), "lists"), by="words", edges=(3, 4, 6))
+    assert [(r["from"], r["to"], r["n_examples"]) for r in by_words] == [(3, 3, 1), (4, 5, 3), (6, None, 2)]
+
+
+def test_pairs_are_found_by_their_ids_and_not_by_their_places() -> None:
+    ranks = [1, 2, 1, 5, 1, 3, 2, 2]
+    a = Evaluation(tuple(outcomes(*(at(rank) for rank in ranks))), "lists")
+    b = Evaluation(tuple(outcomes(*(at(1 + rank % 3) for rank in ranks))), "lists")
+    want = paired_test(a, b, metric="MRR")
+    got = paired_test(a, Evaluation(b.records[::-1], "lists"), metric="MRR")
+    assert got == want
+    assert want["metric"] == "MRR"
+    assert want["difference"] == pytest.approx(np.mean([1 / rank - 1 / (1 + rank % 3) for rank in ranks]))
+    assert paired_test(a, b)["metric"] == "R@1"
+    twos = paired_test(a, b, metric="R@2")
+    assert twos["difference"] == pytest.approx(np.mean([(rank <= 2) - (1 + rank % 3 <= 2) for rank in ranks]))
+
+
+def test_of_two_tests_of_many_examples_every_permutation_counts() -> None:
+    """More examples and permutations than are drawn at a time: where nothing differs, every one is as large."""
+    same = Evaluation(tuple(outcomes(*[at(1), at(2)] * 600)), "lists")
+    assert paired_test(same, same, n_permutations=4001)["p"] == 1
+    worse = Evaluation(tuple(outcomes(*[at(2), at(2)] * 600)), "lists")
+    assert paired_test(same, worse, n_permutations=4001)["p"] == 1 / 4002
+
+
+def test_neither_side_may_lack_examples_that_the_other_lacks_too() -> None:
+    records = outcomes(*(at(1) for _ in range(6)))
+    a, b = Evaluation(tuple(records[:4]), "lists"), Evaluation(tuple(records[2:]), "lists")
+    with pytest.raises(DataError, match="4 of 6 ids differ"):
+        paired_test(a, b)
+    with pytest.raises(DataError, match="5 of 5 ids differ"):
+        paired_test(a, Evaluation(tuple(outcomes(at(1), name="x")), "lists"))
+
+
+def test_tables_in_percent() -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "name": "one",
+            "n_examples": 1234,
+            "n_candidates": 10,
+            "metrics": {"R@1": 0.1234, "MRR": 0.5},
+            "intervals": {"R@1": [0.1, 0.15], "MRR": [0.45, 0.5555]},
+        },
+        {
+            "name": "two",
+            "n_examples": 5,
+            "n_candidates": [2, 2000],
+            "metrics": {"R@1": 1},
+            "intervals": {"R@1": [1, 1]},
+        },
+    ]
+    assert markdown(rows, ("R@1", "MRR")).splitlines() == [
+        "| scorer | examples | C | R@1 | MRR |",
+        "|---|---:|---:|---:|---:|",
+        "| one | 1,234 | 10 | 12.3 (10.0-15.0) | 50.0 (45.0-55.5) |",
+        "| two | 5 | 2-2,000 | 100.0 (100.0-100.0) |  |",
+    ]
+    console = Console(width=100, file=io.StringIO())
+    console.print(table(rows))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    cells = [[cell.strip() for cell in line.strip("│┃").replace("┃", "│").split("│")] for line in text.splitlines()]
+    assert ["scorer", "n", "C", "R@1", "R@5", "R@10", "MRR"] in cells
+    assert ["one", "1,234", "10", "12.3", "", "", "50.0"] in cells
+    assert ["", "", "", "10.0-15.0", "", "", "45.0-55.5"] in cells
+    assert ["two", "5", "2-2,000", "100.0", "", "", ""] in cells
+    assert text.count("├") == 1  # a line between the two rows
+
+
+# scores files
+
+
+@pytest.mark.parametrize("name", ["scores.jsonl", "scores.jsonl.gz"])
+def test_scores_files_give_back_what_was_written(tmp_path: Path, name: str) -> None:
+    examples = [
+        Example(("a b", "c"), ("x", "y", "z", "x"), (0,), "several"),
+        Example(("q",), ("x", "y"), (), "none"),
+        Example(("r7",), tuple(f"r{i}" for i in range(9)), (7, 8), "two"),
+    ]
+    lists = evaluate(ByRule(lambda context, texts: [np.float32(len(t) / 3 + ord(t[-1]) / 7) for t in texts]), examples)
+    pool = [Candidate(str(i), text) for i, text in enumerate(("x", "y", "z", "x"))]
+    pooled = evaluate(constant, examples[:2], pool=pool)
+    # groups that follow one another without a gap, and to the very end of the list
+    placement = Placement(6, (Group(0, 1, 1), Group(1, 2, 2), Group(4, 2, 1)))
+    by_hand = Evaluation((Record("h", 0, 0, (0, 1, 2, 3), None, placement),), "pool")
+    for result in (lists, pooled, by_hand):
+        write_scores(tmp_path / name, result, scorer="some one")
+        again = read_scores(tmp_path / name)
+        assert again.protocol == result.protocol
+        for got, want in zip(again.records, result.records, strict=True):
+            assert (got.id, got.n_turns, got.n_words) == (want.id, want.n_turns, want.n_words)
+            assert (got.relevant, got.placement) == (want.relevant, want.placement)
+            assert (got.scores is None) == (want.scores is None)
+            if want.scores is not None:
+                np.testing.assert_array_equal(got.scores, want.scores)
+        before = (tmp_path / name).read_bytes()
+        write_scores(tmp_path / name, again, scorer="some one")
+        assert (tmp_path / name).read_bytes() == before
+    data = (tmp_path / name).read_bytes()
+    header = json.loads((gzip.decompress(data) if name.endswith("gz") else data).splitlines()[0])
+    assert header == {"format": 1, "protocol": "pool", "scorer": "some one"}
+
+
+@pytest.mark.parametrize(
+    ("groups", "relevant"),
+    [
+        ([[0, 2, 1], [1, 1, 1]], [0, 1]),  # they overlap
+        ([[1, 1, 1], [0, 1, 1]], [0, 1]),  # the worse one comes first
+        ([[0, 1, 2]], [0, 1]),  # more right ones than there are
+        ([[0, 4, 1]], [0]),
+        ([[2, 2, 1]], [0]),
+        ([[-1, 1, 1]], [0]),
+        ([[0, 1, 0]], []),
+        ([[0, True, 1]], [0]),
+    ],
+)
+def test_groups_that_cannot_be_are_refused(tmp_path: Path, groups: list[list[int]], relevant: list[int]) -> None:
+    path = tmp_path / "x.jsonl"
+    header = json.dumps({"format": 1, "protocol": "pool"})
+    path.write_text(f"{header}\n{json.dumps(GOOD)}\n{json.dumps(GOOD | {'groups': groups, 'relevant': relevant})}\n")
+    with pytest.raises(DataError, match=r"x\.jsonl:3: not a line"):
+        read_scores(path)
+
+
+def test_headers_and_lines_that_are_missing_or_newer(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"format": 2, "protocol": "pool"}\n')
+    with pytest.raises(DataError, match="written in format 2, this reads up to 1; upgrade"):
+        read_scores(path)
+    path.write_text(" \n")
+    with pytest.raises(DataError, match="holds no rows"):
+        read_scores(path)
+    with pytest.raises(DataError, match="cannot read"):
+        read_scores(tmp_path / "gone.jsonl")
+    path.write_text('{"format": 1, "protocol": "lists"}\n{"id": "a"}\n')
+    with pytest.raises(DataError, match=r"x\.jsonl:2: not a line of a scores file \(no 'n'\)"):
+        read_scores(path)
+    path.write_text('{"format": 1, "protocol": "lists"}\n')
+    assert read_scores(path).records == ()
+
+
+# plots
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every figure that matplotlib saves, as it is saved."""
+    figure = pytest.importorskip("matplotlib.figure")
+    found: list[Any] = []
+    save = figure.Figure.savefig
+
+    def savefig(self: Any, *arguments: Any, **options: Any) -> None:
+        found.append(self)
+        save(self, *arguments, **options)
+
+    monkeypatch.setattr(figure.Figure, "savefig", savefig)
+    return found
+
+
+def lines_of(axes: Any) -> dict[str, list[tuple[float, float]]]:
+    """What is drawn, by its label."""
+    return {
+        line.get_label(): [(float(x), float(y)) for x, y in zip(*line.get_data(), strict=True)]
+        for line in axes.get_lines()
+    }
+
+
+def legend_of(axes: Any) -> list[str]:
+    return [text.get_text() for text in axes.get_legend().get_texts()] if axes.get_legend() else []
+
+
+def test_a_breakdown_is_drawn_in_percent_with_its_intervals(figures: list[Any], tmp_path: Path) -> None:
+    short = Evaluation(tuple(outcomes(*(at(1 + (i > 6)) for i in range(10)), turns=1)), "lists")
+    long = Evaluation((*outcomes(*(at(1 + (i > 3)) for i in range(10)), turns=2), *outcomes(at(1), turns=99)), "lists")
+    both = Evaluation((*short.records, *long.records), "lists")
+    plot_breakdown({"short": short, "both": both}, tmp_path / "plot.svg")
+    (axes,) = figures[0].axes
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2-3", "16-"]
+    drawn = {container.get_label(): container for container in axes.containers}
+    assert legend_of(axes) == ["short", "both"]
+    for name, evaluation in (("short", short), ("both", both)):
+        rows = breakdown(evaluation)
+        line, _, (bars,) = drawn[name].lines
+        np.testing.assert_allclose(np.asarray(line.get_ydata(), float), [100 * row["metrics"]["R@1"] for row in rows])
+        assert line.get_xdata().tolist() == list(range(len(rows)))
+        ends = [(float(low[1]), float(high[1])) for low, high in bars.get_segments()]
+        np.testing.assert_allclose(ends, [[100 * end for end in row["intervals"]["R@1"]] for row in rows])
+    assert (tmp_path / "plot.svg").read_text("utf-8").startswith("<?xml")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("turns in the context", "R@1 (%)")
+
+
+def test_coverage_is_drawn_in_percent(figures: list[Any], tmp_path: Path) -> None:
+    curve = [Point(0.9, 0.25, 1.0, 0.5), Point(0.2, 1.0, 0.75, 0.7)]
+    plot_coverage({"a": curve, "b": curve[:1]}, tmp_path / "x.png")
+    (axes,) = figures[0].axes
+    drawn = [line.get_xydata().tolist() for line in axes.get_lines()]
+    assert drawn == [[[25, 100], [100, 75]], [[25, 50], [100, 70]], [[25, 100]], [[25, 50]]]
+    assert legend_of(axes) == ["a", "b"]
+    colors = [line.get_color() for line in axes.get_lines()]
+    assert colors[0] == colors[1] != colors[2] == colors[3]
+    assert axes.get_ylim() == (0, 101)
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("contexts answered (%)", "answers that are right (%)")
+    assert (tmp_path / "x.png").stat().st_size > 1000
+
+
+def test_times_are_drawn_against_a_column(figures: list[Any], tmp_path: Path) -> None:
+    rows = [{"what": "bi", "form": "torch", "n": n, "ms": ms} for n, ms in ((100, 5.0), (10, 1.0))]
+    rows.append({"what": "bi", "form": "onnx", "n": 10, "ms": 0.5})
+    plot_times(rows, "n", tmp_path / "x.svg")
+    (axes,) = figures[0].axes
+    assert lines_of(axes) == {"bi, torch": [(10, 1), (100, 5)], "bi, onnx": [(10, 0.5)]}
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xscale(), axes.get_yscale()) == ("n", "ms", "log", "log")
+    assert legend_of(axes) == ["bi, torch", "bi, onnx"]
+    assert (tmp_path / "x.svg").stat().st_size > 1000
+
+
+def test_stages_are_drawn_beside_the_retriever_alone(figures: list[Any], tmp_path: Path) -> None:
+    rows = [
+        {"what": "bm25", "form": "alone", "n": 0, "hits@1": 0.2, "ms": 1.0},
+        {"what": "bm25", "form": "cross", "n": 100, "hits@1": 0.6, "ms": 9.0},
+        {"what": "bm25", "form": "cross", "n": 10, "hits@1": 0.5, "ms": 3.0},
+        {"what": "dense", "form": "cross", "n": 10, "hits@1": 0.7, "ms": 4.0},
+        {"what": "dense", "form": "poly", "n": 10, "hits@1": 0.6, "ms": 2.0},
+    ]
+    plot_stages(rows, tmp_path / "x.svg")
+    left, right = figures[0].axes
+    alone, *others = left.get_lines()
+    assert (alone.get_ydata(), alone.get_linestyle()) == ([0.2, 0.2], ":")
+    names = ["bm25 > cross", "dense > cross", "dense > poly"]
+    assert [line.get_label() for line in others] == [line.get_label() for line in right.get_lines()] == names
+    assert lines_of(right)["bm25 > cross"] == [(10, 3), (100, 9)]
+    assert lines_of(left)["bm25 > cross"] == [(10, 0.5), (100, 0.6)]
+    assert alone.get_color() == others[0].get_color() != others[1].get_color() == others[2].get_color()
+    assert others[0].get_linestyle() == others[1].get_linestyle() != others[2].get_linestyle()
+    assert (left.get_xscale(), left.get_yscale(), right.get_xscale(), right.get_yscale()) == (
+        "log",
+        "linear",
+        "log",
+        "log",
+    )
+    assert legend_of(right) == names
+    assert (left.get_ylabel(), right.get_ylabel()) == ("hits@1", "ms per context")
+    plot_stages(rows[:1], tmp_path / "alone.svg")
+    assert legend_of(figures[1].axes[1]) == []
+    assert (tmp_path / "alone.svg").stat().st_size > 1000
+
+
+def test_a_training_is_drawn_by_step(figures: list[Any], tmp_path: Path) -> None:
+    records = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": None}, {"step": 3, "loss": 1.0, "valid": {"R@1": 0.25}}]
+    (tmp_path / "m.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    plot_training({"run": tmp_path / "m.jsonl"}, tmp_path / "x.svg")
+    left, right = figures[0].axes
+    assert lines_of(left) == {"run": [(1, 2), (3, 1)]}
+    assert lines_of(right) == {"run": [(3, 25)]}
+    assert legend_of(left) == ["run"]
+    assert [axes.get_xlabel() for axes in (left, right)] == ["step", "step"]
+    assert [axes.get_ylabel() for axes in (left, right)] == ["training loss", "validation R@1 (%)"]
+    assert (tmp_path / "x.svg").stat().st_size > 1000
+
+
+def written(path: Path, *records: dict[str, Any]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+    return path
+
+
+CHECKS = (
+    {"step": 1, "loss": 3.0},
+    {"step": 2, "epoch": 0.5, "valid": {"R@1": 0.25, "loss": 2.0, "MRR": None}},
+    {"step": 4, "epoch": 1.0, "valid": {"R@1": 0.5, "loss": 1.0}},
+)
+
+
+def test_curves_are_named_by_run_network_and_seed(tmp_path: Path) -> None:
+    for name in ("plain", "mutual/bi", "mutual/cross", "seeds/1/a", "seeds/2/a"):
+        written(tmp_path / name / "metrics.jsonl", *CHECKS)
+    written(tmp_path / "named" / "bi.metrics.jsonl", *CHECKS)
+    folders = [tmp_path / name for name in ("plain", "mutual", "seeds", "named")]
+    found = read_curves(folders)
+    assert list(found) == ["plain", "mutual/bi", "mutual/cross", "seeds/1/a", "seeds/2/a", "named/bi"]
+    want = [Check(2, 0.5, {"R@1": 0.25, "loss": 2.0}), Check(4, 1.0, {"R@1": 0.5, "loss": 1.0})]
+    assert all(curve == want for curve in found.values())
+    files = [tmp_path / "plain" / "metrics.jsonl", tmp_path / "named" / "bi.metrics.jsonl"]
+    assert list(read_curves(files)) == ["plain", "bi"]
+    # of one name, they are told apart by their paths
+    written(tmp_path / "other" / "plain" / "metrics.jsonl", *CHECKS[:2])
+    twice = read_curves([tmp_path / "plain", tmp_path / "other" / "plain", tmp_path / "named"])
+    assert list(twice) == [
+        str(tmp_path / "plain" / "metrics.jsonl"), str(tmp_path / "other" / "plain" / "metrics.jsonl"), "named/bi",
+    ]  # fmt: skip
+    assert [len(curve) for curve in twice.values()] == [2, 1, 2]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="holds no metrics"):
+        read_curves([tmp_path / "plain", tmp_path / "empty"])
+    written(tmp_path / "bad" / "metrics.jsonl", CHECKS[0], {"valid": {"R@1": 1.0}})
+    with pytest.raises(DataError, match=r"metrics\.jsonl:2: no record of a training"):
+        read_curves([tmp_path / "bad"])
+
+
+def test_curves_are_drawn_by_epoch_where_all_know_it(figures: list[Any], tmp_path: Path) -> None:
+    new = [Check(2, 0.5, {"R@1": 0.25, "loss": 2.0}), Check(4, 1.0, {"R@1": 0.5}), Check(6, 1.5, {"loss": 1.5})]
+    old = [Check(3, None, {"R@1": 0.1})]
+    plot_curves({"new": new}, tmp_path / "a.svg")
+    plot_curves({"new": new, "old": old}, tmp_path / "b.svg")
+    plot_curves({"new": new}, tmp_path / "c.svg", figure="loss")
+    by_epoch, by_step, loss = (figure.axes[0] for figure in figures)
+    assert lines_of(by_epoch) == {"new": [(0.5, 25), (1, 50)]}
+    assert (by_epoch.get_xlabel(), by_epoch.get_ylabel()) == ("epoch", "validation R@1 (%)")
+    assert lines_of(by_step) == {"new": [(2, 25), (4, 50)], "old": [(3, 10)]}
+    assert (by_step.get_xlabel(), legend_of(by_step)) == ("step", ["new", "old"])
+    assert lines_of(loss) == {"new": [(0.5, 2), (1.5, 1.5)]}
+    assert loss.get_ylabel() == "validation loss"
+    assert all((tmp_path / name).stat().st_size > 1000 for name in ("a.svg", "b.svg", "c.svg"))
+    with pytest.raises(UsageError, match=r"no run has the validation figure 'MAP'; there are: R@1, loss"):
+        plot_curves({"new": new}, tmp_path / "x.svg", figure="MAP")
