@@ -1,20 +1,35 @@
 """Model folders: bit-equal after a round trip, refused when damaged, never half written."""
 
+import dataclasses
+import hashlib
 import json
+import math
 import shutil
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
+import torch
+from safetensors import safe_open
 
-from polyrank.artifacts import load_model, read_sizes, save_model
-from polyrank.config import BiConfig, CrossConfig, PolyConfig, TextPolicy
-from polyrank.errors import ArtifactError, MissingExtraError, OfflineError, UsageError
-from polyrank.inference import load_scorer, make_scorer
+import convert_models
+from polyrank.artifacts import load_model, load_state, read_config, read_sizes, save_model
+from polyrank.config import BiConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
+from polyrank.errors import ArtifactError, ConfigError, MissingExtraError, OfflineError, UsageError
+from polyrank.index import open_index, store
+from polyrank.inference import EncoderScorer, load_scorer, make_scorer
 from polyrank.models import find_backbone, new_model
-from polyrank.names import model_folder
-from polyrank.records import Context
+from polyrank.names import found_name, is_there, lasting_name, model_folder, portable_name
+from polyrank.pipeline import PipelineConfig, read_pipeline, write_pipeline
+from polyrank.records import Candidate, Context
+from polyrank.retrieval import Retriever, build_index
+from polyrank.strict import Count, Limits, NotNegative, Positive, Share, from_dict, parsed, read_choice
+from polyrank.tensor_folder import read_tensors, write_tensors
+from polyrank.text import ConvertTexts, Texts, read_subwords
 
 CONFIGS: list[Any] = [
     BiConfig(),
@@ -26,8 +41,6 @@ CONTEXTS, REPLIES = [Context(("hi", "my wifi is down"))], ["restart it", "thanks
 
 
 def save(backbone: Path, config: Any, path: Path, seed: int = 1) -> tuple[Any, str]:
-    import dataclasses
-
     config = dataclasses.replace(config, backbone=str(backbone))
     policy = TextPolicy(max_context_tokens=30, max_candidate_tokens=10, new_tokens=("[EOT]",), turn_separator="[EOT]")
     model, texts, resolved = new_model(config, policy, seed=seed, sample=REPLIES)
@@ -130,3 +143,411 @@ def test_sizes_are_of_a_sound_file_only(tmp_path: Path) -> None:
         place.write_bytes(damaged(place.read_bytes()))
         with pytest.raises(ArtifactError, match="does not match config"):
             read_sizes(folder)
+
+
+# fingerprints
+
+PRINTED_POLICY = TextPolicy(max_context_tokens=30, max_candidate_tokens=10)
+
+
+@pytest.fixture(scope="module")
+def poly(tiny_backbone: Path) -> tuple[Any, Texts, Any]:
+    """A Poly-encoder with one tower, so that it has few tensors."""
+    config = PolyConfig(backbone=str(tiny_backbone), n_codes=3, shared_towers=True, projection_dim=4)
+    return new_model(config, PRINTED_POLICY, seed=1, sample=REPLIES)  # type: ignore[return-value]
+
+
+def test_any_weight_that_changes_changes_the_fingerprint(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
+    model, texts, config = poly
+    generator = np.random.default_rng(0)
+    prints = {save_model(tmp_path / "m", model, texts, config)}
+    tensors = dict(model.state_dict())
+    own = {name for name in tensors if not name.startswith("candidate_tower.")}
+    assert len(own) > 30
+    for name in sorted(own):
+        flat = tensors[name].view(-1)
+        place = int(generator.integers(len(flat)))
+        was = flat[place].item()
+        flat[place] = was + 1 if not flat.is_floating_point() else float(np.nextafter(np.float32(was), np.float32(9)))
+        prints.add(save_model(tmp_path / "m", model, texts, config, replace=True))
+        flat[place] = was
+    assert len(prints) == 1 + len(own)
+    assert save_model(tmp_path / "m", model, texts, config, replace=True) in prints
+
+
+def test_any_setting_that_changes_changes_the_fingerprint(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
+    """Of the text policy and of the model, the reduction among them; the vocabulary does too."""
+    model, texts, config = poly
+    policies = {
+        "max_context_tokens": 31, "max_candidate_tokens": 11, "max_background_tokens": 7, "turn_separator": "[EOT]",
+        "new_tokens": ("[EOT]",), "speaker_prefixes": ("a: ",), "background": "after",
+    }  # fmt: skip
+    settings = {
+        "reduction": "sqrt_n", "reduction_tokens": 9, "shared_towers": False, "projection_dim": 5, "output_scale": 3.0,
+        "match_output_std": 0.7, "match_self_score": 2.0, "codes": "last", "n_codes": 4, "code_init": "normal",
+        "code_std": 0.3,
+    }  # fmt: skip
+    assert set(policies) == {field.name for field in dataclasses.fields(TextPolicy)}
+    assert set(settings) == {field.name for field in dataclasses.fields(PolyConfig)} - {"backbone"}
+
+    def fingerprint(policy: TextPolicy, changed: Any, vocabulary: bytes = texts.subwords.to_bytes()) -> str:
+        words = Texts(read_subwords(vocabulary, "here"), policy, texts.max_positions)
+        return save_model(tmp_path / "m", model, words, changed, replace=True)
+
+    prints = [fingerprint(texts.policy, config)]
+    prints += [fingerprint(dataclasses.replace(texts.policy, **{k: v}), config) for k, v in policies.items()]  # type: ignore[arg-type]
+    prints += [fingerprint(texts.policy, dataclasses.replace(config, **{k: v})) for k, v in settings.items()]
+    prints += [fingerprint(texts.policy, config, texts.subwords.to_bytes().replace(b'"wifi"', b'"wife"'))]
+    swapped = texts.subwords.to_bytes().replace(b'"start": "[CLS]"', b'"start": "[MASK]"')
+    prints += [fingerprint(texts.policy, config, swapped)]
+    assert len(set(prints)) == len(prints) == 3 + len(policies) + len(settings)
+    assert fingerprint(texts.policy, config) == prints[0]
+
+
+def test_any_setting_of_a_converts_texts_changes_its_fingerprint(tmp_path: Path) -> None:
+    model, texts, config = convert_models.make()
+    settings = {
+        "max_context_tokens": 50, "max_candidate_tokens": 50, "max_earlier_tokens": 21, "max_earlier_turns": 3,
+        "number_prefixes": True, "background": "after", "vocabulary": "a file", "min_count": 4,
+        "vocabulary_size": 99, "n_buckets": 5,
+    }  # fmt: skip
+    assert set(settings) == {field.name for field in dataclasses.fields(ConvertText)}
+    prints = {save_model(tmp_path / "m", model, texts, config)}
+    for name, value in settings.items():
+        words = ConvertTexts(texts.subwords, dataclasses.replace(texts.policy, **{name: value}), texts.multi_context)
+        prints.add(save_model(tmp_path / "m", model, words, config, replace=True))
+    assert len(prints) == 1 + len(settings)
+
+
+def test_what_says_nothing_of_vectors_leaves_the_fingerprint(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
+    """Neither where the folder is nor what training wrote about itself; an index goes with the copy, and no other."""
+    model, texts, config = poly
+    first = save_model(tmp_path / "m", model, texts, config, metadata={"seed": 1})
+    assert save_model(tmp_path / "other", model, texts, config, metadata={"seed": 2}) == first
+    shutil.copytree(tmp_path / "m", tmp_path / "far" / "away")
+    moved = (tmp_path / "other").rename(tmp_path / "moved")
+    changed = dataclasses.replace(texts.policy, max_context_tokens=29)
+    words = Texts(texts.subwords, changed, texts.max_positions)
+    save_model(tmp_path / "changed", model, words, config)
+
+    def opened(path: Path) -> EncoderScorer:
+        found = load_scorer(path, device="cpu", precision="fp32")
+        assert isinstance(found, EncoderScorer)
+        return found
+
+    build_index(tmp_path / "i", opened(tmp_path / "m"), [Candidate("a", "hello")], model="m")
+    for path in (tmp_path / "far" / "away", moved):
+        assert opened(path).fingerprint == first
+        assert Retriever(opened(path), open_index(tmp_path / "i")).respond([Context(("hi",))], 1)[0][0].id == "a"
+    with pytest.raises(ArtifactError, match="was made by encoder"):
+        Retriever(opened(tmp_path / "changed"), open_index(tmp_path / "i"))
+
+
+def test_a_fingerprint_does_not_know_which_version_of_a_library_wrote_it(
+    poly: tuple[Any, Texts, Any], tmp_path: Path
+) -> None:
+    model, texts, config = poly
+    first = save_model(tmp_path / "m", model, texts, config)
+    shape = read_config(tmp_path / "m")["backbone"]
+    assert not {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "architectures"} & set(shape)
+    assert shape["hidden_size"] == 32
+    again = load_model(tmp_path / "m")
+    assert save_model(tmp_path / "again", again.model, again.texts, again.config) == first
+
+
+# documents that are sealed
+
+
+def a_model(path: Path, poly: tuple[Any, Texts, Any]) -> tuple[Path, Callable[[], Any]]:
+    save_model(path, *poly, metadata={"note": "a test"})
+    return path / "config.json", lambda: read_config(path)
+
+
+def a_pipeline(path: Path, poly: tuple[Any, Texts, Any]) -> tuple[Path, Callable[[], Any]]:
+    write_pipeline(path, PipelineConfig(index="somewhere", n_retrieved=7), {"n": 3})
+    return path / "pipeline.json", lambda: read_pipeline(path)
+
+
+def tensors_of(kind: str) -> Callable[[Path, tuple[Any, Texts, Any]], tuple[Path, Callable[[], Any]]]:
+    def make(path: Path, poly: tuple[Any, Texts, Any]) -> tuple[Path, Callable[[], Any]]:
+        document = {"encoder": "somewhere", "encoder_fingerprint": "f" * 64, "metadata": {"n": 5}}
+        write_tensors(path, kind, document, {"matrix": torch.eye(3), "bias": torch.arange(2)})
+        return path / f"{kind}.json", lambda: read_tensors(path, kind)[0]
+
+    return make
+
+
+@pytest.mark.parametrize("make", [a_model, a_pipeline, tensors_of("map"), tensors_of("intent")])
+def test_a_flipped_bit_of_any_byte_of_a_document_is_refused(
+    poly: tuple[Any, Texts, Any], tmp_path: Path, make: Any
+) -> None:
+    """Or it is the same document: the case of an exponent's e is all that a number's bytes leave open."""
+    place, read = make(tmp_path / "m", poly)
+    whole, want = place.read_bytes(), read()
+    n_same = 0
+    for at, byte in enumerate(whole):
+        place.write_bytes(whole[:at] + bytes([byte ^ (1 << (at + at // 8) % 8)]) + whole[at + 1 :])
+        try:
+            same = read() == want
+        except ArtifactError:
+            continue
+        assert same, f"byte {at} of {place.name}"
+        assert byte in b"eE"
+        n_same += 1
+    assert n_same <= whole.count(b"e-") + whole.count(b"E-")
+    place.write_bytes(whole)
+    assert read() == want
+
+
+def test_a_flipped_bit_of_what_an_index_says_of_itself_is_refused(tmp_path: Path) -> None:
+    from polyrank.index import write_index
+
+    write_index(tmp_path / "i", [Candidate("a", "b")], np.ones((1, 2), np.float32), fingerprint="f" * 64, model="m")
+    connection = sqlite3.connect(tmp_path / "i" / store.FILE, isolation_level=None)
+    values = dict(connection.execute("SELECT key, value FROM meta"))
+    assert {"fingerprint", "dimension", "n", "digest", "precision", "checksum"} <= set(values)
+    for key, value in values.items():
+        for at, letter in enumerate(value):
+            changed = value[:at] + chr(ord(letter) ^ (1 << at % 7)) + value[at + 1 :]
+            connection.execute("UPDATE meta SET value = ? WHERE key = ?", (changed, key))
+            with pytest.raises(ArtifactError):
+                store.read_meta(connection, tmp_path / "i")
+        connection.execute("UPDATE meta SET value = ? WHERE key = ?", (value, key))
+    for key in values:
+        connection.execute("DELETE FROM meta WHERE key = ?", (key,))
+        with pytest.raises(ArtifactError):
+            store.read_meta(connection, tmp_path / "i")
+        connection.execute("INSERT INTO meta VALUES (?, ?)", (key, values[key]))
+    assert store.read_meta(connection, tmp_path / "i").n == 1
+    connection.execute("INSERT INTO meta VALUES ('more', 'x')")
+    with pytest.raises(ArtifactError):
+        store.read_meta(connection, tmp_path / "i")
+    connection.close()
+
+
+def sealed(document: dict[str, Any]) -> bytes:
+    """With the checksum that the document should have: the SHA-256 of its JSON without spaces, keys in order."""
+    rest = {key: value for key, value in document.items() if key != "checksum"}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return json.dumps({**rest, "checksum": hashlib.sha256(text.encode()).hexdigest()}).encode()
+
+
+def test_a_model_whose_settings_nobody_knows_is_refused(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
+    place, _ = a_model(tmp_path / "m", poly)
+    document = json.loads(place.read_bytes())
+    place.write_bytes(sealed(document))
+    assert load_model(tmp_path / "m").metadata == {"note": "a test"}
+    for changed in ({"model": {"kind": "bi", "n_codes": 3}}, {"model": {"kind": "odd"}}, {"text": {"turns": 1}}):
+        place.write_bytes(sealed({**document, **changed}))
+        with pytest.raises(ArtifactError, match=r"config\.json: "):
+            load_model(tmp_path / "m")
+    for version, error in ((2, "in format 2, this reads up to 1; upgrade"), (1, None)):
+        place.write_bytes(sealed({**document, "format": version}))
+        if error:
+            with pytest.raises(ArtifactError, match=error):
+                load_model(tmp_path / "m")
+    load_model(tmp_path / "m")
+    for data in (b"[]", b'"format"', b"{}", b'{"format": 1}'):
+        place.write_bytes(data)
+        with pytest.raises(ArtifactError, match="is damaged"):
+            load_model(tmp_path / "m")
+    with pytest.raises(ArtifactError, match="is no model folder"):
+        load_model(place)
+    with pytest.raises(ArtifactError, match="is no model folder"):
+        load_model(tmp_path)
+
+
+def test_tensors_are_those_that_were_written(tmp_path: Path) -> None:
+    tensors = {"matrix": torch.randn(3, 4).T, "bias": torch.arange(2), "parameter": torch.nn.Parameter(torch.ones(1))}
+    write_tensors(tmp_path / "t", "map", {"name": "x", "format": 99}, tensors)
+    document, found = read_tensors(tmp_path / "t", "map")
+    assert (document["name"], document["format"], document["kind"]) == ("x", 1, "map")
+    assert set(found) == set(tensors)
+    assert all(torch.equal(found[name], tensor) and not found[name].requires_grad for name, tensor in tensors.items())
+    with pytest.raises(ArtifactError, match="no folder of kind 'intent'"):
+        read_tensors(tmp_path / "t", "intent")
+    with pytest.raises(UsageError, match="already exists"):
+        write_tensors(tmp_path / "t", "map", {}, tensors)
+    write_tensors(tmp_path / "t", "map", {"name": "y"}, tensors, replace=True)
+    assert read_tensors(tmp_path / "t", "map")[0]["name"] == "y"
+    with pytest.raises(ValueError, match="JSON"):
+        write_tensors(tmp_path / "nan", "map", {"value": math.nan}, tensors)
+    assert not (tmp_path / "nan").exists()
+    document = json.loads((tmp_path / "t" / "map.json").read_bytes())
+    (tmp_path / "t" / "map.json").write_bytes(sealed({**document, "format": 2}))
+    with pytest.raises(ArtifactError, match="in format 2, this reads up to 1"):
+        read_tensors(tmp_path / "t", "map")
+    (tmp_path / "t" / "map.json").write_bytes(sealed(document))
+    data = (tmp_path / "t" / "map.safetensors").read_bytes()
+    for at in range(0, len(data), 7):
+        (tmp_path / "t" / "map.safetensors").write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(ArtifactError, match=r"map\.safetensors is damaged"):
+            read_tensors(tmp_path / "t", "map")
+    (tmp_path / "t" / "map.safetensors").unlink()
+    with pytest.raises(ArtifactError, match=r"map\.safetensors is missing"):
+        read_tensors(tmp_path / "t", "map")
+
+
+# weights and sizes
+
+
+def test_weights_of_another_shape_or_name_are_refused(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
+    model, texts, config = poly
+    save_model(tmp_path / "m", model, texts, config)
+    with safe_open(str(tmp_path / "m" / "model.safetensors"), framework="pt") as stream:
+        tensors = {name: stream.get_tensor(name) for name in stream.keys()}  # noqa: SIM118  # no dict: has no __iter__
+    fresh = load_model(tmp_path / "m").model
+    with torch.no_grad():
+        for parameter in fresh.parameters():
+            parameter.zero_()
+    load_state(fresh, tensors)
+    for name, tensor in fresh.state_dict().items():
+        assert torch.equal(tensor, tensors[name.replace("candidate_tower.", "context_tower.")])
+    name = sorted(tensors)[0]
+    for wrong in ({**tensors, "more": torch.ones(1)}, {k: v for k, v in tensors.items() if k != name}):
+        with pytest.raises(ArtifactError, match="the weights do not fit the configuration"):
+            load_state(fresh, wrong)
+    with pytest.raises(ArtifactError, match=name):
+        load_state(fresh, {k: v for k, v in tensors.items() if k != name})
+
+
+def test_sizes_are_what_the_library_reads(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
+    save_model(tmp_path / "poly", *poly)
+    save_model(tmp_path / "convert", *convert_models.make())
+    names = {torch.float32: "F32", torch.float16: "F16", torch.int8: "I8", torch.bool: "BOOL", torch.int64: "I64"}
+    for path in (tmp_path / "poly", tmp_path / "convert"):
+        parts: dict[str, list[torch.Tensor]] = {}
+        with safe_open(str(path / "model.safetensors"), framework="pt") as stream:
+            for name in stream.keys():  # noqa: SIM118  # no dict: has no __iter__
+                parts.setdefault(name.partition(".")[0], []).append(stream.get_tensor(name))
+        found = read_sizes(path)
+        assert [part.name for part in found.parts] == sorted(parts)
+        for part in found.parts:
+            tensors = parts[part.name]
+            assert part.n_parameters == sum(t.numel() for t in tensors)
+            assert part.n_bytes == sum(t.numel() * t.element_size() for t in tensors)
+            assert set(part.dtypes) == {names.get(t.dtype, str(t.dtype)) for t in tensors}
+            assert list(part.dtypes) == sorted(part.dtypes)
+        assert found.n_parameters == sum(t.numel() for tensors in parts.values() for t in tensors)
+        assert found.n_bytes == sum(t.numel() * t.element_size() for tensors in parts.values() for t in tensors)
+        assert found.n_bytes_fp32 == 4 * found.n_parameters
+
+
+# names of models
+
+
+def test_names_find_their_folder_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "work" / "bi").mkdir(parents=True)
+    (tmp_path / "work" / "map").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    for prefix in ("", "untuned:"):
+        assert lasting_name(f"{prefix}bi") == f"{prefix}{tmp_path / 'work' / 'bi'}"
+        assert portable_name(f"{prefix}bi", Path("map")) == f"{prefix}../bi"
+        assert found_name(f"{prefix}../bi", Path("map")) == f"{prefix}{tmp_path / 'work' / 'bi'}"
+        for name in (f"{prefix}owner/model", f"{prefix}embedded"):
+            assert lasting_name(name) == portable_name(name, Path("map")) == found_name(name, Path("map")) == name
+    (tmp_path / "work").rename(tmp_path / "moved")
+    monkeypatch.chdir(tmp_path)
+    assert found_name("../bi", tmp_path / "moved" / "map") == str(tmp_path / "moved" / "bi")
+    # what went up and finds nothing there does not take another from the working directory
+    (tmp_path / "bi").mkdir()
+    assert found_name("../gone", tmp_path / "moved" / "map") == str(tmp_path / "moved" / "gone")
+    assert found_name("./gone", tmp_path / "moved" / "map") == str(tmp_path / "moved" / "map" / "gone")
+    assert [is_there(name) for name in ("bi", "untuned:gone", "gone", "shipped:convert")] == [True, True, False, True]
+    with pytest.raises(UsageError, match="shipped:none does not come with the package; take one of"):
+        model_folder("shipped:none")
+
+
+# what users give
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """Settings of every kind of type."""
+
+    n: Count = 1
+    share: Share = 0.5
+    rate: Positive = 0.1
+    weight: NotNegative = 0.0
+    plain: float = 1.0
+    name: str = ""
+    on: bool = False
+    kind: Literal["a", "b", "none"] = "a"
+    some: int | None = None
+    ways: Literal["x", "y"] | None = None
+    numbers: tuple[float, ...] = ()
+    words: tuple[str, ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "found"),
+    [
+        ("n", 1, 1), ("share", 0, 0.0), ("share", 1, 1.0), ("rate", 1e-300, 1e-300), ("weight", 0, 0.0),
+        ("plain", 3, 3.0), ("plain", -3.5, -3.5), ("on", True, True), ("kind", None, "none"), ("kind", "b", "b"),
+        ("some", None, None), ("some", 4, 4), ("ways", None, None), ("ways", "y", "y"),
+        ("numbers", [1, 2.5], (1.0, 2.5)), ("words", ("a",), ("a",)), ("some", 2**63 - 1, 2**63 - 1), ("some", 1 - 2**63, 1 - 2**63),
+    ],
+)  # fmt: skip
+def test_what_is_within_limits_is_taken(key: str, value: object, found: object) -> None:
+    taken = getattr(from_dict(Given, {key: value}), key)
+    assert taken == found
+    assert type(taken) is type(found)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("n", 0, "r.n = 0 must be at least 1"), ("n", 1.0, "r.n = 1.0 is float; it must be int"),
+        ("n", True, "r.n = True is bool; it must be int"), ("share", 1.01, "r.share = 1.01 is outside 0 to 1"),
+        ("share", -0.01, "r.share = -0.01 is outside 0 to 1"), ("rate", 0, "r.rate = 0.0 must be above 0"),
+        ("weight", -1, "r.weight = -1.0 must be at least 0"), ("plain", math.nan, "r.plain = nan is not finite"),
+        ("plain", math.inf, "r.plain = inf is not finite"), ("plain", True, "r.plain = True is bool; it must be float"),
+        ("name", 3, "r.name = 3 is int; it must be str"), ("on", 1, "r.on = 1 is int; it must be bool"),
+        ("kind", "c", "r.kind = 'c' is not one of 'a', 'b', 'none'"), ("ways", "z", "r.ways = 'z' is not one of"),
+        ("words", "ab", "r.words = 'ab' is not a list"), ("words", [1], "r.words = 1 is int; it must be str"),
+        ("some", 2**63, "r.some is a whole number of more than 64 bits"), ("some", "x", "it must be int"),
+        ("some", -(2**63), "more than 64 bits"), ("nmae", 1, 'unknown key "r.nmae"; did you mean "r.name"?'),
+        ("zzzzzz", 1, 'unknown key "r.zzzzzz"; known keys: kind, n, name'),
+    ],
+)  # fmt: skip
+def test_what_is_outside_limits_is_named(key: str, value: object, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_dict(Given, {key: value}, "r")
+    assert said in str(caught.value)
+
+
+def test_limits_hold_at_their_ends() -> None:
+    limits = Limits(least=1, most=2)
+    for value in (1, 1.5, 2):
+        limits.check(value, "x")
+    for value in (0.999, 2.001):
+        with pytest.raises(ConfigError, match="is outside 1 to 2"):
+            limits.check(value, "x")
+    with pytest.raises(ConfigError, match="must be above 0"):
+        Limits(above=0).check(0, "x")
+
+
+def test_texts_become_values_as_toml_writes_them() -> None:
+    texts = {
+        "3": 3,
+        "0.5": 0.5,
+        "true": True,
+        "[1, 2]": [1, 2],
+        '"a b"': "a b",
+        "a b": "a b",
+        "none": None,
+        "None": None,
+    }
+    assert {text: parsed(text) for text in texts} == texts
+    assert read_choice("also", Literal["also", "b"], "thing") == "also"
+    with pytest.raises(UsageError, match="'z' is no thing; choose auto, a, b or c"):
+        read_choice("z", Literal["a", "b", "c"], "thing", also="auto")
+
+
+def test_a_required_setting_that_is_missing_is_named() -> None:
+    needs = dataclasses.make_dataclass(
+        "Needs", [("path", str), ("also", list, dataclasses.field(default_factory=list))]
+    )
+    assert from_dict(needs, {"path": "x"}).also == []  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=r'missing key "data\.path"; add it'):
+        from_dict(needs, {}, "data")

@@ -1,5 +1,7 @@
 """Batches change nothing: not the order, not the vectors, whatever the budget, the batch mates or the precision."""
 
+import dataclasses
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,23 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from transformers import BertModel, PreTrainedTokenizerFast
 
+import convert_models
 from conftest import WORDS
-from polyrank.architecture import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
-from polyrank.inference import CrossScorer, EncoderScorer, make_scorer, token_batches
+from polyrank.architecture import BiConfig, ConvertConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
+from polyrank.artifacts import load_model, save_model
+from polyrank.inference import (
+    CrossScorer,
+    EncoderScorer,
+    inference,
+    load_scorer,
+    make_scorer,
+    token_batches,
+    untuned_scorer,
+)
 from polyrank.models import Backbone, new_model
+from polyrank.models.exported import ExportedEncoder
 from polyrank.models.first_output import FirstOutput, read_first_outputs_only
 from polyrank.records import Context
 from polyrank.text import Texts, load_subwords, pad
@@ -159,3 +173,284 @@ def test_a_pool_of_any_size_is_encoded_once(tiny_backbone: Path) -> None:
     for _ in range(3):
         scorer.score_pool([Context(("hi",))], pool)
     assert sum(asked) == 5
+
+
+# every kind of model
+
+KINDS: dict[str, Any] = {
+    "bi": BiConfig(reduction="first"),
+    "bi, mean, one tower, projected": BiConfig(reduction="mean", shared_towers=True, projection_dim=8),
+    "bi, root of n": BiConfig(reduction="sqrt_n"),
+    "poly, learnt": PolyConfig(n_codes=5, code_init="normal", code_std=1.0),
+    "poly, first": PolyConfig(codes="first", n_codes=5),
+    "poly, last": PolyConfig(codes="last", n_codes=5),
+    "poly, last and first": PolyConfig(codes="last_h1", n_codes=5, shared_towers=True),
+    "cross": CrossConfig(),
+    "cross, two layers": CrossConfig(head="mlp"),
+    "convert": convert_models.TINY,
+    "convert, one context": dataclasses.replace(convert_models.TINY, multi_context=False),
+}
+LONG = Context(tuple(f"{a} {b} please" for a in WORDS[:4] for b in WORDS[4:8]))
+MIXED = [Context(("hi",)), LONG, Context(("my wifi is down", "did that")), Context(("",)), Context(("the light", "x"))]
+LISTS = [
+    ["thanks", "restart the router", "the bill is too high " * 3],
+    [""],
+    ["did that", "thanks"],
+    ["hello the light is green", "a b c d e f g h i j", "restart it", "thanks"],
+    ["the router"],
+]
+
+
+def of_kind(backbone: Path, kind: str) -> tuple[Any, Any, Any]:
+    """A network with its texts and its configuration."""
+    config = KINDS[kind]
+    if isinstance(config, ConvertConfig):
+        return convert_models.make(multi_context=config.multi_context)
+    return new_model(dataclasses.replace(config, backbone=str(backbone)), POLICY, seed=1, sample=["hello router"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_score_depends_on_its_own_pair_alone(tiny_backbone: Path, kind: str) -> None:
+    """Whatever the neighbours in the batch, how far they pad it, and where the batches are cut."""
+    found = make_scorer(*of_kind(tiny_backbone, kind)[:2], device="cpu", precision="fp32")
+    pool = list(dict.fromkeys(text for texts in LISTS for text in texts))
+
+    def score(budget: int, contexts: list[Context], lists: list[list[str]]) -> list[Any]:
+        found.max_tokens = budget
+        found.forget()
+        return found.score(contexts, lists)
+
+    alone = [
+        [float(score(1, [context], [[text]])[0][0]) for text in texts]
+        for context, texts in zip(MIXED, LISTS, strict=True)
+    ]
+    assert len({round(value, 3) for row in alone for value in row}) > 6  # scores tell the pairs apart
+    for budget in (60, 10_000):
+        for got, row in zip(score(budget, MIXED, LISTS), alone, strict=True):
+            np.testing.assert_allclose(got, row, atol=5e-5, rtol=1e-5)
+    turned = score(60, MIXED[::-1], [texts[::-1] for texts in LISTS[::-1]])
+    for got, row in zip(turned, alone[::-1], strict=True):
+        np.testing.assert_allclose(got[::-1], row, atol=5e-5, rtol=1e-5)
+    found.forget()
+    whole = found.score_pool(MIXED, pool)
+    for row, (values, texts) in enumerate(zip(alone, LISTS, strict=True)):
+        np.testing.assert_allclose(whole[row, [pool.index(t) for t in texts]], values, atol=5e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_and_loaded_it_scores_the_same_bits(tiny_backbone: Path, tmp_path: Path, kind: str) -> None:
+    model, texts, config = of_kind(tiny_backbone, kind)
+    before = make_scorer(model, texts, device="cpu", precision="fp32")
+    fingerprint = save_model(tmp_path / "m", model, texts, config)
+    after = load_scorer(tmp_path / "m", device="cpu", precision="fp32")
+    assert (after.fingerprint, type(after)) == (fingerprint, type(before))
+    if isinstance(config, ConvertConfig):  # what is saved is rounded; what is loaded stays as it is
+        found = load_model(tmp_path / "m")
+        save_model(tmp_path / "again", found.model, found.texts, found.config)
+        before, after = after, load_scorer(tmp_path / "again", device="cpu", precision="fp32")
+        assert after.fingerprint == fingerprint
+    for a, b in zip(before.score(MIXED, LISTS), after.score(MIXED, LISTS), strict=True):
+        assert np.array_equal(a, b)
+    assert np.array_equal(before.score_pool(MIXED, LISTS[3]), after.score_pool(MIXED, LISTS[3]))
+
+
+@pytest.mark.parametrize("kind", ["bi", "poly, learnt", "cross", "convert"])
+def test_scoring_leaves_a_model_in_training_as_it_was(tiny_backbone: Path, kind: str) -> None:
+    """It computes without dropout and without gradients, and the model's own mode comes back, also after an error."""
+    model, texts, _ = of_kind(tiny_backbone, kind)
+    found = make_scorer(model, texts, device="cpu", precision="fp32")
+    model.eval()
+    calm = found.score(MIXED, LISTS)
+    found.forget()
+    model.train()
+    for a, b in zip(calm, found.score(MIXED, LISTS), strict=True):
+        assert np.array_equal(a, b)
+    assert model.training
+    seen: list[tuple[bool, bool]] = []
+
+    def fail() -> None:
+        with inference(model, torch.device("cpu"), torch.float32):
+            seen.append((model.training, torch.is_grad_enabled()))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert seen == [(False, False)]
+    assert model.training
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("kind", ["bi", "cross", "convert"])
+def test_a_precision_is_that_of_the_large_products_only(tiny_backbone: Path, kind: str) -> None:
+    """In bf16 scores are fp32 numbers, near those in fp32 and not the same."""
+    model, texts, _ = of_kind(tiny_backbone, kind)
+    exact = make_scorer(model, texts, device="cpu", precision="fp32").score(MIXED, LISTS)
+    rough = make_scorer(model, texts, device="cpu", precision="bf16").score(MIXED, LISTS)
+    for a, b in zip(exact, rough, strict=True):
+        assert a.dtype == b.dtype == np.float32
+    flat, near = np.concatenate(exact), np.concatenate(rough)
+    assert not np.array_equal(flat, near)
+    assert np.corrcoef(flat, near)[0, 1] > 0.98
+
+
+def test_only_what_is_frozen_in_bf16_has_narrow_weights(tiny_backbone: Path) -> None:
+    def dtypes(kind: str, precision: Any, *, frozen: bool) -> tuple[set[torch.dtype], torch.dtype]:
+        found = make_scorer(*of_kind(tiny_backbone, kind)[:2], device="cpu", precision=precision, frozen=frozen)
+        return {p.dtype for p in found.model.parameters() if p.is_floating_point()}, found.dtype
+
+    wide, both = {torch.float32}, {torch.float32, torch.bfloat16}
+    assert dtypes("bi", "fp32", frozen=True) == (wide, torch.float32)
+    assert dtypes("bi", "bf16", frozen=False) == (wide, torch.bfloat16)
+    assert dtypes("bi, mean, one tower, projected", "bf16", frozen=True) == (both, torch.float32)
+    assert dtypes("cross", "bf16", frozen=True) == (both, torch.float32)
+    assert dtypes("convert", "bf16", frozen=True) == (wide, torch.bfloat16)
+
+
+# any network: what an encoder's scorer makes of vectors
+
+
+def rows_of(arrays: Any) -> Any:
+    """``[B, 3]``: sums over the real ids of a text of their sines, cosines and squares; batches cannot show."""
+    ids, mask = arrays["ids"].astype(np.float64), arrays["mask"]
+    parts = [np.sin(ids), np.cos(2 * ids), (ids / 50) ** 2]
+    return np.stack([(part * mask).sum(1) for part in parts], 1).astype(np.float32)
+
+
+def many_rows_of(arrays: Any) -> list[Any]:
+    """One vector for each id of a context, up to the batch's width, ``[B, T, 3]``; and which are real."""
+    ids = arrays["ids"].astype(np.float32)
+    return [np.stack([np.sin(ids), np.cos(2 * ids), ids / 50], 2), arrays["mask"]]
+
+
+@pytest.fixture
+def simple(tiny_backbone: Path) -> EncoderScorer:
+    """An encoder of one line of arithmetic."""
+    words = Texts(load_subwords(tiny_backbone), POLICY, 128)
+    return EncoderScorer(ExportedEncoder(many_rows_of, lambda arrays: [rows_of(arrays)], 3), words)
+
+
+def attended(contexts: Any, candidate: Any) -> float:
+    """The score of one candidate ``[D]`` for the real vectors ``[M, D]`` of one context, in double precision."""
+    dots = contexts.astype(np.float64) @ candidate.astype(np.float64)
+    weights = np.exp(dots - dots.max())
+    return float((weights / weights.sum()) @ dots)
+
+
+def test_a_pool_of_many_thousands_is_scored_in_parts_that_do_not_show(simple: EncoderScorer) -> None:
+    letters = [chr(c) for c in range(ord("a"), ord("z") + 1)]
+    pool = [f"{a} {b} {c}" for a in letters for b in letters for c in letters[:13]][:8300]
+    got = simple.score_pool(MIXED[:2], pool)
+    ids = [simple.texts.candidate_ids(text) for text in pool]
+    assert {len(row) for row in ids} == {5}
+    vectors = rows_of({"ids": np.array(ids), "mask": np.ones((len(ids), 5))})
+    for row, context in enumerate(MIXED[:2]):
+        asked = np.array([simple.texts.context_ids(context)])
+        real = many_rows_of({"ids": asked, "mask": asked > 0})[0][0]
+        wanted = [attended(real, vectors[i]) for i in (0, 1, 4000, 8190, 8191, 8192, 8193, 8299)]
+        np.testing.assert_allclose(got[row, [0, 1, 4000, 8190, 8191, 8192, 8193, 8299]], wanted, rtol=1e-4, atol=1e-4)
+    assert np.isfinite(got).all()
+
+
+@pytest.mark.parametrize("budget", [1, 40, 4096])
+def test_contexts_of_other_widths_keep_their_vectors_and_their_masks(simple: EncoderScorer, budget: int) -> None:
+    simple.max_tokens = budget
+    vectors, mask = simple.encode_contexts(MIXED)
+    lengths = [len(simple.texts.context_ids(context)) for context in MIXED]
+    assert vectors.shape == (5, max(lengths), 3)
+    assert mask.sum(1).tolist() == lengths
+    for row, context in enumerate(MIXED):
+        ids = np.array([simple.texts.context_ids(context)])
+        assert mask[row, : lengths[row]].all()
+        np.testing.assert_array_equal(vectors[row, : lengths[row]], many_rows_of({"ids": ids, "mask": ids})[0][0])
+    nothing, none = simple.encode_contexts([])
+    assert (nothing.shape, none.shape) == ((0, 1, 3), (0, 1))
+
+
+def test_vectors_are_those_of_their_texts_whatever_is_remembered(simple: EncoderScorer) -> None:
+    """Texts come again, alone, doubled, beside new ones, and when so many were seen that the memory starts anew."""
+
+    def wanted(texts: list[str]) -> Any:
+        ids = [simple.texts.candidate_ids(text) for text in texts]
+        return np.concatenate([rows_of({"ids": np.array([row]), "mask": np.ones((1, len(row)))}) for row in ids])
+
+    simple.max_remembered = 3
+    for asked in (["wifi", "red"], ["red", "wifi", "red"], ["red", "bill"], ["wifi", "high", "too"], ["too", "red"]):
+        np.testing.assert_allclose(simple.encode_candidates(asked), wanted(asked), rtol=1e-6)
+        assert len(simple._remembered) <= 3
+    assert simple.encode_candidates([]).shape == (0, 3)
+    simple.model.candidates = lambda arrays: [2 * rows_of(arrays)]  # other weights
+    np.testing.assert_allclose(simple.encode_candidates(["red"]), wanted(["red"]), rtol=1e-6)
+    simple.forget()
+    np.testing.assert_allclose(simple.encode_candidates(["red"]), 2 * wanted(["red"]), rtol=1e-6)
+
+
+def test_a_memory_that_is_not_full_forgets_nothing(simple: EncoderScorer) -> None:
+    n_encoded = 0
+
+    def count(arrays: Any) -> list[Any]:
+        nonlocal n_encoded
+        n_encoded += len(arrays["ids"])
+        return [rows_of(arrays)]
+
+    simple.model.candidates = count
+    simple.max_remembered = 4
+    for asked in (["a", "b"], ["c", "d"], ["a", "b", "c", "d"]):
+        simple.encode_candidates(asked)
+    assert n_encoded == 4
+
+
+def test_longer_texts_come_first_so_that_like_lengths_share_a_batch() -> None:
+    assert token_batches([1, 5, 3, 5, 2], max_tokens=10) == [[1, 3], [2, 4, 0]]
+    assert token_batches([0, 0, 0], max_tokens=2) == [[0, 1], [2]]  # an empty text takes the room of one token
+    assert token_batches([4, 4, 4], max_tokens=8) == [[0, 1], [2]]
+    assert token_batches([7, 2], max_tokens=3) == [[0], [1]]
+
+
+# a backbone as it comes
+
+
+def hugging_face_means(backbone: Path, texts: list[str]) -> Any:
+    """Unit means of token outputs, by transformers alone."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(backbone)
+    network = BertModel.from_pretrained(backbone).eval()
+    rows = []
+    for text in texts:
+        ids = torch.tensor([tokenizer.encode(f"[CLS] {text} [SEP]", add_special_tokens=False)])
+        with torch.inference_mode():
+            rows.append(network(input_ids=ids).last_hidden_state[0].double().mean(0).numpy())
+    return np.stack([row / np.linalg.norm(row) for row in rows])
+
+
+def test_an_untuned_backbone_scores_by_the_cosine_of_its_own_reduction(mean_pooled_backbone: Path) -> None:
+    found = untuned_scorer(str(mean_pooled_backbone), device="cpu", precision="fp32")
+    queries, replies = ["my wifi is down", "hello"], ["thanks", "please restart the router", "the light is red"]
+    wanted = hugging_face_means(mean_pooled_backbone, queries) @ hugging_face_means(mean_pooled_backbone, replies).T
+    contexts = [Context((query,)) for query in queries]
+    np.testing.assert_allclose(found.score_pool(contexts, replies), wanted, atol=1e-5)
+    for row, listed in enumerate(found.score(contexts, [replies, replies[:1]])):
+        np.testing.assert_allclose(listed, wanted[row, : len(listed)], atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(found.encode_candidates(replies), axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(found.encode_contexts(contexts)[0], axis=2), 1, atol=1e-6)
+
+
+def test_an_untuned_backbones_fingerprint_is_of_all_that_decides_its_vectors(
+    mean_pooled_backbone: Path, tmp_path: Path
+) -> None:
+    def fingerprint(name: str, policy: TextPolicy | None = None) -> str:
+        return untuned_scorer(str(tmp_path / name), policy, device="cpu", precision="fp32").fingerprint
+
+    for name in ("same", "moved", "weight", "words", "first"):
+        shutil.copytree(mean_pooled_backbone, tmp_path / name)
+    network = BertModel.from_pretrained(tmp_path / "weight")
+    with torch.no_grad():
+        network.encoder.layer[1].output.dense.bias[3] += 1e-4
+    network.save_pretrained(tmp_path / "weight")
+    tokenizer = tmp_path / "words" / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text("utf-8").replace('"wifi"', '"wife"'), "utf-8")
+    shutil.rmtree(tmp_path / "first" / "1_Pooling")
+    policy = TextPolicy(max_context_tokens=48, max_candidate_tokens=16)
+    same = fingerprint("same", policy)
+    assert fingerprint("same", policy) == fingerprint("moved", policy) == same
+    others = {fingerprint(name, policy) for name in ("weight", "words", "first")}
+    others |= {fingerprint("same"), fingerprint("same", dataclasses.replace(policy, turn_separator=" . "))}
+    assert len(others - {same}) == 5
