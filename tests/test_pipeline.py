@@ -9,26 +9,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyrank.abstention import area, calibrate
+from polyrank.abstention import Abstention, area, calibrate
 from polyrank.artifacts import save_model
-from polyrank.calibration import choose_settings, curve_of, outcomes, try_threshold
+from polyrank.calibration import choose_settings, curve_of, is_right, outcomes, try_threshold
 from polyrank.config import BiConfig, CrossConfig, TextPolicy, from_dict
 from polyrank.ensembles import Ensemble
 from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
 from polyrank.evaluation import plot_coverage
-from polyrank.index import BM25
+from polyrank.index import BM25, TfIdf
 from polyrank.models import new_model
 from polyrank.pipeline import (
     Pipeline,
     PipelineConfig,
+    catalogue,
     make_retriever,
     open_pipeline,
     open_ranker,
+    read_mode,
     read_pipeline,
     write_pipeline,
 )
-from polyrank.records import Candidate, Context, Example
-from polyrank.retrieval import LexicalRetriever, build_index
+from polyrank.records import Candidate, Context, Example, Ranked
+from polyrank.retrieval import LexicalRetriever, Retriever, build_index
 from polyrank.scorers import load_encoder
 from polyrank.two_stage import TwoStage
 
@@ -248,3 +250,133 @@ def test_a_lone_reply_gives_no_threshold() -> None:
     assert (found.measure, found.threshold) == ("score", 1.0 - 2.0**-6)
     with pytest.raises(DataError, match="whose confidence can be told"):
         calibrate([[], []], [False, False], precision=0.5)
+
+
+def many() -> list[Example]:
+    """More than are asked at a time, each unlike the others."""
+    return [
+        Example(
+            (f"{REPLIES[i % 6]} {REPLIES[(i * 5 + 1) % 6]} {'thanks ' * (i % 4)}",), (REPLIES[i % 6],), (0,), str(i)
+        )
+        for i in range(70)
+    ]
+
+
+def test_outcomes_are_those_of_each_example_alone(models: dict[str, Path]) -> None:
+    retriever = make_retriever(PipelineConfig(index=str(models["index"]), retriever="bm25"))
+    hidden = [i % 3 == 0 for i in range(70)]
+    scores, right = outcomes(retriever, many(), hidden)
+    alone = [outcomes(retriever, [e], [h]) for e, h in zip(many(), hidden, strict=True)]
+    assert scores == [row for (row,), _ in alone]
+    assert right == [flag for _, (flag,) in alone]
+    assert 10 < sum(right) < 47
+    assert not any(r for r, h in zip(right, hidden, strict=True) if h)
+    assert {len(row) for row in scores} == {5, 6}  # all replies of the index, less what is hidden
+    assert all(row == sorted(row, reverse=True) for row in scores)
+
+
+def test_right_is_by_id_or_by_text() -> None:
+    asked = Example(("x",), ("yes", "no"), (0,), relevant_ids=("7",))
+    replies = [Ranked(name, text, 1.0) for name, text in (("7", "a"), ("8", "yes"), ("8", "no"), ("yes", "7"))]
+    assert [is_right(asked, reply) for reply in replies] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_the_share_without_an_answer_is_drawn_by_the_seed(models: dict[str, Path], share: float) -> None:
+    config = PipelineConfig(index=str(models["index"]), retriever="bm25", measure="score", threshold=-1.0)
+    draws = [try_threshold(config, many() * 3, no_answer=share, seed=seed)[0] for seed in (0, 1, 0)]
+    assert draws[0] == draws[2]
+    assert [draw["no_answer"] for draw in draws] == pytest.approx([share] * 3, abs=0.08)
+    assert (draws[0] == draws[1]) == (share in (0, 1))
+    assert all(draw["coverage"] == 1 for draw in draws)
+    assert all(draw["answered_without"] == (share > 0) for draw in draws)
+    assert draws[0]["n_examples"] == 210
+
+
+def test_a_threshold_is_drawn_on_what_the_chosen_ensemble_gives(models: dict[str, Path]) -> None:
+    base = PipelineConfig(index=str(models["index"]), retriever="tfidf", reranker=str(models["cross"]), n_retrieved=4)
+    for ensemble in ("raw", "auto"):
+        tuned, seen = choose_settings(base, many(), ensemble=ensemble, precision=0.3, no_answer=0.2, seed=2)  # type: ignore[arg-type]
+        assert ensemble == "auto" or tuned.ensemble == "raw"
+        hidden = np.random.Generator(np.random.PCG64(2)).random(70) < 0.2
+        scores, right = outcomes(make_retriever(replace(base, ensemble=tuned.ensemble)), many(), hidden.tolist())
+        want, curve = calibrate(scores, right, precision=0.3)
+        assert (tuned.measure, tuned.threshold) == (want.measure, pytest.approx(want.threshold, rel=1e-4))
+        assert seen["no_answer"] == hidden.mean()
+        assert seen["chosen"]["coverage"] == max(p.coverage for p in curve if p.precision >= 0.3)
+        assert seen["chosen"] in seen["curve"]
+        assert [point["coverage"] for point in seen["curve"]] == pytest.approx([point.coverage for point in curve])
+    # one stage has no ensemble to choose
+    alone, seen = choose_settings(replace(base, reranker=None), many(), ensemble="auto")
+    assert (alone.ensemble, "ensembles" in seen, "fingerprints" in seen) == (None, False, False)
+
+
+def test_figures_of_ensembles_are_mean_reciprocal_ranks_over_all_examples(models: dict[str, Path]) -> None:
+    base = PipelineConfig(index=str(models["index"]), retriever="tfidf", reranker=str(models["cross"]), n_retrieved=6)
+    _, seen = choose_settings(base, many(), ensemble="auto")
+    for name, figure in seen["ensembles"].items():
+        both = make_retriever(replace(base, ensemble=None if name == "alone" else name))
+        ranks = []
+        for example, ranked in zip(many(), both.respond([e.query for e in many()], 6), strict=True):
+            (own,) = [reply.score for reply in ranked if is_right(example, reply)]
+            above, tied = (sum(r.score > own for r in ranked), sum(r.score == own for r in ranked))
+            ranks.append(np.mean([1 / (above + j) for j in range(1, tied + 1)]))
+        assert figure == pytest.approx(np.mean(ranks), abs=2e-3)
+
+
+def test_confidence_looks_at_ten_replies_however_few_are_asked_for(models: dict[str, Path]) -> None:
+    retriever = make_retriever(PipelineConfig(index=str(models["index"]), retriever="bm25"))
+    pipeline = Pipeline(retriever, Abstention("softmax", 0.9))
+    one, six = (pipeline.answer(CONTEXTS, k) for k in (1, 6))
+    assert [len(answer.ranked) for answer in (*one, *six)] == [1, 1, 6, 6]
+    for a, b in zip(one, six, strict=True):
+        scores = np.array([reply.score for reply in b.ranked])
+        assert a.confidence == b.confidence == pytest.approx(1 / np.exp(scores - scores[0]).sum())
+        assert a.abstained == (a.confidence < 0.9)
+    assert [len(answer.ranked) for answer in pipeline.answer(CONTEXTS)] == [5, 5]
+    assert [len(row) for row in pipeline.respond(CONTEXTS)] == [5, 5]
+    nothing = Pipeline(LexicalRetriever(BM25(), [])).answer(CONTEXTS)
+    assert [(answer.ranked, answer.confidence, answer.abstained) for answer in nothing] == [((), None, True)] * 2
+
+
+def test_options_of_opening_win_over_the_folder(models: dict[str, Path], tmp_path: Path) -> None:
+    write_pipeline(tmp_path / "dense", PipelineConfig(index=str(models["index"]), mode="exact"))
+    dense = open_pipeline(tmp_path / "dense").retriever
+    assert isinstance(dense, Retriever)
+    assert dense.mode == "exact"
+    assert open_pipeline(tmp_path / "dense", mode="certified").retriever.mode == "certified"  # type: ignore[attr-defined]
+    assert open_pipeline(models["index"]).retriever.mode == "fast"  # type: ignore[attr-defined]
+    assert open_pipeline(models["index"], mode="exact").retriever.mode == "exact"  # type: ignore[attr-defined]
+    answers = open_pipeline(tmp_path / "dense").answer(CONTEXTS, 2)
+    assert [(answer.exact, answer.n_scored) for answer in answers] == [(True, len(POOL))] * 2
+    write_pipeline(tmp_path / "bm25", PipelineConfig(index=str(models["index"]), retriever="bm25"))
+    for options in ({"mode": "exact"}, {"model": models["bi"]}):
+        with pytest.raises(UsageError, match="retrieves by bm25, which takes no model and no mode"):
+            open_pipeline(tmp_path / "bm25", **options)  # type: ignore[arg-type]
+    assert [c.id for c in catalogue(tmp_path / "bm25")] == [c.id for c in catalogue(models["index"])]
+    assert [c.text for c in catalogue(models["index"])] == REPLIES
+    assert (read_mode(None), read_mode("exact")) == (None, "exact")
+    with pytest.raises(UsageError, match="'slow' is no way to search"):
+        read_mode("slow")
+
+
+def test_a_threshold_needs_its_measure_and_both_are_read_back(models: dict[str, Path], tmp_path: Path) -> None:
+    base = PipelineConfig(index=str(models["index"]), retriever="tfidf", measure="margin", threshold=0.125)
+    write_pipeline(tmp_path / "p", base, {"n_examples": 3})
+    assert open_pipeline(tmp_path / "p").abstention == Abstention("margin", 0.125)
+    config, seen = read_pipeline(tmp_path / "p")
+    assert (config.retriever, config.measure, config.threshold, seen) == ("tfidf", "margin", 0.125, {"n_examples": 3})
+    for half in ({"measure": None}, {"threshold": None}):
+        write_pipeline(tmp_path / "p", replace(base, **half), replace=True)  # type: ignore[arg-type]
+        assert open_pipeline(tmp_path / "p").abstention is None
+    retrieved = open_pipeline(tmp_path / "p").respond(CONTEXTS, 6)
+    want = LexicalRetriever(TfIdf(), POOL).respond(CONTEXTS, 6)
+    assert retrieved == want != LexicalRetriever(BM25(), POOL).respond(CONTEXTS, 6)
+
+
+def test_ranking_by_a_lexical_pipeline_and_by_one_stage(models: dict[str, Path], tmp_path: Path) -> None:
+    write_pipeline(tmp_path / "p", PipelineConfig(index=str(models["index"]), retriever="bm25"))
+    write_pipeline(tmp_path / "q", PipelineConfig(index=str(models["index"])))
+    for place, name in ((tmp_path / "p", "bm25"), (tmp_path / "q", str(models["bi"]))):
+        got, want = (open_ranker(str(n), pool=POOL).score(CONTEXTS, [REPLIES] * 2) for n in (place, name))
+        np.testing.assert_array_equal(got, want)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrank.abstention import MEASURES, Abstention, calibrate, confidence, coverage_curve
-from polyrank.ensembles import ENSEMBLES, choose_ensemble, combine
+from polyrank.abstention import MEASURES, Abstention, area, calibrate, confidence, coverage_curve
+from polyrank.ensembles import ENSEMBLES, choose_ensemble, combine, read_ensemble
 from polyrank.errors import DataError, UsageError
 from polyrank.index import BM25, TfIdf
 from polyrank.records import Candidate, Context
@@ -159,3 +159,97 @@ def test_no_replies_are_no_answer(measure: str) -> None:
     assert confidence([1.0], measure) > 0  # type: ignore[arg-type]
     with pytest.raises(DataError, match="no examples"):
         calibrate([], [], precision=0.5)
+
+
+@pytest.mark.parametrize("how", ENSEMBLES)
+def test_ensembles_are_the_sums_of_the_published_scales(how: str) -> None:
+    special, stats = pytest.importorskip("scipy.special"), pytest.importorskip("scipy.stats")
+    scale = {"raw": np.array, "sigmoid": special.expit, "z-score": stats.zscore, "softmax": special.softmax}[how]
+    generator = np.random.Generator(np.random.PCG64(1))
+    for n in (1, 2, 9):
+        first, second = generator.normal(size=(2, n)) * [[30], [2]]
+        with np.errstate(all="ignore"):
+            want = np.nan_to_num(scale(first)) + np.nan_to_num(scale(second))
+        got = combine(first.astype(np.float32), second.astype(np.float32), how)  # type: ignore[arg-type]
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+        assert got.dtype == np.float32
+    huge = np.array([1e5, -1e5, 0.0], np.float32)
+    assert np.isfinite(combine(huge, huge, how)).all()  # type: ignore[arg-type]
+
+
+def test_an_ensemble_that_is_no_better_is_not_taken() -> None:
+    second = [np.array([3.0, 1.0, 2.0], np.float32), np.array([1.0, 2.0], np.float32), np.array([1.0], np.float32)]
+    first = [np.array([1.0, 0.0, 0.0], np.float32), np.array([0.0, 1.0], np.float32), np.array([5.0], np.float32)]
+    chosen, figures = choose_ensemble(first, second, [(2,), (0, 1), ()])
+    assert chosen is None
+    assert figures == dict.fromkeys(("alone", *ENSEMBLES), (1 / 2 + 1) / 2)  # the list of no right answer says nothing
+    assert choose_ensemble(first[2:], second[2:], [()]) == (None, dict.fromkeys(("alone", *ENSEMBLES), 0.0))
+    assert read_ensemble("none") is None
+    assert [read_ensemble(name) for name in ENSEMBLES] == list(ENSEMBLES)
+    with pytest.raises(UsageError, match="'mean' is no ensemble"):
+        read_ensemble("mean")
+
+
+def test_what_the_reranker_cannot_tell_apart_stays_in_the_retrievers_order() -> None:
+    pool = [Candidate(str(i), text) for i, text in enumerate(["e red", "e wifi wifi", "e wifi", "none", "wifi eee"])]
+    retriever = LexicalRetriever(BM25().fit([c.text for c in pool]), pool)
+    (shortlist,) = retriever.respond([Context(("wifi",))], 3)
+    both = TwoStage(retriever, Letters(), n_retrieved=3)
+    (ranked,) = both.respond([Context(("wifi",))])
+    assert [reply.text for reply in shortlist] != sorted(reply.text for reply in shortlist)
+    ties = [reply.text for reply in shortlist if reply.text != "wifi eee"]
+    assert [reply.text for reply in ranked] == ["wifi eee", *ties]
+    assert ranked[0].score == ranked[0].stages["reranker"] == 3
+    assert [len(row) for row in both.respond([Context(("wifi",))], 2)] == [2]
+
+
+def test_by_default_a_hundred_are_reranked_and_five_given() -> None:
+    pool = [Candidate(str(i), f"wifi {'e' * i}") for i in range(120)]
+    retriever = LexicalRetriever(BM25().fit([c.text for c in pool]), pool)
+    (ranked,) = TwoStage(retriever, Letters()).respond([Context(("wifi",))])
+    assert [reply.id for reply in ranked] == ["99", "98", "97", "96", "95"]  # ties of the first stage go by row
+
+
+def test_confidence_by_hand() -> None:
+    scores = [3.0, 2.0, 2.0, *[-50.0] * 7, 3.0, 3.0]  # more than the ten that are looked at
+    assert confidence(scores, "score") == 3
+    assert confidence(scores, "margin") == 1
+    assert confidence(scores, "softmax") == pytest.approx(np.e / (np.e + 2))
+    assert confidence([0.0] * 10, "softmax") == confidence([0.0] * 30, "softmax") == pytest.approx(0.1)
+    assert confidence([-1.0], "margin") == np.inf
+    assert confidence([-1.0], "softmax") == 1
+    assert confidence([], "margin") == -np.inf
+    # what is as sure as the threshold is answered
+    assert [Abstention("score", t).abstains([2.0, 1.0]) for t in (1.99, 2.0, 2.01)] == [False, False, True]
+    assert [Abstention("margin", t).abstains([2.0, 1.5]) for t in (0.5, 0.51)] == [False, True]
+
+
+def test_the_area_is_the_mean_precision_over_coverages() -> None:
+    curve = coverage_curve([4.0, 3.0, 2.0, 1.0], [True, False, True, True])
+    assert [(p.threshold, p.coverage) for p in curve] == [(4, 0.25), (3, 0.5), (2, 0.75), (1, 1)]
+    assert [p.precision for p in curve] == pytest.approx([1, 1 / 2, 2 / 3, 3 / 4])
+    assert area(curve) == pytest.approx((1 + 1 / 2 + 2 / 3 + 3 / 4) / 4)
+    assert coverage_curve([], []) == []
+    shuffled = coverage_curve([2.0, 4.0, 1.0, 3.0], [True, True, True, False])
+    assert shuffled == curve
+
+
+def test_a_threshold_is_a_little_below_the_confidence_that_drew_it() -> None:
+    """At most 2^-6 of itself, and never so far that the next example would be answered."""
+    right = [True, True, False, False]
+    for scores, want in (
+        ([8.0, 4.0, 1.0, 0.5], 4 * (1 - 2.0**-6)),
+        ([8.0, 4.0, 3.99, 0.5], 3.995),
+        ([-1.0, -4.0, -8.0, -9.0], -4 * (1 + 2.0**-6)),
+        ([8.0, 0.0, -1.0, -2.0], 0.0),
+    ):
+        found, curve = calibrate([[score] for score in scores], right, precision=1.0, measure="score")
+        assert (found.measure, found.threshold) == ("score", pytest.approx(want))
+        assert len(curve) == 4
+    # of all thresholds that are precise enough, the one that answers most often
+    found, _ = calibrate([[8.0], [6.0], [4.0], [2.0]], [True, False, True, True], precision=0.7, measure="score")
+    assert found.threshold < 2
+    found, _ = calibrate([[8.0], [6.0], [4.0], [2.0]], [True, True, False, True], precision=0.75, measure="score")
+    assert found.threshold < 2  # just as precise as was asked for
+    with pytest.raises(DataError, match=r"no threshold makes 90% of the answers right, the best is 50% on 2 examples"):
+        calibrate([[2.0], [1.0]], [False, True], precision=0.9, measure="score")
