@@ -485,7 +485,8 @@ class Given:
         ("n", 1, 1), ("share", 0, 0.0), ("share", 1, 1.0), ("rate", 1e-300, 1e-300), ("weight", 0, 0.0),
         ("plain", 3, 3.0), ("plain", -3.5, -3.5), ("on", True, True), ("kind", None, "none"), ("kind", "b", "b"),
         ("some", None, None), ("some", 4, 4), ("ways", None, None), ("ways", "y", "y"),
-        ("numbers", [1, 2.5], (1.0, 2.5)), ("words", ("a",), ("a",)), ("some", 2**63 - 1, 2**63 - 1), ("some", 1 - 2**63, 1 - 2**63),
+        ("numbers", [1, 2.5], (1.0, 2.5)), ("words", ("a",), ("a",)),
+        ("some", 2**63 - 1, 2**63 - 1), ("some", 1 - 2**63, 1 - 2**63),
     ],
 )  # fmt: skip
 def test_what_is_within_limits_is_taken(key: str, value: object, found: object) -> None:
