@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from polyrank.abstention import Abstention
+from polyrank.abstention import Abstention, confidence
 from polyrank.artifacts import save_model
 from polyrank.cli import app
 from polyrank.cli.progress import numbers
@@ -577,3 +577,215 @@ def test_a_damaged_cache_is_as_good_as_none(bi: Encoder, tmp_path: Path, damage:
     place.write_bytes(data[:-4] + bytes(4) if damage is None else damage)
     np.testing.assert_array_equal(encode(bi, ["hi", "my wifi is down"], cache=tmp_path / "c"), first)
     assert place.read_bytes() == data
+
+
+# counted by others, and at the edges
+
+
+def test_the_report_is_scikit_learns() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    generator = np.random.Generator(np.random.PCG64(2))
+    labels, predictions = generator.integers(-1, 4, size=(2, 150))
+    predictions = np.where(generator.random(150) < 0.5, labels, predictions)
+    names = ["a", "b", "c", "d"]
+    matrix = confusion(labels, predictions, 4)
+    np.testing.assert_array_equal(matrix, metrics.confusion_matrix(labels, predictions, labels=[0, 1, 2, 3, -1]))
+    values = metrics.precision_recall_fscore_support(labels, predictions, labels=[0, 1, 2, 3, -1])
+    rows = {row["intent"]: row for row in per_intent(matrix, names)}
+    for name, *want in zip([*names, "oos"], *values, strict=True):
+        assert [rows[name][key] for key in ("precision", "recall", "f1", "support")] == pytest.approx(want)
+    assert [row["f1"] for row in rows.values()] == sorted(row["f1"] for row in rows.values())
+
+
+def test_intents_that_were_only_there_or_only_predicted() -> None:
+    rows = per_intent(confusion(np.array([0, 0]), np.array([1, 1]), 3), ["a", "b", "c"])
+    assert rows == [
+        {"intent": "a", "precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 2},
+        {"intent": "b", "precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 0},
+    ]
+    generator = np.random.Generator(np.random.PCG64(3))
+    matrix = generator.integers(1, 50, size=(5, 5))
+    worst = most_confused(matrix, ["a", "b", "c", "d"])
+    assert len(worst) == 10
+    names = ["a", "b", "c", "d", "oos"]
+    wrong = sorted(
+        ((int(matrix[i, j]), names[i], names[j]) for i in range(5) for j in range(5) if i != j), reverse=True
+    )
+    assert [row["count"] for row in worst] == [count for count, _, _ in wrong[:10]]
+    assert all((row["count"], row["intent"], row["taken_for"]) in wrong for row in worst)
+    assert most_confused(np.diag([3, 4]), ["a"]) == []
+    # mistakes made and mistakes suffered count, and only what occurs is shown
+    matrix = np.zeros((5, 5), np.int64)
+    matrix[0, 0], matrix[1, 2], matrix[2, 2], matrix[3, 0], matrix[3, 2] = 9, 3, 1, 1, 1
+    assert [shown_intents(matrix, n) for n in (1, 2, 3)] == [[2], [1, 2], [1, 2, 3]]
+    assert shown_intents(matrix, 9) == [0, 1, 2, 3]
+
+
+def test_of_equally_good_thresholds_the_one_that_rejects_least_wins() -> None:
+    # what is out of scope lies between two that are wrong anyway: to reject these costs nothing and gains nothing
+    scores = np.array([[5.0, 0], [4.0, 0], [3.0, 0], [1.0, 0]], np.float32)
+    labels = np.array([0, 1, 1, -1])
+    found, figures = calibrate_rejection(scores, labels, measure="score")
+    assert (found.threshold, figures.recall, figures.in_scope_accuracy) == (2.0, 1.0, pytest.approx(1 / 3))
+    assert figures.to_dict() == {
+        "n_in_scope": 3, "n_out_of_scope": 1, "in_scope_accuracy": 1 / 3, "recall": 1.0, "precision": 1.0,
+        "accuracy": 0.5, "f1": 1.0,
+    }  # fmt: skip
+    # a threshold that rejects the surest of all would be needed: none is rejected instead
+    found, figures = calibrate_rejection(scores, np.array([-1, 0, 0, 0]), measure="score", aim="accuracy")
+    assert found.threshold == 1.0
+    assert (figures.recall, figures.precision, figures.f1) == (0, 1, 0)
+
+
+def test_the_measure_that_tells_them_apart_is_taken() -> None:
+    """The score says nothing and the margin all; and where the margin says nothing, the score does."""
+    generator = np.random.Generator(np.random.PCG64(5))
+    level, lead = generator.normal(size=(2, 60)) * [[20], [0.05]]
+    labels = np.repeat([0, -1], 30)
+    by_margin = np.stack([level, level - np.where(labels < 0, 0.2, 1.0) - abs(lead)], 1).astype(np.float32)
+    found, figures = calibrate_rejection(by_margin, labels)
+    assert found.measure in ("margin", "softmax")
+    assert figures.accuracy == 1
+    by_score = np.stack([np.where(labels < 0, 1.0, 5.0) + lead, np.zeros(60)], 1).astype(np.float32)
+    by_score[:, 1] = by_score[:, 0] - 1 - generator.random(60)
+    found, figures = calibrate_rejection(by_score, labels)
+    assert (found.measure, figures.accuracy) == ("score", 1)
+
+
+def test_predictions_are_probabilities_and_confidences(bi: Encoder) -> None:
+    made = train_intents(IntentSplits(utterances(2)), bi, encoder_name="x", grid=GRID, max_epochs=4).classifier
+    texts = ["my wifi is down", "the bill", "restart"]
+    scores = made.scores(texts).astype(np.float64)
+    shares = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    for measure in (None, "score", "margin", "softmax"):
+        threshold = 0.0 if measure is None else float(np.median([confidence(-np.sort(-r), measure) for r in scores]))
+        abstention = None if measure is None else Abstention(measure, threshold)
+        for row, share, found in zip(scores, shares, replace(made, abstention=abstention).predict(texts), strict=True):
+            order = np.argsort(-row)
+            assert [name for name, _ in found.best] == [made.intents[i] for i in order[:3]]
+            assert [value for _, value in found.best] == pytest.approx(share[order[:3]].tolist(), rel=1e-5)
+            want = share.max() if measure is None else confidence(row[order], measure)
+            assert found.confidence == pytest.approx(want, rel=1e-5)
+            assert found.intent == (None if measure and want < threshold - 1e-6 else made.intents[order[0]])
+    assert made.intents == ("bill", "light", "wifi")
+
+
+class Counting:
+    """An Encoder of two vectors per text: its length, and what is not there."""
+
+    fingerprint, dimension = "counting", 2
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def encode_contexts(self, contexts: list[Context]) -> tuple[np.ndarray, np.ndarray]:
+        self.calls.append(len(contexts))
+        vectors = np.array([[[len(c.turns[-1]), len(c.turns)], [99, 99]] for c in contexts], np.float32)
+        return vectors, np.tile([True, False], (len(contexts), 1))
+
+
+def test_many_texts_are_encoded_in_parts_and_in_their_order(tmp_path: Path) -> None:
+    encoder, seen = Counting(), []
+    texts: list[str | Context] = ["x" * (i % 37) for i in range(1030)]
+    found = encode(encoder, texts, cache=tmp_path, progress=lambda done, total: seen.append((done, total)))  # type: ignore[arg-type]
+    assert found.tolist() == [[i % 37, 1] for i in range(1030)]
+    assert encoder.calls == [512, 512, 6]
+    assert seen == [(512, 1030), (1024, 1030), (1030, 1030)]
+    assert encode(encoder, [], cache=tmp_path).shape == (0, 2)  # type: ignore[arg-type]
+    # turns and background are part of what a cache is kept for
+    for context in (Context(("a", "b")), Context(("ab",)), Context(("b",), ("a",)), Context(("b",))):
+        assert encode(encoder, [context], cache=tmp_path).tolist() == [[len(context.turns[-1]), len(context.turns)]]  # type: ignore[arg-type]
+    assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_patience_counts_epochs_without_a_gain() -> None:
+    """It stops at the first epoch that is so long after the best one, and what it found until then counts."""
+    train, dev = clusters(60, 1, spread=0.8), clusters(60, 2, spread=1.5)
+    config = HeadConfig(hidden_dim=8, dropout=0.0, lr=0.3)
+    whole = [fit_head(train, dev, 3, config, seed=3, patience=1000, max_epochs=n) for n in range(1, 16)]
+    ranks = [fit.rank for fit in whole]
+    assert ranks == sorted(ranks)  # the best so far
+    for patience in (1, 2, 4):
+        n = next((e for e in range(1, 16) if e - whole[e - 1].n_epochs >= patience), 15)
+        stopped = fit_head(train, dev, 3, config, seed=3, patience=patience, max_epochs=15)
+        assert stopped.n_epochs == whole[n - 1].n_epochs
+        assert stopped.rank == whole[n - 1].rank
+    chosen = whole[-1]
+    with torch.inference_mode():
+        scores = chosen.head(torch.from_numpy(dev.vectors))
+    assert chosen.accuracy == (scores.argmax(1).numpy() == dev.labels).mean()
+    want = torch.nn.functional.cross_entropy(scores, torch.from_numpy(dev.labels))
+    assert chosen.loss == pytest.approx(float(want), rel=1e-5)
+
+
+def test_each_epoch_has_an_order_of_its_own_and_batches_of_32() -> None:
+    """Two epochs of plain SGD written out, in the orders that the seed and the epoch give."""
+    data = clusters(50, 1, spread=0.8)
+    fit = fit_head(data, data, 3, HeadConfig(hidden_dim=4, dropout=0.0, lr=0.1), seed=7, patience=9, max_epochs=2)
+    assert fit.n_epochs == 2
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        head = Head(8, 4, 3)
+    head.fit_scale(torch.from_numpy(data.vectors))
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+    for epoch in (1, 2):
+        order = np.random.Generator(np.random.PCG64([7, epoch])).permutation(50)
+        for batch in (order[:32], order[32:]):
+            optimizer.zero_grad()
+            scores = head(torch.from_numpy(data.vectors[batch]))
+            torch.nn.functional.cross_entropy(scores, torch.from_numpy(data.labels[batch])).backward()
+            optimizer.step()
+    for name, parameter in head.named_parameters():
+        torch.testing.assert_close(dict(fit.head.named_parameters())[name].detach(), parameter.detach())
+
+
+def test_dropout_is_on_in_training_and_off_in_judging() -> None:
+    data = clusters(32, 1, spread=0.8)
+    wet, dry = (
+        fit_head(data, data, 3, HeadConfig(hidden_dim=16, dropout=p, lr=0.1), seed=7, max_epochs=1) for p in (0.6, 0.0)
+    )
+    assert not torch.equal(wet.head.hidden.weight, dry.head.hidden.weight)
+    vectors = torch.from_numpy(data.vectors)
+    assert torch.equal(wet.head(vectors), wet.head(vectors))
+    assert not wet.head.training
+    assert wet.head.dropout == 0.6
+
+
+def test_sizes_of_no_network_are_refused_and_the_smallest_are_not() -> None:
+    assert HeadConfig() == HeadConfig(hidden_dim=512, dropout=0.3, lr=0.1)
+    assert HeadConfig(hidden_dim=1, dropout=0.0, lr=1e-9).hidden_dim == 1
+    points = list(Grid(hidden_dim=(1, 2), dropout=(0.0, 0.5), lr=(0.1, 0.2)).points())
+    assert [(p.hidden_dim, p.dropout, p.lr) for p in points] == [
+        (h, d, lr) for h in (1, 2) for d in (0.0, 0.5) for lr in (0.1, 0.2)
+    ]
+    assert len(list(Grid().points())) == 6
+
+
+def test_parts_of_a_share_stay_whole_and_are_drawn_by_their_seed() -> None:
+    pool = tuple(Utterance(f"{intent} {i // 2}", intent) for intent in "ab" for i in range(40))  # each text twice
+    rest, part = split_off(pool, 0.25, seed=1)
+    assert {u.text for u in rest}.isdisjoint({u.text for u in part})
+    assert [sum(u.intent == name for u in part) for name in "ab"] == [10, 10]
+    places = [pool.index(u) for u in part]
+    assert places == sorted(places)
+    # what is drawn of one intent does not tell what is drawn of another
+    drawn = [{u.text[2:] for u in part if u.intent == name} for name in "ab"]
+    assert drawn[0] != drawn[1]
+    assert len(set(few_shot(pool, 40, seed=1))) == 40
+
+
+def test_a_description_of_the_parts() -> None:
+    splits = IntentSplits(
+        utterances(1), (Utterance("what", None), Utterance("hi", "greet")), (Utterance("hi", "greet"),)
+    )
+    assert str(splits) == (
+        "train 15 utterances of 3 intents; dev 2 utterances of 1 intents (1 out of scope); "
+        "test 1 utterances of 1 intents"
+    )
+
+
+def test_an_interval_of_no_utterances_is_none(bi: Encoder) -> None:
+    splits = IntentSplits((*utterances(), *outside()), test=outside())
+    figures = train_intents(splits, bi, encoder_name="x", grid=GRID, max_epochs=3).figures
+    assert (figures["judged_on"], figures["n_test"]) == ("test", 0)
+    assert (figures["accuracy"], figures["accuracy_std"], figures["interval"]) == (0, None, [0, 0])
