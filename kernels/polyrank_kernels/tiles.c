@@ -3,7 +3,8 @@
 
    A tile holds 16 rows of 64 bytes. Rows are read as they lie; columns are laid into tiles before, 16 of them to a tile,
    those that are not there as zeros. An int16 column is 256 high + low, high signed and low not, and needs two products;
-   XX */
+   y = y' + y" and x = x' + x" in bf16 need three: y' x', y" x', y' x", for y" x" and what is lost of both are at most 2^-15
+   of y x. */
 
 #include "kernels.h"
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from polyrank.devices import cpu_has_bf16
 from polyrank.packing import AnyVectors, PackedVectors
 from polyrank.search.blocks import ROUNDING, ROWS_AT_A_TIME, Floats, as_tensor, derive, norms_of
+from polyrank.search.blocks import SMALLEST as SMALLEST_NORM
 
 ROUNDING_OF_RESULT = 2.0**-8  # of a number rounded to bf16, relative
 SMALLEST = 1e-30  # these processors take denormal numbers for zeros
@@ -77,4 +78,5 @@ def halve(vectors: Tensor) -> tuple[Tensor, Tensor]:
     """
     values = vectors.bfloat16()
     lost = torch.linalg.vector_norm(vectors - values.float(), dim=1)
-    return values, lost * (1.0 + 1e-4) + torch.linalg.vector_norm(vectors, dim=1) * (4.0 * ROUNDING)
+    lost = lost * (1.0 + 1e-4) + torch.linalg.vector_norm(vectors, dim=1) * (4.0 * ROUNDING)
+    return values, lost + SMALLEST_NORM

@@ -19,14 +19,14 @@ from torch import Tensor
 
 from polyrank.errors import ConfigError
 from polyrank.packing import AnyVectors, PackedVectors
-from polyrank.search.blocks import ROUNDING, ROWS_AT_A_TIME, Floats, as_tensor, derive, norms_of
+from polyrank.search.blocks import ROUNDING, ROWS_AT_A_TIME, SMALLEST, Floats, as_tensor, derive, norms_of
 
 API = 3  # of polyrank-kernels
 LANES = 64  # numbers that the loops take at a time: rows are padded with zeros to a multiple
 WIDEST = 8192  # dimensions that they take
 FEWEST_ROWS = 512  # worth a thread
 FEWEST_COLUMNS = 8  # worth splitting rows into bf16
-ROUNDING_OF_TILES = 2.0**-16  # of a product of split rows, relative to both norms, besides that of summing in fp32
+ROUNDING_OF_TILES = 2.0**-15  # of a product of split rows, relative to both norms, besides that of summing in fp32
 
 Bits = Literal[8, 16, 32]
 
@@ -116,7 +116,7 @@ def _encode(vectors: AnyVectors) -> Codes:
         codes = (rows / scale[:, None]).round_().clamp_(-127.0, 127.0)
         values[part, :dimension] = codes.nan_to_num().to(torch.int8).numpy()
         scales[part] = scale.numpy()
-        lost[part] = torch.linalg.vector_norm(rows - codes * scale[:, None], dim=1).numpy()
+        lost[part] = torch.linalg.vector_norm(rows - codes * scale[:, None], dim=1).numpy() + SMALLEST
     return Codes(values, scales, lost * np.float32(1.0 + 1e-4) + norms_of(vectors) * np.float32(4.0 * ROUNDING))
 
 
