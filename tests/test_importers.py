@@ -355,3 +355,236 @@ def test_triplets(tmp_path: Path) -> None:
     ]
     with pytest.raises(DataError, match=r'x\.csv:2: missing field "anchor"'):
         import_examples("triplets", written(source, "a,b", "c,d"))
+
+
+# what each format says, field by field
+
+
+def test_convai2_lines_are_counted_with_the_blank_ones(tmp_path: Path) -> None:
+    source = written(tmp_path / "x.txt", "1 hi\thello", "", "3 how\tfine", "7 __SILENCE__\tanyone there", "8 a|b\tc|d")
+    assert import_examples("convai2", source).examples == [
+        Example(("hi",), ("hello",), (0,), "x:1"),
+        Example(("hi", "hello", "how"), ("fine",), (0,), "x:3"),
+        Example(("hi", "hello", "how", "fine"), ("anyone there",), (0,), "x:4"),
+        Example(("hi", "hello", "how", "fine", "anyone there", "a|b"), ("c", "d"), (0, 1), "x:5"),
+    ]
+
+
+def test_convai2_turns_were_said_whatever_is_wrong_with_their_candidates(tmp_path: Path) -> None:
+    source = written(
+        tmp_path / "x.txt", "1 a\tb\t\tc|d", "2 e\tf\t\tf|g", "2 h\ti", "x", "3 j\tk|__SILENCE__", "4 l\tm"
+    )
+    loaded = import_examples("convai2", source, skip_bad=True)
+    assert loaded.examples == [
+        Example(("a", "b", "e"), ("f", "g"), (0,), "x:2"),
+        Example(("a", "b", "e", "f", "j", "k", "l"), ("m",), (0,), "x:6"),
+    ]
+    assert (loaded.report.n_rows, loaded.report.n_bad, loaded.report.n_skipped) == (6, 3, 1)
+    assert [message.partition(": ")[2].split(";")[0] for message in loaded.report.messages] == [
+        "label 'b' is not among the 2 candidates",
+        "is numbered 2 after 2",
+        "begins with no line number",
+    ]
+    assert [message.split(":")[1] for message in loaded.report.messages] == ["1", "3", "4"]
+    with pytest.raises(DataError, match=r"x\.txt:1: begins with no line number"):
+        import_examples("convai2", written(source, "² hi\thello"))  # a digit to Python, not to ParlAI
+
+
+def test_convai2_personas_begin_anew_with_each_dialogue(tmp_path: Path) -> None:
+    source = written(
+        tmp_path / "x.txt",
+        "1 your persona: a.",
+        "2 your persona: b.",
+        "3 hi\thello",
+        "4 your persona: c.",
+        "5 so\tyes",
+        "1 bye\tciao",
+    )
+    loaded = import_examples("convai2", source)
+    assert loaded.examples == [
+        Example(("hi",), ("hello",), (0,), "x:3", ("a.", "b.")),
+        Example(("hi", "hello", "so"), ("yes",), (0,), "x:5", ("a.", "b.", "c.")),
+        Example(("bye",), ("ciao",), (0,), "x:6"),
+    ]
+    assert (loaded.report.n_rows, loaded.report.n_skipped) == (6, 3)
+
+
+def test_dstc7_messages_candidates_and_answers_keep_their_order(tmp_path: Path) -> None:
+    row = {
+        "example-id": "e-9",
+        "messages-so-far": [{"speaker": s, "utterance": u} for s, u in [("a", "one"), ("a", "two"), ("b", "three")]],
+        "options-for-correct-answers": [option("D", "four"), option("A", "no"), option("D", "four"), option("Z", "?")],
+        "options-for-next": [option("A", "no"), option("B", "maybe"), option("D", "four")],
+    }
+    numbered = {
+        **row,
+        "options-for-next": [{"candidate-id": 7, "utterance": "x"}, {"candidate-id": 8, "utterance": ""}],
+    }
+    numbered |= {"example-id": 3, "options-for-correct-answers": [{"candidate-id": 8, "utterance": ""}]}
+    source = written(tmp_path / "x.json", json.dumps([row, numbered]))
+    turns = ("one", "two", "three")
+    assert import_examples("dstc7", source).examples == [
+        Example(turns, ("no", "maybe", "four"), (0, 2), "e-9"),
+        Example(turns, ("x", ""), (1,), "3"),
+    ]
+    assert import_examples("dstc7-pool", source).examples == [
+        Example(turns, id="e-9", relevant_ids=("D", "A", "Z")),
+        Example(turns, id="3", relevant_ids=("8",)),
+    ]
+
+
+def test_dstc7_answers_are_those_of_their_example(tmp_path: Path) -> None:
+    items = [item(number, OPTIONS, [option("A", "no")]) for number in (1, 2, 3, 4)]
+    source = written(tmp_path / "x.json", json.dumps(items))
+    answers = written(tmp_path / "a.tsv", "2\tC\tyes", "", "1\tB\t", "2\tA\tno\r", "3\tNONE", "9\tA\tno")
+    found = import_examples("dstc7", source, answers=answers)
+    assert [example.relevant for example in found.examples] == [(1,), (0, 2), (), ()]  # not those of the file itself
+    pool = import_examples("dstc7-pool", source, answers=answers)
+    assert [example.relevant_ids for example in pool.examples] == [("B",), ("C", "A"), (), ()]
+    for line, message in ((b"\xff\tA", "byte 1 of the line is not UTF-8"), ("nothing", "no tab")):
+        with pytest.raises(DataError, match=rf"a\.tsv:3: {message}"):
+            import_examples("dstc7", source, answers=written(answers, "1\tB", "", line))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"example-id": 1.5}, 'field "example-id" holds a number'),
+        ({"messages-so-far": [{"text": "a"}]}, 'missing field "utterance"'),
+        ({"options-for-next": None}, 'field "options-for-next" holds null'),
+        ({"options-for-next": [{"candidate-id": "A"}]}, 'missing field "utterance"'),
+        ({"options-for-next": [{"utterance": "A"}]}, 'missing field "candidate-id"'),
+        ({"options-for-correct-answers": [{"utterance": "A"}]}, 'missing field "candidate-id"'),
+        ({"options-for-correct-answers": [{"candidate-id": True}]}, 'field "candidate-id" holds true or false'),
+    ],
+)
+def test_bad_dstc7_fields_are_named(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    source = written(tmp_path / "x.json", json.dumps([{**item(1, OPTIONS, [option("A", "no")]), **row}]))
+    with pytest.raises(DataError, match=rf"x\.json:1: {message}"):
+        import_examples("dstc7", source)
+
+
+@pytest.mark.parametrize(("label", "kept"), [("1", 1), ("1.0", 1), (" 1 ", 1), ("0", 0), ("0.0", 0)])
+def test_ubuntu_v2_labels(tmp_path: Path, label: str, kept: int) -> None:
+    source = written(tmp_path / "x.csv", "Context,Utterance,Label", "a,b,1", f"c,d,{label}")
+    report = import_examples("ubuntu-v2", source).report
+    assert (report.n_rows, report.n_examples, report.n_skipped) == (2, 1 + kept, 1 - kept)
+    for bad in ("", "2", "10", "01", "yes"):
+        with pytest.raises(DataError, match=rf"x\.csv:3: label '{bad}' is neither 0 nor 1"):
+            import_examples("ubuntu-v2", written(source, "Context,Utterance,Label", "a,b,1", f"c,d,{bad}"))
+
+
+def test_ubuntu_v2_turns_without_text_are_none(tmp_path: Path) -> None:
+    contexts = ["a __eou__ b __eou__ __eot__ __eou__ __eot__  c  d __eot__", "x", "", "__eot__ __eot__"]
+    lines = [f"{context},r __eou__ s __eou__ __eot__,1" for context in contexts]
+    source = written(tmp_path / "x.csv", "Context,Utterance,Label", *lines)
+    assert import_examples("ubuntu-v2", source).examples == [
+        Example(("a b", "c d"), ("r s",), (0,), "x:2"),
+        Example(("x",), ("r s",), (0,), "x:3"),
+        Example(("",), ("r s",), (0,), "x:4"),
+        Example(("",), ("r s",), (0,), "x:5"),
+    ]
+
+
+def test_wikipedia_sentences_are_drawn_evenly_and_line_by_line(tmp_path: Path) -> None:
+    source = written(tmp_path / "w.txt", *["a a\tb b\tc c\td d"] * 400)
+    drawn = [example.context[0] for example in import_examples("wikipedia", source, seed=3).examples]
+    assert all(abs(drawn.count(sentence) - 100) < 40 for sentence in ("a a", "b b", "c c", "d d"))
+    assert drawn == [example.context[0] for example in import_examples("wikipedia", source, seed=3).examples]
+    assert drawn != [example.context[0] for example in import_examples("wikipedia", source).examples]
+    assert drawn[:399] != drawn[1:]
+    whole = import_examples("wikipedia", source, seed=3).examples
+    for n in (1, 3, 5, 6, 9):
+        cut = import_examples("wikipedia", source, seed=3, max_words=n).examples
+        assert [e.candidates[0].split() for e in cut] == [e.candidates[0].split()[:n] for e in whole]
+    assert {len(example.candidates[0].split()) for example in whole} == {6}
+
+
+def test_wikipedia_articles_of_two_sentences_count_and_of_one_do_not(tmp_path: Path) -> None:
+    source = written(tmp_path / "w.txt", "one.\t\t \t", "one.\ttwo.", "\t", "", "x.\ty.")
+    loaded = import_examples("wikipedia", source)
+    assert [example.id for example in loaded.examples] == ["w:2", "w:5"]
+    assert {(*e.context, *e.candidates) for e in loaded.examples} <= {
+        *(("one.", "two."), ("two.", "one."), ("x.", "y."), ("y.", "x."))
+    }
+    assert (loaded.report.n_rows, loaded.report.n_skipped, loaded.report.n_bad) == (5, 3, 0)
+
+
+def test_conversational_pairs_leave_padding_out_and_keep_ids(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": "q7", "context/10": "oldest", "context/2": None, "context/1": "", "context/0": "before", "context": ""},
+        {"id": 0, "context": "now", "context/x": 3, "subreddit": "tips", "contexts/0": "no"},
+        {"id": "", "context": "now", "context/00": "before"},
+    ]
+    source = written(tmp_path / "x.json", *[json.dumps(row | {"response": "r"}) for row in rows])
+    assert import_examples("pairs", source).examples == [
+        Example(("oldest", "before", ""), ("r",), (0,), "q7"),
+        Example(("now",), ("r",), (0,), "0"),
+        Example(("before", "now"), ("r",), (0,), "x:3"),
+    ]
+
+
+def test_triplets_have_the_positive_first_and_negatives_by_number(tmp_path: Path) -> None:
+    rows = [
+        {"anchor": "a", "query": "q", "positive": "p", "negative_2": "two", "negative_10": "ten", "negative": "none"},
+        {"query": "q", "positive": "p", "negative_x": "no", "negatives": ["no"]},
+        {"anchor": "a", "positive": "", "negative_1": None, "negative_3": "three", "id": "t3"},
+        {"anchor": "a", "positive": "p", "negative_10": "ten", "negative_01": "one"},
+    ]
+    source = written(tmp_path / "x.jsonl", *map(json.dumps, rows))
+    assert import_examples("triplets", source).examples == [
+        Example(("a",), ("p", "none", "two", "ten"), (0,), "x:1"),
+        Example(("q",), ("p",), (0,), "x:2"),
+        Example(("a",), ("", "three"), (0,), "t3"),
+        Example(("a",), ("p", "one", "ten"), (0,), "x:4"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "counts"),
+    [
+        ("convai2", ["1 a\tb", "oops", "2 c\td"], (3, 2, 0, 1)),
+        ("pairs", ['{"context": "a", "response": "b"}', "{", '{"context": "a", "response": "c"}'], (3, 2, 0, 1)),
+        ("triplets", ['{"anchor": "a", "positive": "b"}', "{}", '{"query": "a", "positive": "c"}'], (3, 2, 0, 1)),
+        ("wikipedia", [b"a\tb", b"\xff", b"alone", b"c\td"], (4, 2, 1, 1)),
+    ],
+)
+def test_bad_rows_are_counted_apart_from_those_without_an_example(
+    tmp_path: Path, name: str, lines: list[str | bytes], counts: tuple[int, ...]
+) -> None:
+    source = written(tmp_path / "x.txt", *lines)
+    report = import_examples(name, source, skip_bad=True).report
+    assert (report.n_rows, report.n_examples, report.n_skipped, report.n_bad) == counts
+    assert [message.startswith(f"{source}:2: ") for message in report.messages] == [True]
+    with pytest.raises(DataError, match=r"x\.txt:2: "):
+        import_examples(name, source)
+
+
+# lists
+
+
+def test_items_of_a_list_have_the_lines_that_they_start_on(tmp_path: Path) -> None:
+    source = written(tmp_path / "x.json", "", "[{", '"a": 1}', ",", "", '{"b": [', "2]}, {}", ",{}", "]")
+    for chunk_bytes in (1, 2, 7, 1000):
+        assert list(listed_rows(source, chunk_bytes=chunk_bytes)) == [(2, {"a": 1}), (6, {"b": [2]}), (7, {}), (8, {})]
+
+
+def test_a_list_is_one_whatever_encloses_it(tmp_path: Path) -> None:
+    source = tmp_path / "x.json"
+    source.write_bytes(b"\xef\xbb\xbf[{}]")  # a byte order mark is no part of it
+    assert list(listed_rows(source)) == [(1, {})]
+    assert list(listed_rows(written(source, "[]"))) == []
+    source.write_bytes(b"\n\n[{}, {\xff}]")
+    for chunk_bytes in (1, 3, 1000):
+        with pytest.raises(DataError, match=r"x\.json:3: not UTF-8"):
+            list(listed_rows(source, chunk_bytes=chunk_bytes))
+
+
+def test_an_item_may_be_as_long_as_its_limit(tmp_path: Path) -> None:
+    source = written(tmp_path / "x.json", json.dumps([{"a": "b" * 100}, {"c": 1}]))
+    length = len(json.dumps({"a": "b" * 100}))
+    found = list(listed_rows(source, chunk_bytes=1, max_item_bytes=length))
+    assert found == [(1, {"a": "b" * 100}), (1, {"c": 1})]
+    assert len(list(listed_rows(source, chunk_bytes=1, max_item_bytes=length - 1))) == 2
+    with pytest.raises(DataError, match=r"x\.json:1: not JSON: Unterminated string"):
+        list(listed_rows(source, chunk_bytes=1, max_item_bytes=length - 3))

@@ -95,12 +95,9 @@ def pairs(source: Path) -> Source:
     """
 
     def example(line: int, row: Row) -> Iterable[Example]:
-        ages = [int(found[1]) for name in row if (found := re.fullmatch(r"context/(\d+)", name))]
-        extra = [
-            fields.text(row, f"context/{age}")
-            for age in sorted(ages, reverse=True)
-            if row[f"context/{age}"] is not None
-        ]
+        names = (name for name in row if re.fullmatch(r"context/\d+", name))
+        back = sorted(names, key=lambda name: int(name.removeprefix("context/")), reverse=True)
+        extra = [fields.text(row, name) for name in back if row[name] is not None]
         turns = (*filter(None, extra), fields.text(row, "context"))
         return (
             Example(turns, (fields.text(row, "response"),), (0,), fields.optional_id(row, f"{stem(source)}:{line}")),

@@ -50,8 +50,8 @@ def triplets(source: Path) -> Source:
 
     def example(line: int, row: Row) -> Iterable[Example]:
         anchor = fields.text(row, "query" if "query" in row and "anchor" not in row else "anchor")
-        numbers = sorted(int(found[1]) for name in row if (found := re.fullmatch(r"negative_(\d+)", name)))
-        names = ("negative", *(f"negative_{number}" for number in numbers))
+        numbered = (name for name in row if re.fullmatch(r"negative_\d+", name))
+        names = ("negative", *sorted(numbered, key=lambda name: int(name.removeprefix("negative_"))))
         negatives = (fields.text(row, name) for name in names if row.get(name) not in absent)
         candidates = (fields.text(row, "positive"), *negatives)
         return (Example((anchor,), candidates, (0,), fields.optional_id(row, f"{stem(source)}:{line}")),)
