@@ -12,7 +12,7 @@ import torch
 from polyrank.artifacts import save_model
 from polyrank.config import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.data import read_examples
-from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
+from polyrank.errors import ArtifactError, ConfigError, DataError, ResourceError, UsageError
 from polyrank.evaluation import evaluate, summarise
 from polyrank.inference import Encoder
 from polyrank.models import new_model
@@ -27,7 +27,7 @@ from polyrank.response_map import (
     load_map,
     save_map,
 )
-from polyrank.response_map.fitting import _first_scale, _fit_one
+from polyrank.response_map.fitting import _check_room, _encode_contexts, _encode_texts, _first_scale, _fit_one
 from polyrank.retrieval import Retriever, build_index
 from polyrank.scorers import load_encoder, open_scorer
 from processes import run
@@ -240,3 +240,160 @@ def test_the_command_makes_what_evaluate_takes(models: dict[str, Path], task: di
     assert figures["map"] >= figures["similarity"]
     found = evaluate(open_scorer(str(place), device="cpu"), read_examples(task["valid"]).examples)
     assert summarise(found)["metrics"]["R@1"] == pytest.approx(figures["map"])
+
+
+def test_two_steps_are_adam_on_the_whole_loss() -> None:
+    """Scale and map are both learnt, and the map alone decays."""
+    pairs, ranking = rotated(8, 40)
+    config = MapConfig(batch_size=8, max_epochs=2, seed=3, patience=9)
+    start = _first_scale(pairs)
+    contexts, responses = torch.from_numpy(pairs.contexts[:, 0]), torch.from_numpy(pairs.responses)
+    for l2 in (0.0, 30.0):
+        change, log_scale = torch.zeros(12, 12, requires_grad=True), torch.tensor(np.log(start), requires_grad=True)
+        optimizer = torch.optim.Adam([change, log_scale], lr=0.05)
+        found = []
+        for _ in range(2):
+            values = log_scale.exp() * contexts @ (torch.eye(12) + change) @ responses.T
+            loss = torch.nn.functional.cross_entropy(values, torch.arange(8)) + l2 * change.pow(2).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            found.append((log_scale.exp() * (torch.eye(12) + change)).detach().numpy().astype(np.float32).T)
+        accuracy, matrix, n_epochs = _fit_one(pairs, ranking, config, lr=0.05, l2=l2, start=start)
+        assert n_epochs in (1, 2)
+        assert accuracy == max(ranking.accuracy(np.ascontiguousarray(one.T)) for one in found)
+        np.testing.assert_allclose(matrix, found[n_epochs - 1].T, rtol=0.02, atol=0.05)
+
+
+def test_accuracy_is_the_share_of_lists_whose_best_is_right() -> None:
+    """Ties count as much as chance gives them; right are positions in the list, not rows of the candidates."""
+    candidates = np.array([[1, 0], [0, 1], [2, 0]], np.float32)
+    contexts = np.array([[[1, 0]], [[0, 1]], [[1, 0]], [[1, 1]]], np.float32)
+    rows = tuple(np.array(row) for row in ([0, 2], [2, 1, 0], [1, 0], [0, 1]))
+    ranking = Ranking(contexts, np.ones((4, 1), np.bool_), candidates, rows, ((1,), (0,), (1,), (0,)))
+    assert ranking.accuracy(np.eye(2, dtype=np.float32)) == (1 + 0 + 1 + 0.5) / 4
+    # the map turns candidates, not contexts: W h_r with W the matrix that moves the first axis to the second
+    turn = np.array([[0, 0], [1, 0]], np.float32)
+    assert ranking.accuracy(turn) == ((1 / 2) + 1 + (1 / 2) + 1) / 4
+
+
+def test_scores_start_at_twenty_between_a_pair_of_usual_size() -> None:
+    pairs, _ = rotated(50, 20)
+    assert _first_scale(pairs) == pytest.approx(20, rel=1e-5)  # all of length one
+    bigger = replace(pairs, contexts=pairs.contexts * 4, responses=pairs.responses * np.float32(0.5))
+    assert _first_scale(bigger) == pytest.approx(10, rel=1e-5)
+    several = replace(pairs, contexts=np.repeat(pairs.contexts, 2, 1), mask=np.ones((50, 2), np.bool_))
+    assert _first_scale(several) == 1
+    assert np.isfinite(_first_scale(replace(pairs, contexts=pairs.contexts * 0)))
+
+
+def test_patience_and_the_number_of_epochs() -> None:
+    pairs, ranking = rotated(60, 30)
+    runs = [_fit_one(pairs, ranking, MapConfig(max_epochs=n, patience=99), 3e-3, 1e-3, 20.0) for n in range(9)]
+    assert runs[0][2] == 0
+    assert [run[0] for run in runs] == sorted(run[0] for run in runs)
+    for patience in (1, 2, 3):
+        n = next((e for e in range(1, 9) if e - runs[e][2] >= patience), 8)
+        stopped = _fit_one(pairs, ranking, MapConfig(max_epochs=8, patience=patience), 3e-3, 1e-3, 20.0)
+        assert (stopped[0], stopped[2]) == (runs[n][0], runs[n][2])
+        np.testing.assert_array_equal(stopped[1], runs[n][1])
+
+
+def test_every_rate_is_tried_with_every_decay() -> None:
+    pairs, ranking = rotated(64, 40)
+    seen: list[tuple[int, int]] = []
+    config = MapConfig(lr=(1e-2, 1e-3), l2=(1e-2, 0.0, 1e-3), batch_size=32, max_epochs=2)
+    fit = fit_map(pairs, ranking, config, report=lambda what, done, total: seen.append((done, total)))
+    assert seen == [(i, 6) for i in range(1, 7)]
+    assert [(t["lr"], t["l2"]) for t in fit.trials] == [(lr, l2) for lr in config.lr for l2 in config.l2]
+    assert fit.accuracy == max(fit.similarity, *(t["R@1"] for t in fit.trials))
+    assert all(t["n_epochs"] in (1, 2) for t in fit.trials)
+    # a rate at which the numbers overflow is a trial that is never the best
+    wild = fit_map(pairs, ranking, replace(config, lr=(1e30, 1e-2), l2=(1e-3,)))
+    assert [t["R@1"] for t in wild.trials][0] == -1 < wild.accuracy  # noqa: RUF015
+    assert np.isfinite(wild.matrix).all()
+    # a last batch of one has nothing to be told from: it is no step
+    one_left = replace(pairs, contexts=pairs.contexts[:33], mask=pairs.mask[:33], keys=pairs.keys[:33])
+    assert np.isfinite(fit_map(one_left, ranking, replace(config, lr=(1e-2,), l2=(0.0,))).matrix).all()
+
+
+class Lengths:
+    """An Encoder with as many vectors per context as it has turns, the first its length."""
+
+    fingerprint, dimension = "lengths", 2
+
+    def encode_contexts(self, contexts: list[Context]) -> tuple[np.ndarray, np.ndarray]:
+        width = max(len(context.turns) for context in contexts)
+        vectors, mask = np.full((len(contexts), width, 2), 7, np.float32), np.zeros((len(contexts), width), np.bool_)
+        for i, context in enumerate(contexts):
+            mask[i, : len(context.turns)] = True
+            for j, turn in enumerate(context.turns):
+                vectors[i, j] = len(turn), j
+        return vectors, mask
+
+    def encode_candidates(self, candidates: list[str]) -> np.ndarray:
+        return np.array([[len(text), 1] for text in candidates], np.float32)
+
+
+def test_contexts_keep_their_places_however_they_are_encoded_together() -> None:
+    """More than are encoded at a time, of different lengths and numbers of vectors."""
+    generator = np.random.Generator(np.random.PCG64(1))
+    contexts = [
+        Context(tuple("x" * int(n) for n in generator.integers(1, 40, size=1 + i % 3 * (i < 300)))) for i in range(600)
+    ]
+    seen: list[tuple[str, int, int]] = []
+    vectors, mask = _encode_contexts(Lengths(), contexts, "contexts", lambda *row: seen.append(row))  # type: ignore[arg-type]
+    assert seen == [("contexts", 256, 600), ("contexts", 512, 600), ("contexts", 600, 600)]
+    assert vectors.shape == (600, 3, 2)
+    for context, rows, real in zip(contexts, vectors, mask, strict=True):
+        assert real.tolist() == [j < len(context.turns) for j in range(3)]
+        assert rows[real].tolist() == [[len(turn), j] for j, turn in enumerate(context.turns)]
+    texts = ["x" * (i % 50) for i in range(600)]
+    seen.clear()
+    found = _encode_texts(Lengths(), texts, "texts", lambda *row: seen.append(row))  # type: ignore[arg-type]
+    assert found[:, 0].tolist() == [i % 50 for i in range(600)]
+    assert seen == [("texts", 256, 600), ("texts", 512, 600), ("texts", 600, 600)]
+
+
+def test_encodings_that_would_not_fit_are_refused_before_they_are_made() -> None:
+    assert _check_room(2**20, 2, 1024) is None  # 8 GiB
+    with pytest.raises(ResourceError, match=r"1,048,577 contexts of 2 vectors take 8 GiB, more than 8"):
+        _check_room(2**20 + 1, 2, 1024)
+
+
+def test_a_pool_of_more_than_is_scored_at_a_time(models: dict[str, Path]) -> None:
+    made = MapEncoder(Lengths(), np.array([[0, 2], [1, 0]], np.float32))  # type: ignore[arg-type]
+    pool = ["x" * (i % 11) for i in range(8192 + 5)]
+    found = made.score_pool([Context(("ab",)), Context(("abc", "a"))], pool)
+    # W h_r = (2, length); one vector (2, 0), or two: (3, 0) and (1, 1)
+    assert found.shape == (2, 8197)
+    np.testing.assert_allclose(found[0], 4.0)
+    dots = np.array([[6.0, 2.0 + i % 11] for i in range(8197)])
+    weights = np.exp(dots - dots.max(1, keepdims=True))
+    np.testing.assert_allclose(found[1], (weights * dots).sum(1) / weights.sum(1), rtol=1e-5)
+    assert made.fingerprint != MapEncoder(Lengths(), np.eye(2, dtype=np.float32)).fingerprint  # type: ignore[arg-type]
+    unnamed = Lengths()
+    unnamed.fingerprint = ""
+    assert MapEncoder(unnamed, made.matrix).fingerprint == ""  # type: ignore[arg-type]
+
+
+def test_examples_that_teach_nothing_are_left_out(models: dict[str, Path]) -> None:
+    pairs = [Example((f"my {word}",), ("no", reply), (1,)) for word, reply in zip(WORDS, REPLIES, strict=True)]
+    lists = [Example((f"the {word}",), tuple(REPLIES), (i,)) for i, word in enumerate(WORDS)]
+    useless = [Example(("hi",), ("a", "b"), ()), Example(("hi",), ("a",), (0,)), Example(("hi",))]
+    config = replace(QUICK, max_epochs=2)
+    encoder = encoder_of(models, "bi")
+    want, figures = fit_response_map(encoder, pairs, lists, config)
+    got, again = fit_response_map(encoder, [*useless[::2], *pairs], [*lists, *useless], config)
+    assert got.matrix.tobytes() == want.matrix.tobytes()
+    assert (again["n_train"], again["n_responses"], again["n_valid"]) == (8, 8, 8)
+    assert figures == again
+    # the response is the right candidate; a second one says nothing
+    second, _ = fit_response_map(
+        encoder, [replace(e, candidates=("x", *e.candidates[1:])) for e in pairs], lists, config
+    )
+    assert second.matrix.tobytes() == want.matrix.tobytes()
+    # a copy of the right answer is as right, and one place holds half of the two
+    both = [replace(e, candidates=(*e.candidates, e.candidates[i])) for i, e in enumerate(lists)]
+    assert fit_response_map(encoder, pairs, both, config)[1]["map"] == figures["map"] / 2
+    json.dumps(figures)
