@@ -63,3 +63,65 @@ def test_a_lexical_retriever_finds_the_obvious() -> None:
     found = LexicalRetriever(BM25().fit([c.text for c in POOL]), POOL).respond([Context(("my bill is high",))], 2)[0]
     assert found[0].text == "bill high"
     assert len(found) == 2
+
+
+@pytest.mark.parametrize(("k1", "b"), [(1.5, 0.75), (0.9, 0.4), (2.0, 0.0), (1.2, 1.0), (0.0, 0.5)])
+@pytest.mark.parametrize("fitted", [True, False])
+def test_bm25_of_a_pool_equals_its_formula_for_any_constants(k1: float, b: float, fitted: bool) -> None:
+    """Statistics are the fitted corpus's, or of the pool's distinct texts; a text that comes twice counts once."""
+    pool = ["wifi down", "restart it now please", "bill", "", "wifi down", "the the bill", "neverseen wifi"]
+    corpus = CORPUS if fitted else list(dict.fromkeys(pool))
+    mean = sum(max(len(text.split()), 1) for text in corpus) / len(corpus)
+    scorer = BM25(k1=k1, b=b).fit(CORPUS) if fitted else BM25(k1=k1, b=b)
+    queries = [*QUERIES, Context(("wifi bill",)), Context(("neverseen the please",))]
+    wanted = np.zeros((len(queries), len(pool)))
+    for row, query in enumerate(queries):
+        for word in " ".join((*query.background, *query.turns)).split():
+            df = sum(word in text.split() for text in corpus)
+            for column, text in enumerate(pool):
+                tf = text.split().count(word)
+                if df and tf:
+                    idf = math.log(1 + (len(corpus) - df + 0.5) / (df + 0.5))
+                    wanted[row, column] += idf * tf / (tf + k1 * (1 - b + b * len(text.split()) / mean))
+    assert wanted.max() > 0.2
+    np.testing.assert_allclose(scorer.score_pool(queries, pool), wanted, atol=1e-5)
+    if fitted:
+        np.testing.assert_allclose(np.stack(scorer.score(queries, [pool] * len(queries))), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("fitted", [True, False])
+def test_tfidf_equals_its_formula_written_with_arrays(fitted: bool) -> None:
+    pool = ["wifi down", "restart it now", "bill bill wifi", "", "wifi down", "neverseen"]
+    corpus = CORPUS if fitted else list(dict.fromkeys(pool))
+    terms = sorted({word for text in [*CORPUS, *pool] for word in text.split()})
+    idf = np.array([1 + math.log((1 + len(corpus)) / (1 + sum(t in x.split() for x in corpus))) for t in terms])
+
+    def unit(text: str) -> np.ndarray:
+        counts = np.array([text.split().count(term) for term in terms]) * idf
+        return counts / (np.linalg.norm(counts) or 1)
+
+    asked = [" ".join((*query.background, *query.turns)) for query in QUERIES]
+    wanted = np.stack([unit(text) for text in asked]) @ np.stack([unit(text) for text in pool]).T
+    assert wanted.max() > 0.3
+    scorer = TfIdf().fit(CORPUS) if fitted else TfIdf()
+    np.testing.assert_allclose(scorer.score_pool(QUERIES, pool), wanted, atol=1e-6)
+    np.testing.assert_allclose(np.stack(scorer.score(QUERIES, [pool] * 3)), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [BM25, TfIdf])
+def test_what_is_remembered_of_a_pool_is_forgotten_with_it(kind: type[BM25] | type[TfIdf]) -> None:
+    """Another pool, another order or another corpus gives what a new scorer gives; the same pool the same again."""
+    scorer = kind()
+    pools = [CORPUS, CORPUS[::-1], CORPUS[:3], CORPUS]
+    for pool in [*pools, pools[-1]]:
+        np.testing.assert_array_equal(scorer.score_pool(QUERIES, pool), kind().score_pool(QUERIES, pool))
+    before = scorer.score_pool(QUERIES, CORPUS)
+    scorer.fit(CORPUS[:2])
+    np.testing.assert_array_equal(
+        scorer.score_pool(QUERIES, CORPUS), kind().fit(CORPUS[:2]).score_pool(QUERIES, CORPUS)
+    )
+    assert not np.allclose(before, scorer.score_pool(QUERIES, CORPUS))
+    assert scorer.score_pool(QUERIES, []).shape == (3, 0)
+    assert scorer.score_pool([], CORPUS).shape == (0, len(CORPUS))
+    assert [len(row) for row in scorer.score(QUERIES, [[], CORPUS, ["x"]])] == [0, len(CORPUS), 1]
+    assert scorer.score_pool(QUERIES, ["", ""]).tolist() == [[0, 0]] * 3

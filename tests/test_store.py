@@ -19,8 +19,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 from polyrank.errors import ArtifactError, DataError, LockedError, PolyrankError, UsageError
 from polyrank.index import Index, Writer, open_index, store, verify_index, write_index
 from polyrank.index import writer as writer_module
+from polyrank.index.checks import as_vectors, candidate_faults, refuse, vector_faults
 from polyrank.index.lock import LOCK
+from polyrank.index.matrix import open_matrix, write_matrix
 from polyrank.index.store import FILE
+from polyrank.index.verify import _problems_of
 from polyrank.packing import Precision, pack
 from polyrank.records import Candidate
 from polyrank.search import search
@@ -520,3 +523,192 @@ def test_an_inner_product_index_is_kept_beside_the_matrix(tmp_path: Path, kind: 
     place.write_bytes(data[:-3] + b"xxx")
     with pytest.raises(ArtifactError, match=r"products\.ann is damaged"):
         open_index(tmp_path / "i")
+
+
+@pytest.mark.parametrize(("n", "n_stale", "due"), [(100, 20, False), (100, 22, True), (6, 10, False), (6, 12, True)])
+def test_a_matrix_is_made_anew_once_enough_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n: int, n_stale: int, due: bool
+) -> None:
+    """More than a fifth of the live rows, and more than ten here; a candidate that comes and goes counts twice."""
+    monkeypatch.setattr(writer_module, "MIN_STALE", 10)
+    path = small(tmp_path / "i", n)
+    matrices = {place.name for place in path.glob("matrix-*")}
+    with Writer(path) as writer:
+        for i in range(n_stale // 2):
+            writer.add([candidate(f"n{i}")], vector(i)[None])
+            writer.remove([f"n{i}"])
+    assert ({place.name for place in path.glob("matrix-*")} != matrices) == due
+    assert verify_index(path) == []
+
+
+def test_rows_changed_before_a_writer_opened_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "MIN_STALE", 5)
+    path = small(tmp_path / "i", 3)
+    matrices = {place.name for place in path.glob("matrix-*")}
+    for turn in range(6):
+        assert {place.name for place in path.glob("matrix-*")} == matrices
+        with Writer(path) as writer:
+            writer.add([candidate(f"n{turn}")], vector(turn)[None])
+    assert {place.name for place in path.glob("matrix-*")} != matrices
+
+
+def test_many_small_additions_are_joined_into_one_block(tmp_path: Path) -> None:
+    """Without what was removed; rows, vectors and their order stay."""
+    path = small(tmp_path / "i", 2)
+    with Writer(path) as writer, open_index(path) as index:
+        want = {f"c{i}": (candidate(f"c{i}"), stored(vector(i), "fp32")) for i in range(2)}
+        sizes = []
+        for i in range(20):
+            writer.add([candidate(f"n{i}")], vector(50 + i)[None])
+            want[f"n{i}"] = (candidate(f"n{i}"), stored(vector(50 + i), "fp32"))
+            if i % 4 == 3:
+                writer.remove([f"n{i - 2}"])
+                del want[f"n{i - 2}"]
+            assert index.refresh()
+            assert content(index) == want
+            rows = np.concatenate([block.rows for block in index.blocks()])
+            assert (np.diff(rows) > 0).all()
+            sizes.append(len(index.blocks()))
+        assert max(sizes) == 8
+        assert sizes[7] == 2  # the first of two, and eight that were joined
+        assert len(index.view()[1]) == len(index.blocks())
+
+
+def test_an_index_says_what_it_is(tmp_path: Path) -> None:
+    path = small(tmp_path / "i", 3)
+    with Writer(path) as writer, open_index(path) as index:
+        assert (writer.change, writer.fingerprint, len(writer)) == (1, "f" * 64, 3)
+        assert writer.add([candidate("a"), candidate("b")], np.ones((2, D), np.float32)) == 2
+        assert writer.remove(["a", "c0", "c0", "never"]) == 2
+        assert writer.remove(["never"]) == 0
+        assert (writer.change, len(writer)) == (3, 3)
+        assert (index.change, len(index)) == (1, 3)
+        assert index.refresh()
+        assert not index.refresh()
+        known = index.info()
+    assert (index.fingerprint, index.model, index.dimension, index.change) == ("f" * 64, "somewhere", D, 3)
+    assert {key: known[key] for key in ("format", "n", "dimension", "change", "ann", "precision", "blocks")} == {
+        "format": 3, "n": 3, "dimension": D, "change": 3, "ann": "", "precision": "fp32", "blocks": [3, 1]
+    }  # fmt: skip
+    assert known["bytes"]["vectors"] == 3 * D * 4
+    assert known["bytes"][FILE] == (path / FILE).stat().st_size
+
+
+def test_numbers_of_rows_are_never_used_again(tmp_path: Path) -> None:
+    path = small(tmp_path / "i", 3)
+    with Writer(path) as writer:
+        writer.remove(["c2"])
+        writer.add([candidate("d")], vector(4)[None])
+        writer.compact()
+    with Writer(path) as writer:
+        writer.remove(["d"])
+        writer.add([candidate("e"), candidate("f")], np.ones((2, D), np.float32))
+    with open_index(path) as index:
+        assert {c.id: row for row, c in index.iter_candidates()} == {"c0": 1, "c1": 2, "e": 5, "f": 6}
+        assert [c.id for c in index.candidates([6, 1, 5, 1])] == ["f", "c0", "e", "c0"]
+        with pytest.raises(ArtifactError, match="was replaced by another index"):
+            index.candidates([1], opening=index.opening + 1)
+        assert index.candidates([1], opening=index.opening)[0].id == "c0"
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        (Candidate("a", "x" * 100_000), ""),
+        (Candidate("a", "x" * 100_001), "its text has 100,001 characters, the limit is 100,000"),
+        (Candidate("a", " \n\t"), "its text is empty"),
+        (Candidate("\ud800", "x"), "it cannot be written as JSON"),
+        (Candidate("a", "x", {"m": float("nan")}), "it cannot be written as JSON"),
+        (Candidate("a", "x", {"m": {1, 2}}), "it cannot be written as JSON"),
+        (Candidate("a", "x", {"m": "[" * 500}), ""),
+        (Candidate("a", "x", {f"{i}": {} for i in range(300)}), ""),
+    ],
+)
+def test_a_candidate_is_taken_or_named(given: Candidate, fault: str) -> None:
+    found = candidate_faults([candidate("first"), given])
+    assert set(found) == ({1} if fault else set())
+    assert fault in found.get(1, "")
+
+
+def test_the_first_five_faults_are_named_and_the_others_counted() -> None:
+    for n in (1, 5, 6, 9):
+        with pytest.raises(DataError) as caught:
+            refuse(dict.fromkeys(reversed(range(10, 10 + n)), "bad"))
+        said = str(caught.value)
+        assert [f"candidate {10 + i}: bad" in said for i in range(n)] == [i < 5 for i in range(n)]
+        assert (f"and {n - 5} more" in said) == (n > 5)
+        assert ("more" in said) == (n > 5)
+    refuse({})
+
+
+def test_vectors_that_cannot_be_searched_are_named_by_row() -> None:
+    rows = np.zeros((8, 3), np.float32)
+    rows[1, 2], rows[2, 0], rows[3, 1], rows[4, 1] = 1e-30, -1e-30, np.nan, np.inf
+    rows[5], rows[6, :2] = -np.inf, (-1, 1)
+    found = vector_faults(rows)
+    assert {place: text.split()[-1] for place, text in found.items()} == {
+        0: "zero", 7: "zero", 3: "infinity", 4: "infinity", 5: "infinity"
+    }  # fmt: skip
+    huge, faults = as_vectors(np.array([[1e300, 1.0]]), 1, None)  # type: ignore[arg-type]
+    assert (faults, set(vector_faults(huge))) == ({}, {0})
+
+
+def test_rows_of_other_lengths_are_named_and_the_others_kept() -> None:
+    rows: list[Any] = [np.ones(3), np.ones(2), np.ones((1, 3)), [1.0, 2.0, 3.0]]
+    array, faults = as_vectors(rows, 4, None)
+    assert (array.shape, array.dtype, set(faults)) == ((4, 3), np.dtype("<f4"), {1, 2})
+    assert "its vector has shape (2,), this index takes (3,)" in faults[1]
+    assert array[3].tolist() == [1, 2, 3]
+    array, faults = as_vectors(np.ones((2, 3), np.float32), 2, 4)
+    assert (array.shape, set(faults)) == ((2, 4), {0, 1})
+    assert faults[1] == "its vector has 3 numbers, this index takes 4"
+    assert as_vectors([], 0, 5)[0].shape == (0, 5)
+    with pytest.raises(DataError, match=r"2 candidates came with vectors of shape \(3,\)"):
+        as_vectors(rows[:3], 2, None)
+
+
+def test_rows_that_are_out_of_order_in_a_matrix_are_found(tmp_path: Path) -> None:
+    """Though every checksum is right: readers search rows by halving."""
+    meta = store.Meta("f", "m", dimension=D, n=3)
+    for rows, sound in (([1, 2, 5], True), ([1, 5, 2], False), ([1, 2, 2], False)):
+        write_matrix(tmp_path / "m", ((row, vector(row).tobytes()) for row in rows), meta)
+        assert (_problems_of(tmp_path / "m") == []) == sound
+        assert open_matrix(tmp_path / "m").block.rows.tolist() == rows
+        shutil.rmtree(tmp_path / "m")
+
+
+def test_a_matrix_of_another_index_is_refused(tmp_path: Path) -> None:
+    """Of another change, or with vectors of another length."""
+    path, other, wide = small(tmp_path / "i"), small(tmp_path / "other"), tmp_path / "wide"
+    with Writer(other) as writer:
+        writer.remove(["c0"])
+        writer.compact()
+    pool = [candidate(f"c{i}") for i in range(3)]
+    write_index(wide, pool, np.ones((3, D + 1), np.float32), fingerprint="f", model="m")
+    (place,) = path.glob("matrix-*")
+    shutil.copytree(place, tmp_path / "kept")
+    for foreign in (other, wide, tmp_path / "kept"):
+        (source,) = foreign.glob("matrix-*") if foreign != tmp_path / "kept" else (foreign,)
+        shutil.rmtree(place)
+        shutil.copytree(source, place)
+        if foreign == tmp_path / "kept":
+            assert len(ask(path)[0]) == 3
+        else:
+            with pytest.raises(ArtifactError, match="belongs to another index"):
+                open_index(path)
+            assert verify_index(path)
+
+
+def test_a_missing_part_of_a_matrix_is_named(tmp_path: Path) -> None:
+    path = small(tmp_path / "i", precision="int8")
+    (matrix,) = path.glob("matrix-*")
+    for part in sorted(matrix.iterdir()):
+        data = part.read_bytes()
+        part.unlink()
+        with pytest.raises(ArtifactError, match=f"{part.name} cannot be read"):
+            open_index(path)
+        assert any(part.name in problem for problem in verify_index(path))
+        part.write_bytes(data)
+    assert verify_index(path) == []
+    with pytest.raises(FileNotFoundError):
+        open_matrix(tmp_path / "none")
