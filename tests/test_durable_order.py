@@ -4,6 +4,7 @@ All of it is written in one process whose calls to the system are intercepted an
 that keeps only what was synced.
 """
 
+import errno
 import os
 import random
 import subprocess
@@ -14,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from polyrank.durable import make_folders, new_folder, sync_file, write_file
+from polyrank.durable import check_replaceable, disk_error, make_folders, new_folder, sha256_file, sync_file, write_file
+from polyrank.errors import ResourceError, UsageError
 from polyrank.index import BM25, open_index, verify_index
 from polyrank.records import Context
 from polyrank.training.teacher import RememberedScores
@@ -249,3 +251,92 @@ def test_a_file_is_synced_by_its_path(tmp_path: Path, calls: list[tuple[str, str
     (tmp_path / "file").write_bytes(b"data")
     sync_file(tmp_path / "file")
     assert calls == [("sync", str(tmp_path / "file"))]
+
+
+# what is where after a write
+
+
+def test_a_file_that_is_replaced_keeps_its_permissions_and_its_link(tmp_path: Path) -> None:
+    write_file(tmp_path / "a" / "file", b"one")
+    assert (tmp_path / "a" / "file").stat().st_mode & 0o777 == 0o666 & ~current_umask()
+    (tmp_path / "a" / "file").chmod(0o640)
+    (tmp_path / "link").symlink_to(tmp_path / "a" / "file")
+    write_file(tmp_path / "link", b"two")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "a" / "file").read_bytes() == b"two"
+    assert (tmp_path / "a" / "file").stat().st_mode & 0o777 == 0o640
+    with pytest.raises(UsageError, match="is no file that can be replaced"):
+        write_file(tmp_path / "a", b"three")
+    assert [entry.name for entry in (tmp_path / "a").iterdir()] == ["file"]
+
+
+def current_umask() -> int:
+    """Without changing it."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def test_a_folder_that_is_replaced_keeps_its_permissions_and_its_link(tmp_path: Path) -> None:
+    for turn in (1, 2):
+        with new_folder(tmp_path / ("link" if turn == 2 else "place"), replace=turn == 2) as folder:
+            (folder / "ours").write_text(f"{turn}")
+            (folder / f"of {turn}").write_text("x")
+        if turn == 1:
+            (tmp_path / "place").chmod(0o750)
+            (tmp_path / "link").symlink_to(tmp_path / "place")
+    assert (tmp_path / "place").stat().st_mode & 0o777 == 0o750
+    assert {entry.name for entry in (tmp_path / "place").iterdir()} == {"ours", "of 2"}
+    assert {entry.name for entry in tmp_path.iterdir()} == {"place", "link"}
+
+
+def test_a_folder_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
+    def make(*, replace: bool, fails: bool) -> None:
+        with new_folder(tmp_path / "place", replace=replace) as folder:
+            (folder / "ours").write_text("new")
+            if fails:
+                raise KeyError
+
+    with pytest.raises(KeyError):
+        make(replace=False, fails=True)
+    assert list(tmp_path.iterdir()) == []
+    make(replace=False, fails=False)
+    (tmp_path / "place" / "ours").write_text("old")
+    with pytest.raises(KeyError):
+        make(replace=True, fails=True)
+    with pytest.raises(UsageError, match="already exists"):
+        make(replace=False, fails=False)
+    assert (tmp_path / "place" / "ours").read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["place"]
+
+
+def test_only_what_is_ours_or_empty_may_be_replaced(tmp_path: Path) -> None:
+    """One of the names is enough; a place that is free may always be taken."""
+    for name in ("empty", "ours", "theirs"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "ours" / "b").write_text("x")
+    (tmp_path / "theirs" / "c").write_text("x")
+    (tmp_path / "file").write_text("x")
+    for name in ("empty", "ours", "free"):
+        check_replaceable(tmp_path / name, ours=("a", "b"), replace=True)
+    check_replaceable(tmp_path / "free", ours=("a", "b"), replace=False)
+    for name in ("theirs", "file"):
+        with pytest.raises(UsageError, match=r"holds something else \(a or b is not in it\)"):
+            check_replaceable(tmp_path / name, ours=("a", "b"), replace=True)
+    for name in ("empty", "ours", "theirs", "file"):
+        with pytest.raises(UsageError, match="already exists"):
+            check_replaceable(tmp_path / name, ours=("a", "b"), replace=False)
+
+
+def test_full_and_failing_disks_are_told_from_other_errors(tmp_path: Path) -> None:
+    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+        found = disk_error(tmp_path, OSError(number, "x"))
+        assert isinstance(found, ResourceError)
+        assert str(tmp_path) in str(found)
+    other = OSError(errno.EACCES, "x")
+    assert disk_error(tmp_path, other) is other
+
+
+def test_a_files_digest_is_that_of_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+    assert sha256_file(tmp_path / "file") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
