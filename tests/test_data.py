@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import polyrank.data as data
 from polyrank.data import batch_order, read_examples, read_pool, sample_negatives, write_examples, write_pool
 from polyrank.errors import DataError, MissingExtraError, UsageError
-from polyrank.records import Candidate, Example
+from polyrank.records import Candidate, Context, Example
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared corpora are not here")
@@ -507,3 +507,236 @@ def test_ubuntu_pool() -> None:
 def test_candidate_lists() -> None:
     report = read_examples(SHARED / "mutual" / "dev.jsonl.gz").report
     assert (report.n_examples, report.min_candidates, report.max_candidates) == (886, 4, 4)
+
+
+# what is counted, and where rows are
+
+
+def test_every_count_of_a_report(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "x.jsonl",
+        {"context": ["a", " "], "candidates": ["b", "", "b", "\t"], "relevant": [0, 1]},
+        {"context": ["a", " "], "candidates": ["x", "b", ""], "relevant": [1, 2]},  # the same answers, in another list
+        {"context": ["a", " "], "candidates": ["x", "b"], "relevant": [1]},
+        {"context": ["a", " "], "candidates": ["x", "b"], "relevant": [1], "background": ["z"]},
+        {"context": ["q"], "candidates": [], "relevant": []},
+        {"context": ["q"], "candidates": [], "relevant": []},  # unanswered ones repeat nothing
+        "{",
+    )
+    report = read_examples(path, skip_bad=True).report
+    assert (report.n_rows, report.n_examples, report.n_skipped, report.n_bad) == (7, 6, 0, 1)
+    assert (report.min_candidates, report.max_candidates) == (0, 4)
+    assert (report.n_unanswered, report.n_duplicate_candidates, report.n_duplicate_pairs) == (2, 1, 1)
+    assert report.n_empty_strings == 3 + 2 + 1 + 1  # of the first four rows
+
+
+def test_pool_rows_that_repeat_their_answers_are_counted(tmp_path: Path) -> None:
+    rows = [{"context": "q", "relevant_ids": ids} for ids in (["a"], ["b"], ["a"], ["a", "b"], [], [])]
+    report = read_examples(written(tmp_path / "x.jsonl", *rows)).report
+    assert (report.n_duplicate_pairs, report.n_unanswered) == (1, 2)
+
+
+def test_a_report_in_words() -> None:
+    report = data.ReadReport(
+        n_rows=12_345,
+        n_examples=1,
+        n_skipped=1,
+        n_bad=2,
+        messages=("m1", "m2"),
+        min_candidates=1,
+        max_candidates=1,
+        n_unanswered=2_000,
+        n_empty_strings=1,
+        n_duplicate_candidates=3,
+        n_duplicate_pairs=1,
+    )
+    assert str(report) == (
+        "12,345 rows, 1 example of 1 candidate; 1 row without an example; 2,000 examples without a right answer;"
+        " 1 empty text; 3 repeated candidates; 1 repeated pair; 2 bad rows left out (m1 | m2)"
+    )
+    assert str(data.ReadReport(n_rows=1, n_examples=2, max_candidates=3)) == "1 row, 2 examples of 0 to 3 candidates"
+    assert str(data.ReadReport(n_rows=1, n_examples=1)) == "1 row, 1 example"
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
+@pytest.mark.parametrize("name", ["x.jsonl", "x.csv"])
+def test_a_line_may_be_as_long_as_its_limit_with_its_end(tmp_path: Path, name: str, end: bytes) -> None:
+    first = b"context,response\n" if name == "x.csv" else b""
+    line = b"a" * 50 + b",b" if name == "x.csv" else json.dumps({"context": "a" * 40, "response": "b"}).encode()
+    path = tmp_path / name
+    path.write_bytes(first + line + end)
+    limit = len(line + end)
+    assert len(read_examples(path, max_line_bytes=limit).examples) == 1
+    with pytest.raises(DataError, match=rf"{name}:{2 if first else 1}: the line is longer than {limit - 1} bytes"):
+        read_examples(path, max_line_bytes=limit - 1)
+
+
+@pytest.mark.parametrize("n", [101, 150, 200, 201, 202, 400])
+def test_what_follows_a_line_that_is_too_long_is_read_with_its_own_number(tmp_path: Path, n: int) -> None:
+    path = written(tmp_path / "x.jsonl", PAIR, "x" * n, PAIR, "y" * n, {"context": "last", "response": "one"})
+    loaded = read_examples(path, skip_bad=True, max_line_bytes=100)
+    assert [example.id for example in loaded.examples] == ["x:1", "x:3", "x:5"]
+    assert [message.split(":")[1] for message in loaded.report.messages] == ["2", "4"]
+
+
+def test_only_the_first_line_loses_a_byte_order_mark(tmp_path: Path) -> None:
+    mark = codecs.BOM_UTF8
+    path = written(tmp_path / "x.jsonl", mark + json.dumps(PAIR).encode(), mark + json.dumps(PAIR).encode())
+    with pytest.raises(DataError, match=r"x\.jsonl:2: not JSON at character 1"):
+        read_examples(path)
+    path = written(tmp_path / "x.csv", mark + b"context,response", b"a,b")
+    assert read_examples(path).examples == [Example(("a",), ("b",), (0,), "x:2")]
+
+
+def test_formats_are_known_by_name_in_any_case(tmp_path: Path) -> None:
+    for name in ("x.CSV", "x.csv.gz", "x.y.csv"):
+        path = written(tmp_path / name, "context,response", "a,b")
+        assert read_examples(path).examples[0].id == f"{name.removesuffix('.gz')[:-4]}:2"
+    assert read_examples(written(tmp_path / "x.txt", PAIR)).examples[0].id == "x:1"
+
+
+def test_a_kind_that_is_given_decides_over_the_fields(tmp_path: Path) -> None:
+    row = {
+        "turns": ["a", "b"],
+        "candidates": ["c"],
+        "relevant": 0,
+        "response": "d",
+        "context": "e",
+        "relevant_ids": "f",
+    }
+    path = written(tmp_path / "x.jsonl", row)
+    assert read_examples(path).examples == [Example(("a",), ("b",), (0,), "x:1#1")]
+    assert read_examples(path, kind="dialogues").examples == [Example(("a",), ("b",), (0,), "x:1#1")]
+    assert read_examples(path, kind="candidates").examples == [Example(("e",), ("c",), (0,), "x:1", (), ("f",))]
+    assert read_examples(path, kind="pairs").examples == [Example(("e",), ("d",), (0,), "x:1")]
+    assert read_examples(path, kind="pool").examples == [Example(("e",), (), (), "x:1", (), ("f",))]
+    del row["turns"]
+    assert read_examples(written(path, row)).examples[0].candidates == ("c",)
+    del row["candidates"]
+    assert read_examples(written(path, row)).examples[0].candidates == ("d",)
+    del row["response"]
+    assert read_examples(written(path, row)).examples[0].candidates == ()
+
+
+def test_ids_and_background_of_every_kind(tmp_path: Path) -> None:
+    common = {"id": 0, "background": ["old", "tall"]}
+    facts = ("old", "tall")
+    rows: list[tuple[dict[str, Any], list[Example]]] = [
+        ({"context": "a", "response": "b", "negatives": "c"}, [Example(("a",), ("b", "c"), (0,), "0", facts)]),
+        (
+            {"turns": ["a", "b", "c"]},
+            [Example(("a",), ("b",), (0,), "0#1", facts), Example(("a", "b"), ("c",), (0,), "0#2", facts)],
+        ),
+        (
+            {"context": "a", "candidates": "b", "relevant": [], "relevant_ids": None},
+            [Example(("a",), ("b",), (), "0", facts)],
+        ),
+        (
+            {"context": "a", "candidates": ["b", "c"], "relevant": [1, 0]},
+            [Example(("a",), ("b", "c"), (1, 0), "0", facts)],
+        ),
+        ({"context": "a", "relevant_ids": [3, "x"]}, [Example(("a",), (), (), "0", facts, ("3", "x"))]),
+    ]
+    for row, expected in rows:
+        assert read_examples(written(tmp_path / "x.jsonl", row | common)).examples == expected
+        for nothing in ({"id": None, "background": None}, {"id": "", "background": ""}, {}):
+            found = read_examples(written(tmp_path / "x.jsonl", row | nothing)).examples
+            assert [example.id.split("#")[0] for example in found] == ["x:1"] * len(expected)
+            assert [example.background for example in found] == [()] * len(expected)
+
+
+def test_a_speaker_answers_with_all_turns_before_whoever_said_them(tmp_path: Path) -> None:
+    said = [("a", "0"), ("a", "1"), ("b", "2"), ("a", "3"), ("c", "4")]
+    path = written(tmp_path / "d.jsonl", {"turns": [{"speaker": s, "text": t} for s, t in said]})
+    found = {speaker: read_examples(path, speaker=speaker).examples for speaker in "abc"}
+    assert found["a"] == [
+        Example(("0",), ("1",), (0,), "d:1#1"),
+        Example(("0", "1", "2"), ("3",), (0,), "d:1#3"),
+    ]
+    assert found["b"] == [Example(("0", "1"), ("2",), (0,), "d:1#2")]
+    assert found["c"] == [Example(("0", "1", "2", "3"), ("4",), (0,), "d:1#4")]
+    mixed = written(tmp_path / "m.jsonl", {"turns": ["x", {"text": "y"}, {"speaker": None, "text": "z"}]})
+    assert [example.response for example in read_examples(mixed).examples] == ["y", "z"]
+    alone = written(tmp_path / "a.jsonl", {"turns": [{"speaker": "a", "text": "0"}]})
+    with pytest.raises(DataError, match=r"none of its 1 row gives an example; check its kind and format"):
+        read_examples(alone, speaker="a")  # is there, and answers nothing
+
+
+@pytest.mark.parametrize(
+    ("found", "rows"),
+    [
+        (
+            [Example(("a",), ("b",), (0,), "i", ("f",))],
+            [{"id": "i", "background": ["f"], "context": ["a"], "response": "b"}],
+        ),
+        ([Example(("a",), ("b",), (0,))], [{"context": ["a"], "response": "b"}]),
+        (
+            [Example(("a",), ("b",), (0,)), Example(("c",), ("d", "e"), (1,))],
+            [
+                {"context": ["a"], "candidates": ["b"], "relevant": [0]},
+                {"context": ["c"], "candidates": ["d", "e"], "relevant": [1]},
+            ],
+        ),
+        ([Example(("a",), ("b",))], [{"context": ["a"], "candidates": ["b"], "relevant": []}]),
+        (
+            [Example(("a",), relevant_ids=("r",)), Example(("b",))],
+            [{"context": ["a"], "relevant_ids": ["r"]}, {"context": ["b"], "relevant_ids": []}],
+        ),
+        (
+            [Example(("a",), ("b",), (0,), relevant_ids=("r",))],
+            [{"context": ["a"], "candidates": ["b"], "relevant": [0], "relevant_ids": ["r"]}],
+        ),
+        (
+            [Example(("a",)), Example(("c",), ("d",), (0,))],
+            [
+                {"context": ["a"], "candidates": [], "relevant": []},
+                {"context": ["c"], "candidates": ["d"], "relevant": [0]},
+            ],
+        ),
+    ],
+)
+def test_written_rows_are_of_the_simplest_kind_that_holds_all(
+    tmp_path: Path, found: list[Example], rows: list[dict[str, Any]]
+) -> None:
+    write_examples(tmp_path / "x.jsonl", found)
+    assert [json.loads(line) for line in (tmp_path / "x.jsonl").read_text("utf-8").splitlines()] == rows
+
+
+def test_a_line_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    good = Example(("a",), ("b",), (0,), "g")
+    for bad, message in ((Example((), id="e"), "example 'e' has no turns"), (Example(("\udc00",)), "holds a lone")):
+        with pytest.raises(DataError, match=rf"x\.jsonl:3: {message}"):
+            write_examples(tmp_path / "x.jsonl", [good, good, bad])
+
+
+def test_parquet_rows_are_counted_through_all_batches(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    responses = [None if i == 2050 else str(i) for i in range(2100)]
+    parquet.write_table(pyarrow.table({"context": ["a"] * 2100, "response": responses}), tmp_path / "x.parquet")
+    loaded = read_examples(tmp_path / "x.parquet", skip_bad=True)
+    assert [example.id for example in loaded.examples] == [f"x:{i + 1}" for i in range(2100) if i != 2050]
+    assert [example.response for example in loaded.examples] == [str(i) for i in range(2100) if i != 2050]
+    assert loaded.report.messages[0].split(": ")[0].endswith("x.parquet:2051")
+
+
+# records
+
+
+def test_a_context_is_one_turn_or_turns_or_itself() -> None:
+    assert Context.of("hi") == Context(("hi",))
+    assert Context.of(["hi", "you"]) == Context.of(("hi", "you")) == Context(("hi", "you"))
+    own = Context(("hi",), ("old",))
+    assert Context.of(own) is own
+    assert Context.of([]) == Context(())
+
+
+def test_an_example_knows_its_query_and_its_first_right_answer() -> None:
+    example = Example(("a", "b"), ("x", "y", "z"), (2, 0), background=("f",))
+    assert example.query == Context(("a", "b"), ("f",))
+    assert example.response == "z"
+    assert Example(("a",), ("x",)).response is None
+    for index in (-1, 3):
+        with pytest.raises(ValueError, match=rf"relevant index {index} is outside the 3 candidates of example 'e'"):
+            Example(("a",), ("x", "y", "z"), (0, index), "e")
