@@ -32,6 +32,7 @@ from polyrank.training import InBatchStep, ListwiseStep, RandomNegatives, train
 from polyrank.training.loop import check_steps
 from polyrank.training.network import validation_figures
 from polyrank.training.optimizer import make_optimizer
+from polyrank.training.signals import stop_on_signals
 from processes import start
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
@@ -157,6 +158,20 @@ def test_a_polite_signal_saves_and_names_the_way_on(
     assert "--resume" in talk
     assert "Traceback" not in talk
     assert checkpoint.exists()
+
+
+def raise_twice(first: int, second: int) -> None:
+    """In a process of its own, which the second signal ends."""
+    with stop_on_signals():
+        signal.raise_signal(first)
+        signal.raise_signal(second)
+
+
+@pytest.mark.parametrize("order", [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)])
+def test_a_second_signal_leaves_at_once(order: tuple[int, int]) -> None:
+    child = start(raise_twice, *order)
+    child.join(60)
+    assert child.exitcode == 128 + order[1]
 
 
 def write_recipe(task: dict[str, Path], backbone: Path, folder: Path, epochs: int = 1, extra: str = "") -> Path:

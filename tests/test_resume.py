@@ -1,0 +1,498 @@
+"""A run that was interrupted goes on as if it had not been: each thing that a checkpoint holds is needed for that."""
+
+import dataclasses
+import json
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from convert_models import BATCH, CORPUS, POLICY, TINY, make
+from polyrank.config import TrainConfig
+from polyrank.data import batch_order
+from polyrank.errors import ArtifactError, DivergedError
+from polyrank.models import Convert, new_model
+from polyrank.records import Example
+from polyrank.text import ConvertTexts
+from polyrank.training import FitResult, fit
+from polyrank.training.checkpoints import load_checkpoint, save_checkpoint
+from polyrank.training.convert_step import ConvertStep
+from polyrank.training.signals import InterruptedTraining, stop_on_signals
+
+CPU = torch.device("cpu")
+EXAMPLES = [
+    *(example for _, example in BATCH),
+    Example(("is it red",), ("the light is down",), (0,)),
+    Example(("please", "help"), ("restart the router",), (0,)),
+    Example(("did that help",), ("thanks! it did",), (0,)),
+    Example(("hello",), ("my router is down",), (0,)),
+]
+# validation loss and R@1 after so many of 20 steps, 4 in an epoch. Patience 1: the rate falls after 6 and after 10.
+# Nothing is better than after 2: five checks later, after 12, it is enough.
+FIGURES = {2: (1.0, 0.5), 4: (1.1, 0.4), 6: (1.2, 0.3), 8: (1.3, 0.3), 10: (1.05, 0.45), 12: (1.04, 0.2)}
+LATER = (1.1, 0.1)
+SMALL = dataclasses.replace(TINY, spans=(2,), side_layers=1, position_periods=(3,), reduction_heads=1)
+
+
+class CrashError(Exception):
+    """Ends a run from its report, as a crash would."""
+
+
+class Watched:
+    """ConveRT's training that notes what it is given, loses numbers where asked, and validates from ``FIGURES``."""
+
+    def __init__(self, step: ConvertStep, bad: Iterable[int], stop_in: int | None) -> None:
+        self.step, self.bad, self.stop_in = step, set(bad), stop_in
+        self.given: list[tuple[list[int], int, int]] = []
+        self.scales: list[float] = []
+        self.drawn: list[float] = []
+        self.modes: list[bool] = []
+
+    def length(self, example: Example) -> int:
+        return self.step.length(example)
+
+    def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int) -> Tensor:
+        self.given.append(([position for position, _ in batch], epoch, number))
+        self.modes.append(self.step.model.training)
+        self.drawn.append(float(torch.rand(1)))
+        if number == self.stop_in:
+            signal.raise_signal(signal.SIGTERM)
+        loss = self.step(batch, epoch, number)
+        self.scales.append(float(self.step.model.scale))
+        return loss * torch.nan if number in self.bad else loss
+
+    def figures(self) -> Mapping[str, float]:
+        loss, recall = FIGURES.get(self.given[-1][2] + 1, LATER)
+        self.step.model.eval()  # as a scorer would
+        return {"loss": loss, "R@1": recall, "MRR": recall}
+
+
+@dataclass
+class Outcome:
+    """Whatever can be seen of a run afterwards, but for the clock."""
+
+    rows: list[dict[str, Any]]
+    weights: dict[str, Tensor]
+    n_steps: int
+    n_examples: int
+    best: dict[str, float]
+    best_step: int
+
+    def __eq__(self, other: object) -> bool:
+        assert isinstance(other, Outcome)
+        same = [torch.equal(value, other.weights[name]) for name, value in self.weights.items()]
+        plain = [(run.rows, run.n_steps, run.n_examples, run.best, run.best_step) for run in (self, other)]
+        return all(same) and plain[0] == plain[1]
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+
+def fresh(seed: int = 1) -> tuple[Convert, ConvertTexts]:
+    model, texts, _ = new_model(SMALL, POLICY, seed=seed, sample=(), corpus=CORPUS, dropout=0.1)
+    assert isinstance(model, Convert)
+    assert isinstance(texts, ConvertTexts)
+    return model, texts
+
+
+def run(
+    folder: Path,
+    *,
+    resume: bool = False,
+    crash_at: int | None = None,
+    bad: Iterable[int] = (),
+    stop_in: int | None = None,
+    validate: bool = True,
+    seed: int = 3,
+    watch: Callable[[Watched], None] = lambda _: None,
+    **changes: Any,
+) -> Outcome:
+    """``fit`` of a small ConveRT whose 8-bit range and scale grow; a crash comes after the update's record."""
+    folder.mkdir(exist_ok=True)
+    values: dict[str, Any] = {
+        "batch_size": 2, "epochs": 5, "lr": 0.05, "schedule": "plateau", "plateau_patience": 1, "plateau_factor": 0.5,
+        "warmup_steps": 3, "train_layers": "all", "precision": "fp32", "evaluate_per_epoch": 2, "early_stopping": 5,
+        "checkpoint_steps": 1, **changes,
+    }  # fmt: skip
+    model, texts = fresh()
+    step = ConvertStep(model, texts, CPU, smoothing=0.2, scale_steps=15, loss_weights=(1.0, 1.0, 1.0), range_steps=5)
+    watched = Watched(step, bad, stop_in)
+
+    def report(record: dict[str, Any]) -> None:
+        if record["step"] == crash_at:
+            raise CrashError
+
+    try:
+        result: FitResult = fit(
+            model, watched, EXAMPLES, TrainConfig(**values), seed=seed, folder=folder, device=CPU, resume=resume,
+            save_best=lambda _: None, evaluate=watched.figures if validate else None, report=report,
+        )  # fmt: skip
+    finally:
+        watch(watched)
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    return Outcome(rows_of(folder), weights, result.n_steps, result.n_examples, result.best, result.best_step)
+
+
+@dataclass
+class Story:
+    """A run to its end, and the folder of one that crashed in its tenth update."""
+
+    whole: Outcome
+    broken: Path
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    folder = tmp_path_factory.mktemp("story")
+    whole = run(folder / "whole")
+    with pytest.raises(CrashError):
+        run(folder / "broken", crash_at=10)
+    return Story(whole, folder / "broken")
+
+
+def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    with safetensors.safe_open(str(folder / "checkpoint.safetensors"), framework="pt") as stream:
+        progress = json.loads(stream.metadata()["progress"])
+        return {name: stream.get_tensor(name) for name in stream.keys()}, progress  # noqa: SIM118  # has no __iter__
+
+
+def write(folder: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> None:
+    header = {"progress": json.dumps(progress)}
+    safetensors.torch.save_file(tensors, folder / "checkpoint.safetensors", header)
+
+
+def test_the_story_is_the_one_that_the_fields_need(story: Story) -> None:
+    """Rates fall at checks before and after the crash, early stopping counts across it, range and scale move."""
+    whole = story.whole
+    rates = [row["lr"] / 0.05 for row in whole.rows if "lr" in row]
+    assert rates == pytest.approx([1 / 3, 2 / 3, 1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.25, 0.25])
+    assert (whole.n_steps, whole.best_step, whole.best["R@1"]) == (12, 2, 0.5)
+    assert whole.n_examples == 3 * 7
+    tensors, progress = read(story.broken)
+    assert (progress["step"], progress["n_examples"]) == (9, 2 * 7 + 2)
+    assert progress["learners"][""] == {
+        "bad": 0, "stale": 3, "best": {"loss": 1.0, "R@1": 0.5, "MRR": 0.5}, "best_step": 2, "best_loss": 1.0,
+        "stalls": 1, "decay": 0.5,
+    }  # fmt: skip
+    seen = [fresh()[0].subwords.seen, tensors["/buffer.subwords.seen"], whole.weights["subwords.seen"]]
+    assert seen[0][1] < seen[1][1] < seen[2][1]
+    assert seen[0][0] > seen[1][0] > seen[2][0]
+    assert 1 < float(tensors["/buffer.scale"]) < float(whole.weights["scale"])
+
+
+def test_resumed_equals_uninterrupted(story: Story, tmp_path: Path) -> None:
+    shutil.copytree(story.broken, tmp_path / "run")
+    assert run(tmp_path / "run", resume=True) == story.whole
+
+
+AS_AT_THE_START = {
+    "step": 7, "n_examples": 0, "stale": 0, "best": {}, "best_step": 4, "best_loss": None, "stalls": 0, "decay": 1.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", AS_AT_THE_START)
+def test_no_number_of_a_checkpoint_can_be_missed(story: Story, tmp_path: Path, field: str) -> None:
+    shutil.copytree(story.broken, tmp_path / "run")
+    tensors, progress = read(tmp_path / "run")
+    place = progress if field in progress else progress["learners"][""]
+    assert place[field] != AS_AT_THE_START[field]
+    place[field] = AS_AT_THE_START[field]
+    write(tmp_path / "run", tensors, progress)
+    assert run(tmp_path / "run", resume=True) != story.whole
+
+
+def without(tensors: dict[str, Tensor], kind: str, begun: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A checkpoint's tensors, those of a kind as they were at the start: the optimiser's zero."""
+    found = {
+        name: (begun[name.partition(".")[2]] if not name.startswith("/optimizer.") else torch.zeros_like(value))
+        if kind in name
+        else value
+        for name, value in tensors.items()
+    }
+    assert any(not torch.equal(found[name], value) for name, value in tensors.items())
+    return found
+
+
+@pytest.mark.parametrize(
+    "kind", ["model.subwords.weight", "model.layers.0", "model.earlier_side", "buffer.subwords.seen"]
+)
+def test_no_weight_or_buffer_of_a_checkpoint_can_be_missed(story: Story, tmp_path: Path, kind: str) -> None:
+    tensors, progress = read(story.broken)
+    shutil.copytree(story.broken, tmp_path / "run")
+    write(tmp_path / "run", without(tensors, kind, fresh()[0].state_dict()), progress)
+    assert run(tmp_path / "run", resume=True) != story.whole
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kinds"),
+    [
+        ("adamw", ["exp_avg", "exp_avg_sq", "step"]),
+        ("adamax", ["exp_avg", "exp_inf", "step"]),
+        ("adadelta", ["square_avg", "acc_delta"]),  # its step only counts
+    ],
+)
+def test_no_tensor_of_an_optimiser_can_be_missed(tmp_path: Path, optimizer: str, kinds: list[str]) -> None:
+    changes = {"optimizer": optimizer, "max_steps": 6, "checkpoint_steps": 5}
+    whole = run(tmp_path / "whole", **changes)
+    with pytest.raises(CrashError):
+        run(tmp_path / "broken", crash_at=6, **changes)
+    tensors, progress = read(tmp_path / "broken")
+    for kind in [None, *kinds]:
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        shutil.copytree(tmp_path / "broken", tmp_path / "run")
+        if kind is not None:
+            endings = {name: f"{name}." for name in tensors}  # exp_avg is no exp_avg_sq
+            ended = without({endings[name]: value for name, value in tensors.items()}, f".{kind}.", {})
+            write(tmp_path / "run", {name: ended[endings[name]] for name in tensors}, progress)
+        assert (run(tmp_path / "run", resume=True, **changes) == whole) == (kind is None), kind
+
+
+def test_crashes_anywhere_leave_no_trace(story: Story, tmp_path: Path) -> None:
+    """Before a checkpoint, in the first step of an epoch, just after a check, and twice at one place."""
+    for step in (1, 5, 5, 9, 12):
+        with pytest.raises(CrashError):
+            run(tmp_path / "run", resume=True, crash_at=step, checkpoint_steps=3)
+    assert run(tmp_path / "run", resume=True, checkpoint_steps=3) == story.whole
+
+
+@pytest.mark.parametrize(("every", "saved"), [(1, [3, 5]), (3, [3, 4]), (None, [2, 4])])
+def test_checkpoints_are_made_at_validations_and_every_so_many_steps(
+    tmp_path: Path, every: int | None, saved: list[int]
+) -> None:
+    for crash_at, step in zip((4, 6), saved, strict=True):
+        with pytest.raises(CrashError):
+            run(tmp_path / str(crash_at), crash_at=crash_at, checkpoint_steps=every)
+        assert read(tmp_path / str(crash_at))[1]["step"] == step
+
+
+def test_a_run_that_is_not_asked_to_go_on_starts_again(story: Story, tmp_path: Path) -> None:
+    shutil.copytree(story.broken, tmp_path / "run")
+    assert run(tmp_path / "run", resume=False) == story.whole
+
+
+def test_records_after_the_checkpoint_are_made_again(story: Story, tmp_path: Path) -> None:
+    shutil.copytree(story.broken, tmp_path / "run")
+    with (tmp_path / "run" / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps({"step": 11, "loss": 99.0}) + '\n{"step": 12, "lo')
+    assert run(tmp_path / "run", resume=True) == story.whole
+
+
+# steps without a number
+
+
+def test_bad_steps_are_counted_across_an_interruption(tmp_path: Path) -> None:
+    """Three in a row are too many, also where the first two were before the interruption."""
+    bad, changes = (4, 5, 6), {"max_bad_steps": 2}
+    with pytest.raises(DivergedError, match="for 3 steps in a row"):
+        run(tmp_path / "whole", bad=bad, **changes)
+    with pytest.raises(InterruptedTraining):
+        run(tmp_path / "stopped", bad=bad, stop_in=5, **changes)
+    assert read(tmp_path / "stopped")[1]["learners"][""]["bad"] == 2
+    with pytest.raises(DivergedError, match="for 3 steps in a row"):
+        run(tmp_path / "stopped", resume=True, bad=bad, **changes)
+    assert rows_of(tmp_path / "stopped") == rows_of(tmp_path / "whole")
+    assert [row["loss"] is None for row in rows_of(tmp_path / "whole") if "loss" in row] == [False] * 4 + [True] * 3
+
+
+@pytest.mark.parametrize(("limit", "diverges"), [(0, True), (1, True), (2, False)])
+def test_as_many_bad_steps_in_a_row_as_are_allowed_and_one_more(tmp_path: Path, limit: int, diverges: bool) -> None:
+    bad = (0, 1, 3, 4, 6) if limit else (3,)
+    if diverges:
+        with pytest.raises(DivergedError, match=rf"for {limit + 1} steps in a row .*= {limit}\)"):
+            run(tmp_path / "run", bad=bad, max_bad_steps=limit)
+        assert rows_of(tmp_path / "run")[-1]["step"] == (2 if limit else 4)
+    else:
+        assert run(tmp_path / "run", bad=bad, max_bad_steps=limit, max_steps=8).n_steps == 8
+
+
+def test_the_last_good_checkpoint_outlives_bad_steps(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", bad=(3, 4), max_steps=6)
+    with pytest.raises(CrashError):
+        run(tmp_path / "broken", bad=(3, 4), max_steps=6, crash_at=6)
+    assert read(tmp_path / "broken")[1]["step"] == 3
+    assert run(tmp_path / "broken", bad=(3, 4), max_steps=6, resume=True) == whole
+    with pytest.raises(DivergedError, match=r"the checkpoint in .* is from before"):
+        run(tmp_path / "lost", bad=range(2, 20), max_bad_steps=1)
+    with pytest.raises(DivergedError, match="nothing was saved yet"):
+        run(tmp_path / "never", bad=range(20), max_bad_steps=1)
+
+
+def test_no_model_is_kept_from_steps_without_a_number(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match="no loss was finite when a model was to be kept"):
+        run(tmp_path / "run", bad=range(20), max_bad_steps=99, epochs=1, validate=False)
+
+
+# the order of things
+
+
+def test_batches_are_a_function_of_seed_and_epoch_and_each_example_comes_once(tmp_path: Path) -> None:
+    found: list[Watched] = []
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        run(tmp_path / name, seed=seed, early_stopping=None, epochs=2, length_window=2, watch=found.append)
+    given = found[0].given
+    assert given == found[1].given != found[2].given
+    lengths = [len(example.context[-1]) for example in EXAMPLES]
+    wanted = [
+        (batch.tolist(), epoch, 4 * epoch + place)
+        for epoch in range(2)
+        for place, batch in enumerate(batch_order(lengths, 2, seed=3, epoch=epoch, window=2))
+    ]
+    assert given == wanted
+    for epoch in range(2):
+        assert sorted(position for batch, of, _ in given if of == epoch for position in batch) == list(range(7))
+    assert all(found[0].modes)  # dropout works, also after a validation
+
+
+def test_chance_is_a_function_of_seed_and_step(story: Story, tmp_path: Path) -> None:
+    """Each step draws otherwise, a run that goes on draws what it would have drawn."""
+    found: list[Watched] = []
+    run(tmp_path / "whole", watch=found.append)
+    shutil.copytree(story.broken, tmp_path / "broken")
+    torch.manual_seed(99)
+    run(tmp_path / "broken", resume=True, watch=found.append)
+    run(tmp_path / "other", seed=4, max_steps=4, watch=found.append)
+    drawn = found[0].drawn
+    assert len(set(drawn)) == len(drawn) == 12
+    assert found[1].drawn == drawn[9:]
+    assert not set(drawn) & set(found[2].drawn)
+    assert found[1].given == found[0].given[9:]
+    final = np.sqrt(12)
+    assert found[0].scales == pytest.approx([1 + (final - 1) * number / 15 for number in range(12)])
+
+
+@pytest.mark.parametrize(("most", "steps"), [(1, 1), (3, 3), (99, 4), (None, 4)])
+def test_a_training_has_as_many_steps_as_are_asked_for_and_ends_with_a_check(
+    tmp_path: Path, most: int | None, steps: int
+) -> None:
+    result = run(tmp_path / "run", epochs=1, max_steps=most, validate=False)
+    rows = [row for row in result.rows if "loss" in row]
+    assert (result.n_steps, result.best_step) == (steps, steps)
+    assert [row["step"] for row in rows] == list(range(1, steps + 1))
+    assert {row["n_steps"] for row in rows} == {steps}
+    assert rows[-1]["n_examples"] == result.n_examples
+    assert read(tmp_path / "run")[1]["step"] == steps
+
+
+# signals
+
+
+def test_a_signal_ends_the_step_saves_and_is_told(story: Story, tmp_path: Path) -> None:
+    with pytest.raises(InterruptedTraining) as caught:
+        run(tmp_path / "run", stop_in=6, checkpoint_steps=None)
+    assert caught.value.exit_code == 128 + signal.SIGTERM
+    assert f"stopped by SIGTERM; saved in {tmp_path / 'run'}" in str(caught.value)
+    assert read(tmp_path / "run")[1]["step"] == 7
+    assert run(tmp_path / "run", resume=True) == story.whole
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_handlers_come_back(number: signal.Signals) -> None:
+    before = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    with stop_on_signals() as request:
+        assert request.signal_number is None
+        assert all(signal.getsignal(each) not in before for each in (signal.SIGINT, signal.SIGTERM))
+        signal.raise_signal(number)
+        assert request.signal_number == number
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_training_works_outside_the_main_thread_where_there_are_no_handlers(tmp_path: Path) -> None:
+    found: list[Outcome] = []
+    thread = threading.Thread(target=lambda: found.append(run(tmp_path / "thread", max_steps=2)))
+    thread.start()
+    thread.join(60)
+    assert [outcome.n_steps for outcome in found] == [2]
+
+
+# the file
+
+
+def parts(seed: int) -> list[tuple[str, Convert, torch.optim.Optimizer]]:
+    """Two networks whose optimisers hold tensors and plain numbers, different ones for each seed."""
+    found = []
+    for name, own in (("retriever", seed), ("reranker", seed + 1)):
+        model = make(own)[0]
+        generator = torch.Generator().manual_seed(own)
+        model.positions.requires_grad_(False)
+        with torch.no_grad():
+            model.scale.fill_(own + 0.5)
+            model.subwords.seen.copy_(torch.tensor([-own, own + 2.0]))
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = torch.optim.SGD(trained, lr=0.1)
+        for number, parameter in enumerate(trained):
+            moments = torch.rand(parameter.shape, generator=generator)
+            turned = moments.clone().permute(*reversed(range(moments.ndim)))  # not contiguous
+            optimizer.state[parameter] = {"moments": moments, "of.two": turned, "count": number + own}
+        found.append((name, model, optimizer))
+    return found
+
+
+def test_a_checkpoint_of_two_networks_brings_everything_back(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    saved, loaded = parts(5), parts(7)
+    progress = {"step": 4, "n_examples": 9, "learners": {"retriever": {"best": {"R@1": 0.5}}, "reranker": {}}}
+    positions = [model.positions[0].weight.detach().clone() for _, model, _ in loaded]  # type: ignore[operator, union-attr]
+    save_checkpoint(path, saved, progress)
+    assert load_checkpoint(path, loaded) == progress
+    for (_, model, optimizer), (_, wanted, of_wanted), kept in zip(loaded, saved, positions, strict=True):
+        state = wanted.state_dict()
+        for name, value in model.state_dict().items():
+            if "positions." not in name:
+                torch.testing.assert_close(value, state[name], rtol=0, atol=0)
+        assert torch.equal(model.positions[0].weight, kept)  # what does not train is no part of it
+        states = [each.state_dict()["state"] for each in (optimizer, of_wanted)]
+        assert states[0].keys() == states[1].keys()
+        for number, values in states[1].items():
+            assert states[0][number].keys() == values.keys()
+            assert states[0][number]["count"] == values["count"]
+            assert torch.equal(states[0][number]["moments"], values["moments"])
+            assert torch.equal(states[0][number]["of.two"], values["of.two"])
+
+
+@pytest.mark.parametrize("change", ["names", "one", "trained", "shape"])
+def test_a_checkpoint_of_other_networks_is_refused(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    save_checkpoint(path, parts(5), {})
+    others = parts(5)
+    if change == "names":
+        others = [("bi", *others[0][1:]), ("cross", *others[1][1:])]
+    if change == "one":
+        others = others[:1]
+    if change == "trained":
+        others[1][1].positions.requires_grad_(True)
+    if change == "shape":
+        others[1] = ("reranker", make(5, multi_context=False)[0], others[1][2])
+    with pytest.raises(ArtifactError, match="belongs to another model or recipe; delete it"):
+        load_checkpoint(path, others)
+
+
+def test_a_checkpoint_replaces_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    for seed in (5, 7):
+        save_checkpoint(path, parts(seed), {"step": seed})
+    loaded = parts(1)
+    assert load_checkpoint(path, loaded) == {"step": 7}
+    assert float(loaded[0][1].scale) == 7.5
+    assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.safetensors"]
+
+
+def test_half_a_checkpoint_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.safetensors"
+    save_checkpoint(path, parts(5), {})
+    whole = path.read_bytes()
+    for content in (whole[:-10], whole[:50], b""):
+        path.write_bytes(content)
+        with pytest.raises(ArtifactError, match="is damaged"):
+            load_checkpoint(path, parts(5))
