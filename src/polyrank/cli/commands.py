@@ -107,7 +107,7 @@ def run() -> int:
 def _run() -> int:
     code = 0
     try:
-        app()
+        typer.main.get_command(app)()  # app() would print exceptions in its own way, signals too
     except SystemExit as leaving:
         if isinstance(leaving.__context__, BrokenPipeError):  # of which typer and rich make a failure
             raise leaving.__context__ from None

@@ -1,0 +1,301 @@
+"""Ctrl-C and SIGTERM: a command that was told to end ends, says so in a word, and its exit code tells.
+
+A short version of runs/interrupts.py, which has the rest. Signals are real ones, and so are the processes.
+"""
+
+import io
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polyrank.training.signals import stop_on_signals
+from processes import start
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
+
+import interrupts as long_runs
+
+BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+ROW = b'{"context": "a", "candidates": ["a", "b"]}\n'
+PATIENCE = 60.0  # seconds until what should have been interrupted ends by itself, and the test fails
+
+
+class Weak:
+    """Something that can be referred to weakly."""
+
+
+def lose_in_a_destructor(number: int) -> None:
+    class Dying:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    Dying()
+
+
+def lose_in_a_weak_reference(number: int) -> None:
+    one = Weak()
+    reference = weakref.ref(one, lambda _: signal.raise_signal(number))
+    del one
+    assert reference() is None
+
+
+def swallow(number: int) -> None:
+    with suppress(BaseException):
+        signal.raise_signal(number)
+
+
+def turn_into_an_error(number: int) -> None:
+    try:
+        signal.raise_signal(number)
+    except BaseException:
+        raise ImportError("cannot import name 'x'") from None
+
+
+def print_as_libraries_in_c_do(number: int) -> None:
+    try:
+        signal.raise_signal(number)
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+
+
+def leave(number: int) -> None:
+    try:
+        signal.raise_signal(number)
+    finally:
+        sys.exit(1)
+
+
+class Lines(io.RawIOBase):
+    """A stdin that brings a row, then a signal at the second reading, and more rows or none at all."""
+
+    def __init__(self, happens: Callable[[int], None], number: int, *, more: bool, waits: bool) -> None:
+        self.happens, self.number, self.more, self.waits = happens, number, more, waits
+        self.n_read = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        self.n_read += 1
+        if self.n_read == 2:
+            self.happens(self.number)
+            until = time.monotonic() + PATIENCE
+            while self.waits and time.monotonic() < until:
+                pass
+        return ROW if self.n_read == 1 or (self.more and self.n_read < 100_000) else b""
+
+
+def rank_lines(lines: tuple[Any, ...], folder: str) -> None:
+    """``polyrank rank bm25`` in this process, with its streams in files."""
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT), descriptor)
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    happens, number, more, waits = lines
+    sys.stdin = io.TextIOWrapper(io.BytesIO())
+    sys.stdin = type("Stdin", (), {"buffer": Lines(happens, number, more=more, waits=waits)})()
+    sys.argv = ["polyrank", "rank", "bm25"]
+    from polyrank.cli import program
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    program()
+
+
+def interrupted(folder: Path, happens: Callable[[int], None], number: int, **how: bool) -> tuple[int | None, int, str]:
+    """Exit code, number of answers and what was said, of a command to which this happens after its first answer."""
+    child = start(rank_lines, (happens, number, how.get("more", False), how.get("waits", False)), str(folder))
+    child.join(2 * PATIENCE)
+    answers = [json.loads(line) for line in (folder / "stdout").read_text().splitlines()]
+    return child.exitcode, len(answers), (folder / "stderr").read_text()
+
+
+@BOTH
+@pytest.mark.parametrize("happens", [lose_in_a_destructor, lose_in_a_weak_reference, print_as_libraries_in_c_do])
+def test_an_interrupt_that_python_loses_comes_again(
+    tmp_path: Path, happens: Callable[[int], None], number: int
+) -> None:
+    """Within a call that has no end: only what is raised anew can end it."""
+    begun = time.monotonic()
+    assert interrupted(tmp_path, happens, number, waits=True) == (128 + number, 1, "interrupted\n")
+    assert time.monotonic() - begun < PATIENCE
+
+
+@BOTH
+@pytest.mark.parametrize("happens", [lose_in_a_destructor, swallow, turn_into_an_error, leave])
+def test_whatever_becomes_of_an_interrupt_the_exit_code_tells(
+    tmp_path: Path, happens: Callable[[int], None], number: int
+) -> None:
+    """Nothing is left to do when the signal comes; the answer that was given stays."""
+    assert interrupted(tmp_path, happens, number) == (128 + number, 1, "interrupted\n")
+
+
+def test_an_interrupt_that_was_swallowed_ends_the_lines(tmp_path: Path) -> None:
+    code, n_answers, said = interrupted(tmp_path, swallow, signal.SIGINT, more=True)
+    assert (code, said) == (130, "interrupted\n")
+    assert n_answers <= 2
+
+
+def raise_twice(number: int) -> None:
+    """A second one comes while the first one's exception is under way."""
+    try:
+        signal.raise_signal(number)
+    finally:
+        signal.raise_signal(signal.SIGTERM)
+
+
+@BOTH
+def test_a_second_signal_leaves_at_once(tmp_path: Path, number: int) -> None:
+    assert interrupted(tmp_path, raise_twice, number) == (143, 1, "")
+
+
+def nothing(number: int) -> None:
+    """No signal."""
+
+
+def test_without_a_signal_all_is_as_ever(tmp_path: Path) -> None:
+    assert interrupted(tmp_path, nothing, 0) == (0, 1, "")
+
+
+def test_handlers_are_as_before_when_a_command_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyrank.cli import main
+
+    asked = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    before = [signal.getsignal(each) for each in asked], sys.unraisablehook, sys.excepthook
+    monkeypatch.setattr(sys, "argv", ["polyrank", "--version"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 0
+    assert ([signal.getsignal(each) for each in asked], sys.unraisablehook, sys.excepthook) == before
+
+
+def test_main_works_where_signals_cannot_be_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyrank.cli import main
+
+    codes: list[object] = []
+
+    def work() -> None:
+        try:
+            main()
+        except SystemExit as leaving:
+            codes.append(leaving.code)
+
+    monkeypatch.setattr(sys, "argv", ["polyrank", "--version"])
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(PATIENCE)
+    assert codes == [0]
+
+
+def test_what_comes_after_training_has_looked_is_passed_on() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
+    try:
+        with stop_on_signals() as request:
+            assert request.signal_number is None
+            signal.raise_signal(signal.SIGTERM)
+            assert heard == []
+        assert heard == [signal.SIGTERM]
+        with stop_on_signals() as request:
+            signal.raise_signal(signal.SIGTERM)
+            assert request.signal_number == signal.SIGTERM  # who sees it, acts on it
+        assert heard == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def hears() -> None:
+    """Who runs tests in the background of a shell makes their processes deaf to Ctrl-C."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def deaf() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def rank(**how: Any) -> "subprocess.Popen[bytes]":
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **how}
+    return subprocess.Popen([sys.executable, "-m", "polyrank", "rank", "bm25"], **pipes)
+
+
+@BOTH
+def test_a_process_that_waits_for_a_line_ends(number: int) -> None:
+    with rank(preexec_fn=hears) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(ROW)
+        process.stdin.flush()
+        assert b"scores" in process.stdout.readline()
+        process.send_signal(number)
+        out, said = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out, said) == (128 + number, b"", b"interrupted\n")
+
+
+def test_what_a_process_was_started_to_ignore_stays_ignored() -> None:
+    with rank(preexec_fn=deaf) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(ROW)
+        process.stdin.flush()
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, said = process.communicate(ROW, timeout=PATIENCE)
+    assert (process.returncode, out, said) == (0, first, b"")
+
+
+def test_a_terminal_has_its_cursor_again() -> None:
+    ours, theirs = pty.openpty()
+    try:
+        with rank(preexec_fn=hears, stderr=theirs) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(ROW)
+            process.stdin.flush()
+            assert process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=PATIENCE)
+        assert process.returncode == 130
+        assert os.read(ours, 1000).replace(b"\r\n", b"\n") == b"\x1b[?25h\ninterrupted\n"
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("long")
+    long_runs.prepare(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "moment"),
+    [
+        ("train", signal.SIGTERM, 0.05),
+        ("train", signal.SIGINT, 0.4),
+        ("index build", signal.SIGINT, 0.15),
+        ("index add", signal.SIGTERM, 0.15),
+        ("respond", signal.SIGINT, 0.25),
+        ("mine", signal.SIGTERM, 0.1),
+        ("import", signal.SIGINT, 0.02),
+    ],
+)
+def test_a_long_command_that_is_interrupted_leaves_nothing_half_done_and_works_again(
+    home: Path, name: str, number: int, moment: float
+) -> None:
+    outcome, problems, _ = long_runs.trial(name, home, number, moment, again=True)
+    assert problems == []
+    assert outcome in ("interrupted", "stopped and saved", "done")
