@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrank.config import BiConfig, CrossConfig, PolyConfig, TextPolicy
-from polyrank.errors import ConfigError
+from polyrank.errors import ArtifactError, ConfigError
 from polyrank.inference import CrossScorer, EncoderScorer, make_scorer
-from polyrank.models import BiEncoder, CrossEncoder, PolyEncoder, new_model
+from polyrank.models import BiEncoder, CrossEncoder, PolyEncoder, Source, find_backbone, new_model
+from polyrank.models.backbone import empty_backbone
+from polyrank.models.build import fit_output_scale, resolve
 from polyrank.records import Context
 from polyrank.scores import scores
-from polyrank.text import pad
+from polyrank.text import Texts, Tokens, pad
 
 POLICY = TextPolicy(max_context_tokens=40, max_candidate_tokens=12)
 CONTEXTS = [
@@ -228,3 +230,133 @@ def test_encoders_and_scorers_are_told_apart(tiny_backbone: Path) -> None:
 def test_too_many_codes_are_refused(tiny_backbone: Path) -> None:
     with pytest.raises(ConfigError, match="n_codes = 0 is outside 1 to 512"):
         make(tiny_backbone, PolyConfig(backbone=str(tiny_backbone), n_codes=0))
+
+
+# what is built around a backbone
+
+
+def test_a_sentence_encoders_backbone_keeps_what_it_knows(mean_pooled_backbone: Path) -> None:
+    plain = Source(mean_pooled_backbone, "x", mean_pooled=False)
+    pooled = Source(mean_pooled_backbone, "x", mean_pooled=True)
+    assert find_backbone(str(mean_pooled_backbone)).mean_pooled
+    assert resolve(BiConfig(), plain) == BiConfig(reduction="first")
+    assert resolve(BiConfig(), pooled) == BiConfig(reduction="mean", match_self_score=20.0)
+    assert resolve(PolyConfig(), plain) == PolyConfig(reduction="first", code_init="uniform")
+    assert resolve(PolyConfig(), pooled) == PolyConfig(reduction="mean", code_init="normal", match_self_score=20.0)
+    assert resolve(CrossConfig(), pooled) == CrossConfig()
+    for given_scale in ({"output_scale": 2.0}, {"match_output_std": 0.5}, {"match_self_score": 5.0}):
+        found = resolve(BiConfig(reduction="sqrt_n", **given_scale), pooled)  # type: ignore[arg-type]
+        assert found == BiConfig(reduction="sqrt_n", **given_scale)  # type: ignore[arg-type]
+    own = PolyConfig(reduction="first", code_init="uniform", output_scale=1.0)
+    assert resolve(own, pooled) == own
+    for n_codes, allowed in ((1, True), (512, True), (513, False)):
+        if allowed:
+            assert resolve(PolyConfig(n_codes=n_codes), plain).n_codes == n_codes  # type: ignore[union-attr]
+        else:
+            with pytest.raises(ConfigError, match="n_codes = 513 is outside 1 to 512"):
+                resolve(PolyConfig(n_codes=n_codes), plain)
+
+
+def test_a_folder_says_that_it_is_mean_pooled(tiny_backbone: Path, tmp_path: Path) -> None:
+    assert find_backbone(str(tiny_backbone)) == Source(tiny_backbone, str(tiny_backbone), mean_pooled=False)
+    (tmp_path / "model-00001-of-00002.safetensors").touch()
+    (tmp_path / "1_Pooling").mkdir()
+    for said, mean in (("false", False), ("true", True)):
+        (tmp_path / "1_Pooling" / "config.json").write_text(f'{{"pooling_mode_mean_tokens": {said}}}', "utf-8")
+        assert find_backbone(str(tmp_path)).mean_pooled == mean
+    with pytest.raises(ArtifactError, match=r"holds no \.safetensors weights"):
+        find_backbone(str(tmp_path / "1_Pooling"))
+
+
+@pytest.mark.parametrize("what", ["match_self_score", "match_output_std"])
+def test_the_scale_is_fitted_to_the_first_256_texts_that_are_not_empty(tiny_backbone: Path, what: str) -> None:
+    model, texts = make(tiny_backbone, BiConfig(backbone=str(tiny_backbone), output_scale=1.0, reduction="mean"))
+    sample = [f"my {'wifi ' * (i % 5)}{'abcdefgh'[i % 8]}" for i in range(256)]
+    config = BiConfig(reduction="mean", **{what: 3.0})  # type: ignore[arg-type]
+    model.backbone.train()
+    found = fit_output_scale(model.backbone, texts, config, ["", *sample[:100], "", *sample[100:], *["hello"] * 50])
+    assert model.backbone.training
+    model.backbone.eval()
+    sizes = []
+    with torch.inference_mode():
+        for text in sample:
+            outputs = model.backbone(texts.candidates([text]))[0].double()
+            sizes += (
+                outputs.square().flatten().tolist()
+                if what == "match_output_std"
+                else [float(outputs.mean(0).square().sum())]
+            )
+    mean = sum(sizes) / len(sizes)
+    wanted = 3.0 / mean**0.5 if what == "match_output_std" else (3.0 / mean) ** 0.5
+    assert found == pytest.approx(wanted, rel=1e-4)
+    assert fit_output_scale(model.backbone, texts, BiConfig(reduction="mean"), []) == 1.0
+    with pytest.raises(ConfigError, match="no text to fit the output scale on"):
+        fit_output_scale(model.backbone, texts, config, ["", ""])
+
+
+@pytest.mark.parametrize("head", ["linear", "mlp"])
+def test_a_cross_encoders_head_starts_as_berts_own_layers(tiny_backbone: Path, head: Any) -> None:
+    weights, biases = [], []
+    for seed in range(20):
+        model, _, _ = new_model(CrossConfig(backbone=str(tiny_backbone), head=head), POLICY, seed=seed, sample=())
+        assert isinstance(model, CrossEncoder)
+        layers = [module for module in model.head if isinstance(module, torch.nn.Linear)]
+        assert [tuple(layer.weight.shape) for layer in layers] == [*([(32, 32)] if head == "mlp" else []), (1, 32)]
+        weights += [layer.weight.detach().flatten() for layer in layers]
+        biases += [layer.bias.detach() for layer in layers]
+        assert list(model.new_parameters()) == [p for layer in layers for p in (layer.weight, layer.bias)]
+    assert float(torch.cat(weights).std()) == pytest.approx(0.02, rel=0.12)
+    assert not torch.cat(biases).any()
+
+
+def test_new_words_start_like_others_and_unlike_each_other(tiny_backbone: Path) -> None:
+    new = tuple(f"[W{i}]" for i in range(40))
+    policy = dataclasses.replace(POLICY, new_tokens=new)
+    model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone)), policy, seed=1, sample=REPLIES)
+    assert isinstance(model, BiEncoder)
+    plain = make(tiny_backbone, BiConfig(backbone=str(tiny_backbone)))[0].backbone.embeddings().weight.detach()
+    found: Any = model.backbone.embeddings()
+    weight, n = found.weight.detach(), len(plain)
+    assert len(weight) == n + 40 == len(texts.subwords)
+    assert torch.equal(weight[:n], plain)
+    added = weight[n:]
+    assert len(torch.unique(added, dim=0)) == 40
+    off = (added - plain.mean(0)) / plain.std(0)
+    assert abs(float(off.mean())) < 0.1
+    assert float(off.std()) == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize(("kind", "longest"), [("bert", 128), ("roberta", 126), ("xlm-roberta", 126)])
+def test_positions_behind_the_padding_id_are_no_room(kind: str, longest: int) -> None:
+    shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    backbone = empty_backbone(
+        {"model_type": kind, "vocab_size": 20, "max_position_embeddings": 128, "pad_token_id": 1, **shape}
+    )
+    assert backbone.max_positions == longest
+    n = torch.full((1, longest), 5)
+    tokens = Tokens(n, torch.ones_like(n, dtype=torch.bool), torch.zeros_like(n))
+    assert backbone(tokens).shape == (1, longest, 8)  # the longest is taken by the network
+    assert len(backbone.layers()) == 1
+
+
+def test_the_default_budgets_fit_the_network(tiny_backbone: Path) -> None:
+    _, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone)), None, seed=0, sample=REPLIES)
+    assert isinstance(texts, Texts)
+    assert (texts.policy.max_context_tokens, texts.policy.max_candidate_tokens) == (128, 72)
+
+
+@pytest.mark.parametrize("dropout", [None, 0.0, 0.4])
+def test_dropout_is_the_backbones_own_or_as_asked_for(tiny_backbone: Path, dropout: float | None) -> None:
+    model, _, _ = new_model(BiConfig(backbone=str(tiny_backbone)), POLICY, seed=0, sample=REPLIES, dropout=dropout)
+    shares = {module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)}
+    assert shares == {0.1 if dropout is None else dropout}
+
+
+def test_the_seed_decides_codes_and_heads_and_nothing_else_is_disturbed(tiny_backbone: Path) -> None:
+    torch.manual_seed(11)
+    before = torch.random.get_rng_state()
+    config = PolyConfig(backbone=str(tiny_backbone), n_codes=4)
+    codes = [new_model(config, POLICY, seed=seed, sample=REPLIES)[0].codes for seed in (1, 1, 2)]  # type: ignore[union-attr]
+    assert torch.equal(codes[0], codes[1])  # type: ignore[arg-type]
+    assert not torch.equal(codes[0], codes[2])  # type: ignore[arg-type]
+    assert torch.equal(torch.random.get_rng_state(), before)
