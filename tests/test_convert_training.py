@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from convert_models import BATCH, POLICY, TINY, make, step_of
 from polyrank.artifacts import load_model
@@ -127,19 +128,27 @@ def crash_at(step: int) -> Callable[[int, dict[str, Any]], None]:
     return report
 
 
-@pytest.mark.parametrize("optimizer", ["adadelta", "adamw"])
-def test_resumed_equals_uninterrupted(task: dict[str, Path], tmp_path: Path, optimizer: str) -> None:
+@pytest.mark.parametrize(("optimizer", "rate"), [("adadelta", 50.0), ("adamw", 0.1)])
+def test_resumed_equals_uninterrupted(task: dict[str, Path], tmp_path: Path, optimizer: str, rate: float) -> None:
+    """Where the 8-bit range has moved, moves on, and is not looked at in the update that the run goes on with."""
+
     def plan(name: str) -> Recipe:
-        return recipe(task, tmp_path / name, optimizer=optimizer, checkpoint_steps=2, dropout=0.1)
+        changes: dict[str, Any] = {"lr": rate, "range_steps": 2, "scale_steps": 20, "checkpoint_steps": 1}
+        return recipe(task, tmp_path / name, optimizer=optimizer, dropout=0.1, **changes)
 
     train(plan("whole"), device="cpu")
-    for step in (3, 7):
+    ranges = []
+    for step in (2, 4, 8):
         with pytest.raises(CrashError):
             train(plan("broken"), device="cpu", resume=True, report=crash_at(step))
+        saved = load_file(tmp_path / "broken" / "checkpoint.safetensors")
+        ranges.append(float(saved["/buffer.subwords.seen"].diff()))
+        assert float(saved["/buffer.scale"]) == pytest.approx(1 + (math.sqrt(12) - 1) * (step - 2) / 20)
     train(plan("broken"), device="cpu", resume=True)
     assert curve(tmp_path / "broken") == curve(tmp_path / "whole")
     files = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "broken")]
     assert files[0] == files[1]
+    assert ranges[0] < ranges[2]
 
 
 def test_a_trained_model_scores_as_its_last_validation_said(task: dict[str, Path], tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Hard negatives: what may be called wrong, from any retriever, in a file, and while training."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,16 @@ from hypothesis import strategies as st
 
 from polyrank.cli import main
 from polyrank.config import BiConfig, DataConfig, Recipe, TextPolicy, TrainConfig
-from polyrank.data import HardNegatives, candidates_for_wrong, choose, read_examples
+from polyrank.data import (
+    HardNegatives,
+    batch_order,
+    candidates_for_wrong,
+    choose,
+    read_examples,
+    sample_negatives,
+)
 from polyrank.data.hard_negatives import same_words, word_overlap
-from polyrank.errors import ConfigError, UsageError
+from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import BM25, TfIdf
 from polyrank.inference import EncoderScorer
 from polyrank.mining import from_pool, from_retriever, mine
@@ -232,6 +240,210 @@ def test_training_on_mined_negatives_repeats_itself(tiny_backbone: Path, task: d
         losses.append([r["loss"] for r in map(json.loads, lines) if "loss" in r])
     assert losses[0] == losses[1] != losses[2]
     assert not list((tmp_path / "a").glob("mined-*"))
+
+
+# what is never called wrong, and how wrong ones are drawn
+
+
+class Fixed:
+    """A scorer of the pool's order: the first texts score highest. What it was asked is noted."""
+
+    def __init__(self) -> None:
+        self.n_forgotten = 0
+
+    def score_pool(self, contexts: Sequence[Context], pool: Sequence[str]) -> np.ndarray:
+        return np.tile(-np.arange(len(pool), dtype=np.float32), (len(contexts), 1))
+
+    def forget(self) -> None:
+        self.n_forgotten += 1
+
+
+TWICE = [
+    Example(("how do i reset",), ("press reset", "no"), (0,)),
+    Example(("hello",), ("hi", "hi there", "go away"), (0, 1)),
+    Example(("how do i reset",), ("hold the button",), (0,)),
+    Example(("how do i reset",), ("call us",), (0,), background=("a fact",)),
+]
+RANKED = ["Press reset!", "hold the button", "call us", "hi there", "hi", "press reset", "bye", "thanks", "go away"]
+
+
+def mined(folder: Path, pool: Sequence[str] = RANKED, n: int = 3, **changes: Any) -> MinedNegatives:
+    plan = HardNegatives(**{"n_negatives": n, "first_rank": 1, "last_rank": n, **changes})
+    rest = RandomNegatives(pool, n, seed=1)
+    scorer: Any = Fixed()
+    return MinedNegatives(TWICE, scorer, pool, plan, every=2, folder=folder, rest=rest)
+
+
+def test_in_training_no_right_answer_of_the_same_context_is_mined(tmp_path: Path) -> None:
+    """By hand: neither the example's own answers, nor those of the context elsewhere, nor what says the same."""
+    found = mined(tmp_path)
+    for epoch in (0, 2):  # mined anew
+        assert found(0, TWICE[0], epoch) == ["call us", "hi there", "hi"]
+        assert found(1, TWICE[1], epoch) == ["Press reset!", "hold the button", "call us"]
+        assert found(2, TWICE[2], epoch) == ["call us", "hi there", "hi"]
+        assert found(3, TWICE[3], epoch) == ["Press reset!", "hold the button", "hi there"]  # other facts
+
+
+@pytest.mark.parametrize(("first", "last"), [(1, 2), (2, 2), (2, 4), (3, 9)])
+def test_in_training_the_ranks_are_those_asked_for(tmp_path: Path, first: int, last: int) -> None:
+    wrong = ["call us", "hi there", "hi", "bye", "thanks", "go away"]  # for the first context, in order
+    n = min(last, len(wrong)) - first + 1
+    assert mined(tmp_path, n=n, first_rank=first, last_rank=last)(0, TWICE[0], 0) == wrong[first - 1 : last]
+
+
+def test_what_fills_up_mined_ones_is_no_right_answer_of_the_context_either(tmp_path: Path) -> None:
+    pool = ["press reset", "hold the button", "bye", "hello there", "thanks"]
+    for position in (0, 2):
+        found = mined(tmp_path, pool, n=3, last_rank=1)(position, TWICE[position], 0)
+        assert found[0] == "bye"
+        assert set(found[1:]) <= {"hello there", "thanks", "no"}
+        assert len(set(found)) == len(found) >= 2
+
+
+def test_lists_are_mined_for_so_many_epochs_and_read_again(tmp_path: Path) -> None:
+    found = mined(tmp_path)
+    for epoch in range(5):
+        found(0, TWICE[0], epoch)
+        assert sorted(path.name for path in tmp_path.iterdir()) == [f"mined-{e}.npy" for e in (0, 2, 4) if e <= epoch]
+    scorer: Any = found.scorer
+    assert scorer.n_forgotten == 6  # vectors of other weights, before and after each mining
+    places = np.load(tmp_path / "mined-2.npy")
+    assert [RANKED[i] for i in places[1]] == ["Press reset!", "hold the button", "call us"]
+    np.save(tmp_path / "mined-2.npy", places[:, ::-1])
+    assert mined(tmp_path)(1, TWICE[1], 3) == ["call us", "hold the button", "Press reset!"]
+
+
+@pytest.mark.parametrize("name", ["", "retriever", "reranker"])
+def test_lost_lists_are_missed_once_their_epoch_has_begun(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir(exist_ok=True)
+    rows = [{"step": 1, "n_examples": 4}, {"step": 2, "n_examples": 8}, {"step": 2, "epoch": 2.0, "valid": {}}]
+    for n_rows, epoch, lost in ((2, 2, False), (2, 0, True), (1, 0, True)):
+        kept = "".join(json.dumps(row) + "\n" for row in (rows if n_rows == 2 else rows[:1]))
+        (tmp_path / name / "metrics.jsonl").write_text(kept, "utf-8")
+        if lost:
+            with pytest.raises(ArtifactError, match=rf"mined-{epoch}\.npy is gone"):
+                mined(tmp_path)(0, TWICE[0], epoch)
+        else:
+            assert mined(tmp_path)(0, TWICE[0], epoch)
+            (tmp_path / f"mined-{epoch}.npy").unlink()
+    more = json.dumps({"step": 3, "n_examples": 9}) + "\n"  # one example of the third epoch was seen
+    (tmp_path / name / "metrics.jsonl").write_text(more, "utf-8")
+    with pytest.raises(ArtifactError, match=r"mined-2\.npy is gone"):
+        mined(tmp_path)(0, TWICE[0], 2)
+
+
+def test_given_ones_come_first_and_right_ones_never() -> None:
+    example = Example(("hi",), ("a", "right", "b", "a", "also", "right"), (1, 4))
+    pool = ["right", "also", "a", "b", "c", "d", "e"]
+    for epoch in range(20):
+        for n in (1, 2, 3, 5):
+            wrong = RandomNegatives(pool, n, seed=5)(0, example, epoch)
+            assert wrong[:2] == ["a", "b"][:n]
+            assert len(set(wrong)) == len(wrong) == n
+            assert set(wrong[2:]) <= {"c", "d", "e"}
+    assert len(RandomNegatives(pool, 9, seed=5)(0, example, 0)) == 5  # there are no more
+
+
+def test_draws_are_uniform_over_the_pool_without_the_taken() -> None:
+    """4,000 draws of 2 of the 6 others: each has 1,333 on average, with a deviation of 30."""
+    pool = [f"r{i}" for i in range(8)]
+    draw = RandomNegatives(pool, 3, seed=2)
+    example = Example(("hi",), ("r0", "r1"), (0,))
+    counts = Counter(text for position in range(4000) for text in draw(position, example, 0))
+    assert counts.pop("r1") == 4000  # given
+    assert set(counts) == {f"r{i}" for i in range(2, 8)}
+    assert all(abs(count - 4000 / 3) < 150 for count in counts.values())
+    drawn = np.concatenate([sample_negatives(8, {0, 1}, 3, seed=1, epoch=0, index=i) for i in range(2000)])
+    assert abs(np.bincount(drawn, minlength=8)[2:] - 1000).max() < 130
+    assert set(drawn.tolist()) == set(range(2, 8))
+
+
+def test_draws_are_a_function_of_seed_epoch_and_position() -> None:
+    pool = [f"r{i}" for i in range(1000)]
+    example = Example(("hi",), ("r0",), (0,))
+    keys = [(seed, epoch, position) for seed in (1, 2) for epoch in (0, 1) for position in (0, 1)]
+    found = [tuple(RandomNegatives(pool, 5, seed=s)(p, example, e)) for s, e, p in keys]
+    assert len(set(found)) == len(found)
+    assert found == [tuple(RandomNegatives(pool, 5, seed=s)(p, example, e)) for s, e, p in keys]
+    fixed = [tuple(RandomNegatives(pool, 5, seed=s, redraw=False)(p, example, e)) for s, e, p in keys]
+    assert fixed[:2] == fixed[2:4] == found[:2]
+    assert fixed[4:6] == fixed[6:] == found[4:6]
+    direct = [sample_negatives(1000, (), 5, seed=s, epoch=e, index=p).tolist() for s, e, p in keys]
+    assert len({tuple(row) for row in direct}) == len(keys)
+
+
+def test_choices_among_ranks_are_uniform_in_order_and_differ_by_seed_and_key() -> None:
+    texts = [f"r{i}" for i in range(6)]
+    plan = HardNegatives(n_negatives=2, seed=3)
+    counts = Counter(text for key in range(3000) for text in choose(texts, plan, 0, key))
+    assert all(abs(count - 1000) < 130 for count in counts.values())
+    rows = [[tuple(choose(texts, replace(plan, seed=s), e, 7 + i)) for i in range(30)] for s in (0, 1) for e in (0, 1)]
+    assert all(list(pair) == sorted(pair) for row in rows for pair in row)
+    assert len({tuple(row) for row in rows}) == 4
+    assert choose(texts[:2], plan, 1) == texts[:2]
+
+
+def test_near_copies_of_a_right_answer_count_as_right_above_the_overlap() -> None:
+    """By hand: 2 of 4 words are shared, and 0.5 is not above 0.5."""
+    right, near = "restart the router", "restart the modem"
+    for overlap, found in ((0.5, [near, "bye"]), (0.49, ["bye"]), (1.0, [near, "bye"])):
+        assert candidates_for_wrong([near, "bye"], [right], HardNegatives(n_negatives=1, max_overlap=overlap)) == found
+    assert word_overlap("a b c", "c d") == 0.25
+    assert word_overlap("", "") == 1.0
+    assert word_overlap("", "a") == 0.0
+
+
+def test_a_reranker_spares_what_is_below_the_worst_right_answer_by_more_than_the_margin() -> None:
+    """Lengths 10 and 4 are right: below 4 - 1 are 2 and 1, and 3 is not below."""
+    example = Example(("hi",), ("a" * 10, "b" * 4), (0, 1))
+    pool = ["c" * n for n in (9, 5, 3, 2, 1)]
+    found = mine([example], from_pool(Lengths(), pool), HardNegatives(n_negatives=5), reranker=Lengths(), margin=1.0)
+    assert found.examples[0].candidates == ("a" * 10, "b" * 4, "cc", "c")
+    assert found.examples[0].relevant == (0, 1)
+    assert (found.n_doubtful, found.n_short, found.n_skipped, found.mean_negatives) == (3, 1, 0, 2.0)
+
+
+def test_the_best_of_a_pool_are_sorted_with_ties_in_its_order() -> None:
+    pool = ["bb", "a", "cc", "dd", "eee", "f", "a"]
+    for depth, wanted in ((1, ["eee"]), (3, ["eee", "bb", "cc"]), (5, ["eee", "bb", "cc", "dd", "a"])):
+        assert from_pool(Lengths(), pool)([Context(("hi",))], depth) == [wanted]
+    assert from_pool(Lengths(), pool)([Context(("hi",))], 99) == [["eee", "bb", "cc", "dd", "a", "f"]]
+
+
+def test_mining_over_batches_keeps_examples_and_their_lists_together() -> None:
+    """70 examples are three batches; each has its own answer, and is asked with its own context."""
+    examples = [Example((f"w{i}",), (f"w{i} yes",), (0,), id=str(i)) for i in range(70)]
+    pool = [f"w{i} {end}" for i in range(70) for end in ("yes", "no")]
+    found = mine(examples, from_pool(BM25(), pool), HardNegatives(n_negatives=1, last_rank=1)).examples
+    assert [(e.id, e.candidates) for e in found] == [(str(i), (f"w{i} yes", f"w{i} no")) for i in range(70)]
+
+
+def test_batches_hold_every_example_once_and_sort_windows_by_length() -> None:
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(1, 99, 103).tolist()
+    sorted_, plain = (batch_order(lengths, 4, seed=1, epoch=0, window=window) for window in (5, 1))
+    for batches in (sorted_, plain):
+        assert sorted(np.concatenate(batches).tolist()) == list(range(103))
+        assert sorted(map(len, batches)) == [3, *[4] * 25]
+        assert len(np.concatenate(batch_order(lengths, 4, seed=1, epoch=0, drop_last=True))) == 100
+    spread = [np.mean([np.ptp([lengths[i] for i in batch]) for batch in batches]) for batches in (sorted_, plain)]
+    assert spread[0] < spread[1] / 2.5
+    within = [[lengths[i] for i in batch] for batch in sorted_]
+    assert all(row == sorted(row) for row in within)
+    assert any([lengths[i] for i in batch] != sorted(lengths[i] for i in batch) for batch in plain)
+    firsts = [row[0] for row in within]
+    assert firsts != sorted(firsts)  # the batches are shuffled
+    others = [batch_order(lengths, 4, seed=s, epoch=e, window=1) for s, e in ((1, 1), (2, 0), (1, 0))]
+    assert [np.array_equal(other[0], plain[0]) for other in others] == [False, False, True]
+    with pytest.raises(ValueError, match="batch_size 0"):
+        batch_order(lengths, 0, seed=1, epoch=0)
+    windows = batch_order(list(range(16, 0, -1)), 2, seed=1, epoch=0, window=2)  # by hand: 4 examples are a window
+    shuffled = np.random.Generator(np.random.PCG64([1, 0])).permutation(16)
+    wanted = []
+    for start in range(0, 16, 4):
+        part = sorted(shuffled[start : start + 4].tolist(), reverse=True)  # the shorter have the higher number
+        wanted += [part[:2], part[2:]]
+    assert sorted(batch.tolist() for batch in windows) == sorted(wanted)
 
 
 # curves

@@ -64,6 +64,7 @@ class MinedNegatives:
     ) -> None:
         self.examples, self.scorer, self.pool, self.settings = examples, scorer, pool, settings
         self.every, self.folder, self.rest = every, folder, rest
+        self._rights = rights(examples)
         self._epoch = -1
         self._places: Places = np.zeros((0, 0), np.int32)
 
@@ -73,7 +74,8 @@ class MinedNegatives:
             self._turn_to(epoch // self.every * self.every)
         wrong = [self.pool[i] for i in self._places[position].tolist() if i >= 0]
         if len(wrong) < self.settings.n_negatives:
-            wrong += [text for text in self.rest(position, example, epoch) if text not in wrong]
+            taken = {*wrong, *self._rights[example.query]}  # what answers this context elsewhere too
+            wrong += [text for text in self.rest(position, example, epoch) if text not in taken]
         return wrong[: self.settings.n_negatives]
 
     def _turn_to(self, epoch: int) -> None:
@@ -93,13 +95,12 @@ class MinedNegatives:
 
     def _mine(self, epoch: int, places: Places) -> Places:
         row_of = {text: row for row, text in enumerate(self.pool)}
-        right_of = rights(self.examples)
         self.scorer.forget()
         for start in range(0, len(self.examples), 32):
             part = self.examples[start : start + 32]
             for offset, values in enumerate(self.scorer.score_pool([e.query for e in part], self.pool)):
                 index, example = start + offset, part[offset]
-                right = right_of[example.query]
+                right = self._rights[example.query]
                 order = np.argsort(-values, kind="stable").tolist()
                 found = candidates_for_wrong((self.pool[i] for i in order), right, self.settings)
                 chosen = choose(found, self.settings, epoch, index)

@@ -1,0 +1,210 @@
+"""What training chooses, it chooses by validation alone: a model, an end, a rate; elsewhere it would choose else."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from convert_models import POLICY, TINY
+from polyrank.artifacts import load_model
+from polyrank.config import CONVERT_TRAIN, DataConfig, Recipe, TrainConfig
+from polyrank.data import read_examples
+from polyrank.errors import DataError
+from polyrank.inference import load_scorer
+from polyrank.records import Context, Example
+from polyrank.training import train
+from polyrank.training.network import validation_figures
+from polyrank.training.recipe import load_data
+
+Write = Callable[[str, list[dict[str, Any]]], Path]
+WORDS = ["wifi", "router", "bill", "light", "restart", "help"]
+
+
+def rows(turn: int) -> list[dict[str, Any]]:
+    """Lists whose right answer holds the word of the question, or of one ``turn`` words further."""
+    replies = [f"{word} thanks" for word in WORDS]
+    return [
+        {"context": [f"my {word}"], "candidates": replies, "relevant": [(i + turn) % len(WORDS)]}
+        for i, word in enumerate(WORDS)
+    ]
+
+
+def recipe(train_file: Path, valid: Path | None, output: Path, **changes: Any) -> Recipe:
+    values: dict[str, Any] = {
+        **CONVERT_TRAIN, "batch_size": 6, "epochs": 25, "optimizer": "adamw", "lr": 0.02, "schedule": "constant",
+        "scale_steps": 0, "smoothing": 0.0, "precision": "fp32", "evaluate_per_epoch": 1, **changes,
+    }  # fmt: skip
+    return Recipe(
+        model=TINY,
+        text=POLICY,
+        data=DataConfig(train=str(train_file), valid=None if valid is None else str(valid), kind="candidates"),
+        train=TrainConfig(**values),
+        output=str(output),
+    )
+
+
+def checks(folder: Path) -> list[dict[str, float]]:
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    return [{"step": row["step"], **row["valid"]} for row in found if "valid" in row]
+
+
+def train_losses(folder: Path) -> list[float]:
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    return [row["loss"] for row in found if "loss" in row]
+
+
+def recall(model: Path, file: Path) -> float:
+    scorer = load_scorer(model, device="cpu", precision="fp32")
+    examples = read_examples(file).examples
+    values = scorer.score([e.query for e in examples], [e.candidates for e in examples])
+    return float(np.mean([int(np.argmax(row)) == e.relevant[0] for row, e in zip(values, examples, strict=True)]))
+
+
+def test_the_best_model_is_that_of_validation_and_not_of_training(tmp_path: Path, write_rows: Write) -> None:
+    """Taught the one answer, then another, and judged by the first: what learns best is judged worst."""
+    one, other = write_rows("one.jsonl", rows(0)), write_rows("other.jsonl", rows(1))
+    start = train(recipe(one, one, tmp_path / "start"), device="cpu")[0]
+    assert start.fit.best["R@1"] == 1.0
+    turned = {"init_from": str(start.model), "epochs": 12, "lr": 0.003}
+    result = train(recipe(other, one, tmp_path / "run", **turned), device="cpu")[0]
+    found, losses = checks(tmp_path / "run"), train_losses(tmp_path / "run")
+    assert losses[-1] < losses[0] / 2  # by training, the last is the best
+    assert found[-1]["R@1"] < max(check["R@1"] for check in found)  # by validation, it is not
+    best = next(check for check in found if check["R@1"] == max(c["R@1"] for c in found))
+    assert result.fit.best_step == best["step"] < found[-1]["step"]
+    assert result.fit.best == {name: best[name] for name in ("loss", "R@1", "MRR")}
+    assert recall(result.model, one) == best["R@1"]
+    assert load_model(result.model).metadata["validation"] == result.fit.best
+    # judged by what it learns, the same training keeps another model, and stops elsewhere
+    self_judged = train(recipe(other, other, tmp_path / "self", **turned), device="cpu")[0]
+    assert self_judged.fit.best_step > result.fit.best_step
+    assert recall(self_judged.model, other) > recall(result.model, other)
+    early, ends = {**turned, "early_stopping": 3}, []
+    for name, valid in (("run", one), ("self", other)):
+        told = [check["R@1"] for check in checks(tmp_path / name)]
+        ends.append(train(recipe(other, valid, tmp_path / f"{name}-early", **early), device="cpu")[0].fit.n_steps)
+        assert ends[-1] == stops(told, 3)
+    assert ends[0] < ends[1]
+
+
+def stops(figures: Sequence[float], patience: int) -> int:
+    """The check (here also the step) after which ``patience`` in a row brought nothing better, or the last one."""
+    for number in range(1, len(figures) + 1):
+        if number > patience and max(figures[: number - patience]) >= max(figures[number - patience : number]):
+            return number
+    return len(figures)
+
+
+def test_training_does_not_depend_on_what_judges_it(tmp_path: Path, write_rows: Write) -> None:
+    """With a rate that does not listen: the same updates whatever the validation lists say, or without any."""
+    one, other = write_rows("one.jsonl", rows(0)), write_rows("other.jsonl", rows(1))
+    for name, valid in (("a", one), ("b", other), ("c", None)):
+        train(recipe(one, valid, tmp_path / name, epochs=4), device="cpu")
+    assert train_losses(tmp_path / "a") == train_losses(tmp_path / "b") == train_losses(tmp_path / "c")
+    assert [c["loss"] for c in checks(tmp_path / "a")] != [c["loss"] for c in checks(tmp_path / "b")]
+    assert checks(tmp_path / "c") == []
+
+
+# figures
+
+
+class Listed:
+    """A scorer of numbers: a candidate's text says its score."""
+
+    def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
+        assert len(contexts) == len(candidates) <= 32
+        return [np.array([float(text) for text in texts], np.float32) for texts in candidates]
+
+
+def figures(*examples: tuple[Sequence[str], tuple[int, ...]]) -> dict[str, float]:
+    lists = [Example(("hi",), tuple(texts), relevant) for texts, relevant in examples]
+    return validation_figures(Listed(), lists)  # type: ignore[arg-type]  # a Scorer is all that it needs
+
+
+def test_validation_figures_by_hand() -> None:
+    """Scores 0 and ln 3: the right one has 3/4 or 1/4; of 40 lists a quarter has it first."""
+    three = str(math.log(3))
+    found = figures(*[((three, "0"), (0 if i % 4 == 0 else 1,)) for i in range(40)])
+    assert found["R@1"] == 0.25
+    assert found["MRR"] == pytest.approx((1 + 3 * 0.5) / 4)
+    assert found["loss"] == pytest.approx((-math.log(3 / 4) - 3 * math.log(1 / 4)) / 4, rel=1e-6)
+
+
+def test_validation_of_large_scores_does_not_overflow() -> None:
+    assert figures((("1000", "0"), (1,)))["loss"] == pytest.approx(1000)
+    assert figures((("-1000", "0"), (1,)))["loss"] == pytest.approx(0)
+
+
+def test_the_first_right_answer_is_beside_the_wrong_ones_alone() -> None:
+    """The second right one and a copy of a right one are neither wrong nor what the loss looks for."""
+    assert figures((("0", "9", "0", "1"), (0, 1)))["loss"] == pytest.approx(math.log(1 + math.e))
+    assert figures((("5", "0", "5"), (0,)))["loss"] == pytest.approx(math.log(1 + math.exp(-5)), rel=1e-5)
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_validation_with_a_score_that_is_no_number_is_the_worst(value: str) -> None:
+    found = figures((("1", "0"), (0,)), (("1", value), (0,)))
+    assert found == {"loss": math.inf, "R@1": 0.0, "MRR": 0.0}
+
+
+def test_validation_of_ties_is_the_share_of_a_lucky_draw() -> None:
+    assert figures((("0", "1", "2", "3"), (1,)), (("7",) * 1 + ("8", "8", "0"), (1,)))["R@1"] == 0.25
+
+
+# data
+
+
+def test_learnt_and_judged_are_what_the_recipe_names(tmp_path: Path, write_rows: Write) -> None:
+    learn = write_rows("learn.jsonl", [*rows(0), {"context": ["?"], "candidates": ["a", "b"], "relevant": []}])
+    judge = write_rows("judge.jsonl", [{"context": ["?"], "candidates": ["a", "b"], "relevant": []}, *rows(2)])
+    plan = recipe(learn, judge, tmp_path / "run")
+    examples, valid = load_data(plan, lambda _: None)
+    assert [(e.context, e.response) for e in examples] == [
+        ((f"my {word}",), f"{word} thanks") for word in WORDS
+    ]  # without the one that has no right answer
+    assert [e.response for e in valid] == [f"{word} thanks" for word in (*WORDS[2:], *WORDS[:2])]
+    with_limits = DataConfig(train=str(learn), valid=str(judge), kind="candidates", max_train=4, max_valid=2)
+    few, judges = load_data(Recipe(**{**vars_of(plan), "data": with_limits}), lambda _: None)
+    assert judges == valid[:2]
+    assert len(few) == 4
+    assert few == [example for example in examples if example in few]  # in their order
+    assert few != examples[:4]  # drawn, not the first
+    other = Recipe(**{**vars_of(plan), "data": with_limits, "train": TrainConfig(seeds=(9,))})
+    assert load_data(other, lambda _: None)[0] == few  # whatever the seed of the training
+    for most in (6, 7):
+        enough = DataConfig(train=str(learn), kind="candidates", max_train=most)
+        assert load_data(Recipe(**{**vars_of(plan), "data": enough}), lambda _: None) == (examples, [])
+
+
+def vars_of(plan: Recipe) -> dict[str, Any]:
+    return {name: getattr(plan, name) for name in plan.__dataclass_fields__}
+
+
+@pytest.mark.parametrize("candidates", [["thanks"], []])
+def test_validation_needs_something_to_choose_from(tmp_path: Path, write_rows: Write, candidates: list[str]) -> None:
+    relevant = [0] if candidates else []
+    judge = write_rows(
+        "judge.jsonl", [{"context": ["hi"], "candidates": candidates or ["a", "b"], "relevant": relevant}]
+    )
+    with pytest.raises(DataError, match="validation needs candidate lists"):
+        load_data(recipe(write_rows("learn.jsonl", rows(0)), judge, tmp_path / "run"), lambda _: None)
+
+
+def test_a_finished_run_tells_what_it_told(tmp_path: Path, write_rows: Write) -> None:
+    one = write_rows("one.jsonl", rows(0))
+    plan = recipe(one, one, tmp_path / "run", epochs=2, seeds=(1, 2))
+    said: list[str] = []
+    results = train(plan, device="cpu")
+    files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert train(plan, device="cpu", resume=True, say=said.append) == results
+    assert [line for line in said if line.endswith("is finished")] == [
+        f"{tmp_path / 'run' / f'seed-{seed}'} is finished" for seed in (1, 2)
+    ]
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
+    assert not list((tmp_path / "run").rglob("checkpoint.safetensors"))
+    assert torch.is_grad_enabled()
