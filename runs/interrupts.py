@@ -399,8 +399,9 @@ def judged(command: Long, ended: Ended, folder: Path, number: int) -> tuple[str,
         outcome = "stopped and saved" if saved else "interrupted"
         if not saved and not last[0].startswith("interrupted"):
             problems.append(f"does not say that it was interrupted: {last[0]!r}")
-        if saved and "--resume" not in last[0] and "--overwrite" not in last[0]:
-            problems.append("does not name the way on")
+        way_on = next((way for way in ("--resume", "--overwrite") if way in command.again), "")
+        if saved and way_on not in last[0]:
+            problems.append(f"does not name {way_on}: {last[0]!r}")
     else:
         outcome = f"exit code {ended.code}"
         problems.append(f"exit code {ended.code}: {last[0]!r}")

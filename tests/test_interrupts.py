@@ -281,16 +281,19 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+EARLY = 0.02  # seconds of the processor: less than any of these commands needs
+
+
 @pytest.mark.parametrize(
     ("name", "number", "moment"),
     [
-        ("train", signal.SIGTERM, 0.05),
+        ("train", signal.SIGTERM, EARLY),
         ("train", signal.SIGINT, 0.4),
         ("index build", signal.SIGINT, 0.15),
-        ("index add", signal.SIGTERM, 0.15),
-        ("respond", signal.SIGINT, 0.25),
+        ("index add", signal.SIGTERM, EARLY),
+        ("respond", signal.SIGINT, 0.1),
         ("mine", signal.SIGTERM, 0.1),
-        ("import", signal.SIGINT, 0.02),
+        ("import", signal.SIGINT, EARLY),
     ],
 )
 def test_a_long_command_that_is_interrupted_leaves_nothing_half_done_and_works_again(
@@ -298,4 +301,4 @@ def test_a_long_command_that_is_interrupted_leaves_nothing_half_done_and_works_a
 ) -> None:
     outcome, problems, _ = long_runs.trial(name, home, number, moment, again=True)
     assert problems == []
-    assert outcome in ("interrupted", "stopped and saved", "done")
+    assert outcome in (("interrupted",) if moment == EARLY else ("interrupted", "stopped and saved", "done"))

@@ -126,10 +126,16 @@ def quickstart(
     from polyrank.quickstart import Start
     from polyrank.quickstart import quickstart as run
     from polyrank.strict import read_choice
+    from polyrank.training.signals import InterruptedTraining
 
     chosen: Start | None = None if start is None else read_choice(start, Start, "start")
-    with TrainingDisplay() as display:
-        result = run(output, start=chosen, overwrite=overwrite, report=display.report, say=talk)
+    interrupts.say_way_on("start again with --overwrite")
+    try:
+        with TrainingDisplay() as display:
+            result = run(output, start=chosen, overwrite=overwrite, report=display.report, say=talk)
+    except InterruptedTraining as stopped:  # which knows of --resume only
+        stopped.args = (f"{str(stopped).partition(';')[0]}{interrupts.way_on()}",)
+        raise
     if json_:
         import json
 
