@@ -30,7 +30,7 @@ from polyrank.config import (
     recipe_from_dict,
     recipe_to_dict,
 )
-from polyrank.errors import ArtifactError, ConfigError
+from polyrank.errors import ArtifactError, ConfigError, ResourceError
 from polyrank.inference import load_scorer
 from polyrank.losses import imitation, margin_mse
 from polyrank.models import new_model
@@ -146,9 +146,9 @@ def test_a_gradient_falls_with_the_square_of_a_high_temperature() -> None:
 # steps
 
 
-def make(backbone: Path, config: Any, seed: int = 1) -> ListwiseStep:
+def make(backbone: Path, config: Any, seed: int = 1, dropout: float = 0.0) -> ListwiseStep:
     model, texts, _ = new_model(
-        dataclasses.replace(config, backbone=str(backbone)), POLICY, seed=seed, sample=["thanks"], dropout=0.0
+        dataclasses.replace(config, backbone=str(backbone)), POLICY, seed=seed, sample=["thanks"], dropout=dropout
     )
     pool = [f"{word} thanks" for word in ("wifi", "router", "bill", "light", "red", "green")]
     return ListwiseStep(model, texts, CPU, RandomNegatives(pool, 3, seed=5))
@@ -191,6 +191,48 @@ def test_phases_equal_their_formula_and_reach_only_their_network(
     assert any(p.grad is not None for p in b.model.parameters())
     assert next(phases, None) is None
     assert a.model.training
+
+
+def test_a_network_predicts_for_the_other_without_dropout_and_learns_with_it(tiny_backbone: Path) -> None:
+    """The first one's own scores are drawn anew each time; what it tells the second is what it would tell anybody."""
+    a, b = make(tiny_backbone, BI, dropout=0.5), make(tiny_backbone, CROSS, seed=2)
+    contexts, lists = [e.query for _, e in BATCH], a.lists(BATCH, 0)
+    how = Imitation(alpha=0.7, temperature=2.0)
+    theirs, allowed = b.values(contexts, lists)
+    ones = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        a.model.train()
+        b.model.eval()  # as a validation leaves it
+        phases = MutualStep(a, b, how).phases(BATCH, 0, 0)
+        ones.append(float(next(phases).detach()))
+        assert b.model.training
+        two = next(phases)
+        assert a.model.training
+        a.model.eval()
+        with torch.no_grad():
+            calm, _ = a.values(contexts, lists)
+        torch.testing.assert_close(two, how.loss(theirs, calm, allowed))
+        a.model.train()
+        assert not torch.allclose(a.values(contexts, lists)[0], calm)
+    assert ones[0] != ones[1]
+
+
+def test_imitation_by_hand_in_its_parts(tiny_backbone: Path) -> None:
+    """Scores ln 3 and 0 against 0 and 0, all at T = 1: labels ln 4/3, divergence ln(2 / sqrt 3), margin (ln 3)^2."""
+    values, teacher = torch.tensor([[np.log(3.0), 0.0, 7.0]]), torch.tensor([[0.0, 0.0, -5.0]])
+    allowed = torch.tensor([[True, True, False]])
+    labels, divergence, margin = np.log(4 / 3), np.log(2 / np.sqrt(3)), np.log(3) ** 2
+    for kind, other in (("kl", divergence), ("margin_mse", margin)):
+        for alpha, weight in ((1.0, 1.0), (0.5, 2.0), (0.0, 3.0), (2.0, 0.0)):
+            how = Imitation(kind, alpha=alpha, temperature=1.0, label_weight=weight)  # type: ignore[arg-type]
+            assert float(how.loss(values, teacher, allowed)) == pytest.approx(weight * labels + alpha * other, rel=1e-5)
+
+
+def test_imitation_is_by_default_what_a_recipes_is() -> None:
+    plan = TrainConfig()
+    assert Imitation() == Imitation(plan.imitation, plan.alpha, plan.temperature, plan.label_weight)
+    assert Imitation() == Imitation("kl", 1.0, 3.0, 1.0)
 
 
 def test_every_candidate_of_a_batch_is_encoded_once(tiny_backbone: Path) -> None:
@@ -364,6 +406,72 @@ def test_scores_are_remembered_by_words_and_weights(tmp_path: Path) -> None:
     again.score([Context(("hi",), ("a fact",))], [["a"]])
     RememberedScores(file, teacher, "two").score(contexts, lists)
     assert len(teacher.asked) == n_asked + 1 + 5
+
+
+class Sums:
+    """A small teacher: both lengths count, the context's by hundreds; it notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Context, str]] = []
+
+    def score(self, contexts: Any, candidates: Any) -> list[np.ndarray]:
+        self.asked += [(context, text) for context, row in zip(contexts, candidates, strict=True) for text in row]
+        return [
+            np.array([100 * len(context.turns[0]) + len(text) for text in row], np.float32)
+            for context, row in zip(contexts, candidates, strict=True)
+        ]
+
+    def score_pool(self, contexts: Any, pool: Any) -> np.ndarray:
+        return np.stack(self.score(contexts, [pool] * len(contexts)))
+
+
+def test_only_what_is_missing_is_asked_for_and_every_score_is_its_pairs(tmp_path: Path) -> None:
+    """Over more pairs than one look-up takes, known and unknown ones in turn."""
+    contexts = [Context(("a",)), Context(("bb",)), Context(("ccc",))]
+    texts = ["x" * n for n in range(1, 601)]
+    teacher = Sums()
+    remembered = RememberedScores(tmp_path / "deep" / "scores.sqlite", teacher, "one")
+    remembered.score(contexts[:2], [texts[::2], texts[1::3]])
+    assert remembered.n_asked == len(teacher.asked) == 300 + 200
+    teacher.asked.clear()
+    lists = [texts, texts[::-1], texts[:3]]
+    for got, want in zip(remembered.score(contexts, lists), Sums().score(contexts, lists), strict=True):
+        np.testing.assert_array_equal(got, want)
+        assert got.dtype == np.float32
+    assert teacher.asked == [
+        *((contexts[0], text) for text in texts[1::2]),
+        *((contexts[1], text) for text in texts[::-1] if text not in texts[1::3]),
+        *((contexts[2], text) for text in texts[:3]),
+    ]
+    assert remembered.n_asked == 600 + 600 + 3
+    np.testing.assert_array_equal(remembered.score_pool(contexts[:2], texts), Sums().score_pool(contexts[:2], texts))
+    assert remembered.n_asked == 600 + 600 + 3
+    remembered.close()
+    with pytest.raises(ArtifactError, match="closed"):
+        remembered.score(contexts, lists)
+
+
+def test_two_trainings_may_share_a_file(tmp_path: Path) -> None:
+    """What one has kept, the other finds; a pair that both were asked for is kept once."""
+    teachers, context = [Sums(), Sums()], Context(("a",))
+    both = [RememberedScores(tmp_path / "scores.sqlite", teacher, "one") for teacher in teachers]
+    both[0].score([context], [["x", "yy"]])
+    both[1].score([context], [["yy", "zzz"]])
+    both[0].score([context], [["zzz"]])
+    assert [[text for _, text in teacher.asked] for teacher in teachers] == [["x", "yy"], ["zzz"]]
+
+
+def test_a_file_of_scores_that_breaks_later_says_so(tmp_path: Path) -> None:
+    remembered = RememberedScores(tmp_path / "scores.sqlite", Sums(), "one")
+    context = Context(("a",))
+    with sqlite3.connect(tmp_path / "scores.sqlite") as other:
+        other.execute("CREATE TRIGGER full BEFORE INSERT ON scores BEGIN SELECT no_space_left(1); END")
+    with pytest.raises(ResourceError, match=r"cannot write .*scores\.sqlite.*--resume"):
+        remembered.score([context], [["x"]])
+    other.execute("DROP TABLE scores")  # nothing has locked it
+    other.close()
+    with pytest.raises(ArtifactError, match=r"scores\.sqlite is damaged"):
+        remembered.score([context], [["x"]])
 
 
 def test_files_that_hold_no_scores_are_refused(tmp_path: Path) -> None:

@@ -92,6 +92,8 @@ class RememberedScores:
             self._file.executemany("INSERT OR IGNORE INTO scores VALUES (?, ?)", new.items())
             self._file.execute("COMMIT")
         except sqlite3.OperationalError as error:
+            if self._file.in_transaction:  # else the file stays locked for everyone
+                self._file.execute("ROLLBACK")
             raise ResourceError(
                 f"cannot write {self.path}: {error}; free some space and go on with --resume"
             ) from error
