@@ -4,6 +4,7 @@ All of it is written in one process whose calls to the system are intercepted an
 that keeps only what was synced.
 """
 
+import ctypes
 import errno
 import os
 import random
@@ -340,3 +341,39 @@ def test_full_and_failing_disks_are_told_from_other_errors(tmp_path: Path) -> No
 def test_a_files_digest_is_that_of_its_bytes(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"abc")
     assert sha256_file(tmp_path / "file") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_a_system_that_cannot_exchange_folders_replaces_them_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old one is moved away and the new one put in its place; where that fails, the old one is back."""
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())  # a C library without renameat2
+    for turn in (1, 2):
+        with new_folder(tmp_path / "place", replace=turn == 2) as folder:
+            (folder / "ours").write_text(f"{turn}")
+    assert (tmp_path / "place" / "ours").read_text() == "2"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["place"]
+    rename = os.rename
+
+    def fails(old: Path, new: Path) -> None:
+        if str(old).endswith(".part"):
+            raise OSError(errno.ENOSPC, "no space")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", fails)
+
+    def replaced() -> None:
+        with new_folder(tmp_path / "place", replace=True) as folder:
+            (folder / "ours").write_text("3")
+
+    with pytest.raises(ResourceError):
+        replaced()
+    assert (tmp_path / "place" / "ours").read_text() == "2"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["place"]
+
+
+def test_what_is_there_is_not_replaced_unasked(tmp_path: Path) -> None:
+    (tmp_path / "place").mkdir()
+    with pytest.raises(UsageError, match="already exists"), new_folder(tmp_path / "place"):
+        pass
+    assert [entry.name for entry in tmp_path.iterdir()] == ["place"]
