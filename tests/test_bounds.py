@@ -566,22 +566,23 @@ def test_certified_search_finds_the_best_of_scores_that_are_1e_7_apart() -> None
         assert found.rows.tolist() == best_of(pool, context, 3)
 
 
-@pytest.mark.parametrize("m", [2, 5])
-def test_certified_search_goes_by_what_lies_around_the_mean(m: int) -> None:
-    """Candidates score by vectors that are not the mean; the list of the mean alone would leave out the best."""
-    rng = np.random.default_rng(m)
-    mean = rng.standard_normal(D)
-    spread = rng.standard_normal((m, D))
-    spread -= spread.mean(0)
-    context = (mean + 0.3 * spread).astype(np.float32)
-    others = np.outer(1.0 + 1e-3 * rng.random(3000), mean / 4.0)
-    axis = spread[0] / np.linalg.norm(spread[0])
-    axis -= (axis @ mean) / (mean @ mean) * mean
-    pool = block(np.concatenate([others, (mean / 4.0 * 0.99 + 0.5 * axis)[None]]).astype(np.float32))
-    index = build_ann(pool.vectors, "flat")
-    given = context[None], np.ones((1, m), bool), [pool], 2
-    [found] = search(*given, mode="certified", indexes=[index], compiled=False)
-    assert found.rows.tolist() == best_of(pool, context, 2)
+@pytest.mark.parametrize("spread", [0.5, 1.0])
+def test_certified_search_allows_for_vectors_around_their_mean(spread: float) -> None:
+    """The best candidate has nothing of the mean and is in no list of it: it scores by the vectors on either side."""
+    context = np.zeros((2, D), np.float32)
+    context[:, 0] = 1.0
+    context[:, 1] = spread, -spread
+    others = np.zeros((3000, D), np.float32)
+    best = spread * np.tanh(spread)  # of the candidate one along the second axis
+    others[:, 0] = best * np.linspace(0.5, 0.9, 3000)
+    target = np.eye(D, dtype=np.float32)[1]
+    for place in (0, 3000):
+        pool = block(np.insert(others, place, target, 0))
+        assert best_of(pool, context, 1) == [place]
+        given = context[None], np.ones((1, 2), bool), [pool], 1
+        index = build_ann(pool.vectors, "flat")
+        [found] = search(*given, mode="certified", indexes=[index], compiled=False)
+        assert found.rows.tolist() == [place]
 
 
 @pytest.mark.parametrize("place", [0, 40, 150, 299])
@@ -625,6 +626,21 @@ def test_products_given_in_bf16_may_be_off_by_their_own_rounding(compiled: bool)
     norms = torch.from_numpy(norms_of(vectors))
     bound = bounds_in_halves(query, given, norms, torch.zeros(1), compiled=compiled)
     assert 1.0 + 2.0**-8 <= bound.item() <= 1.0 + 2.0**-8 + 1e-4
+
+
+@pytest.mark.parametrize("compiled", COMPILED)
+def test_products_in_bf16_may_be_off_by_the_rounding_of_their_sums(compiled: bool) -> None:
+    """One, many numbers that are lost when they are added, and minus one: all in bf16, and their sum is nought."""
+    d = 256
+    context = np.r_[1.0, np.full(d - 2, 2.0**-12), 1.0].astype(np.float32)[None]
+    vectors = np.r_[1.0, np.full(d - 2, 2.0**-12), -1.0].astype(np.float32)[None]
+    products = one_after_the_other(vectors, context)
+    assert products[0, 0] == 0.0
+    assert long_scores(context, vectors)[0] == (d - 2) * U
+    query, halves = in_halves(Best(context, 1)), halves_of(vectors)
+    sizes = torch.from_numpy(norms_of(vectors)), torch.from_numpy(halves.lost)
+    bound = bounds_in_halves(query, torch.from_numpy(products), *sizes, compiled=compiled)
+    assert (d - 2) * U <= bound.item() <= 8 * d * U
 
 
 def test_denormal_numbers_are_zeros_to_some_processors_and_allowed_for() -> None:

@@ -21,7 +21,7 @@ from polyrank.errors import ArtifactError
 from polyrank.search import kernels, score_rows, search
 from polyrank.search.best import Best
 from polyrank.search.fast import in_codes, in_halves, plan
-from polyrank.search.scan import Query, scan
+from polyrank.search.scan import Query, _limits, scan
 from polyrank.search.scoring import rounding_of_product
 
 Floats = NDArray[np.float32]
@@ -604,6 +604,40 @@ def test_split_rows_that_lose_most_are_still_found() -> None:
     pool = Pool(np.concatenate([others, context[:1]]))
     [best] = found_by(Query, [context], pool, 1)
     assert best.found(exact=True).rows.tolist() == [400]
+
+
+@pytest.mark.parametrize("way", ["bf16", "int8"])
+@pytest.mark.parametrize("of", ["candidate", "context"])
+def test_what_coding_loses_is_still_found_by_amx(way: str, of: str) -> None:
+    """The best candidate, or its context, loses by its coding all that it has before the others."""
+    d = 64
+    telling = np.full(d, 1.0 + 2.0**-8 - 2.0**-20)  # ones, in bf16
+    if way == "int8":
+        telling = np.r_[127.0 if of == "candidate" else 32766.0, np.arange(d - 1) % 7 + 0.4999]
+    plain = np.full(d, 1.0)
+    context, target = (plain, telling) if of == "candidate" else (telling, plain)
+    context[0], seen = (1.0 if way == "bf16" else context[0]), np.floor(context) @ np.floor(target)
+    others = np.zeros((300, d))
+    others[:, 0] = np.linspace(seen, context @ target, 302)[1:-1] / context[0]
+    pool = Pool(np.concatenate([others, target[None]]).astype(np.float32))
+    [best] = found_by(WAYS[way], [context[None].astype(np.float32)], pool, 1)
+    assert best.found(exact=True).rows.tolist() == [300]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_limits_say_how_far_products_may_be_off(way: str) -> None:
+    """By what coding loses, by (D + 8) roundings and, of split rows, by 2^-15: of both norms. And no absurd amount."""
+    context = np.random.default_rng(9).standard_normal((30, 64)).astype(np.float32)
+    query, u = WAYS[way](Best(context, 1)), 2.0**-24
+    norm = float(np.linalg.norm(context.astype(np.float64), axis=1).max())
+    size, alone, steep, of_mean, of_best = _limits(query)
+    least = query.lost + 72 * u * norm + (2.0**-15 * norm if way == "fp32" else 0.0)
+    assert (query.lost > 0.0) == (way != "fp32")
+    assert least <= alone <= least * 1.00001
+    assert norm + least <= size <= (norm + least) * 1.00001
+    assert steep == pytest.approx(1.0 + 2.0 * log(30))
+    assert of_mean == pytest.approx(4.0 * 46 * u * (1.0 + log(30)))
+    assert of_best == 4.0 * u
 
 
 def test_tiles_take_rows_that_are_not_too_long_and_bf16_in_whole_tiles() -> None:
