@@ -77,6 +77,69 @@ def test_equal_responses_are_no_negatives_and_given_ones_are() -> None:
         assert float(step_of(model, texts, smoothing=0.0)(given, 0, 9)) > 0.01
 
 
+def test_no_right_answer_is_a_negative_whoever_brings_it() -> None:
+    """Rows by hand: another response that is right here too, and a given text that is, are in no sum of wrong ones."""
+    model, texts, _ = make(multi_context=False)
+    model.eval()
+    examples = [
+        Example(("no light",), ("thanks!", "please restart it", "hello"), (1, 2)),
+        Example(("hi",), ("hello", "it is red", "thanks!"), (0,)),
+        Example(("it is down",), ("please restart it",), (0,)),
+    ]
+    columns = ["please restart it", "hello", "please restart it", "thanks!", "it is red"]
+    wrong = [["thanks!", "it is red"], ["please restart it"] * 2 + ["thanks!", "it is red"], columns[1:2] + columns[3:]]
+    with torch.no_grad():
+        loss = step_of(model, texts, smoothing=0.3)(list(enumerate(examples)), 0, 9)
+        h = model.context_encodings(texts.contexts([e.query for e in examples])).immediate.double()
+        y = dict(zip(columns, model.encode_candidates(texts.candidates(columns)).double(), strict=True))
+    total = 0.0
+    for row, (example, others) in enumerate(zip(examples, wrong, strict=True)):
+        s = [math.sqrt(12) * float(h[row] @ y[text]) for text in (example.response or "", *others)]
+        logs = [value - math.log(sum(map(math.exp, s))) for value in s]
+        total -= 0.7 * logs[0] + 0.3 * sum(logs[1:]) / len(others)
+    assert float(loss) == pytest.approx(total / 3, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fits"),
+    [
+        ({"smoothing": 0.0}, True),
+        ({"smoothing": 1.0}, True),
+        ({"smoothing": -0.1}, False),
+        ({"scale_steps": 0}, True),
+        ({"scale_steps": -1}, False),
+        ({"range_steps": 1}, True),
+        ({"range_steps": 0}, False),
+        ({"loss_weights": (0.0, 0.0, 1.0)}, True),
+        ({"loss_weights": (0.0, 0.0, 0.0)}, False),
+        ({"loss_weights": (1.0, 1.0, 1.0, 1.0)}, False),
+        ({"loss_weights": (1.0, 1.0, -0.1)}, False),
+    ],
+)
+def test_settings_may_be_at_their_limits_and_not_behind(changes: dict[str, Any], fits: bool) -> None:
+    model, texts, _ = make()
+    if fits:
+        assert step_of(model, texts, **changes).length(BATCH[0][1]) == len("my wifi is down")
+    else:
+        with pytest.raises(ConfigError, match=next(iter(changes))):
+            step_of(model, texts, **changes)
+
+
+def test_the_range_is_looked_at_every_so_many_updates() -> None:
+    """Weights that leave it are seen in updates 0, 3 and 6 only, and it never shrinks."""
+    model, texts, _ = make()
+    step, ranges = step_of(model, texts, range_steps=3), []
+    with torch.no_grad():
+        for number in range(7):
+            model.subwords.weight[0, 0] = float(10 + number)
+            step(BATCH, 0, number)
+            ranges.append(float(model.subwords.seen[1]))
+        model.subwords.weight.mul_(0.1)
+        step(BATCH, 0, 9)
+    assert ranges == [10.0, 10.0, 10.0, 13.0, 13.0, 13.0, 16.0]
+    assert float(model.subwords.seen[1]) == 16.0
+
+
 def test_smoothing_spreads_over_the_wrong_ones_only() -> None:
     scores, allowed = torch.tensor([[2.0, 0.0, -1.0]]), torch.ones(1, 3, dtype=torch.bool)
     logs = torch.log_softmax(scores, 1)[0]

@@ -30,8 +30,10 @@ from polyrank.models.backbone import load_backbone
 from polyrank.records import Context, Example
 from polyrank.training import InBatchStep, ListwiseStep, RandomNegatives, train
 from polyrank.training.loop import check_steps
-from polyrank.training.network import validation_figures
+from polyrank.training.methods import make_negatives
+from polyrank.training.network import distinct_texts, new_network, validation_figures
 from polyrank.training.optimizer import make_optimizer
+from polyrank.training.recipe import unread_keys
 from polyrank.training.signals import stop_on_signals
 from processes import start
 
@@ -304,6 +306,61 @@ def test_in_batch_loss_equals_its_formula_with_right_answers_masked(tiny_backbon
         others = [j for j, text in enumerate(columns) if text not in own]
         expected.append(torch.logsumexp(values[i, [i, *others]], 0) - values[i, i])
     torch.testing.assert_close(loss, torch.stack(expected).mean(), atol=1e-5, rtol=1e-5)
+
+
+def test_in_batch_smoothing_is_over_the_wrong_columns(tiny_backbone: Path) -> None:
+    from polyrank.scores import scores
+
+    model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone), reduction="mean"), POLICY, seed=1, sample=["hi"])
+    model.eval()
+    replies = ["thanks", "too high", "restart it"]
+    examples = [Example((text,), (reply,), (0,)) for text, reply in zip(("hi", "bill", "red"), replies, strict=True)]
+    step = InBatchStep(model, texts, CPU, 0.3)  # type: ignore[arg-type]
+    with torch.no_grad():
+        loss = step(list(enumerate(examples)), 0)
+        vectors, mask = model.encode_contexts(texts.contexts([e.query for e in examples]))  # type: ignore[operator]
+        logs = scores(vectors, model.encode_candidates(texts.candidates(replies))[None], mask).log_softmax(1)  # type: ignore[operator]
+    own = logs.diagonal()
+    torch.testing.assert_close(loss, -(0.7 * own + 0.3 * (logs.sum(1) - own) / 2).mean())
+
+
+def test_a_pool_needs_one_more_response_than_negatives(tiny_backbone: Path, tmp_path: Path) -> None:
+    settings = TrainConfig(precision="fp32", method="listwise", n_negatives=3)
+    examples = [Example((f"hi {i}",), (f"reply {i}",), (0,)) for i in range(4)]
+    network = new_network(BiConfig(backbone=str(tiny_backbone)), POLICY, settings, examples, seed=1, device=CPU)
+    negatives = make_negatives([network], settings, examples, seed=1, folder=tmp_path)
+    assert sorted(negatives(1, examples[1], 0)) == ["reply 0", "reply 2", "reply 3"]
+    twice = [*examples, Example(("again",), ("reply 0",), (0,))]
+    with pytest.raises(DataError, match="4 distinct responses are too few to draw 4"):
+        make_negatives([network], dataclasses.replace(settings, n_negatives=4), twice, seed=1, folder=tmp_path)
+
+
+def test_texts_are_distinct_and_in_order_of_appearance() -> None:
+    examples = [Example(("a", "b"), ("c", "a"), (0,), background=("d",)), Example(("b", "e"), ("f",), (0,))]
+    assert list(distinct_texts(examples)) == ["a", "b", "c", "d", "e", "f"]
+
+
+@pytest.mark.parametrize(
+    ("method", "unread"),
+    [
+        ("in_batch", {"n_negatives", "redraw_negatives", "remine_ranks", "imitation", "alpha", "label_weight",
+                      "temperature", "teacher_scores"}),
+        ("listwise", {"remine_ranks", "imitation", "alpha", "label_weight", "temperature", "teacher_scores",
+                      "smoothing"}),
+        ("distill", {"remine_ranks", "smoothing"}),
+        ("mutual", {"remine_ranks", "teacher_scores", "smoothing"}),
+    ],
+)  # fmt: skip
+def test_settings_that_a_method_does_not_read_are_named(method: Any, unread: set[str]) -> None:
+    plan = TrainConfig(
+        method=method, n_negatives=3, redraw_negatives=False, remine_ranks=(2, 9), imitation="margin_mse", alpha=2.0,
+        label_weight=2.0, temperature=2.0, teacher_scores="file", smoothing=0.1,
+    )  # fmt: skip
+    whole = Recipe(model=BiConfig(), data=DataConfig(train="x"), output="y", train=plan)
+    assert set(unread_keys(whole)) == unread
+    assert unread_keys(dataclasses.replace(whole, train=TrainConfig(method=method))) == []
+    remined = dataclasses.replace(whole, train=dataclasses.replace(plan, remine_epochs=1))
+    assert ("remine_ranks" in unread_keys(remined)) == (method == "in_batch")
 
 
 def test_given_negatives_need_no_others_to_draw_from(tiny_backbone: Path, tmp_path: Path, write_rows: Any) -> None:
