@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,14 @@ from polyrank.data import (
     candidates_for_wrong,
     choose,
     read_examples,
+    read_pool,
     sample_negatives,
 )
 from polyrank.data.hard_negatives import same_words, word_overlap
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import BM25, TfIdf
 from polyrank.inference import EncoderScorer
-from polyrank.mining import from_pool, from_retriever, mine
+from polyrank.mining import from_pool, from_retriever, mine, with_texts
 from polyrank.models import new_model
 from polyrank.records import Candidate, Context, Example
 from polyrank.retrieval import LexicalRetriever
@@ -298,6 +300,28 @@ def test_what_fills_up_mined_ones_is_no_right_answer_of_the_context_either(tmp_p
         assert found[0] == "bye"
         assert set(found[1:]) <= {"hello there", "thanks", "no"}
         assert len(set(found)) == len(found) >= 2
+
+
+def test_ids_give_texts_only_where_no_answer_is_there() -> None:
+    pool = [Candidate("r1", "hello"), Candidate("r2", "bye"), Candidate("r3", "no")]
+    examples = [
+        Example(("a",), ("given wrong",), (), relevant_ids=("r2", "r9", "r1")),
+        Example(("b",), ("own",), (0,), relevant_ids=("r1",)),
+        Example(("c",), (), (), relevant_ids=("r9",)),
+        Example(("d",), ("x",), ()),
+    ]
+    found = with_texts(examples, pool)
+    assert found[0] == Example(("a",), ("bye", "hello", "given wrong"), (0, 1))
+    assert found[1:] == examples[1:]
+
+
+def test_dates_of_a_parquet_pool_become_text(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    table = pyarrow.table({"text": ["hello"], "id": ["r1"], "said": [date(2020, 1, 13)], "by": [None]})
+    parquet.write_table(table, tmp_path / "pool.parquet")
+    assert read_pool(tmp_path / "pool.parquet") == [Candidate("r1", "hello", {"said": "2020-01-13"})]
 
 
 def test_lists_are_mined_for_so_many_epochs_and_read_again(tmp_path: Path) -> None:
