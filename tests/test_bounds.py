@@ -325,6 +325,21 @@ def test_no_bound_of_a_subspace_is_below_a_score(compiled: bool, packed: bool, n
             assert loose.min() <= 2e-3  # some candidate attains it
 
 
+@pytest.mark.parametrize("compiled", COMPILED)
+def test_the_bounds_of_a_subspace_allow_for_sums_that_lose_every_number(compiled: bool) -> None:
+    """The only column is the context's direction, and the candidate all of it: its product comes out too small."""
+    context = steps(256)[None]
+    subspace = find_subspace(torch.from_numpy(context))
+    products = torch.from_numpy(one_after_the_other(context, subspace.columns.numpy()))
+    norms = torch.from_numpy(norms_of(context))
+    truth = float(long_scores(context, context)[0])
+    assert float(products[0, 0] * subspace.mixing[0, 0]) < truth - 100 * U
+    coarse, error = subspace.coarse_bounds(products, norms, torch.zeros(1) if compiled else None, compiled=compiled)
+    fine = subspace.fine_bounds(products, error, compiled=compiled)
+    for bound in (float(coarse), float(fine)):
+        assert truth <= bound <= truth + 1e-3
+
+
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("n_columns", [1, 2, 4, 16])
 def test_what_a_subspace_says_of_itself_is_true(packed: bool, n_columns: int) -> None:
