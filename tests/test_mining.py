@@ -337,6 +337,12 @@ def test_lists_are_mined_for_so_many_epochs_and_read_again(tmp_path: Path) -> No
     assert mined(tmp_path)(1, TWICE[1], 3) == ["call us", "hold the button", "Press reset!"]
 
 
+def test_lists_that_would_run_code_are_not_read(tmp_path: Path) -> None:
+    np.save(tmp_path / "mined-0.npy", np.array([[Example(("hi",))]], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        mined(tmp_path)(0, TWICE[0], 0)
+
+
 @pytest.mark.parametrize("name", ["", "retriever", "reranker"])
 def test_lost_lists_are_missed_once_their_epoch_has_begun(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir(exist_ok=True)
