@@ -213,7 +213,7 @@ COMMANDS = {
     "import": Long("import convai2 {home}/convai2.txt -o out.jsonl", rows("out.jsonl", 2000)),
     "quickstart": Long(
         "quickstart --output out --start shipped:convert --json",
-        index_of(120, name="out/index"),
+        index_of(406, name="out/index"),
         again="quickstart --output out --start shipped:convert --overwrite",
     ),
 }
@@ -470,7 +470,7 @@ def try_cold(arguments: str, n: int, chance: random.Random) -> Any:
         moment = (i + chance.random()) / n * seconds
         code, said, _ = cold(arguments, number, moment)
         traced = "Traceback" in said or "Fatal Python error" in said
-        if code in (-number, 1) and "/polyrank/cli/" not in said:
+        if code in (-number, 1) and "in program" not in said and "interrupted" not in said:
             outcomes["before polyrank"] += 1
         elif code in (0, 128 + number) and not any(word in said for word in NEVER_SAID):
             outcomes["done" if code == 0 else "interrupted"] += 1

@@ -29,7 +29,7 @@ import interrupts as long_runs
 
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 ROW = b'{"context": "a", "candidates": ["a", "b"]}\n'
-PATIENCE = 60.0  # seconds until what should have been interrupted ends by itself, and the test fails
+PATIENCE = 120.0  # seconds until what should have been interrupted ends by itself, and the test fails
 
 
 class Weak:
@@ -272,6 +272,26 @@ def test_a_terminal_has_its_cursor_again() -> None:
     finally:
         os.close(ours)
         os.close(theirs)
+
+
+IN_A_TEXT = """
+import signal, sys, types
+def readline(size):
+    exec("import signal; signal.raise_signal(signal.SIGTERM)")
+sys.stdin = types.SimpleNamespace(buffer=types.SimpleNamespace(readline=readline))
+sys.argv = ["polyrank", "rank", "bm25"]
+from polyrank.cli import program
+program()
+"""
+
+
+def test_the_exit_code_stays_where_python_would_kill_itself(tmp_path: Path) -> None:
+    """A module that is run does so at its end, if a plain KeyboardInterrupt has come out of a text that it executed."""
+    (tmp_path / "asks.py").write_text(IN_A_TEXT, "utf-8")
+    found = subprocess.run(
+        [sys.executable, "-m", "asks"], cwd=tmp_path, preexec_fn=hears, stderr=subprocess.PIPE, timeout=PATIENCE
+    )
+    assert (found.returncode, found.stderr) == (143, b"interrupted\n")
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,11 @@ ASKING = (signal.SIGINT, signal.SIGTERM)
 AGAIN_SECONDS = 0.001  # until what was lost is raised again; by then the destructor is done, likely
 
 
+class Interrupted(KeyboardInterrupt):
+    """A signal asks for the end. Of its own kind, because Python kills itself, whatever the exit code, if a plain
+    KeyboardInterrupt has once come out of a text that was executed, as dataclasses are made of."""
+
+
 class _State:
     def __init__(self) -> None:
         self.noted: int | None = None  # the signal that came first
@@ -30,7 +35,7 @@ _state = _State()
 
 
 def hear() -> None:
-    """From now on a signal raises KeyboardInterrupt, once. Only a main thread can hear.
+    """From now on a signal raises Interrupted, once. Only a main thread can hear.
 
     What this process was started to ignore, as by a shell in the background, stays ignored.
     """
@@ -63,7 +68,7 @@ def check() -> None:
     """Raise what was noted: where a command ends, and in loops that have no end."""
     if _state.noted is not None:
         _state.lost = False
-        raise KeyboardInterrupt
+        raise Interrupted
 
 
 def say_way_on(text: str) -> None:
@@ -115,7 +120,7 @@ def _hear(number: int, frame: FrameType | None) -> None:
         os._exit(_state.leaving)
     else:
         _state.noted = number
-    raise KeyboardInterrupt
+    raise Interrupted
 
 
 def _unraisable(found: "sys.UnraisableHookArgs") -> None:
