@@ -218,7 +218,7 @@ def test_a_network_predicts_for_the_other_without_dropout_and_learns_with_it(tin
     assert ones[0] != ones[1]
 
 
-def test_imitation_by_hand_in_its_parts(tiny_backbone: Path) -> None:
+def test_imitation_by_hand_in_its_parts() -> None:
     """Scores ln 3 and 0 against 0 and 0, all at T = 1: labels ln 4/3, divergence ln(2 / sqrt 3), margin (ln 3)^2."""
     values, teacher = torch.tensor([[np.log(3.0), 0.0, 7.0]]), torch.tensor([[0.0, 0.0, -5.0]])
     allowed = torch.tensor([[True, True, False]])
@@ -227,6 +227,22 @@ def test_imitation_by_hand_in_its_parts(tiny_backbone: Path) -> None:
         for alpha, weight in ((1.0, 1.0), (0.5, 2.0), (0.0, 3.0), (2.0, 0.0)):
             how = Imitation(kind, alpha=alpha, temperature=1.0, label_weight=weight)  # type: ignore[arg-type]
             assert float(how.loss(values, teacher, allowed)) == pytest.approx(weight * labels + alpha * other, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "gradient"), [("kl", [0.5, -0.5, 0.0]), ("margin_mse", [8 * np.log(3), -8 * np.log(3), 0.0])]
+)
+def test_what_learns_from_the_other_is_the_first_of_the_two(kind: Any, gradient: list[float]) -> None:
+    """As above, by twice the imitation alone: 2 (p - q) with p of 3/4 and q of 1/2, and 2 * 2 * (2 ln 3 off)."""
+    values = torch.tensor([[np.log(3.0), 0.0, 7.0]], dtype=torch.float32, requires_grad=True)
+    teacher = torch.tensor(
+        [[0.0 if kind == "kl" else -np.log(3.0), 0.0, -5.0]], dtype=torch.float32, requires_grad=True
+    )
+    how = Imitation(kind, alpha=2.0, temperature=1.0, label_weight=0.0)
+    how.loss(values, teacher, torch.tensor([[True, True, False]])).backward()
+    assert values.grad is not None
+    assert values.grad[0].tolist() == pytest.approx(gradient, rel=1e-5)
+    assert teacher.grad is None
 
 
 def test_imitation_is_by_default_what_a_recipes_is() -> None:
