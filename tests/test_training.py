@@ -294,7 +294,8 @@ def test_in_batch_loss_equals_its_formula_with_right_answers_masked(tiny_backbon
         Example(("hello",), ("thanks",), (0,)),
         Example(("the bill",), ("too high",), (0,)),
         Example(("red light",), ("restart it", "did that"), (0,)),  # one given negative
-        Example(("the light",), ("please", "too high", "did that"), (0, 2)),  # two right answers, one given negative
+        # three right answers, one given negative; the third is nobody's column
+        Example(("the light",), ("please", "too high", "did that", "red light"), (0, 2, 3)),
     ]
     loss = InBatchStep(model, texts, CPU)(list(enumerate(examples)), 0)  # type: ignore[arg-type]
     columns = ["thanks", "thanks", "too high", "restart it", "please", "did that", "too high"]
