@@ -24,9 +24,11 @@ from polyrank.errors import ArtifactError, DivergedError
 from polyrank.models import Convert, new_model
 from polyrank.records import Example
 from polyrank.text import ConvertTexts
-from polyrank.training import FitResult, fit
+from polyrank.training import FitResult, fit, fit_together
 from polyrank.training.checkpoints import load_checkpoint, save_checkpoint
 from polyrank.training.convert_step import ConvertStep
+from polyrank.training.learner import Learner
+from polyrank.training.loop import phased
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
 
 CPU = torch.device("cpu")
@@ -280,6 +282,23 @@ def test_checkpoints_are_made_at_validations_and_every_so_many_steps(
 def test_a_run_that_is_not_asked_to_go_on_starts_again(story: Story, tmp_path: Path) -> None:
     shutil.copytree(story.broken, tmp_path / "run")
     assert run(tmp_path / "run", resume=False) == story.whole
+
+
+def test_going_on_has_to_be_asked_for(story: Story, tmp_path: Path) -> None:
+    """Of both functions: the checkpoint in the folder is of nine steps, and these make one."""
+    for kind in ("one", "several"):
+        folder = tmp_path / kind
+        shutil.copytree(story.broken, folder)
+        model, texts = fresh()
+        step = ConvertStep(model, texts, CPU, smoothing=0.2, scale_steps=9, loss_weights=(1, 1, 1), range_steps=5)
+        plan = TrainConfig(batch_size=2, max_steps=1, precision="fp32")
+        learner = Learner(model=model, settings=plan, folder=folder, save_best=lambda _: None)
+        if kind == "one":
+            found = fit(model, step, EXAMPLES, plan, seed=3, folder=folder, device=CPU, save_best=lambda _: None)
+        else:
+            found = fit_together([learner], phased(step), EXAMPLES, seed=3, folder=folder, device=CPU)[0]
+        assert (found.n_steps, found.n_examples) == (1, 2)
+        assert [row["step"] for row in rows_of(folder)] == [1]
 
 
 def test_records_after_the_checkpoint_are_made_again(story: Story, tmp_path: Path) -> None:
