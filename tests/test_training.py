@@ -31,7 +31,7 @@ from polyrank.records import Context, Example
 from polyrank.training import InBatchStep, ListwiseStep, RandomNegatives, train
 from polyrank.training.loop import check_steps
 from polyrank.training.methods import make_negatives
-from polyrank.training.network import distinct_texts, new_network, validation_figures
+from polyrank.training.network import distinct_texts, make_learner, new_network, validation_figures
 from polyrank.training.optimizer import make_optimizer
 from polyrank.training.recipe import unread_keys
 from polyrank.training.signals import stop_on_signals
@@ -334,6 +334,38 @@ def test_a_pool_needs_one_more_response_than_negatives(tiny_backbone: Path, tmp_
     twice = [*examples, Example(("again",), ("reply 0",), (0,))]
     with pytest.raises(DataError, match="4 distinct responses are too few to draw 4"):
         make_negatives([network], dataclasses.replace(settings, n_negatives=4), twice, seed=1, folder=tmp_path)
+
+
+def test_a_learner_is_validated_and_kept_as_it_is_now(tiny_backbone: Path, tmp_path: Path) -> None:
+    """With weights that have moved since the last validation, whose vectors of candidates may not be used again."""
+    examples = [Example((f"my {word}",), ("wifi", "bill", "router"), (i,)) for i, word in enumerate(("bill", "red"))]
+    config = BiConfig(backbone=str(tiny_backbone), reduction="mean", shared_towers=True)
+    settings, metadata = TrainConfig(precision="fp32"), {"seed": 4}
+    network = new_network(config, POLICY, settings, examples, seed=1, device=CPU)
+    told: list[Any] = []
+    learner = make_learner(
+        network, settings, tmp_path / "deep" / "run", examples, metadata=metadata, report=told.append, name="reranker"
+    )
+    assert (learner.name, learner.folder, learner.settings) == ("reranker", tmp_path / "deep" / "run", settings)
+    assert learner.model is network.model
+    assert learner.report == told.append
+    assert learner.evaluate is not None
+    before = learner.evaluate()
+    with torch.no_grad():
+        for parameter in network.model.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    after = learner.evaluate()
+    assert after["loss"] != before["loss"]
+    for figures in (before, after):  # the later one replaces the earlier one
+        learner.save_best(dict(figures))
+    kept = load_model(tmp_path / "deep" / "run" / "model")
+    assert kept.metadata == {"seed": 4, "validation": after}
+    again = validation_figures(
+        load_scorer(tmp_path / "deep" / "run" / "model", device="cpu", precision="fp32"), examples
+    )
+    assert again["loss"] == pytest.approx(after["loss"], rel=1e-5)
+    alone = make_learner(network, settings, tmp_path / "b", [], metadata=metadata, report=told.append)
+    assert (alone.name, alone.evaluate) == ("", None)
 
 
 def test_texts_are_distinct_and_in_order_of_appearance() -> None:
