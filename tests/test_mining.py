@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,7 +33,7 @@ from polyrank.mining import from_pool, from_retriever, mine, with_texts
 from polyrank.models import new_model
 from polyrank.records import Candidate, Context, Example
 from polyrank.retrieval import LexicalRetriever
-from polyrank.training import RandomNegatives, train
+from polyrank.training import ListwiseStep, RandomNegatives, train
 from polyrank.training.mined import MinedNegatives
 
 POOL = [
@@ -219,6 +220,24 @@ def test_a_network_in_training_mines_what_it_ranks_highest(
         found(5, examples[5], 2)
         == [pool[i] for i in np.argsort(-values, kind="stable") if pool[i] != examples[5].candidates[0]][:3]
     )
+
+
+def test_what_is_mined_in_bf16_leaves_every_weight_its_gradient(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    """Mining happens inside the step, whose weights must not be those that it had cast without a gradient."""
+    examples = read_examples(task["train"]).examples[:12]
+    pool = list(dict.fromkeys(e.candidates[0] for e in examples))
+    model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone), reduction="mean"), POLICY, seed=1, sample=pool)
+    scorer = EncoderScorer(model, texts, dtype=torch.bfloat16)  # type: ignore[arg-type]
+    negatives = MinedNegatives(
+        examples, scorer, pool, HardNegatives(n_negatives=2), every=1, folder=tmp_path, rest=RandomNegatives(pool, 2, 1)
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = ListwiseStep(model, texts, torch.device("cpu"), negatives)(list(enumerate(examples[:4])), 0)
+    loss.backward()  # type: ignore[no-untyped-call]
+    without = [n for n, p in model.named_parameters() if p.ndim == 2 and "pooler" not in n and p.grad is None]
+    assert without == []
 
 
 def test_too_few_mined_ones_are_filled_up(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
