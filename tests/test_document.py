@@ -51,7 +51,8 @@ def test_any_changed_byte_is_refused(document: dict[str, Any], kind: DocumentKin
     data = seal(document, kind)
     at, new = draw.draw(st.integers(0, len(data) - 1)), draw.draw(st.integers(0, 255))
     for damaged in (data[:at], data[:at] + data[at + 1 :], data[: at + 1] + data[at:], data + b"\n"):
-        with pytest.raises(ArtifactError, match=r"folder/config\.json is damaged"):
+        # a digit more may make it look like a newer format, which is refused too
+        with pytest.raises(ArtifactError, match=r"folder/config\.json( is damaged|: written by .* this reads up to 1)"):
             unseal(damaged, PATH, kind)
     if new != data[at]:
         with pytest.raises(ArtifactError, match=r"folder/config\.json"):
