@@ -515,6 +515,16 @@ def test_groups_that_cannot_be_are_refused(tmp_path: Path, groups: list[list[int
         read_scores(path)
 
 
+def test_a_pool_of_one_candidate_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    header = json.dumps({"format": 1, "protocol": "pool"})
+    path.write_text(f"{header}\n{json.dumps(GOOD | {'n': 1, 'groups': [[0, 1, 1]]})}\n")
+    assert read_scores(path).records[0].placement.n_candidates == 1
+    path.write_text(f"{header}\n{json.dumps(GOOD | {'n': 0, 'groups': []})}\n")
+    with pytest.raises(DataError, match=r"x\.jsonl:2: not a line"):
+        read_scores(path)
+
+
 def test_headers_and_lines_that_are_missing_or_newer(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"format": 2, "protocol": "pool"}\n')

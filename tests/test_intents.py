@@ -790,3 +790,18 @@ def test_an_interval_of_no_utterances_is_none(bi: Encoder) -> None:
     figures = train_intents(splits, bi, encoder_name="x", grid=GRID, max_epochs=3).figures
     assert (figures["judged_on"], figures["n_test"]) == ("test", 0)
     assert (figures["accuracy"], figures["accuracy_std"], figures["interval"]) == (0, None, [0, 0])
+
+
+def test_rejection_of_what_is_not_there_counts_as_said() -> None:
+    """No utterance in scope, none out of scope, none rejected, none at all."""
+    threshold = Abstention("score", 0.5)
+    yes, no = [[0.9, 0.1]], [[0.2, 0.1]]
+    for scores, labels, expected in (
+        (yes + no, [-1, -1], (0.0, 0.5, 1.0, 0.5)),
+        (yes + yes, [0, 1], (0.5, 0.0, 1.0, 0.5)),
+        (no + no, [0, -1], (0.0, 1.0, 0.5, 0.5)),
+    ):
+        found = judge_rejection(np.array(scores, np.float32), np.array(labels), threshold)
+        assert (found.in_scope_accuracy, found.recall, found.precision, found.accuracy) == expected
+    nothing = judge_rejection(np.zeros((0, 2), np.float32), np.zeros(0, np.int64), threshold)
+    assert (nothing.in_scope_accuracy, nothing.recall, nothing.precision, nothing.accuracy) == (0.0, 0.0, 1.0, 0.0)

@@ -1,0 +1,22 @@
+"""The best of a row of scores, against sorting all of them."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyrank.ranking.top import as_good_as, top_rows
+
+
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=12), st.integers(1, 14))
+@settings(max_examples=200, deadline=None)
+def test_the_best_rows_are_those_of_a_whole_sort(scores: list[int], k: int) -> None:
+    values = np.array(scores, np.float32)
+    order = sorted(range(len(scores)), key=lambda row: (-scores[row], row))
+    assert top_rows(values, k) == order[:k]
+    least = scores[order[min(k, len(scores)) - 1]]
+    assert as_good_as(values, k).tolist() == [row for row, score in enumerate(scores) if score >= least]
+
+
+def test_what_is_not_a_number_is_not_hidden() -> None:
+    values = np.array([1.0, np.nan, 3.0, 2.0], np.float32)
+    assert 1 in as_good_as(values, 2).tolist()
