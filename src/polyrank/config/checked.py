@@ -146,7 +146,10 @@ def kind_from_dict(union: Any, values: Any, where: str, defaults: Any = None) ->
     own = field_types(known[name])
     for key in rest.keys() - own.keys():
         if others := [f'"{other}"' for other, kind in known.items() if key in field_types(kind)]:
-            raise ConfigError(f'{where}.{key} is a key of kind {" or ".join(others)}; {where}.kind is "{name}"')
+            raise ConfigError(
+                f'{where}.{key} is a key of kind {" or ".join(others)}, and {where}.kind is "{name}"; leave it'
+                " out or change the kind"
+            )
     shared = {key: getattr(defaults, key) for key in own if hasattr(defaults, key)}
     return from_dict(known[name], shared | rest, where)
 
