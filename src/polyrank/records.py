@@ -3,9 +3,9 @@
 Plain frozen dataclasses. This module knows nothing of files, tokens or models.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,23 +13,45 @@ class Context:
     """What a reply is chosen for.
 
     Args:
-        turns: the conversation so far, oldest first.
-        background: facts that hold throughout, such as persona lines.
+        turns: the conversation so far, oldest first; a string is one turn.
+        background: facts that hold throughout, such as persona lines; a string is one fact.
+
+    Raises:
+        TypeError: something else than texts is given.
+
+    >>> Context("hello")
+    Context(turns=('hello',), background=())
     """
 
     turns: tuple[str, ...]
     background: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "turns", _texts(self.turns, "turns"))
+        object.__setattr__(self, "background", _texts(self.background, "background"))
+
     @classmethod
     def of(cls, value: "Context | str | Sequence[str]") -> "Context":
         """Take a Context, one turn, or a list of turns.
 
-        >>> Context.of("hello"), Context.of(["hi", "hello?"])
-        (Context(turns=('hello',), background=()), Context(turns=('hi', 'hello?'), background=()))
+        >>> Context.of(["hi", "hello?"])
+        Context(turns=('hi', 'hello?'), background=())
+
+        Raises:
+            TypeError: it is none of these.
         """
-        if isinstance(value, Context):
-            return value
-        return cls((value,)) if isinstance(value, str) else cls(tuple(value))
+        return value if isinstance(value, Context) else cls(cast("tuple[str, ...]", value))
+
+    @classmethod
+    def all_of(cls, values: "Iterable[Context | str | Sequence[str]]") -> "list[Context]":
+        """Take several contexts, each as ``of`` does.
+
+        Raises:
+            TypeError: it is a single context, or one of them is none.
+        """
+        if isinstance(values, str | Context):
+            raise TypeError(f"{values!r} is one context where a list of them is wanted; write [{values!r}]")
+        return [cls.of(value) for value in values]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +59,7 @@ class Example:
     """A context with candidate replies, some of which may be right.
 
     Args:
-        context: turns, oldest first.
+        context: turns, oldest first; a string is one turn.
         candidates: texts to rank. Training pairs hold just the response; pool examples may hold none.
         relevant: indices into ``candidates`` of the right ones; empty when there is none or nobody knows.
         id: names the example in reports.
@@ -46,6 +68,7 @@ class Example:
 
     Raises:
         ValueError: an index in ``relevant`` points outside ``candidates``.
+        TypeError: something else than texts is given, or one string for the candidates.
     """
 
     context: tuple[str, ...]
@@ -56,6 +79,11 @@ class Example:
     relevant_ids: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "context", _texts(self.context, "context"))
+        object.__setattr__(self, "background", _texts(self.background, "background"))
+        if isinstance(self.candidates, str):
+            raise TypeError(f"candidates = {self.candidates!r} is one text; write a list of candidates")
+        object.__setattr__(self, "candidates", _texts(self.candidates, "candidates"))
         for index in self.relevant:
             if not 0 <= index < len(self.candidates):
                 raise ValueError(
@@ -76,6 +104,21 @@ class Example:
         'hello'
         """
         return self.candidates[self.relevant[0]] if self.relevant else None
+
+
+def _texts(values: Iterable[str], name: str) -> tuple[str, ...]:
+    """A string as one text, any other iterable as several."""
+    if isinstance(values, tuple) and {*map(type, values)} <= {str}:  # as nearly always, a million times
+        return values
+    if isinstance(values, str):
+        return (values,)
+    if isinstance(values, Mapping) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} = {values!r} is {type(values).__name__}; give a text or a list of texts")
+    texts = tuple(values)
+    for position, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"{name}[{position}] = {text!r} is {type(text).__name__}; give a text")
+    return texts
 
 
 @dataclass(frozen=True, slots=True)
