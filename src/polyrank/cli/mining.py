@@ -46,7 +46,8 @@ def mine(
     from polyrank.negatives.hard import HardNegatives
     from polyrank.negatives.mine import from_pool, from_retriever, with_texts
     from polyrank.negatives.mine import mine as run
-    from polyrank.retrieval.pipeline import catalogue, open_pipeline
+    from polyrank.retrieval.answering import open_pipeline
+    from polyrank.retrieval.pipeline import catalogue
     from polyrank.scorers.open import open_scorer
 
     if output.exists() and not overwrite:

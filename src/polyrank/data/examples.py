@@ -10,14 +10,17 @@ Every kind may have "id" and "background". CSV and Parquet files hold the same r
 
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from polyrank.data import fields
+from polyrank.data.memory import rows_of
 from polyrank.data.pool import read_pool
 from polyrank.data.report import Loaded, NoExamplesError, collect, parsed
-from polyrank.data.rows import MAX_LINE_BYTES, Row, named, row_error, rows, stem, write_rows
+from polyrank.data.rows import MAX_LINE_BYTES, Row, checked, named, row_error, rows, stem, write_rows
 from polyrank.errors import UsageError
 from polyrank.records import Candidate, Example
+
+MEMORY = Path("row")  # what rows without a file are called in messages and ids: row:3
 
 Kind = Literal["pairs", "dialogues", "candidates", "pool"]
 
@@ -31,7 +34,7 @@ TELLING: dict[str, Kind] = {
 
 
 def read_examples(
-    path: Path | str,
+    path: Path | str | Iterable[Any],
     *,
     kind: Kind | None = None,
     speaker: str | None = None,
@@ -39,12 +42,13 @@ def read_examples(
     skip_bad: bool = False,
     max_line_bytes: int = MAX_LINE_BYTES,
 ) -> Loaded:
-    """Examples of a ``.jsonl``, ``.csv`` (both also ``.gz``) or ``.parquet`` file.
+    """Examples of a ``.jsonl``, ``.csv`` (both also ``.gz``) or ``.parquet`` file, or of rows in memory.
 
     An example without an id gets one: ``<file>:<line>``, and in dialogues ``<id>#<turn>``, turns counted from 0.
 
     Args:
-        path: the file.
+        path: the file; or the rows themselves, by the same checks: dictionaries, Examples, or a table as
+            ``polyrank.data.memory.rows_of`` takes it.
         kind: of its rows; None: seen from the first good row.
         speaker: of dialogues, take only this speaker's turns as responses; None: everybody's.
         pool: of pool rows, the candidates (or their file) that ``relevant_ids`` must be among; None: not checked.
@@ -56,13 +60,19 @@ def read_examples(
         MissingExtraError: the file is Parquet and pyarrow is not installed.
         UsageError: an argument does not go with the kind of rows.
     """
-    path = Path(path)
+    numbered: Iterable[tuple[int, Any]]
+    if isinstance(path, str | Path):
+        path = Path(path)
+        numbered = rows(path, max_line_bytes=max_line_bytes)
+    else:
+        numbered = enumerate(rows_of(path))
+        path = MEMORY
     if kind is not None and kind not in get_args(Kind):
         raise UsageError(f"kind {kind!r} is unknown; use {', '.join(get_args(Kind))} or none")
     candidates = read_pool(pool) if isinstance(pool, Path | str) else pool
     pool_ids = None if candidates is None else frozenset(candidate.id for candidate in candidates)
     reader = _Reader(path, kind, speaker, pool_ids)
-    source = parsed(path, rows(path, max_line_bytes=max_line_bytes), reader.examples)
+    source = parsed(path, numbered, reader.examples)
     try:
         return collect(source, path, skip_bad=skip_bad)
     except NoExamplesError as error:
@@ -79,8 +89,11 @@ class _Reader:
         self.stem, self.kind, self.speaker, self.pool_ids = stem(path), kind, speaker, pool_ids
         self.speakers: set[str] = set()
 
-    def examples(self, line: int, row: Row) -> Iterable[Example]:
+    def examples(self, line: int, row: Row | Example) -> Iterable[Example]:
         """The examples of a row; ValueError says what is wrong with it."""
+        if isinstance(row, Example):
+            return (row,)
+        checked(row, escaped=self.stem == MEMORY.name)
         kind = self.kind or kind_of(row)
         if self.speaker is not None and kind != "dialogues":
             raise UsageError(f"speaker {self.speaker!r} goes with dialogues only, and these are {kind}; leave it out")

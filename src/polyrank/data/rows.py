@@ -175,7 +175,7 @@ def checked(value: object, *, escaped: bool) -> Row:
         raise ValueError(f"holds {named(value)}, not an object; write one JSON object per row")
     try:
         if escaped:
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
+            json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")
     except UnicodeEncodeError as error:
         problem = f"lone surrogate \\u{ord(error.object[error.start]):04x}; write whole characters"
         raise ValueError(problem) from error
