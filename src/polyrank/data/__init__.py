@@ -6,7 +6,7 @@ counted exception, or an error with file and line.
 
 from polyrank.data.examples import Kind, read_examples, write_examples
 from polyrank.data.importers import IMPORTERS, Importer, import_examples
-from polyrank.data.pool import import_pool, read_pool, write_pool
+from polyrank.data.pool import import_pool, read_pool, text_id, write_pool
 from polyrank.data.report import Loaded, ReadReport
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "import_pool",
     "read_examples",
     "read_pool",
+    "text_id",
     "write_examples",
     "write_pool",
 ]

@@ -1,5 +1,6 @@
 """Files of candidates: a reply catalogue, or the pool that pool examples point into."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from math import isnan
@@ -31,6 +32,15 @@ def read_pool(path: Path | str, *, max_line_bytes: int = MAX_LINE_BYTES) -> list
     if suffix(path) == ".txt":
         return _unique(path, _lines(path, max_line_bytes))
     return _unique(path, _rows(path, max_line_bytes))
+
+
+def text_id(text: str) -> str:
+    """The id of a reply that has none of its own: the same for equal texts, in any file, at any time.
+
+    >>> text_id("Restart the router.")
+    '5da5a691949c9d4c'
+    """
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def import_pool(source: Path | str, output: Path | str) -> int:
