@@ -184,6 +184,7 @@ def test_bad_line_is_named_and_can_be_skipped(tmp_path: Path, case: str, name: s
         ({"context": "a", "candidates": ["b"], "relevant": [True]}, 'field "relevant" holds true or false'),
         ({"context": "a", "candidates": ["b"], "relevant": [0, 0]}, 'field "relevant" names the same position twice'),
         ({"context": "a", "candidates": ["b"]}, 'missing field "relevant"'),
+        ({"context": "a", "candidates": "xyz", "relevant": [0]}, 'field "candidates" holds a text; write a list'),
         ({"context": "a", "relevant_ids": ["b", "b"]}, 'field "relevant_ids" names the same id twice'),
         ({"context": "a", "relevant_ids": [1.5]}, 'field "relevant_ids" holds a number'),
         ({"turns": "a"}, 'field "turns" is no list'),
@@ -626,7 +627,7 @@ def test_ids_and_background_of_every_kind(tmp_path: Path) -> None:
             [Example(("a",), ("b",), (0,), "0#1", facts), Example(("a", "b"), ("c",), (0,), "0#2", facts)],
         ),
         (
-            {"context": "a", "candidates": "b", "relevant": [], "relevant_ids": None},
+            {"context": "a", "candidates": ["b"], "relevant": [], "relevant_ids": None},
             [Example(("a",), ("b",), (), "0", facts)],
         ),
         (

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from polyrank.cli.console import console, drawable, talk
+from polyrank.cli.console import Speaker, console, drawable, talk
 
 bench_app = typer.Typer(no_args_is_help=True, help="Measure speed on this machine, side by side.")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -72,7 +72,7 @@ def bench_train(
     data: Annotated[
         Path | None, typer.Argument(help="Pairs or dialogues; without it, the shipped sample's dialogues.")
     ] = None,
-    speaker: Annotated[str | None, typer.Option(help="Whose turns are responses, of dialogues.")] = None,
+    speaker: Speaker = None,
     limit: Annotated[int, typer.Option(min=2, help="Use N examples.")] = 256,
     batch: Annotated[int, typer.Option(min=2, help="Contexts of an update.")] = 32,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 3,
@@ -83,11 +83,11 @@ def bench_train(
     from importlib.resources import files
 
     from polyrank import bench
-    from polyrank.data import read_examples
+    from polyrank.data import choose_speaker, read_examples
 
     _threads(threads)
     path = data or Path(str(files("polyrank") / "sample" / "train.jsonl"))
-    examples = read_examples(path, speaker=speaker if data else "agent").examples
+    examples = read_examples(path, speaker=choose_speaker(path, speaker, say=talk)).examples
     some = [example for example in examples if example.response is not None][:: max(1, len(examples) // limit)]
     with console().status("measuring") as status:
         result = bench.bench_training(some[:limit], batch_size=batch, repeats=repeats, progress=status.update)

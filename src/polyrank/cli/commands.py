@@ -25,6 +25,7 @@ from polyrank.cli import (
     maps,
     mining,
     pipelines,
+    splitting,
     training,
 )
 from polyrank.cli.console import talk
@@ -62,6 +63,7 @@ def options(
 
 app.command("quickstart")(training.quickstart)
 app.command("import")(data.import_)
+app.command("split")(splitting.split)
 app.command("mine")(mining.mine)
 app.command("train")(training.train)
 app.command("curves")(curves.curves)

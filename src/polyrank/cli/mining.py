@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import console, talk
+from polyrank.cli.console import Speaker, console, talk
 from polyrank.errors import DataError, UsageError
 
 
@@ -32,7 +32,7 @@ def mine(
     ] = None,
     margin: Annotated[float, typer.Option(help="It drops what scores above the right answer's score less this.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the choice among the ranks.")] = 0,
-    speaker: Annotated[str | None, typer.Option(help="Of dialogues, only this speaker's turns.")] = None,
+    speaker: Speaker = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Use the first N examples only.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier file.")] = False,
@@ -42,7 +42,7 @@ def mine(
     """Find hard negatives: wrong candidates that a retriever ranks high. Writes lists to train on."""
     from rich.progress import track
 
-    from polyrank.data import read_examples, read_pool, write_examples
+    from polyrank.data import choose_speaker, read_examples, read_pool, write_examples
     from polyrank.negatives.hard import HardNegatives
     from polyrank.negatives.mine import from_pool, from_retriever, with_texts
     from polyrank.negatives.mine import mine as run
@@ -57,7 +57,7 @@ def mine(
     settings = HardNegatives(
         n_negatives=n, first_rank=int(first), last_rank=int(last), max_overlap=max_overlap, seed=seed
     )
-    loaded = read_examples(data, speaker=speaker, skip_bad=skip_bad)
+    loaded = read_examples(data, speaker=choose_speaker(data, speaker, say=talk), skip_bad=skip_bad)
     talk(f"{data}: {loaded.report}")
     examples = loaded.examples[:limit]
     candidates = None if pool is None else read_pool(pool)

@@ -4,10 +4,13 @@
 counted exception, or an error with file and line.
 """
 
+from polyrank.data.candidate_lists import draw_candidates
 from polyrank.data.examples import Kind, read_examples, write_examples
 from polyrank.data.importers import IMPORTERS, Importer, import_examples
 from polyrank.data.pool import import_pool, read_pool, text_id, write_pool
 from polyrank.data.report import Loaded, ReadReport
+from polyrank.data.speakers import choose_speaker
+from polyrank.data.splits import Split, split, write_split
 
 __all__ = [
     "IMPORTERS",
@@ -15,11 +18,16 @@ __all__ = [
     "Kind",
     "Loaded",
     "ReadReport",
+    "Split",
+    "choose_speaker",
+    "draw_candidates",
     "import_examples",
     "import_pool",
     "read_examples",
     "read_pool",
+    "split",
     "text_id",
     "write_examples",
     "write_pool",
+    "write_split",
 ]
