@@ -32,15 +32,14 @@ from train_settings import train_config
 
 def test_a_right_answer_of_the_context_elsewhere_is_no_negative() -> None:
     model, texts, _ = make()
-    one, other, third = (
-        Example(("hello",), (text,), (0,)) for text in ("please restart it", "did that help?", "hello")
-    )
+    one, other = (Example(("hello",), (text,), (0,)) for text in ("please restart it", "did that help?"))
     batch = [(0, one), (1, other)]
     told, untold = (step_of(model, texts, smoothing=0.0, rights=known) for known in (rights([one, other]), {}))
-    assert float(told(batch, 0, 9)) == pytest.approx(0.0, abs=1e-6)  # there is nothing to tell it from
-    assert float(untold(batch, 0, 9)) > 0.01
-    apart = rights([one, third])
-    torch.testing.assert_close(step_of(model, texts, rights=apart)(batch, 0, 9), step_of(model, texts)(batch, 0, 9))
+    everything = rights([example for _, example in BATCH])  # of which no context has two
+    with torch.no_grad():
+        assert float(told(batch, 0, 9)) == pytest.approx(0.0, abs=1e-6)  # there is nothing to tell it from
+        assert float(untold(batch, 0, 9)) > 0.01
+        assert step_of(model, texts, rights=everything)(BATCH, 0, 9) == step_of(model, texts)(BATCH, 0, 9)
 
 
 def test_the_loss_is_the_papers() -> None:
