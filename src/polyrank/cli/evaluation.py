@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyrank.cli.console import EnsembleName, NRetrieved, Rerank, Speaker, console, drawable, talk
+from polyrank.cli.console import EnsembleName, NRetrieved, Overwrite, Rerank, Speaker, console, drawable, talk
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def evaluate(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
+    overwrite: Overwrite = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """R@k/C, MRR and MAP with 95% intervals, ties counted fairly."""
@@ -57,8 +58,10 @@ def evaluate(
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.retrieval.pipeline import open_ranker
     from polyrank.scorers.exported import read_backend
+    from polyrank.storage.durable import check_output
 
     ks = _ks(k)
+    check_output(scores, inputs=(data, pool, against), overwrite=overwrite)
     if pool is not None and n_candidates is not None:
         raise UsageError(f"--candidates {n_candidates} and --pool {pool} exclude each other; give one")
     loaded = read_examples(data, speaker=choose_speaker(data, speaker, say=talk), skip_bad=skip_bad)
@@ -115,11 +118,14 @@ def compare(
     plot: Annotated[
         Path | None, typer.Option(help="Draw R@1 by context length (.png, .svg).", callback=drawable)
     ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Tables made again from scores files, each tested against the first. Needs no model."""
     from polyrank import evaluation as ev
+    from polyrank.storage.durable import check_output
 
     ks = _ks(k)
+    check_output(plot, inputs=scores, overwrite=overwrite)
     results = [ev.read_scores(path) for path in scores]
     names = [path.name for path in scores]
     if len(set(names)) < len(set(scores)):

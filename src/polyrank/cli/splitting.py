@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyrank.cli.console import Speaker, talk
-from polyrank.errors import UsageError
+from polyrank.cli.console import Overwrite, Speaker, talk
 
 if TYPE_CHECKING:
     from polyrank.data import Split
@@ -33,7 +32,7 @@ def split(
         str, typer.Option(help="time: the latest are the test; id: drawn; auto: by time where all have one.")
     ] = "auto",
     seed: Annotated[int, typer.Option(min=0, help="Of what is drawn.")] = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier split.")] = False,
+    overwrite: Overwrite = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
@@ -43,14 +42,10 @@ def split(
     from polyrank.data import write_split
     from polyrank.data.candidate_lists import USUAL
     from polyrank.data.splits import PARTS, By
-    from polyrank.storage.durable import write_file
+    from polyrank.storage.durable import check_output, write_file
 
-    targets = [*(output / f"{name}.jsonl" for name in PARTS), output / RECIPE]
-    if file.resolve() in [target.resolve() for target in targets]:
-        raise UsageError(f"{file} would be replaced by its own part; choose another folder for -o")
-    there = [target for target in targets if target.exists()]
-    if there and not overwrite:
-        raise UsageError(f"{there[0]} already exists; choose another folder or pass --overwrite")
+    for target in (*(output / f"{name}.jsonl" for name in PARTS), output / RECIPE):
+        check_output(target, inputs=(file,), overwrite=overwrite)
     parts = run(
         file,
         valid=valid,
