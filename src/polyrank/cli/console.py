@@ -23,6 +23,7 @@ NRetrieved = Annotated[int, typer.Option(min=1, help="With --rerank: how many th
 EnsembleName = Annotated[
     str, typer.Option(help="With --rerank: none, raw, sigmoid, z-score or softmax; how both scores are added.")
 ]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier output file.")]
 FIGURES = (".png", ".svg", ".pdf")
 
 

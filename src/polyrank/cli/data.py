@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import talk
+from polyrank.cli.console import Overwrite, talk
 from polyrank.errors import UsageError
 
 # named here too, since reading them from polyrank.data would slow every --help down; a test compares the two
@@ -21,10 +21,13 @@ def import_(
         Path | None, typer.Option(help="For dstc7 and dstc7-pool: the published answers of the test set.")
     ] = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Turn a public corpus into a file of examples, or of candidates, and print what was read."""
     from polyrank.data import import_examples, import_pool, write_examples
+    from polyrank.storage.durable import check_output
 
+    check_output(output, inputs=(source, answers), overwrite=overwrite)
     if answers is not None and format_ not in ("dstc7", "dstc7-pool"):
         raise UsageError(f"--answers goes with dstc7 and dstc7-pool only, not with {format_}; leave it out")
     if format_ == CANDIDATES:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyrank.cli.console import EnsembleName, NRetrieved, Rerank, console, drawable, talk
+from polyrank.cli.console import EnsembleName, NRetrieved, Overwrite, Rerank, console, drawable, talk
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def evaluate(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
+    overwrite: Overwrite = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """R@k/C, MRR and MAP with 95% intervals, ties counted fairly."""
@@ -48,8 +49,10 @@ def evaluate(
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.retrieval.pipeline import open_ranker
     from polyrank.scorers.exported import read_backend
+    from polyrank.storage.durable import check_output
 
     ks = _ks(k)
+    check_output(scores, inputs=(data, pool, against), overwrite=overwrite)
     loaded = read_examples(data, skip_bad=skip_bad)
     talk(f"{data}: {loaded.report}")
     examples = loaded.examples
@@ -96,11 +99,14 @@ def compare(
     plot: Annotated[
         Path | None, typer.Option(help="Draw R@1 by context length (.png, .svg).", callback=drawable)
     ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Tables made again from scores files, each tested against the first. Needs no model."""
     from polyrank import evaluation as ev
+    from polyrank.storage.durable import check_output
 
     ks = _ks(k)
+    check_output(plot, inputs=scores, overwrite=overwrite)
     results = [ev.read_scores(path) for path in scores]
     names = [path.name for path in scores]
     if len(set(names)) < len(set(scores)):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import console, talk
+from polyrank.cli.console import Overwrite, console, talk
 from polyrank.errors import DataError, UsageError
 
 
@@ -35,7 +35,7 @@ def mine(
     speaker: Annotated[str | None, typer.Option(help="Of dialogues, only this speaker's turns.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Use the first N examples only.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier file.")] = False,
+    overwrite: Overwrite = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
@@ -48,9 +48,9 @@ def mine(
     from polyrank.negatives.mine import mine as run
     from polyrank.retrieval.pipeline import catalogue, open_pipeline
     from polyrank.scorers.open import open_scorer
+    from polyrank.storage.durable import check_output
 
-    if output.exists() and not overwrite:
-        raise UsageError(f"{output} already exists; choose another path or pass --overwrite")
+    check_output(output, inputs=(data, pool), overwrite=overwrite)
     first, _, last = ranks.partition(":")
     if not (first.isdecimal() and last.isdecimal()):
         raise UsageError(f"--ranks {ranks!r} is not FIRST:LAST; write for example 1:50")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import NRetrieved, Rerank, console, drawable, talk
+from polyrank.cli.console import NRetrieved, Overwrite, Rerank, console, drawable, talk
 from polyrank.errors import ConfigError
 
 pipeline_app = typer.Typer(no_args_is_help=True, help="Put retriever, re-ranker and threshold together.")
@@ -48,9 +48,10 @@ def pipeline_create(
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.retrieval.calibration import choose_settings, curve_of
     from polyrank.retrieval.pipeline import PIPELINE, PipelineConfig, make_retriever, write_pipeline
-    from polyrank.storage.durable import check_replaceable
+    from polyrank.storage.durable import check_output, check_replaceable
 
     check_replaceable(output, ours=(PIPELINE.file,), replace=overwrite)
+    check_output(plot, inputs=(index, output, valid), overwrite=overwrite)
     values = {"index": str(index), "retriever": retriever, "model": model and str(model), "reranker": rerank}
     config = from_dict(PipelineConfig, {**values, "n_retrieved": n_retrieved})
     scale = "auto" if ensemble == "auto" else read_ensemble(ensemble)
@@ -102,6 +103,7 @@ def pipeline_test(
     limit: Limit = None,
     no_answer: NoAnswer = 0.2,
     plot: Plot = None,
+    overwrite: Overwrite = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     device: Device = "auto",
 ) -> None:
@@ -110,7 +112,9 @@ def pipeline_test(
     from polyrank.evaluation import plot_coverage
     from polyrank.retrieval.calibration import try_threshold
     from polyrank.retrieval.pipeline import read_pipeline
+    from polyrank.storage.durable import check_output
 
+    check_output(plot, inputs=(pipeline, data), overwrite=overwrite)
     config, _ = read_pipeline(pipeline)
     if model is not None:
         config = replace(config, model=str(model))
