@@ -149,9 +149,7 @@ def _dated(
     if order is None:
         order, is_guess = order_of_dates(message.time for message in messages)
         if is_guess:
-            note(
-                f"dates can be read in several ways: the {order} is taken to be first (the option date order names another)"
-            )
+            note(f"dates can be read in several ways: the {order} is taken as first (option date order names it)")
     for message in messages:
         try:
             yield message, read_time(message.time, order)

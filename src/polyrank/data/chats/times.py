@@ -119,6 +119,8 @@ def order_of_dates(values: Iterable[Any]) -> tuple[DateOrder, bool]:
     rising = [order for order in possible if _rises([_date(order, *three) for three in numbers])]
     if len(rising) == 1:
         return rising[0], False
+    if possible[0] == "day" and matches[0][2] == ".":
+        return "day", False
     american = "month" in possible and matches[0][2] == "/" and HALF_AFTER.search(matches[0][5]) is not None
     return ("month" if american else possible[0]), True
 
