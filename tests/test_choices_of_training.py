@@ -196,7 +196,9 @@ def test_validation_needs_something_to_choose_from(tmp_path: Path, write_rows: W
     judge = write_rows(
         "judge.jsonl", [{"context": ["hi"], "candidates": candidates or ["a", "b"], "relevant": relevant}]
     )
-    with pytest.raises(DataError, match="validation needs candidate lists"):
+    with pytest.raises(
+        DataError, match=r"judge\.jsonl: (1 different response, which leaves nothing|validation needs examples)"
+    ):
         load_data(recipe(write_rows("learn.jsonl", rows(0)), judge, tmp_path / "run"), lambda _: None)
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import polyrank.data as data
-from polyrank.data import read_examples, read_pool, write_examples, write_pool
+from polyrank.data import read_examples, read_pool, text_id, write_examples, write_pool
 from polyrank.errors import DataError, MissingExtraError, UsageError
 from polyrank.negatives.random import sample_negatives
 from polyrank.records import Candidate, Context, Example
@@ -184,6 +184,7 @@ def test_bad_line_is_named_and_can_be_skipped(tmp_path: Path, case: str, name: s
         ({"context": "a", "candidates": ["b"], "relevant": [True]}, 'field "relevant" holds true or false'),
         ({"context": "a", "candidates": ["b"], "relevant": [0, 0]}, 'field "relevant" names the same position twice'),
         ({"context": "a", "candidates": ["b"]}, 'missing field "relevant"'),
+        ({"context": "a", "candidates": "xyz", "relevant": [0]}, 'field "candidates" holds a text; write a list'),
         ({"context": "a", "relevant_ids": ["b", "b"]}, 'field "relevant_ids" names the same id twice'),
         ({"context": "a", "relevant_ids": [1.5]}, 'field "relevant_ids" holds a number'),
         ({"turns": "a"}, 'field "turns" is no list'),
@@ -368,6 +369,14 @@ def test_bad_pools(tmp_path: Path, rows: list[Any], message: str) -> None:
     path = written(tmp_path / "p.jsonl", *rows)
     with pytest.raises(DataError, match=f"^{path}{message}"):
         read_pool(path)
+
+
+def test_ids_from_texts_tell_texts_apart() -> None:
+    texts = ["", " ", "a", "A", "a ", "é", "e\u0301", "\ud800", "😀", *(f"reply {i}" for i in range(2000))]
+    ids = [text_id(text) for text in texts]
+    assert len(set(ids)) == len(texts)
+    assert ids == [text_id(text) for text in texts]
+    assert not any(id_.isdecimal() and len(id_) < 16 for id_ in ids)  # none is a line number
 
 
 def test_bad_line_of_a_text_pool(tmp_path: Path) -> None:
@@ -618,7 +627,7 @@ def test_ids_and_background_of_every_kind(tmp_path: Path) -> None:
             [Example(("a",), ("b",), (0,), "0#1", facts), Example(("a", "b"), ("c",), (0,), "0#2", facts)],
         ),
         (
-            {"context": "a", "candidates": "b", "relevant": [], "relevant_ids": None},
+            {"context": "a", "candidates": ["b"], "relevant": [], "relevant_ids": None},
             [Example(("a",), ("b",), (), "0", facts)],
         ),
         (

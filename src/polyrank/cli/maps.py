@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from polyrank.cli.console import talk
+from polyrank.cli.console import Speaker, talk
 from polyrank.cli.progress import WorkDisplay, numbers
 
 
@@ -17,7 +17,7 @@ def map_(
     encoder: Annotated[
         str, typer.Option(help="A model folder, untuned:BACKBONE or shipped:convert; it stays as it is.")
     ] = "untuned:embedded",
-    speaker: Annotated[str | None, typer.Option(help="For dialogues, learn only this speaker's turns.")] = None,
+    speaker: Speaker = None,
     max_train: Annotated[int | None, typer.Option(min=2, help="Use a random subset of so many pairs.")] = 20_000,
     max_valid: Annotated[int | None, typer.Option(min=1, help="Use the first N validation lists.")] = 500,
     lr: Annotated[str, typer.Option(help="Learning rates to try.")] = "3e-3,1e-3,3e-4",

@@ -43,6 +43,7 @@ class Limits:
 
 
 Count = Annotated[int, Limits(least=1)]
+Several = Annotated[int, Limits(least=2)]
 Whole = Annotated[int, Limits(least=0)]
 Positive = Annotated[float, Limits(above=0)]
 NotNegative = Annotated[float, Limits(least=0)]

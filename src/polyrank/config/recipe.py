@@ -6,7 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from polyrank.config.checked import Count, Settings, field_types, from_dict, kinds, parsed, to_dict, unknown_key
+from polyrank.config.checked import (
+    Count,
+    Settings,
+    Several,
+    field_types,
+    from_dict,
+    kinds,
+    parsed,
+    to_dict,
+    unknown_key,
+)
 from polyrank.config.models import (
     MODEL,
     ConvertConfig,
@@ -28,11 +38,13 @@ class DataConfig(Settings):
 
     Args:
         train: file of examples (JSON lines, gzip, CSV or Parquet).
-        valid: file of candidate lists; None trains without validation.
+        valid: file of candidate lists, or of pairs or dialogues, for which lists are drawn; None trains without
+            validation.
         kind: of ``train``: "pairs", "dialogues", "candidates"; None: seen from its first row.
-        speaker: for dialogues, learn only this speaker's turns.
+        speaker: of dialogues, whose turns are responses; "*": everybody's. None: the agents', where they can be told.
         max_train: use a random subset of so many examples; None for all.
         max_valid: the first so many examples of ``valid``.
+        valid_candidates: of each list that is drawn for ``valid``; None: 20, or fewer where it has too few responses.
         skip_bad: count and skip bad rows instead of stopping.
     """
 
@@ -42,6 +54,7 @@ class DataConfig(Settings):
     speaker: str | None = None
     max_train: Count | None = None
     max_valid: Count | None = 1000
+    valid_candidates: Several | None = None
     skip_bad: bool = False
 
 

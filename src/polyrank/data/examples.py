@@ -5,7 +5,8 @@
     candidates  {"context", "candidates": [texts], "relevant": [positions] or position}
     pool        {"context", "relevant_ids": [ids]}                       against a file of {"id", "text"}
 
-Every kind may have "id" and "background". CSV and Parquet files hold the same rows as columns.
+Every kind may have "id" and "background"; other fields, such as the time of a dialogue, are for others to read. CSV and
+Parquet files hold the same rows as columns.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -71,7 +72,7 @@ def read_examples(
         raise UsageError(f"kind {kind!r} is unknown; use {', '.join(get_args(Kind))} or none")
     candidates = read_pool(pool) if isinstance(pool, Path | str) else pool
     pool_ids = None if candidates is None else frozenset(candidate.id for candidate in candidates)
-    reader = _Reader(path, kind, speaker, pool_ids)
+    reader = Reader(path, kind, speaker, pool_ids)
     source = parsed(path, numbered, reader.examples)
     try:
         return collect(source, path, skip_bad=skip_bad)
@@ -82,7 +83,7 @@ def read_examples(
         raise NoExamplesError(f"{path}: no turn is by speaker {speaker!r}; its speakers are {speakers}") from error
 
 
-class _Reader:
+class Reader:
     """Rows of one file to examples; remembers the kind, which the first good row decides, and who spoke."""
 
     def __init__(self, path: Path, kind: Kind | None, speaker: str | None, pool_ids: frozenset[str] | None) -> None:
@@ -116,6 +117,8 @@ class _Reader:
 
     def _candidates(self, row: Row, name: str, background: tuple[str, ...]) -> Iterator[Example]:
         relevant_ids = fields.identifiers(row, "relevant_ids") if row.get("relevant_ids") is not None else ()
+        if isinstance(fields.field(row, "candidates"), str):  # of which one could only guess that it is one of several
+            raise ValueError('field "candidates" holds a text; write a list of texts')
         candidates, relevant = fields.texts(row, "candidates"), fields.indices(row, "relevant")
         if relevant and not candidates:
             raise ValueError('field "relevant" names a position, but there are no candidates; give some, or write []')
@@ -129,14 +132,18 @@ class _Reader:
         yield Example(fields.context(row), id=name, background=background, relevant_ids=relevant_ids)
 
     def _dialogues(self, row: Row, name: str, background: tuple[str, ...]) -> Iterator[Example]:
-        turns = fields.field(row, "turns")
-        if not isinstance(turns, list) or not turns:
-            raise ValueError('field "turns" is no list of turns; write [{"speaker": "...", "text": "..."}, ...]')
-        spoken = [self._turn(turn, position) for position, turn in enumerate(turns)]
+        spoken = self.turns(row)
         words = tuple(text for _, text in spoken)
         for position, (speaker, text) in enumerate(spoken):
             if position and (self.speaker is None or speaker == self.speaker):
                 yield Example(words[:position], (text,), (0,), f"{name}#{position}", background)
+
+    def turns(self, row: Row) -> list[tuple[str | None, str]]:
+        """Who said what in a dialogue; ValueError says what is wrong with it."""
+        turns = fields.field(row, "turns")
+        if not isinstance(turns, list) or not turns:
+            raise ValueError('field "turns" is no list of turns; write [{"speaker": "...", "text": "..."}, ...]')
+        return [self._turn(turn, position) for position, turn in enumerate(turns)]
 
     def _turn(self, turn: object, position: int) -> tuple[str | None, str]:
         if isinstance(turn, dict):

@@ -67,10 +67,10 @@ def pool_of(candidates: Iterable[CandidateLike]) -> list[Candidate]:
 
 
 def text_id(text: str) -> str:
-    """The id of a candidate that has none: the same for the same text, wherever it comes from.
+    """The id of a reply that has none of its own: the same for equal texts, in any file, at any time.
 
-    >>> text_id("You're welcome!")
-    'e8913c1028840839'
+    >>> text_id("Restart the router.")
+    '5da5a691949c9d4c'
     """
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 

@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -96,6 +96,31 @@ def _named(path: Path, error: OSError) -> Exception:
     if error.errno is None:
         return error
     return disk_error(path, OSError(error.errno, os.strerror(error.errno), str(path)))
+
+
+def check_output(path: Path | None, *, inputs: Iterable[AnyPath | None] = (), overwrite: bool = False) -> None:
+    """Refuse a path that a new file must not take. Worth asking before hours of work go into it.
+
+    Args:
+        path: where the file will be; None: nowhere.
+        inputs: files that are read for it, and others that are written beside it; what is no path is passed over.
+        overwrite: whether an earlier file may be replaced. An input never is.
+
+    Raises:
+        UsageError: something is there and ``overwrite`` is false, it is an input or no file, or it cannot be written.
+    """
+    if path is None:
+        return
+    for other in (Path(name) for name in inputs if name is not None):
+        if path.resolve() == other.resolve() or (path.exists() and other.exists() and path.samefile(other)):
+            raise UsageError(f"{path} is named as an output and for something else too; name another output")
+    if path.exists():
+        _file_mode(path)
+        if not overwrite:
+            raise UsageError(f"{path} already exists; choose another path or pass --overwrite")
+    folder = next(parent for parent in path.resolve().parents if parent.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UsageError(f"{path} cannot be written, for {folder} takes no files; name another path")
 
 
 def check_replaceable(path: Path, *, ours: Collection[str], replace: bool) -> None:

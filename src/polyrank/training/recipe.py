@@ -17,7 +17,9 @@ import numpy as np
 
 from polyrank.config.names import TWO
 from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_to_dict
-from polyrank.data import read_examples
+from polyrank.data import choose_speaker, draw_candidates, read_examples
+from polyrank.data.candidate_lists import have_lists
+from polyrank.data.speakers import speakers_of
 from polyrank.devices import choose_device, keep_freed_memory
 from polyrank.errors import ConfigError, DataError, UsageError
 from polyrank.records import Example
@@ -94,7 +96,10 @@ def train(
 def load_data(recipe: Recipe, say: Callable[[str], None]) -> tuple[list[Example], list[Example]]:
     """Training examples (those with a right answer) and validation lists."""
     data = recipe.data
-    loaded = read_examples(Path(data.train), kind=data.kind, speaker=data.speaker, skip_bad=data.skip_bad)
+    speaker = data.speaker
+    if data.kind in (None, "dialogues"):
+        speaker = choose_speaker(data.train, speaker, option="data.speaker", say=say)
+    loaded = read_examples(Path(data.train), kind=data.kind, speaker=speaker, skip_bad=data.skip_bad)
     say(f"{data.train}: {loaded.report}")
     examples = [example for example in loaded.examples if example.relevant]
     if not examples:
@@ -106,10 +111,15 @@ def load_data(recipe: Recipe, say: Callable[[str], None]) -> tuple[list[Example]
         say(f"using a random subset of {len(examples):,}")
     valid: list[Example] = []
     if data.valid is not None:
-        loaded = read_examples(Path(data.valid), skip_bad=data.skip_bad)
-        valid = [example for example in loaded.examples if example.relevant][: data.max_valid]
-        if not valid or len(valid[0].candidates) < 2:
-            raise DataError(f"{data.valid}: validation needs candidate lists with a right answer")
+        holds_dialogues = speakers_of(data.valid) is not None
+        speaker = choose_speaker(data.valid, data.speaker, option="data.speaker", say=say) if holds_dialogues else None
+        loaded = read_examples(Path(data.valid), speaker=speaker, skip_bad=data.skip_bad)
+        valid = [example for example in loaded.examples if example.relevant]
+        if not valid:
+            raise DataError(f"{data.valid}: validation needs examples with the text of a right answer")
+        if not have_lists(valid):  # drawn from all of them, and with one seed, so that every run is judged by the same
+            valid = draw_candidates(valid, data.valid_candidates, what=data.valid)
+        valid = [example for example in valid if len(example.candidates) > 1][: data.max_valid]
         say(f"{data.valid}: {len(valid):,} validation examples of {len(valid[0].candidates)} candidates")
     return examples, valid
 
