@@ -16,11 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from polyrank.errors import ResourceError, UsageError
-
-try:
-    import fcntl
-except ImportError:  # a system without such locks
-    fcntl = None  # type: ignore[assignment]
+from polyrank.storage.lock import fcntl, try_lock
 
 AnyPath = str | os.PathLike[str]
 DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -29,6 +25,8 @@ LEFTOVER = ".part"  # how the name of an unfinished folder ends
 
 def sync_folder(folder: Path) -> None:
     """Make the folder's entries (names, renames) durable."""
+    if os.name == "nt":  # which opens no folders
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -216,17 +214,15 @@ def _temporary_folder(path: Path, resources: ExitStack) -> Path:
 
 def _hold(folder: Path, resources: ExitStack) -> bool:
     """Lock a folder for as long as this process lives; false where another has it or has replaced it."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    resources.callback(os.close, descriptor)
     if fcntl is None:
         return True
+    descriptor = os.open(folder, os.O_RDONLY)
+    resources.callback(os.close, descriptor)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        held = try_lock(descriptor)
     except OSError:  # a file system that knows no locks
         return True
-    return os.path.samestat(folder.stat(), os.fstat(descriptor))
+    return held and os.path.samestat(folder.stat(), os.fstat(descriptor))
 
 
 def _remove_leftovers(path: Path) -> None:
