@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from polyrank.errors import ResourceError, UsageError
-from polyrank.storage.lock import fcntl, try_lock
+from polyrank.storage.lock import LOCKS_FOLDERS, try_lock
 
 AnyPath = str | os.PathLike[str]
 DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -214,7 +214,7 @@ def _temporary_folder(path: Path, resources: ExitStack) -> Path:
 
 def _hold(folder: Path, resources: ExitStack) -> bool:
     """Lock a folder for as long as this process lives; false where another has it or has replaced it."""
-    if fcntl is None:
+    if not LOCKS_FOLDERS:
         return True
     descriptor = os.open(folder, os.O_RDONLY)
     resources.callback(os.close, descriptor)
@@ -226,7 +226,7 @@ def _hold(folder: Path, resources: ExitStack) -> bool:
 
 
 def _remove_leftovers(path: Path) -> None:
-    if fcntl is None:  # the living cannot be told from the dead
+    if not LOCKS_FOLDERS:  # the living cannot be told from the dead
         return
     for entry in path.parent.glob(f".{glob.escape(path.name)}.????????{LEFTOVER}"):
         with ExitStack() as resources, suppress(OSError):

@@ -18,6 +18,7 @@ try:
 except ImportError:  # as on Windows
     fcntl = None  # type: ignore[assignment]
 
+LOCKS_FOLDERS = fcntl is not None
 HOLDER_SIZE = 96  # bytes
 FAR = 2**30  # the byte that Windows locks: behind all that is written, for what is locked there cannot be read
 

@@ -70,7 +70,7 @@ def check_folder(folder: Path, recipe: Recipe, *, resume: bool, overwrite: bool)
         check_same(folder, recipe)
         return
     others = [entry.name for entry in folder.iterdir() if not any(entry.match(name) for name in BEFORE_A_RUN)]
-    if others:
+    if others and not resume:
         raise UsageError(
             f"{folder} holds {min(others)!r}, which is of no training; choose another output, or pass --overwrite to"
             " train beside it"
