@@ -75,7 +75,7 @@ def test_every_public_name_is_there() -> None:
 def test_evaluate_prints_one_json_object(trained: dict[str, Path], tmp_path: Path) -> None:
     scores = tmp_path / "scores.jsonl"
     for model in (str(trained["bi"]), str(trained["cross"]), "bm25", "tfidf"):
-        found = run("evaluate", model, trained["folder"] / "test.jsonl", "--json", "--scores", scores)
+        found = run("evaluate", model, trained["folder"] / "test.jsonl", "--json", "--scores", scores, "--overwrite")
         assert found.returncode == 0, found.stderr
         summary = json.loads(found.stdout)
         assert summary["n_examples"] == 3

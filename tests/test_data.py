@@ -739,3 +739,20 @@ def test_an_example_knows_its_query_and_its_first_right_answer() -> None:
     for index in (-1, 3):
         with pytest.raises(ValueError, match=rf"relevant index {index} is outside the 3 candidates of example 'e'"):
             Example(("a",), ("x", "y", "z"), (0, index), "e")
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "what"),
+    [
+        ("a.xlsx", b"PK\x03\x04", "an Excel workbook or another zip archive; save the sheet as CSV"),
+        ("a.csv", b"PK\x03\x04", "an Excel workbook"),
+        ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1", "an old Excel workbook"),
+        ("a.jsonl", b"PAR1", r"a Parquet file; give it the ending \.parquet"),
+        ("a.db", b"SQLite format 3", "an SQLite database"),
+    ],
+)
+def test_files_that_are_no_text_are_called_what_they_are(tmp_path: Path, name: str, start: bytes, what: str) -> None:
+    (tmp_path / name).write_bytes(start + bytes(range(256)))
+    for read in (read_examples, read_pool):
+        with pytest.raises(DataError, match=what):
+            read(tmp_path / name)

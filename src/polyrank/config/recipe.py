@@ -179,11 +179,15 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
         ConfigError: no file, no TOML, or a bad key or value.
     """
     try:
-        values = tomllib.loads(path.read_text("utf-8"))
+        values = tomllib.loads(path.read_text("utf-8-sig"))  # some editors begin a file with a byte order mark
     except FileNotFoundError as error:
         raise ConfigError(f"there is no recipe {path}; give the path of a .toml file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    except IsADirectoryError as error:
+        raise ConfigError(f"{path} is a folder; give the path of a .toml file") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8, as TOML is; save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}; mend it there") from error
     for change in changes:
         key, equals, text = change.partition("=")
         if not equals or not key:

@@ -16,11 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from polyrank.errors import ResourceError, UsageError
-
-try:
-    import fcntl
-except ImportError:  # a system without such locks
-    fcntl = None  # type: ignore[assignment]
+from polyrank.storage.lock import LOCKS_FOLDERS, try_lock
 
 AnyPath = str | os.PathLike[str]
 DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -29,6 +25,8 @@ LEFTOVER = ".part"  # how the name of an unfinished folder ends
 
 def sync_folder(folder: Path) -> None:
     """Make the folder's entries (names, renames) durable."""
+    if os.name == "nt":  # which opens no folders
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -216,21 +214,19 @@ def _temporary_folder(path: Path, resources: ExitStack) -> Path:
 
 def _hold(folder: Path, resources: ExitStack) -> bool:
     """Lock a folder for as long as this process lives; false where another has it or has replaced it."""
+    if not LOCKS_FOLDERS:
+        return True
     descriptor = os.open(folder, os.O_RDONLY)
     resources.callback(os.close, descriptor)
-    if fcntl is None:
-        return True
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        held = try_lock(descriptor)
     except OSError:  # a file system that knows no locks
         return True
-    return os.path.samestat(folder.stat(), os.fstat(descriptor))
+    return held and os.path.samestat(folder.stat(), os.fstat(descriptor))
 
 
 def _remove_leftovers(path: Path) -> None:
-    if fcntl is None:  # the living cannot be told from the dead
+    if not LOCKS_FOLDERS:  # the living cannot be told from the dead
         return
     for entry in path.parent.glob(f".{glob.escape(path.name)}.????????{LEFTOVER}"):
         with ExitStack() as resources, suppress(OSError):
