@@ -1,7 +1,7 @@
 """``polyrank train`` and ``polyrank quickstart``."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,14 +9,13 @@ from polyrank.cli import interrupts
 from polyrank.cli.console import console, talk
 from polyrank.errors import UsageError
 
+if TYPE_CHECKING:
+    from polyrank.config.recipe import DataConfig
+    from polyrank.training.recipe import RunResult
+
 
 def train(
-    recipe: Annotated[
-        Path, typer.Argument(help="A recipe in TOML; or a folder that polyrank split has written, with -o.")
-    ],
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The run's folder; in place of the recipe's.")
-    ] = None,
+    recipe: Annotated[Path, typer.Argument(help="A recipe in TOML: polyrank split writes one, runs/ has some.")],
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change a key: train.lr=5e-5. Repeatable.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again over an earlier run.")] = False,
@@ -26,8 +25,8 @@ def train(
 ) -> None:
     """Train by a recipe: the best model goes to OUTPUT/model, figures to OUTPUT/metrics.jsonl.
 
-    A folder of train.jsonl, valid.jsonl and test.jsonl needs no recipe: settings that suit most data are taken, and the
-    model is evaluated on the test part in the end. Two networks that learn from each other go to OUTPUT/retriever and OUTPUT/reranker.
+    Two networks that learn from each other go to OUTPUT/retriever and OUTPUT/reranker. Where the recipe names a
+    data.test, the model is evaluated on it in the end, and words alone (BM25) beside it.
     """
     import dataclasses
     import json
@@ -36,22 +35,20 @@ def train(
 
     from polyrank.config.recipe import load_recipe
     from polyrank.training import train as run
-    from polyrank.training.starting import part_file, starting_recipe
 
     if resume and overwrite:
         raise UsageError("--resume and --overwrite exclude each other; give one")
     if threads is not None:
         torch.set_num_threads(threads)
-    changes = [*(set_ or ()), *([f"output={json.dumps(str(output.resolve()))}"] if output else [])]
-    test = part_file(recipe, "test") if recipe.is_dir() else None
-    if test is not None and output is None:
-        raise UsageError(f"{recipe} is a folder of data and says nothing of a run's folder; name one with --output")
-    plan = load_recipe(recipe if test is None else starting_recipe(recipe, Path("run"), say=talk), changes)
+    plan = load_recipe(recipe, tuple(set_ or ()))
     if not overwrite:  # an earlier run may still be there
         interrupts.say_way_on("go on with --resume")
     with TrainingDisplay() as display:
         results = run(plan, resume=resume, overwrite=overwrite, device=device, report=display.report, say=talk)
-    rows = [{"seed": r.seed, "network": r.network, "model": str(r.model), **dataclasses.asdict(r.fit)} for r in results]
+    rows = [
+        {"seed": r.seed, "network": r.network, "model": str(r.model), **dataclasses.asdict(r.fit), "test": r.test}
+        for r in results
+    ]
     if json_:
         print(json.dumps(rows))
         return
@@ -61,24 +58,21 @@ def train(
         talk(f"{row['model']}: {row['n_steps']} steps, {row['seconds']:.0f} s; best: step {row['best_step']} {figures}")
     for network in dict.fromkeys(r.network for r in results):
         _say_spread(network, [r.fit.best for r in results if r.network == network])
-    if test is not None:
-        _evaluate(results[0].model, test, device)
+    if any(r.test for r in results):
+        _show_test(plan.data, results)
 
 
-def _evaluate(model: Path, test: Path, device: str) -> None:
-    """The model beside words alone, on examples that it has not seen."""
+def _show_test(data: "DataConfig", results: "list[RunResult]") -> None:
+    """The figures of the test part, with words alone beside them."""
     from rich.console import Console
 
-    from polyrank.data import read_examples
     from polyrank.evaluation import evaluate, summarise, table
-    from polyrank.scorers.open import load
+    from polyrank.scorers.open import open_scorer
+    from polyrank.training.recipe import read_lists
 
-    examples = read_examples(test).examples
-    scorers = {"bm25": load("bm25", corpus=corpus_of(examples)), str(model): load(model, device=device)}
-    with console().status(f"evaluating on {test}"):
-        rows = [{"name": name, **summarise(evaluate(scorer, examples))} for name, scorer in scorers.items()]
-    Console().print(table(rows))
-    talk(f"index your replies next: polyrank index build {model} replies.txt -o my-index")
+    examples = read_lists(data, "test")
+    words = summarise(evaluate(open_scorer("bm25", examples), examples))
+    Console().print(table([{"name": "bm25", **words}, *({"name": str(r.model), **r.test} for r in results)]))
 
 
 def _say_spread(network: str, best: list[dict[str, float]]) -> None:
@@ -152,9 +146,9 @@ def quickstart(
     json_: Annotated[bool, typer.Option("--json", help="Print the figures and answers as JSON.")] = False,
 ) -> None:
     """Train, evaluate, index and answer on the shipped sample, end to end. No network, no GPU, a few minutes."""
-    from polyrank.cli.quickstart import Start
     from polyrank.cli.quickstart import quickstart as run
     from polyrank.config.checked import read_choice
+    from polyrank.config.starting import Start
     from polyrank.training.signals import InterruptedTraining
 
     start_from: Start | None = None if start is None else read_choice(start, Start, "start")

@@ -42,6 +42,7 @@ class DataConfig(Settings):
         train: file of examples (JSON lines, gzip, CSV or Parquet); None where they are given from memory.
         valid: file of candidate lists, or of pairs or dialogues, for which lists are drawn; None trains without
             validation.
+        test: file of examples that the finished model is evaluated on; None: not.
         kind: of ``train``: "pairs", "dialogues", "candidates"; None: seen from its first row.
         speaker: of dialogues, whose turns are responses; "*": everybody's. None: the agents', where they can be told.
         max_train: use a random subset of so many examples; None for all.
@@ -52,6 +53,7 @@ class DataConfig(Settings):
 
     train: str | None = None
     valid: str | None = None
+    test: str | None = None
     kind: Literal["pairs", "dialogues", "candidates"] | None = None
     speaker: str | None = None
     max_train: Count | None = None
@@ -220,8 +222,9 @@ def _complete(values: dict[str, Any], changes: Sequence[str], base: Path) -> Rec
                 raise ConfigError(f"--set {change!r}: {table} is no table")
         table_values[last] = parsed(text.strip())
     recipe = recipe_from_dict(_with_starts(values))
-    train, valid = (file and str(base / file) for file in (recipe.data.train, recipe.data.valid))
-    data = dataclasses.replace(recipe.data, train=train, valid=valid)
+    files = (recipe.data.train, recipe.data.valid, recipe.data.test)
+    train, valid, test = (file and str(base / file) for file in files)
+    data = dataclasses.replace(recipe.data, train=train, valid=valid, test=test)
     partner = recipe.reranker
     if partner is not None:
         partner = dataclasses.replace(partner, text=_placed(partner.text, base))

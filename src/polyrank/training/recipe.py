@@ -9,7 +9,7 @@ result.
 import dataclasses
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,10 @@ from polyrank.data.candidate_lists import have_lists
 from polyrank.data.speakers import speakers_of
 from polyrank.devices import choose_device, keep_freed_memory
 from polyrank.errors import ConfigError, DataError
+from polyrank.evaluation import evaluate, summarise
 from polyrank.records import Example
+from polyrank.scorers.open import open_scorer
+from polyrank.scorers.protocols import Scorer
 from polyrank.storage.document import has_document, read_document, seal
 from polyrank.storage.durable import make_folders, write_file
 from polyrank.training.checkpoints import CHECKPOINT
@@ -52,12 +55,18 @@ class RunResult:
         model: the folder of the best model.
         fit: how it went.
         network: "retriever" or "reranker" where there are two.
+        test: figures of the model on the recipe's ``data.test``, as ``polyrank.summarise`` gives them; empty without.
     """
 
     seed: int
     model: Path
     fit: FitResult
     network: str = ""
+    test: dict[str, Any] = field(default_factory=dict)
+
+    def load(self, *, device: str = "auto") -> Scorer:
+        """The model, to rank with."""
+        return open_scorer(str(self.model), device=device)
 
 
 def train(
@@ -101,8 +110,11 @@ def train(
         for folder in folders.values():
             check_folder(folder, recipe, resume=resume, overwrite=overwrite)
         learnt, judged = load_data(recipe.data, examples, valid, say)
+        held_out = [] if recipe.data.test is None else read_lists(recipe.data, "test", say=say)
         for seed, folder in folders.items():
             results.extend(_train_one(recipe, seed, folder, learnt, judged, resume, overwrite, device, report, say))
+    if held_out:
+        results = [replace(run, test=summarise(evaluate(run.load(device=device), held_out))) for run in results]
     return results
 
 
@@ -121,16 +133,26 @@ def load_data(
         say(f"using a random subset of {len(learnt):,}")
     if data.valid is None and valid is None:
         return learnt, []
-    judged = _read(data, "valid", valid, say)
-    if not have_lists(judged):  # drawn from all of them, and with one seed, so that every run is judged by the same
-        judged = draw_candidates(judged, data.valid_candidates, what=data.valid or "valid")
-    judged = [example for example in judged if len(example.candidates) > 1][: data.max_valid]
-    say(f"{data.valid or 'valid'}: {len(judged):,} validation examples of {len(judged[0].candidates)} candidates")
-    return learnt, judged
+    return learnt, read_lists(data, "valid", valid, say)[: data.max_valid]
+
+
+def read_lists(
+    data: DataConfig,
+    part: Literal["valid", "test"],
+    given: Iterable[Any] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Example]:
+    """Candidate lists to choose or to be judged by; those of dialogues and pairs are drawn."""
+    lists, name = _read(data, part, given, say), getattr(data, part) or part
+    if not have_lists(lists):  # drawn from all of them, and with one seed, so that every run is judged by the same
+        lists = draw_candidates(lists, data.valid_candidates, what=name)
+    lists = [example for example in lists if len(example.candidates) > 1]
+    say(f"{name}: {len(lists):,} examples of {len(lists[0].candidates)} candidates")
+    return lists
 
 
 def _read(
-    data: DataConfig, part: Literal["train", "valid"], given: Iterable[Any] | None, say: Callable[[str], None]
+    data: DataConfig, part: Literal["train", "valid", "test"], given: Iterable[Any] | None, say: Callable[[str], None]
 ) -> list[Example]:
     """The examples of a part that have a right answer."""
     file, kind, speaker = getattr(data, part), data.kind if part == "train" else None, data.speaker
@@ -139,7 +161,7 @@ def _read(
     elif file is None:
         raise ConfigError(f"there is nothing to learn from; name a file in data.{part}, or give examples")
     else:
-        if part == "valid" and speakers_of(file) is None:  # which the speaker of the training part says nothing of
+        if part != "train" and speakers_of(file) is None:  # which the speaker of the training part says nothing of
             speaker = None
         elif kind in (None, "dialogues"):
             speaker = choose_speaker(file, speaker, option="data.speaker", say=say)
