@@ -120,6 +120,18 @@ def attend(codes: Tensor, outputs: Tensor, mask: Tensor) -> Tensor:
     tensor([[[2.]]])
     """
     with full_precision(outputs):
-        dots = codes.float() @ outputs.float().transpose(1, 2)  # [B, M, T]
-        weights = torch.softmax(dots.masked_fill(~mask[:, None, :], -torch.inf), dim=-1)
-        return weights @ outputs.float()
+        return attention(codes, outputs, mask) @ outputs.float()
+
+
+def attention(codes: Tensor, outputs: Tensor, mask: Tensor) -> Tensor:
+    """How much of each token's output is in each code's vector, ``[B, M, T]``: ``softmax(codes . outputs)``, in fp32.
+
+    Args:
+        codes, outputs, mask: see ``attend``.
+
+    >>> attention(torch.zeros(1, 1), torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]]))
+    tensor([[[0.5000, 0.5000, 0.0000]]])
+    """
+    with full_precision(outputs):
+        dots = codes.float() @ outputs.float().transpose(1, 2)
+        return torch.softmax(dots.masked_fill(~mask[:, None, :], -torch.inf), dim=-1)

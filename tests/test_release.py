@@ -1,0 +1,79 @@
+"""What would be published is whole: built, installed from the wheel away from the sources, and asked."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import polyrank
+
+ROOT = Path(__file__).parents[1]
+
+
+def command(*arguments: str | Path, cwd: Path, **environment: str) -> str:
+    result = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the archive of the sources that it was built from."""
+    folder = tmp_path_factory.mktemp("dist")
+    command("-m", "build", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
+    return folder
+
+
+def test_the_wheel_has_all_that_the_package_has(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    assert wheel.name.startswith(f"polyrank-{polyrank.__version__}-")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    package = Path(polyrank.__file__).parent
+    files = {p.relative_to(package.parent).as_posix() for p in package.rglob("*") if p.is_file()}
+    files = {name for name in files if "__pycache__" not in name}
+    assert files <= names
+    assert "polyrank/sample/train.jsonl" in files
+    assert "polyrank/py.typed" in files
+    others = {name for name in names - files if ".dist-info/" not in name}
+    assert not others
+
+
+def test_the_archive_of_sources_has_no_results(built: Path) -> None:
+    (archive,) = built.glob("*.tar.gz")
+    names = {name.partition("/")[2] for name in tarfile.open(archive).getnames()}
+    assert {"README.md", "LICENSE", "pyproject.toml", "src/polyrank/__init__.py", "CITATION.cff"} <= names
+    assert not any(name.startswith(("runs/", "tests/", ".")) for name in names - {".gitignore"})
+
+
+def test_installed_from_the_wheel_it_ranks(built: Path, tmp_path: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    command("-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", tmp_path / "site", wheel, cwd=tmp_path)
+    code = (
+        "import polyrank; print(polyrank.__file__);"
+        "print(polyrank.load('shipped:convert').rank('my wifi is down', ['restart the router', 'bye'])[0].text)"
+    )
+    where, best = command("-c", code, cwd=tmp_path, PYTHONPATH=str(tmp_path / "site")).splitlines()
+    assert Path(where).is_relative_to(tmp_path / "site")
+    assert best == "restart the router"
+    version = command("-m", "polyrank", "--version", cwd=tmp_path, PYTHONPATH=str(tmp_path / "site"))
+    assert version == f"polyrank {polyrank.__version__}\n"
+
+
+def test_the_compiled_loops_build_from_their_sources(tmp_path: Path) -> None:
+    command("-m", "build", "--no-isolation", "--sdist", "--outdir", tmp_path, ROOT / "kernels", cwd=tmp_path)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    names = {Path(name).name for name in tarfile.open(archive).getnames()}
+    assert {"kernels.c", "tiles.c", "kernels.h", "setup.py", "pyproject.toml", "py.typed"} <= names
+    said = (ROOT / "kernels" / "pyproject.toml").read_text("utf-8")
+    assert 'version = "0.1.0"' in said  # which the extra "fast" names
