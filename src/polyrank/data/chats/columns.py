@@ -60,6 +60,8 @@ TEXT = words(
     """
 )
 KIND = words("type messagetype msgtype kind parttype eventtype subtype contenttype")
+ID = words("id messageid tweetid msgid commentid postid uuid")
+REPLY_TO = words("inreplyto inreplytoid inresponseto inresponsetotweetid replyto replytoid parentid replytomessageid")
 PRIVATE = words("private isprivate internal isinternal internalnote")
 PUBLIC = words("public ispublic")
 FILES = words("attachments attachment files file photo photos media image images sticker audio video document")
@@ -130,6 +132,8 @@ class Columns:
     private: tuple[str, ...] = ()
     public: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    reply_to: tuple[str, ...] = ()
 
 
 def columns(keys: list[str], settings: Settings, where: object) -> Columns:
@@ -159,7 +163,8 @@ def columns(keys: list[str], settings: Settings, where: object) -> Columns:
     for what in ("sender", "text"):
         if not found[what]:
             raise DataError(
-                f"{where}: no column has a usual name for the {what}; name it with the option {what}: {listed(keys)}"
+                f"{where}: no column has a usual name for the {what} among {listed(keys)};"
+                f" name it with the option {what}, or add a heading if there is none"
             )
     guessed = [
         f"{what} in {found[what][0]!r}" if what != "time" else f"time in {' and '.join(map(repr, found[what]))}"
@@ -187,6 +192,8 @@ def columns(keys: list[str], settings: Settings, where: object) -> Columns:
         private=tuple(usual(rest, PRIVATE)),
         public=tuple(usual(rest, PUBLIC)),
         files=tuple(usual(rest, FILES)),
+        ids=tuple(usual(rest, ID)),
+        reply_to=tuple(usual(rest, REPLY_TO)),
     )
 
 

@@ -28,7 +28,7 @@ from polyrank.data.chats.columns import (
     words,
 )
 from polyrank.data.chats.files import Member, Rows, good
-from polyrank.data.chats.messages import Items, Settings
+from polyrank.data.chats.messages import REPEATED, Items, LeftOut, Settings
 from polyrank.data.chats.tables import N_LOOKED_AT, message
 from polyrank.data.chats.texts import plain
 from polyrank.data.rows import Row, named, row_error
@@ -120,6 +120,7 @@ def conversations(member: Member, rows: Rows, people: dict[str, Row], settings: 
     """A row is a conversation; one alone, without an id, is a stream, such as a channel."""
     stream = len(rows) == 1 and all(_id(row, settings) is None for row in good(rows))
     messages: Rows = []
+    known: dict[str, list[list[Row]]] = {}  # under each id, the conversations that have it
     for number, row in rows:
         held = None if isinstance(row, DataError) else messages_in(row)
         if isinstance(row, DataError):
@@ -131,6 +132,12 @@ def conversations(member: Member, rows: Rows, people: dict[str, Row], settings: 
             messages.append((number, row_error(member.path, number, problem)))
         else:
             name = _id(row, settings) or f"{member.stem}:{number}"
+            same = known.setdefault(name, [])
+            if held in same:
+                yield from [LeftOut(REPEATED)] * len(held)
+                continue
+            same.append(held)
+            name = name if len(same) == 1 else f"{name} ({len(same)})"
             messages += [(number, item if stream else item | {OWN: name}) for item in _messages(row, held, people)]
     chosen_by = replace(settings, conversation=None if stream else OWN)
     keys = keys_of(islice(good(messages), N_LOOKED_AT))
