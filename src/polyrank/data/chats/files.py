@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class Member:
     path: Path
     read: Callable[[], bytes]
 
-    @property
+    @cached_property
     def stem(self) -> str:
         """Its name without endings; WhatsApp calls every chat the same, so that one has its archive's name."""
         name = self.path.parent.stem if self.path.name == "_chat.txt" else self.path.name.removesuffix(".gz")
