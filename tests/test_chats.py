@@ -280,6 +280,7 @@ def test_sharegpt_and_bare_lists(write: Write) -> None:
     said = [("customer", "hi"), ("agent", "hello"), ("customer", "bye")]
     shapes: list[Any] = [
         [{"id": "a", "conversations": record}],
+        {"ok": True, "response": {"page": 1, "items": [{"id": "a", "messages": record}]}},
         {"a": record},
         {"a": {"messages": record}},
         {"conversations": [{"id": "a", "turns": record}]},
@@ -903,6 +904,11 @@ def test_a_guessed_order_is_said_and_can_be_named(write: Write) -> None:
         ),
         ("x.json", '[{"sender": "a", "text": "\\ud800"}]', r"x\.json:1: lone surrogate"),
         ("x.xls", "<html><table><tr><td>a</td></tr></table></html>", "is an HTML page; export the chats as JSON, CSV"),
+        (
+            "x.jsonl",
+            '{"context": ["a"], "response": "b"}',
+            "holds examples, not chats; train and evaluate read it as it is",
+        ),
         ("x.csv", b"%PDF-1.7", "is a PDF; export the chats as"),
         ("x.db", b"SQLite format 3\0", "is a database; export its table of messages as CSV"),
         ("x.xlsx", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), "is no sound sheet"),
@@ -932,7 +938,7 @@ def test_a_guessed_order_is_said_and_can_be_named(write: Write) -> None:
         ("x.csv", "conversation,sender,text\n1,a,x\n2,b,y\n", "nobody answers anybody in 2 messages"),
         (
             "x.csv",
-            "1,2024-01-01,agent,hi\n1,2024-01-01,customer,yo\n",
+            "1,2024-01-01,Ann,hi\n1,2024-01-01,Ben,yo\n",
             "no column has a usual name for the sender among '1', .*add a heading",
         ),
     ],

@@ -31,7 +31,8 @@ CONVERSATION = words(
 TIME = words(
     """
     timestamp timestampms datetime time createdat created creationtime createtime createdtime sentat sent
-    senttime sendtime messagetime messagedate messagetimestamp eventtime dateunixtime date ts when zeit
+    senttime sendtime messagetime messagedate messagetimestamp eventtime dateunixtime unixtime epoch date ts when
+    createdon postedat zeit
     zeitstempel zeitpunkt datum uhrzeit fecha fechahora hora horodatage heure data dataora dataehora orario
     """
 )
@@ -42,7 +43,7 @@ SENDER = words(
     sender sendername senderid speaker speakername speakerid author authorname authorusername authordisplayname
     authoremail authorid from fromname fromuserdisplayname username userdisplayname user userid participant
     participantname displayname who actor actorname agentorcustomer messagefrom sentby createdby name absender
-    sprecher autor remitente emisor expediteur auteur mittente autore remetente
+    sprecher autor remitente emisor expediteur auteur mittente autore remetente handle nick nickname agent party
     """
 )
 SENDER_ID = words("senderid authorid userid fromid speakerid participantid")

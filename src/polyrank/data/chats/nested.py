@@ -98,17 +98,22 @@ def unwrapped(rows: Rows) -> tuple[Rows, dict[str, Row]]:
         for person in value
         if normal(key) in PEOPLE and isinstance(person, dict) and "id" in person
     }
+    inside = messages_in(outer) is not None
     for value in lists.values():
         objects = [item for item in value if isinstance(item, dict)]
         of_a_table = any(map(is_message, objects)) and usual(keys_of(map(flat, objects[:N_LOOKED_AT])), CONVERSATION)
-        of_questions = any(usual(item, QUESTION) and usual(item, ANSWER) for item in objects)
+        of_questions = not inside and any(usual(item, QUESTION) and usual(item, ANSWER) for item in objects)
         if of_a_table or of_questions or any(messages_in(item) for item in objects):
             return [(number, _object(item, number)) for number, item in enumerate(value, 1)], people
-    if messages_in(outer) is None:
+    if not inside:
         by_id = {key: {"messages": value} if isinstance(value, list) else value for key, value in outer.items()}
         held = {key: value for key, value in by_id.items() if isinstance(value, dict) and messages_in(value)}
         if held:
             return [(number, {"id": key, **value}) for number, (key, value) in enumerate(held.items(), 1)], people
+        for value in outer.values():
+            deeper = unwrapped([(1, value)]) if isinstance(value, dict) else (rows, {})
+            if deeper[0] != [(1, value)] and deeper[0] is not rows:
+                return deeper
     return rows, people
 
 

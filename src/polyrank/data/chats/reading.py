@@ -1,6 +1,5 @@
 """Files to messages: sees of which form each is, and hands it to that form's reader."""
 
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -33,10 +32,7 @@ def read(path: Path, form: Form | None, settings: Settings, forms: dict[Form, No
         yield from slack(found, settings)
         return
     for member in found:
-        own = settings
-        if len(found) > 1:
-            own = replace(settings, note=lambda line, name=member.path.name: settings.note(f"{name}: {line}"))  # type: ignore[misc]
-        yield from _file(member, form, own, forms)
+        yield from _file(member, form, settings, forms)
 
 
 def _file(member: Member, form: Form | None, settings: Settings, forms: dict[Form, None]) -> Items:
@@ -53,6 +49,8 @@ def _file(member: Member, form: Form | None, settings: Settings, forms: dict[For
     if outer is None:  # whatever is wrong with the rows
         errors = [row for _, row in found if isinstance(row, DataError)]
         raise errors[0] if errors else DataError(f"{member.path}: holds no messages; give a file with some")
+    if form is None and "context" in outer and ("response" in outer or "candidates" in outer):
+        raise DataError(f"{member.path}: holds examples, not chats; train and evaluate read it as it is")
     if form == "slack" or (form is None and is_day(found)):
         forms["slack"] = None
         return slack([member], settings)

@@ -13,7 +13,7 @@ AGENT_WORDS = frozenset(
     words(
         """
     agent agents assistant support supporter operator admin administrator staff representative rep csr advisor
-    adviser employee helpdesk gpt chatgpt model outbound outgoing company business seller technician service
+    adviser employee helpdesk gpt chatgpt model outbound outgoing company business seller technician service wizard
     mitarbeiter mitarbeiterin berater beraterin kundenservice kundendienst agente conseiller operatore soporte
     """
     )
