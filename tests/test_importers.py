@@ -190,8 +190,9 @@ def test_dstc7_is_completed_from_the_command_line(tmp_path: Path) -> None:
     assert "1 bad row left out" in imported("dstc7-pool", source, "--answers", answers, "--skip-bad", "-o", out)
     assert "0 " in imported("dstc7-candidates", published, "-o", pool)[:2]
     assert [e.relevant_ids for e in read_examples(out, pool=pool).examples] == [("B",), ()]
-    assert imported("pairs", source, "--answers", answers, "-o", out).startswith("2 error: --answers goes with dstc7")
-    said = imported("dstc7-candidates", published, "--skip-bad", "-o", out)
+    other = tmp_path / "other.jsonl"
+    assert imported("pairs", source, "--answers", answers, "-o", other).startswith("2 error: --answers goes with dstc7")
+    said = imported("dstc7-candidates", published, "--skip-bad", "-o", other)
     assert said.startswith("2 error: --skip-bad does not go")
 
 

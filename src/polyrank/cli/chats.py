@@ -9,7 +9,7 @@ import typer
 from polyrank.cli.console import Overwrite, console, talk
 
 # named here too, since reading them from polyrank.data would slow every --help down; a test compares the two
-FORMS = ("table", "questions", "conversations", "slack", "telegram", "whatsapp")
+FORMS = ("table", "questions", "conversations", "slack", "telegram", "transcript", "whatsapp")
 GAP_HOURS = 8.0
 
 

@@ -31,7 +31,8 @@ CONVERSATION = words(
 TIME = words(
     """
     timestamp timestampms datetime time createdat created creationtime createtime createdtime sentat sent
-    senttime sendtime messagetime messagedate messagetimestamp eventtime dateunixtime date ts when zeit
+    senttime sendtime messagetime messagedate messagetimestamp eventtime dateunixtime unixtime epoch date ts when
+    createdon postedat zeit
     zeitstempel zeitpunkt datum uhrzeit fecha fechahora hora horodatage heure data dataora dataehora orario
     """
 )
@@ -42,7 +43,7 @@ SENDER = words(
     sender sendername senderid speaker speakername speakerid author authorname authorusername authordisplayname
     authoremail authorid from fromname fromuserdisplayname username userdisplayname user userid participant
     participantname displayname who actor actorname agentorcustomer messagefrom sentby createdby name absender
-    sprecher autor remitente emisor expediteur auteur mittente autore remetente
+    sprecher autor remitente emisor expediteur auteur mittente autore remetente handle nick nickname agent party
     """
 )
 SENDER_ID = words("senderid authorid userid fromid speakerid participantid")
@@ -60,6 +61,8 @@ TEXT = words(
     """
 )
 KIND = words("type messagetype msgtype kind parttype eventtype subtype contenttype")
+ID = words("id messageid tweetid msgid commentid postid uuid")
+REPLY_TO = words("inreplyto inreplytoid inresponseto inresponsetotweetid replyto replytoid parentid replytomessageid")
 PRIVATE = words("private isprivate internal isinternal internalnote")
 PUBLIC = words("public ispublic")
 FILES = words("attachments attachment files file photo photos media image images sticker audio video document")
@@ -130,6 +133,8 @@ class Columns:
     private: tuple[str, ...] = ()
     public: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()
+    reply_to: tuple[str, ...] = ()
 
 
 def columns(keys: list[str], settings: Settings, where: object) -> Columns:
@@ -159,7 +164,8 @@ def columns(keys: list[str], settings: Settings, where: object) -> Columns:
     for what in ("sender", "text"):
         if not found[what]:
             raise DataError(
-                f"{where}: no column has a usual name for the {what}; name it with the option {what}: {listed(keys)}"
+                f"{where}: no column has a usual name for the {what} among {listed(keys)};"
+                f" name it with the option {what}, or add a heading if there is none"
             )
     guessed = [
         f"{what} in {found[what][0]!r}" if what != "time" else f"time in {' and '.join(map(repr, found[what]))}"
@@ -187,6 +193,8 @@ def columns(keys: list[str], settings: Settings, where: object) -> Columns:
         private=tuple(usual(rest, PRIVATE)),
         public=tuple(usual(rest, PUBLIC)),
         files=tuple(usual(rest, FILES)),
+        ids=tuple(usual(rest, ID)),
+        reply_to=tuple(usual(rest, REPLY_TO)),
     )
 
 

@@ -75,7 +75,10 @@ def dialogues(said: Sequence[Said], tally: Tally, *, join: bool, gap: timedelta,
 
 def in_order(group: list[Said], tally: Tally) -> list[Said]:
     """By time, oldest first; as in the file where times are equal. What a sender repeats at one time is left out."""
-    kept = list({_identity(each) if each.time else id(each): each for each in reversed(group)}.values())[::-1]
+    known: dict[object, Said] = {}
+    for each in group:
+        known.setdefault((each.time, each.message.sender, each.message.text) if each.time else id(each), each)
+    kept = list(known.values())
     tally.left_out[REPEATED] += len(group) - len(kept)
     times = [each.time for each in kept if each.time]
     if len(times) > 1 and times[0] > times[-1] and all(a >= b for a, b in pairwise(times)):
@@ -86,10 +89,6 @@ def in_order(group: list[Said], tally: Tally) -> list[Said]:
         latest = each.time or latest  # one without a time stays behind the one before it
         keys.append(latest)
     return [kept[i] for i in sorted(range(len(kept)), key=keys.__getitem__)]
-
-
-def _identity(each: Said) -> tuple[object, ...]:
-    return each.time, each.message.sender, each.message.text
 
 
 def divided(said: Iterable[Said], gap: timedelta) -> Iterator[list[Said]]:

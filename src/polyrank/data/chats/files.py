@@ -14,10 +14,12 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from polyrank.data.chats.messages import Settings
+from polyrank.data.report import counted
 from polyrank.data.rows import GZIP_MAGIC, MAX_LINE_BYTES, Row, checked, row_error
 from polyrank.errors import DataError, MissingExtraError, UsageError
 
@@ -54,7 +56,7 @@ class Member:
     path: Path
     read: Callable[[], bytes]
 
-    @property
+    @cached_property
     def stem(self) -> str:
         """Its name without endings; WhatsApp calls every chat the same, so that one has its archive's name."""
         name = self.path.parent.stem if self.path.name == "_chat.txt" else self.path.name.removesuffix(".gz")
@@ -86,7 +88,7 @@ def members(path: Path, note: Callable[[str], None]) -> list[Member]:
     if not read:
         raise DataError(f"{path}: holds no file that chats come in; give one with {', '.join(READ)}")
     if n_others := len(inside) - len(hidden) - len(read):
-        note(f"passed over {n_others:,} other files, such as pictures")
+        note(f"passed over {counted(n_others, 'other file')}, such as pictures")
     return read
 
 
@@ -170,7 +172,7 @@ def decoded(member: Member, data: bytes, settings: Settings) -> str:
     except UnicodeDecodeError as error:
         if encoding is not None:
             line = data.count(b"\n", 0, error.start) + 1
-            raise row_error(member.path, line, f"is not {encoding}; name its encoding with --encoding") from error
+            raise row_error(member.path, line, f"is not {encoding}; name its encoding") from error
     try:
         from charset_normalizer import from_bytes
     except ImportError as error:
@@ -179,13 +181,13 @@ def decoded(member: Member, data: bytes, settings: Settings) -> str:
     telling = b"\n".join(line for line in data.split(b"\n") if not line.isascii())[:100_000]
     best = from_bytes(telling.rpartition(b"\n")[0] or telling).best()
     if best is None:
-        raise DataError(f"{member.path}: is no text that can be read; name its encoding with --encoding")
+        raise DataError(f"{member.path}: is no text that can be read; name its encoding")
     guess = "cp1252" if "cp1252" in best.could_be_from_charset else best.encoding
     settings.note(f"{member.path.name} is not UTF-8; read as {guess} (the option encoding names another)")
     try:
         return data.decode(guess)
     except UnicodeDecodeError as error:
-        raise DataError(f"{member.path}: is not all {guess}; name its encoding with --encoding") from error
+        raise DataError(f"{member.path}: is not all {guess}; name its encoding") from error
 
 
 def csv_rows(member: Member, text: str) -> Rows:
@@ -247,7 +249,9 @@ def _sheet_rows(member: Member, data: bytes, settings: Settings) -> Rows:
     except ImportError as error:
         raise MissingExtraError(error.name or "fastexcel", "chats") from error
     try:
-        sheets = polars.read_excel(data, sheet_id=0, has_header=False, infer_schema_length=0, drop_empty_rows=False)
+        sheets = polars.read_excel(
+            data, sheet_id=0, has_header=False, infer_schema_length=0, drop_empty_rows=False, raise_if_empty=False
+        )
     except Exception as error:  # whatever the reader of a hostile file may raise
         reason = " ".join(str(error).split("\n")[0].split())
         locked = (

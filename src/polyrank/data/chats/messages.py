@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from polyrank.errors import DataError
 
-Form = Literal["table", "questions", "conversations", "slack", "telegram", "whatsapp"]
+Form = Literal["table", "questions", "conversations", "slack", "telegram", "transcript", "whatsapp"]
 DateOrder = Literal["day", "month", "year"]
 
 # why a message is left out, in the singular

@@ -28,7 +28,7 @@ from polyrank.data.chats.columns import (
     words,
 )
 from polyrank.data.chats.files import Member, Rows, good
-from polyrank.data.chats.messages import Items, Settings
+from polyrank.data.chats.messages import REPEATED, Items, LeftOut, Settings
 from polyrank.data.chats.tables import N_LOOKED_AT, message
 from polyrank.data.chats.texts import plain
 from polyrank.data.rows import Row, named, row_error
@@ -98,17 +98,22 @@ def unwrapped(rows: Rows) -> tuple[Rows, dict[str, Row]]:
         for person in value
         if normal(key) in PEOPLE and isinstance(person, dict) and "id" in person
     }
+    inside = messages_in(outer) is not None
     for value in lists.values():
         objects = [item for item in value if isinstance(item, dict)]
         of_a_table = any(map(is_message, objects)) and usual(keys_of(map(flat, objects[:N_LOOKED_AT])), CONVERSATION)
-        of_questions = any(usual(item, QUESTION) and usual(item, ANSWER) for item in objects)
+        of_questions = not inside and any(usual(item, QUESTION) and usual(item, ANSWER) for item in objects)
         if of_a_table or of_questions or any(messages_in(item) for item in objects):
             return [(number, _object(item, number)) for number, item in enumerate(value, 1)], people
-    if messages_in(outer) is None:
+    if not inside:
         by_id = {key: {"messages": value} if isinstance(value, list) else value for key, value in outer.items()}
         held = {key: value for key, value in by_id.items() if isinstance(value, dict) and messages_in(value)}
         if held:
             return [(number, {"id": key, **value}) for number, (key, value) in enumerate(held.items(), 1)], people
+        for value in outer.values():
+            deeper = unwrapped([(1, value)]) if isinstance(value, dict) else (rows, {})
+            if deeper[0] != [(1, value)] and deeper[0] is not rows:
+                return deeper
     return rows, people
 
 
@@ -120,6 +125,7 @@ def conversations(member: Member, rows: Rows, people: dict[str, Row], settings: 
     """A row is a conversation; one alone, without an id, is a stream, such as a channel."""
     stream = len(rows) == 1 and all(_id(row, settings) is None for row in good(rows))
     messages: Rows = []
+    known: dict[str, list[list[Row]]] = {}  # under each id, the conversations that have it
     for number, row in rows:
         held = None if isinstance(row, DataError) else messages_in(row)
         if isinstance(row, DataError):
@@ -131,6 +137,12 @@ def conversations(member: Member, rows: Rows, people: dict[str, Row], settings: 
             messages.append((number, row_error(member.path, number, problem)))
         else:
             name = _id(row, settings) or f"{member.stem}:{number}"
+            same = known.setdefault(name, [])
+            if held in same:
+                yield from [LeftOut(REPEATED)] * len(held)
+                continue
+            same.append(held)
+            name = name if len(same) == 1 else f"{name} ({len(same)})"
             messages += [(number, item if stream else item | {OWN: name}) for item in _messages(row, held, people)]
     chosen_by = replace(settings, conversation=None if stream else OWN)
     keys = keys_of(islice(good(messages), N_LOOKED_AT))

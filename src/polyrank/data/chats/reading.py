@@ -1,6 +1,5 @@
 """Files to messages: sees of which form each is, and hands it to that form's reader."""
 
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -11,8 +10,9 @@ from polyrank.data.chats.nested import conversations, messages_in, unwrapped
 from polyrank.data.chats.slack import is_day, is_slack, slack
 from polyrank.data.chats.tables import N_LOOKED_AT, question_columns, questions, table
 from polyrank.data.chats.telegram import chats_in, telegram
+from polyrank.data.chats.transcripts import is_transcript, transcript
 from polyrank.data.chats.whatsapp import begins, whatsapp
-from polyrank.errors import UsageError
+from polyrank.errors import DataError, UsageError
 
 N_LINES_LOOKED_AT = 100
 
@@ -32,25 +32,26 @@ def read(path: Path, form: Form | None, settings: Settings, forms: dict[Form, No
         yield from slack(found, settings)
         return
     for member in found:
-        own = settings
-        if len(found) > 1:
-            own = replace(settings, note=lambda line, name=member.path.name: settings.note(f"{name}: {line}"))  # type: ignore[misc]
-        yield from _file(member, form, own, forms)
+        yield from _file(member, form, settings, forms)
 
 
 def _file(member: Member, form: Form | None, settings: Settings, forms: dict[Form, None]) -> Items:
     found = content(member, settings)
     if isinstance(found, str):
-        if form == "whatsapp" or (
-            form is None and any(map(begins, found.split("\n", N_LINES_LOOKED_AT)[:-1] or [found]))
-        ):
-            forms["whatsapp"] = None
-            return whatsapp(member, found)
+        form = form or _form_of_text(found, settings)
+        if form == "whatsapp" or form == "transcript":
+            forms[form] = None
+            return (whatsapp if form == "whatsapp" else transcript)(member, found)
         found = csv_rows(member, found)
-    elif form == "whatsapp":
-        raise UsageError(f"{member.path} is not text, as WhatsApp's exports are; name another form or none")
-    outer = next(good(found), {})
-    if form is None and is_day(found):
+    elif form in ("whatsapp", "transcript"):
+        raise UsageError(f"{member.path} is no text, as a {form} is; name another form or none")
+    outer = next((row for row in good(found) if row), None)
+    if outer is None:  # whatever is wrong with the rows
+        errors = [row for _, row in found if isinstance(row, DataError)]
+        raise errors[0] if errors else DataError(f"{member.path}: holds no messages; give a file with some")
+    if form is None and "context" in outer and ("response" in outer or "candidates" in outer):
+        raise DataError(f"{member.path}: holds examples, not chats; train and evaluate read it as it is")
+    if form == "slack" or (form is None and is_day(found)):
         forms["slack"] = None
         return slack([member], settings)
     if form == "telegram" or (form is None and chats_in(outer) is not None):
@@ -59,14 +60,22 @@ def _file(member: Member, form: Form | None, settings: Settings, forms: dict[For
             raise UsageError(f"{member.path} holds no chats as Telegram exports them; name another form or none")
         return telegram(member, outer)
     rows, people = unwrapped(found)
-    form = form or _form(rows, settings)
+    form = form or _form_of_rows(rows, settings)
     forms[form] = None
     if form == "conversations":
         return conversations(member, rows, people, settings)
     return (questions if form == "questions" else table)(member, rows, settings)
 
 
-def _form(rows: Rows, settings: Settings) -> Form:
+def _form_of_text(text: str, settings: Settings) -> Form | None:
+    """The form of a text that is no table."""
+    if any(map(begins, islice(text.split("\n"), N_LINES_LOOKED_AT))):
+        return "whatsapp"
+    named = settings.sender or settings.text or settings.question or settings.answer
+    return "transcript" if not named and is_transcript(text) else None
+
+
+def _form_of_rows(rows: Rows, settings: Settings) -> Form:
     some = list(islice(good(rows), N_LOOKED_AT))
     if any(messages_in(row) for row in some):
         return "conversations"

@@ -13,7 +13,7 @@ AGENT_WORDS = frozenset(
     words(
         """
     agent agents assistant support supporter operator admin administrator staff representative rep csr advisor
-    adviser employee helpdesk gpt chatgpt model outbound outgoing company business seller technician service
+    adviser employee helpdesk gpt chatgpt model outbound outgoing company business seller technician service wizard
     mitarbeiter mitarbeiterin berater beraterin kundenservice kundendienst agente conseiller operatore soporte
     """
     )
@@ -65,18 +65,14 @@ def speakers(
     """
     if agents:
         return _by_name(messages, agents, where)
-    told_by: dict[str, list[str | None]] = {
-        "role": [message.role for message in messages],
-        "name": [message.sender for message in messages],
-    }
-    for what, told in told_by.items():
-        parts = {word: part_of(word) for word in set(told) if word}
-        if AGENT not in parts.values():  # where people talk with programs only, these are the ones to learn from
-            parts = {word: AGENT if part == BOT else part for word, part in parts.items()}
-        ours = Counter(word for word in told if word and parts[word] == AGENT)
-        if ours and len(ours) < len(set(told)):
-            note(f"taken for agents by their {what}: {_counted(ours)} (the option agent names others)")
-            return [(word and parts[word]) or CUSTOMER for word in told]
+    told = [message.role if message.role and part_of(message.role) else message.sender for message in messages]
+    parts = {word: part_of(word) for word in set(told)}
+    if AGENT not in parts.values():  # where people talk with programs only, these are the ones to learn from
+        parts = {word: AGENT if part == BOT else part for word, part in parts.items()}
+    ours = Counter(word for word in told if parts[word] == AGENT)
+    if 0 < len(ours) < len(parts):
+        note(f"taken for agents by role or name: {_counted(ours)} (the option agent names others)")
+        return [parts[word] or CUSTOMER for word in told]
     counts = Counter(message.sender for message in messages)
     note(f"no agent can be told, so all speak under their own names: {_counted(counts)} (the option agent names some)")
     return [message.sender for message in messages]

@@ -1,6 +1,7 @@
 """Rows of one message each, and rows of a question and an answer, to messages."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -12,6 +13,7 @@ from polyrank.data.rows import Row, row_error
 from polyrank.errors import DataError, UsageError
 
 N_LOOKED_AT = 200  # rows whose columns are looked at
+THREAD = "(thread)"
 TRUE, FALSE = {"true", "1", "yes", "y", "t", "x", "1.0"}, {"false", "0", "no", "n", "f", "0.0"}
 SYSTEM_KINDS = {
     "system",
@@ -34,11 +36,36 @@ def table(member: Member, rows: Rows, settings: Settings, *, stream: str | None 
     """A row is a message."""
     flattened: Rows = [(number, row if isinstance(row, DataError) else flat(row)) for number, row in rows]
     chosen = columns(keys_of(islice(good(flattened), N_LOOKED_AT)), settings, member.path)
+    if chosen.conversation is None and chosen.ids and chosen.reply_to:
+        settings.note(f"conversations follow the replies in {chosen.reply_to[0]!r}")
+        flattened = _threaded(flattened, chosen.ids[0], chosen.reply_to[0])
+        chosen = replace(chosen, conversation=THREAD)
     for number, row in flattened:
         if isinstance(row, DataError):
             yield row
         elif any(value not in (None, "") for value in row.values()):
             yield message(row, chosen, f"{member.path}:{number}", stream or member.stem)
+
+
+def _threaded(rows: Rows, id_: str, reply_to: str) -> Rows:
+    """Rows with their conversation: the first message that they answer, by way of others."""
+    parents = {_plain_id(row.get(id_)): _plain_id(row.get(reply_to)) for row in good(rows)}
+
+    def root(name: str) -> str:
+        seen = {name}
+        while (parent := parents.get(name)) and parent not in seen:
+            seen.add(name := parent)
+        return name
+
+    return [
+        (number, row if isinstance(row, DataError) else row | {THREAD: root(_plain_id(row.get(id_)))})
+        for number, row in rows
+    ]
+
+
+def _plain_id(value: Any) -> str:
+    """An id as a text; pandas writes whole numbers with gaps among them as 3.0."""
+    return "" if value is None else str(value).strip().removesuffix(".0")
 
 
 def message(row: Row, chosen: Columns, where: str, stream: str) -> Item:

@@ -6,7 +6,7 @@ from typing import Any
 
 # a message that only speaks of <b> is left alone: a tag has to begin the text, or something has to be closed
 LOOKS_LIKE_HTML = re.compile(
-    r"\s*<(?:!doctype|html|body|p|div|span|br|table|ul|ol|h\d|b|strong|i|em|a|font|img|blockquote)\b[^<>]*>"
+    r"\A\s*<(?:!doctype|html|body|p|div|span|br|table|ul|ol|h\d|b|strong|i|em|a|font|img|blockquote)\b[^<>]*>"
     r"|</(?:p|div|span|li|table|a|b|strong|body|html)>|<br\s*/?>",
     re.IGNORECASE,
 )

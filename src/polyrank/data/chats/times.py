@@ -13,14 +13,17 @@ from typing import Any, get_args
 from polyrank.data.chats.messages import DateOrder
 from polyrank.errors import MissingExtraError
 
-THREE_NUMBERS = re.compile(r"(?:[^\W\d]+\.?,? )?(\d{1,2})([./-]) ?(\d{1,2})[./-] ?(\d{4}|\d{2})(?!\d)(.*)", re.DOTALL)
+THREE_NUMBERS = re.compile(r"(?:[^\W\d]+\.?,? )?(\d{1,2})([./-]) ?(\d{1,2})[./-] ?(\d{4}|\d{1,2})(?!\d)(.*)", re.DOTALL)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 COMPACT = re.compile(r"(?:19|20)\d{6}(?:\d{6})?")
 UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e8, 1.0))  # from so large a number on, so many of them are a second
 SHEET_DAYS = (20_000, 80_000)  # a sheet's days, counted from the end of 1899: the years 1954 to 2119
-HALVES = {"上午": "AM", "午前": "AM", "오전": "AM", "下午": "PM", "午後": "PM", "오후": "PM"}
-HALF_BEFORE = re.compile(f"({'|'.join(HALVES)}) ?([0-9:]+)")
-HALF_AFTER = re.compile(r"\b([ap])\.? ?m\b\.?", re.IGNORECASE)
+HALVES = {
+    **dict.fromkeys(("上午", "午前", "오전", "ص", "π.μ.", "पूर्वाह्न"), "AM"),
+    **dict.fromkeys(("下午", "午後", "오후", "م", "μ.μ.", "अपराह्न"), "PM"),
+}
+HALF = re.compile(f"(?:{'|'.join(map(re.escape, HALVES))})(?![^\\W\\d])")
+AM_OR_PM = re.compile(r"\b([ap])\.? ?m\b\.?", re.IGNORECASE)
 NO_YEAR = 1904  # what dateutil takes for the year of a text without one; a leap year, in which nobody chatted
 
 
@@ -75,13 +78,16 @@ def _parsed(text: str, order: DateOrder) -> datetime:
         from dateutil.parser import parse
     except ImportError as error:
         raise MissingExtraError("python-dateutil", "chats") from error
-    plain = HALF_AFTER.sub(r"\1m", HALF_BEFORE.sub(lambda found: f"{found[2]} {HALVES[found[1]]}", text))
-    by_number = THREE_NUMBERS.match(plain) is not None  # a year of four digits in front is followed by its month
+    plain = AM_OR_PM.sub(r"\1m", text)
+    if half := HALF.search(text):
+        plain = f"{HALF.sub(' ', text)} {HALVES[half[0]]}"
+    numbers = THREE_NUMBERS.match(plain)  # a year of four digits in front is none of these: its month comes next
+    if numbers and order == "year":
+        plain = f"20{plain[numbers.start(1) :]}"
     try:
         found: datetime = parse(
             plain,
-            dayfirst=by_number and order == "day",
-            yearfirst=by_number and order == "year",
+            dayfirst=numbers is not None and order == "day",
             default=datetime(NO_YEAR, 1, 1),
             tzinfos=_zone,
         )
@@ -119,10 +125,10 @@ def order_of_dates(values: Iterable[Any]) -> tuple[DateOrder, bool]:
     rising = [order for order in possible if _rises([_date(order, *three) for three in numbers])]
     if len(rising) == 1:
         return rising[0], False
-    if possible[0] == "day" and matches[0][2] == ".":
-        return "day", False
-    american = "month" in possible and matches[0][2] == "/" and HALF_AFTER.search(matches[0][5]) is not None
-    return ("month" if american else possible[0]), True
+    usual = [order for order in possible if order != "year"] or possible  # years of two digits come last
+    if len(usual) == 1 or matches[0][2] == ".":
+        return usual[0], False
+    return ("month" if matches[0][2] == "/" and AM_OR_PM.search(matches[0][5]) else "day"), True
 
 
 def _date(order: DateOrder, a: int, b: int, c: int) -> date | None:

@@ -5,11 +5,12 @@ import unicodedata
 
 from polyrank.data.chats.files import Member
 from polyrank.data.chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Item, Items, LeftOut, Message
+from polyrank.data.chats.times import HALVES
 from polyrank.errors import DataError
 
 MARKS = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 DATE = r"(?:\d{1,4}[./-] ?\d{1,2}[./-] ?\d{1,4}\.?)"
-HALF = r"(?:[ap]\.? ?m\.?|[AP]\.? ?M\.?|上午|下午|午前|午後|오전|오후)"
+HALF = rf"(?:[apAP]\.? ?[mM]\.?|{'|'.join(map(re.escape, HALVES))})"
 CLOCK = rf"(?:{HALF} ?)?\d{{1,2}}[:.]\d\d(?:[:.]\d\d)?(?: ?{HALF})?"
 STAMP = rf"(?P<date>{DATE})[,،]? (?:[^\W\d]{{1,4}} )?(?P<clock>{CLOCK})"
 BRACKETED = STAMP.replace("<date>", "<date2>").replace("<clock>", "<clock2>")
