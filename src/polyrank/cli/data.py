@@ -8,6 +8,7 @@ import typer
 
 from polyrank.cli.chats import chats
 from polyrank.cli.console import Overwrite, talk
+from polyrank.cli.replies import replies
 from polyrank.errors import UsageError
 
 # named here too, since reading them from polyrank.data would slow every --help down; a test compares the two
@@ -26,6 +27,7 @@ import_app = typer.Typer(
     no_args_is_help=True, help="Own chats, or a public corpus, to files that everything else reads."
 )
 import_app.command("chats")(chats)
+import_app.command("replies")(replies)
 
 
 def import_(format_: str, source: Path, output: Path, *, answers: Path | None, skip_bad: bool, overwrite: bool) -> None:

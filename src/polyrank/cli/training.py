@@ -1,7 +1,7 @@
 """``polyrank train`` and ``polyrank quickstart``."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,9 +9,13 @@ from polyrank.cli import interrupts
 from polyrank.cli.console import console, talk
 from polyrank.errors import UsageError
 
+if TYPE_CHECKING:
+    from polyrank.config.recipe import DataConfig
+    from polyrank.training.recipe import RunResult
+
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="A recipe in TOML; runs/ has examples.")],
+    recipe: Annotated[Path, typer.Argument(help="A recipe in TOML: polyrank split writes one, runs/ has some.")],
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change a key: train.lr=5e-5. Repeatable.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again over an earlier run.")] = False,
@@ -21,7 +25,8 @@ def train(
 ) -> None:
     """Train by a recipe: the best model goes to OUTPUT/model, figures to OUTPUT/metrics.jsonl.
 
-    Two networks that learn from each other go to OUTPUT/retriever and OUTPUT/reranker.
+    Two networks that learn from each other go to OUTPUT/retriever and OUTPUT/reranker. Where the recipe names a
+    data.test, the model is evaluated on it in the end, and words alone (BM25) beside it.
     """
     import dataclasses
     import json
@@ -40,7 +45,10 @@ def train(
         interrupts.say_way_on("go on with --resume")
     with TrainingDisplay() as display:
         results = run(plan, resume=resume, overwrite=overwrite, device=device, report=display.report, say=talk)
-    rows = [{"seed": r.seed, "network": r.network, "model": str(r.model), **dataclasses.asdict(r.fit)} for r in results]
+    rows = [
+        {"seed": r.seed, "network": r.network, "model": str(r.model), **dataclasses.asdict(r.fit), "test": r.test}
+        for r in results
+    ]
     if json_:
         print(json.dumps(rows))
         return
@@ -50,6 +58,21 @@ def train(
         talk(f"{row['model']}: {row['n_steps']} steps, {row['seconds']:.0f} s; best: step {row['best_step']} {figures}")
     for network in dict.fromkeys(r.network for r in results):
         _say_spread(network, [r.fit.best for r in results if r.network == network])
+    if any(r.test for r in results):
+        _show_test(plan.data, results)
+
+
+def _show_test(data: "DataConfig", results: "list[RunResult]") -> None:
+    """The figures of the test part, with words alone beside them."""
+    from rich.console import Console
+
+    from polyrank.evaluation import evaluate, summarise, table
+    from polyrank.scorers.open import open_scorer
+    from polyrank.training.recipe import read_lists
+
+    examples = read_lists(data, "test")
+    words = summarise(evaluate(open_scorer("bm25", examples), examples))
+    Console().print(table([{"name": "bm25", **words}, *({"name": str(r.model), **r.test} for r in results)]))
 
 
 def _say_spread(network: str, best: list[dict[str, float]]) -> None:
@@ -123,9 +146,9 @@ def quickstart(
     json_: Annotated[bool, typer.Option("--json", help="Print the figures and answers as JSON.")] = False,
 ) -> None:
     """Train, evaluate, index and answer on the shipped sample, end to end. No network, no GPU, a few minutes."""
-    from polyrank.cli.quickstart import Start
     from polyrank.cli.quickstart import quickstart as run
     from polyrank.config.checked import read_choice
+    from polyrank.config.starting import Start
     from polyrank.training.signals import InterruptedTraining
 
     start_from: Start | None = None if start is None else read_choice(start, Start, "start")

@@ -9,6 +9,7 @@ from polyrank.data.chats import Chats, ChatsReport, import_chats, write_dialogue
 from polyrank.data.examples import Kind, read_examples, write_examples
 from polyrank.data.importers import IMPORTERS, Importer, import_examples
 from polyrank.data.pool import import_pool, read_pool, text_id, write_pool
+from polyrank.data.replies import frequent_replies, read_replies
 from polyrank.data.report import Loaded, ReadReport
 from polyrank.data.speakers import choose_speaker
 from polyrank.data.splits import Split, split, write_split
@@ -24,11 +25,13 @@ __all__ = [
     "Split",
     "choose_speaker",
     "draw_candidates",
+    "frequent_replies",
     "import_chats",
     "import_examples",
     "import_pool",
     "read_examples",
     "read_pool",
+    "read_replies",
     "split",
     "text_id",
     "write_dialogues",

@@ -8,22 +8,25 @@ result.
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from polyrank.config.names import TWO
-from polyrank.config.recipe import Recipe, recipe_to_dict
+from polyrank.config.recipe import DataConfig, Recipe, load_recipe, recipe_to_dict
 from polyrank.data import choose_speaker, draw_candidates, read_examples
 from polyrank.data.candidate_lists import have_lists
 from polyrank.data.speakers import speakers_of
 from polyrank.devices import choose_device, keep_freed_memory
-from polyrank.errors import DataError
+from polyrank.errors import ConfigError, DataError
+from polyrank.evaluation import evaluate, summarise
 from polyrank.records import Example
+from polyrank.scorers.open import open_scorer
+from polyrank.scorers.protocols import Scorer
 from polyrank.storage.document import has_document, read_document, seal
 from polyrank.storage.durable import make_folders, write_file
 from polyrank.training.checkpoints import CHECKPOINT
@@ -52,16 +55,24 @@ class RunResult:
         model: the folder of the best model.
         fit: how it went.
         network: "retriever" or "reranker" where there are two.
+        test: figures of the model on the recipe's ``data.test``, as ``polyrank.summarise`` gives them; empty without.
     """
 
     seed: int
     model: Path
     fit: FitResult
     network: str = ""
+    test: dict[str, Any] = field(default_factory=dict)
+
+    def load(self, *, device: str = "auto") -> Scorer:
+        """The model, to rank with."""
+        return open_scorer(str(self.model), device=device)
 
 
 def train(
-    recipe: Recipe,
+    recipe: Recipe | str | Path | Mapping[str, Any],
+    examples: Iterable[Any] | None = None,
+    valid: Iterable[Any] | None = None,
     *,
     resume: bool = False,
     overwrite: bool = False,
@@ -72,7 +83,9 @@ def train(
     """Carry out a recipe; several seeds go to ``seed-N`` folders below its output.
 
     Args:
-        recipe: what to do.
+        recipe: what to do: a Recipe, its file, or its tables as dictionaries.
+        examples, valid: to learn from and to choose the best step by, in place of the recipe's files: Examples, rows,
+            or tables as ``polyrank.read_examples`` takes them.
         resume: go on from checkpoints. Finished seeds are not trained again; where the recipe asks for more epochs or
             steps, and their rates so far do not depend on how many, they are trained on.
         overwrite: start again where there is an earlier run.
@@ -87,6 +100,8 @@ def train(
         DataError: the data cannot be read or holds nothing to learn from.
     """
     keep_freed_memory()
+    if not isinstance(recipe, Recipe):
+        recipe = load_recipe(recipe)
     output = Path(recipe.output)
     seeds = recipe.train.seeds
     folders = {seed: output if len(seeds) == 1 else output / f"seed-{seed}" for seed in seeds}
@@ -94,41 +109,67 @@ def train(
     with alone_in(output):
         for folder in folders.values():
             check_folder(folder, recipe, resume=resume, overwrite=overwrite)
-        examples, valid = load_data(recipe, say)
+        learnt, judged = load_data(recipe.data, examples, valid, say)
+        held_out = [] if recipe.data.test is None else read_lists(recipe.data, "test", say=say)
         for seed, folder in folders.items():
-            results.extend(_train_one(recipe, seed, folder, examples, valid, resume, overwrite, device, report, say))
+            results.extend(_train_one(recipe, seed, folder, learnt, judged, resume, overwrite, device, report, say))
+    if held_out:
+        results = [replace(run, test=summarise(evaluate(run.load(device=device), held_out))) for run in results]
     return results
 
 
-def load_data(recipe: Recipe, say: Callable[[str], None]) -> tuple[list[Example], list[Example]]:
-    """Training examples (those with a right answer) and validation lists."""
-    data = recipe.data
-    speaker = data.speaker
-    if data.kind in (None, "dialogues"):
-        speaker = choose_speaker(data.train, speaker, option="data.speaker", say=say)
-    loaded = read_examples(Path(data.train), kind=data.kind, speaker=speaker, skip_bad=data.skip_bad)
-    say(f"{data.train}: {loaded.report}")
-    examples = [example for example in loaded.examples if example.relevant]
-    if not examples:
-        raise DataError(f"{data.train}: no example has a right answer; there is nothing to learn from")
-    if data.max_train is not None and data.max_train < len(examples):
+def load_data(
+    data: DataConfig,
+    examples: Iterable[Any] | None = None,
+    valid: Iterable[Any] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> tuple[list[Example], list[Example]]:
+    """Training examples (those with a right answer) and validation lists, from files or from memory."""
+    learnt = _read(data, "train", examples, say)
+    if data.max_train is not None and data.max_train < len(learnt):
         # a subset that does not depend on the training seed, so that every model and seed learns from the same
-        chosen = np.random.Generator(np.random.PCG64(20200113)).permutation(len(examples))[: data.max_train]
-        examples = [examples[i] for i in sorted(chosen.tolist())]
-        say(f"using a random subset of {len(examples):,}")
-    valid: list[Example] = []
-    if data.valid is not None:
-        holds_dialogues = speakers_of(data.valid) is not None
-        speaker = choose_speaker(data.valid, data.speaker, option="data.speaker", say=say) if holds_dialogues else None
-        loaded = read_examples(Path(data.valid), speaker=speaker, skip_bad=data.skip_bad)
-        valid = [example for example in loaded.examples if example.relevant]
-        if not valid:
-            raise DataError(f"{data.valid}: validation needs examples with the text of a right answer")
-        if not have_lists(valid):  # drawn from all of them, and with one seed, so that every run is judged by the same
-            valid = draw_candidates(valid, data.valid_candidates, what=data.valid)
-        valid = [example for example in valid if len(example.candidates) > 1][: data.max_valid]
-        say(f"{data.valid}: {len(valid):,} validation examples of {len(valid[0].candidates)} candidates")
-    return examples, valid
+        chosen = np.random.Generator(np.random.PCG64(20200113)).permutation(len(learnt))[: data.max_train]
+        learnt = [learnt[i] for i in sorted(chosen.tolist())]
+        say(f"using a random subset of {len(learnt):,}")
+    if data.valid is None and valid is None:
+        return learnt, []
+    return learnt, read_lists(data, "valid", valid, say)[: data.max_valid]
+
+
+def read_lists(
+    data: DataConfig,
+    part: Literal["valid", "test"],
+    given: Iterable[Any] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Example]:
+    """Candidate lists to choose or to be judged by; those of dialogues and pairs are drawn."""
+    lists, name = _read(data, part, given, say), getattr(data, part) or part
+    if not have_lists(lists):  # drawn from all of them, and with one seed, so that every run is judged by the same
+        lists = draw_candidates(lists, data.valid_candidates, what=name)
+    lists = [example for example in lists if len(example.candidates) > 1]
+    say(f"{name}: {len(lists):,} examples of {len(lists[0].candidates)} candidates")
+    return lists
+
+
+def _read(
+    data: DataConfig, part: Literal["train", "valid", "test"], given: Iterable[Any] | None, say: Callable[[str], None]
+) -> list[Example]:
+    """The examples of a part that have a right answer."""
+    file, kind, speaker = getattr(data, part), data.kind if part == "train" else None, data.speaker
+    if given is not None:
+        name, loaded = part, read_examples(given, kind=kind, speaker=speaker, skip_bad=data.skip_bad)
+    elif file is None:
+        raise ConfigError(f"there is nothing to learn from; name a file in data.{part}, or give examples")
+    else:
+        if part != "train" and speakers_of(file) is None:  # which the speaker of the training part says nothing of
+            speaker = None
+        elif kind in (None, "dialogues"):
+            speaker = choose_speaker(file, speaker, option="data.speaker", say=say)
+        name, loaded = file, read_examples(Path(file), kind=kind, speaker=speaker, skip_bad=data.skip_bad)
+    say(f"{name}: {loaded.report}")
+    if examples := [example for example in loaded.examples if example.relevant]:
+        return examples
+    raise DataError(f"{name}: no example has the text of a right answer; there is nothing to learn from or judge by")
 
 
 def _train_one(
