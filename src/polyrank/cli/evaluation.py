@@ -139,9 +139,9 @@ def evaluate(
     rows = comparison.compared(joined, tested, base, by_turns=json_)
     for row in rows:
         row["n_left_out"] = len(limited) - len(examples)
+    _show(rows, shown, layout, json_, alone=len(rows) == 1)
     if plot is not None:
         _draw(rows, joined, shown, plot)
-    _show(rows, shown, layout, json_, alone=len(rows) == 1)
 
 
 def compare(
@@ -181,9 +181,9 @@ def compare(
     else:
         models = comparison.by_model(comparison.read_scored(inputs))
         rows = comparison.compared(models, tested, by_turns=json_)
+    _show(rows, shown, layout, json_)
     if plot is not None:
         _draw(rows, models, shown, plot)
-    _show(rows, shown, layout, json_)
 
 
 def _metrics(k: str | None, metric: str | None) -> tuple[list[str] | None, list[str] | None]:

@@ -55,7 +55,9 @@ def read_scored(inputs: Sequence[tuple[str | None, Path]]) -> list[Scored]:
         evaluation, header = read_scores_and_header(file)
         seed = int(header["seed"]) if str(header.get("seed", "")).isdecimal() else None
         models.append(header.get("model") if label is None and seed is not None else None)
-        scored.append(Scored(label or (str(file) if full else file.name), (seed,), (evaluation,)))
+        own = str(file) if full else file.name
+        in_folder = file not in [path for _, path in inputs]
+        scored.append(Scored(label or (str(header.get("model", own)) if in_folder else own), (seed,), (evaluation,)))
     for i, ((label, file), model) in enumerate(zip(files, models, strict=True)):
         if model is not None and models.count(model) > 1:
             scored[i] = replace(scored[i], name=model)
@@ -102,7 +104,7 @@ def compared(
         DataError: the models were measured on different examples.
     """
     rows = []
-    ks = sorted({*KS, *(int(k) for name in metrics or () if (k := name.partition("@")[2]))})
+    ks = KS if metrics is None else sorted({int(k) for name in metrics if (k := name.partition("@")[2])})
     for model in models:
         row = {"name": model.name, **summarise(model.evaluations, ks=ks)}
         if len(model.seeds) > 1:

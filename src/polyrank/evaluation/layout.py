@@ -42,7 +42,7 @@ def markdown(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
             text = _figure(row, name) + _interval(row, name, " ({}-{})")
             cells.append((f"**{text}**" if number in best[name] else text) + _mark(row, name))
         lines.append(cells)
-    notes = [f"\n{note}" for note in notes_of(rows)]
+    notes = [f"\n{note}" for note in (_units(rows), *notes_of(rows))]
     return "\n".join(["| " + " | ".join(line) + " |" for line in lines] + notes)
 
 
@@ -64,7 +64,7 @@ def latex(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
             mark = r"$^{\dagger}$" if _mark(row, name) else ""
             cells.append(bold + mark + _interval(row, name, r" {{\scriptsize [{}, {}]}}"))
         lines.append(" & ".join(cells) + r" \\")
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", *(f"% {note}" for note in notes_of(rows))])
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", *(f"% {note}" for note in (_units(rows), *notes_of(rows)))])
 
 
 def comma_separated(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
@@ -99,10 +99,17 @@ def comma_separated(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
     return stream.getvalue().rstrip("\n")
 
 
+def _units(rows: Sequence[Row]) -> str:
+    spread = ["± standard deviation over seeds"] if any("std" in row for row in rows) else []
+    if any("intervals" in row and "std" not in row for row in rows):
+        spread.append("in brackets 95% intervals over examples")
+    return "; ".join(["In percent", *spread])
+
+
 def notes_of(rows: Sequence[Row]) -> list[str]:
     """What the marks of a table mean."""
     tests = [row["against"] for row in rows if "against" in row]
-    if not tests:
+    if not any(_mark(row, name) for row in rows for name in _tests(row)):
         return []
     over = "randomisation test over examples" if "n_examples" in tests[0] else "Student's test over seeds"
     many = f", adjusted for {len(tests)} comparisons (Holm)" if len(tests) > 1 else ""
@@ -129,7 +136,7 @@ def remarks(rows: Sequence[Row]) -> list[str]:
             lines.append(f"{name}: {metric} of seed {seeds}")
         if "against" in row:
             lines.append(f"{name} against {row['against']['scores']}: {_told(row['against'])}")
-    return lines + (notes_of(rows) if sum("against" in row for row in rows) > 1 else [])
+    return lines + notes_of(rows)
 
 
 def _told(test: Row) -> str:

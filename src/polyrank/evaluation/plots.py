@@ -52,8 +52,9 @@ def style(number: int) -> dict[str, Any]:
 
 def label_ends(axes: Any, names: Sequence[str], ends: Sequence[tuple[float, float]]) -> None:
     """Write each line's name beside the axes, at the height where it ends or as near as there is room."""
-    height = axes.figure.get_figheight() * 0.85
+    height = 0.85 * axes.figure.bbox.height / axes.figure.dpi  # of a part of a figure too
     gap = INCHES_PER_LABEL / height
+    axes.autoscale_view()  # now, for the heights are asked for before anything is drawn
     y_of = (axes.transData + axes.transAxes.inverted()).transform
     order = sorted(range(len(names)), key=lambda i: (ends[i][1], -i))
     wanted = [float(y_of(ends[i])[1]) for i in order]
@@ -68,7 +69,15 @@ def label_ends(axes: Any, names: Sequence[str], ends: Sequence[tuple[float, floa
             fontsize="small",
             annotation_clip=False,
             color=look["color"],
-            arrowprops={"arrowstyle": "-", "color": look["color"], "linestyle": look["linestyle"], "linewidth": 0.8},
+            arrowprops={
+                "arrowstyle": "-",
+                "color": look["color"],
+                "linestyle": look["linestyle"],
+                "linewidth": 0.8,
+                "relpos": (0, 0.5),
+                "shrinkA": 2,
+                "shrinkB": 4,
+            },
         )
 
 
@@ -136,7 +145,7 @@ def plot_comparison(
 
 
 def _title(rows: Sequence[Mapping[str, Any]]) -> str:
-    spread = "bars: standard deviation over seeds, which are the dots" if any("std" in row for row in rows) else ""
+    spread = "bars: standard deviation over seeds, each a tick" if any("std" in row for row in rows) else ""
     if any("intervals" in row and "std" not in row for row in rows):
         spread = "bars: 95% intervals" + (f"; of several seeds, {spread.removeprefix('bars: ')}" if spread else "")
     if "n_examples" not in rows[0]:
