@@ -197,7 +197,7 @@ def test_validation_needs_something_to_choose_from(tmp_path: Path, write_rows: W
         "judge.jsonl", [{"context": ["hi"], "candidates": candidates or ["a", "b"], "relevant": relevant}]
     )
     with pytest.raises(
-        DataError, match=r"judge\.jsonl: (1 different response, which leaves nothing|validation needs examples)"
+        DataError, match=r"judge\.jsonl: (1 different response, which leaves nothing|no example has the text)"
     ):
         load_data(recipe(write_rows("learn.jsonl", rows(0)), judge, tmp_path / "run").data)
 

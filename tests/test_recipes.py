@@ -484,3 +484,14 @@ def test_what_is_said_to_write_for_a_list_can_be_written(tmp_path: Path, key: st
     wanted = write.removeprefix("one such as ")
     train = load_recipe(recipe, (f"train.{key}={wanted}",)).train
     assert list(train.seeds if key == "seeds" else train.method.loss_weights) == json.loads(wanted)  # type: ignore[union-attr]
+
+
+def test_tables_are_read_as_a_file_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = {"model": {"kind": "bi"}, "data": {"train": "t.jsonl", "test": "x.jsonl"}, "output": "run"}
+    (tmp_path / "r.toml").write_text(
+        'output = "run"\n[model]\nkind = "bi"\n[data]\ntrain = "t.jsonl"\ntest = "x.jsonl"\n', encoding="utf-8"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe(tables, ["train.lr=1e-3"]) == load_recipe(tmp_path / "r.toml", ["train.lr=1e-3"])
+    assert load_recipe("r.toml").data.test == str(tmp_path / "x.jsonl")
+    assert tables == {"model": {"kind": "bi"}, "data": {"train": "t.jsonl", "test": "x.jsonl"}, "output": "run"}

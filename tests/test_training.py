@@ -23,6 +23,7 @@ from polyrank.config.recipe import DataConfig, Recipe, load_recipe
 from polyrank.config.training import TrainConfig
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError, DataError, DivergedError, UsageError
+from polyrank.evaluation import evaluate, summarise
 from polyrank.evaluation.curves import read_curves
 from polyrank.models import new_model
 from polyrank.models.artifacts import load_model
@@ -649,3 +650,24 @@ except ResourceError as error:
     )
     assert result.returncode == 5, result.stderr
     assert "a batch of 256 does not fit into memory; try train.batch_size=128" in result.stdout
+
+
+def test_examples_from_memory_train_as_those_of_files_do(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    plan = recipe(task, tiny_backbone, tmp_path / "files", max_steps=4)
+    plan = dataclasses.replace(plan, data=dataclasses.replace(plan.data, test=str(task["valid"])))
+    (by_file,) = train(plan, device="cpu")
+    bare = dataclasses.replace(plan, data=DataConfig(), output=str(tmp_path / "memory"))
+    examples, valid = (read_examples(task[part]).examples for part in ("train", "valid"))
+    (from_memory,) = train(bare, iter(examples), valid, device="cpu")
+    assert weights(tmp_path / "memory") == weights(tmp_path / "files")
+    assert from_memory.fit.best == by_file.fit.best
+    assert from_memory.test == {}
+    judged = summarise(evaluate(from_memory.load(device="cpu"), valid))
+    assert by_file.test["metrics"] == pytest.approx(judged["metrics"])
+    assert train(plan, device="cpu", resume=True)[0].test == by_file.test  # a finished run has them too
+    with pytest.raises(ConfigError, match=r"data\.train"):
+        train(dataclasses.replace(bare, output=str(tmp_path / "none")))
+    with pytest.raises(DataError, match=r"row:0: cannot tell"):
+        train(bare, [{"context": "hi"}], overwrite=True)
