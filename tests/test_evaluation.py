@@ -590,7 +590,9 @@ def test_a_breakdown_is_drawn_in_percent_with_its_intervals(figures: list[Any], 
         rows = breakdown(evaluation)
         line, _, (bars,) = drawn[name].lines
         np.testing.assert_allclose(np.asarray(line.get_ydata(), float), [100 * row["metrics"]["R@1"] for row in rows])
-        np.testing.assert_allclose(np.asarray(line.get_xdata(), float), [i + aside for i in range(len(rows))], atol=1e-9)
+        np.testing.assert_allclose(
+            np.asarray(line.get_xdata(), float), [i + aside for i in range(len(rows))], atol=1e-9
+        )
         ends = [(float(low[1]), float(high[1])) for low, high in bars.get_segments()]
         np.testing.assert_allclose(ends, [[100 * end for end in row["intervals"]["R@1"]] for row in rows])
     assert (tmp_path / "plot.svg").read_text("utf-8").startswith("<?xml")

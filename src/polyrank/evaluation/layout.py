@@ -64,7 +64,9 @@ def latex(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
             mark = r"$^{\dagger}$" if _mark(row, name) else ""
             cells.append(bold + mark + _interval(row, name, r" {{\scriptsize [{}, {}]}}"))
         lines.append(" & ".join(cells) + r" \\")
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", *(f"% {note}" for note in (_units(rows), *notes_of(rows)))])
+    return "\n".join(
+        [*lines, "\\bottomrule", "\\end{tabular}", *(f"% {note}" for note in (_units(rows), *notes_of(rows)))]
+    )
 
 
 def comma_separated(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:

@@ -207,30 +207,59 @@ def _draw_breakdown(axes: Any, parts: Mapping[str, Sequence[Mapping[str, Any]]])
 
 
 def plot_times(rows: Sequence[Mapping[str, Any]], by: str, path: Path) -> None:
-    """Milliseconds against one column of a speed table, one line per form, on logarithmic axes; or, where the column
-    has one value for each form, as bars."""
-    lines: dict[str, list[tuple[float, float]]] = {}
+    """Milliseconds of a speed table, one line per form, on logarithmic axes.
+
+    Args:
+        rows: with ``what``, ``form``, ``ms`` and sizes.
+        by: the size that they are drawn against. What was measured at one of it is drawn beside, against the ``n`` or
+            ``m`` that it was measured at several of, or else as points.
+        path: .svg, .png or .pdf.
+    """
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for row in rows:
-        lines.setdefault(f"{row['what']}, {row['form']}", []).append((row[by], row["ms"]))
-    figure = new_figure(height=height_for(len(lines)))
-    axes = figure.subplots()
-    if all(len(points) == 1 for points in lines.values()):
-        times = [points[0][1] for points in lines.values()]
-        bars = axes.barh(range(len(lines)), times, color=[style(number)["color"] for number in range(len(lines))])
-        axes.bar_label(bars, [f"{ms:,.3g} ms" for ms in times], padding=3, fontsize="small")
-        axes.set_yticks(range(len(lines)), list(lines))
-        axes.set(xlabel="time (ms)", xscale="log", xlim=(min(times) / 2, max(times) * 4))
-        axes.invert_yaxis()
-        save(figure, path)
-        return
-    ends = []
+        same = [other for other in rows if other["what"] == row["what"]]
+        column = next((name for name in (by, "n", "m") if len({other[name] for other in same}) > 1), "")
+        lines = panels.setdefault(column, {})
+        lines.setdefault(f"{row['what']}, {row['form']}", []).append((row[column or by], row["ms"]))
+    figure = new_figure(7.5 * len(panels), height_for(max(map(len, panels.values()))))
+    for axes, (column, lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        if column:
+            _draw_times(axes, column, lines)
+        else:
+            _draw_points(axes, {name: points[0][1] for name, points in lines.items()})
+    save(figure, path)
+
+
+def _draw_times(axes: Any, column: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> None:
     for number, (name, points) in enumerate(lines.items()):
         axes.plot(*zip(*sorted(points), strict=True), label=name, **style(number))
-        ends.append(max(points))
-    axes.set(xlabel=f"{COLUMNS.get(by, by)} ({by})", ylabel="time (ms)", xscale="log", yscale="log")
-    axes.grid(color="0.9")
-    label_ends(axes, list(lines), ends)
-    save(figure, path)
+    axes.set(xlabel=f"{COLUMNS.get(column, column)} ({column})", ylabel="time (ms)", xscale="log", yscale="log")
+    sizes = sorted({x for points in lines.values() for x, _ in points})
+    axes.set_xticks(sizes, [f"{size:,g}" for size in sizes])
+    axes.set_xticks([], minor=True)
+    _label_plainly(axes.yaxis)
+    axes.grid(color="0.9", which="both", axis="y")
+    label_ends(axes, list(lines), [max(points) for points in lines.values()])
+
+
+def _draw_points(axes: Any, times: Mapping[str, float]) -> None:
+    axes.plot(list(times.values()), range(len(times)), "o", color=COLORS[0])
+    for number, ms in enumerate(times.values()):
+        axes.annotate(f"{ms:,.3g}", (ms, number), (8, 0), textcoords="offset points", va="center", fontsize="small")
+    axes.set_yticks(range(len(times)), list(times))
+    axes.set(xlabel="time (ms)", xscale="log", xlim=(min(times.values()) / 1.5, 2 * max(times.values())))
+    axes.set_ylim(len(times) - 0.5, -0.5)
+    _label_plainly(axes.xaxis)
+    axes.grid(color="0.9", which="both", axis="x")
+
+
+def _label_plainly(axis: Any) -> None:
+    """Numbers as 1, 2, 5, 10 on a logarithmic axis, which has too few powers of ten to be read by them alone."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:,g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def plot_coverage(curves: Mapping[str, Sequence[Point]], path: Path) -> None:
