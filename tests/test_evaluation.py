@@ -572,6 +572,11 @@ def legend_of(axes: Any) -> list[str]:
     return [text.get_text() for text in axes.get_legend().get_texts()] if axes.get_legend() else []
 
 
+def labels_of(axes: Any) -> set[str]:
+    """What is written beside the ends of lines."""
+    return {text.get_text() for text in axes.texts}
+
+
 def test_a_breakdown_is_drawn_in_percent_with_its_intervals(figures: list[Any], tmp_path: Path) -> None:
     short = Evaluation(tuple(outcomes(*(at(1 + (i > 6)) for i in range(10)), turns=1)), "lists")
     long = Evaluation((*outcomes(*(at(1 + (i > 3)) for i in range(10)), turns=2), *outcomes(at(1), turns=99)), "lists")
@@ -580,12 +585,14 @@ def test_a_breakdown_is_drawn_in_percent_with_its_intervals(figures: list[Any], 
     (axes,) = figures[0].axes
     assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2-3", "16-"]
     drawn = {container.get_label(): container for container in axes.containers}
-    assert legend_of(axes) == ["short", "both"]
-    for name, evaluation in (("short", short), ("both", both)):
+    assert labels_of(axes) == {"short", "both"}
+    for aside, name, evaluation in ((-0.075, "short", short), (0.075, "both", both)):
         rows = breakdown(evaluation)
         line, _, (bars,) = drawn[name].lines
         np.testing.assert_allclose(np.asarray(line.get_ydata(), float), [100 * row["metrics"]["R@1"] for row in rows])
-        assert line.get_xdata().tolist() == list(range(len(rows)))
+        np.testing.assert_allclose(
+            np.asarray(line.get_xdata(), float), [i + aside for i in range(len(rows))], atol=1e-9
+        )
         ends = [(float(low[1]), float(high[1])) for low, high in bars.get_segments()]
         np.testing.assert_allclose(ends, [[100 * end for end in row["intervals"]["R@1"]] for row in rows])
     assert (tmp_path / "plot.svg").read_text("utf-8").startswith("<?xml")
@@ -612,8 +619,10 @@ def test_times_are_drawn_against_a_column(figures: list[Any], tmp_path: Path) ->
     plot_times(rows, "n", tmp_path / "x.svg")
     (axes,) = figures[0].axes
     assert lines_of(axes) == {"bi, torch": [(10, 1), (100, 5)], "bi, onnx": [(10, 0.5)]}
-    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xscale(), axes.get_yscale()) == ("n", "ms", "log", "log")
-    assert legend_of(axes) == ["bi, torch", "bi, onnx"]
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xscale(), axes.get_yscale()) == (
+        "candidates (n)", "time (ms)", "log", "log",
+    )  # fmt: skip
+    assert labels_of(axes) == {"bi, torch", "bi, onnx"}
     assert (tmp_path / "x.svg").stat().st_size > 1000
 
 
@@ -666,7 +675,7 @@ def test_curves_are_drawn_by_epoch_where_all_know_it(figures: list[Any], tmp_pat
     assert lines_of(by_epoch) == {"new": [(0.5, 25), (1, 50)]}
     assert (by_epoch.get_xlabel(), by_epoch.get_ylabel()) == ("epoch", "validation R@1 (%)")
     assert lines_of(by_step) == {"new": [(2, 25), (4, 50)], "old": [(3, 10)]}
-    assert (by_step.get_xlabel(), legend_of(by_step)) == ("step", ["new", "old"])
+    assert (by_step.get_xlabel(), labels_of(by_step)) == ("step", {"new", "old"})
     assert lines_of(loss) == {"new": [(0.5, 2), (1.5, 1.5)]}
     assert loss.get_ylabel() == "validation loss"
     assert all((tmp_path / name).stat().st_size > 1000 for name in ("a.svg", "b.svg", "c.svg"))

@@ -51,11 +51,14 @@ def bench_encode(
     repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 3,
     threads: Threads = None,
     json_: Json = False,
+    plot: Plot = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Encoding in bulk, one context, and re-ranking; by exports too."""
     from polyrank import bench
     from polyrank.scorers.exported import read_backend
 
+    _check_plot(plot, overwrite, texts)
     _threads(threads)
     with console().status("measuring") as status:
         result = bench.bench_encoding(
@@ -66,7 +69,7 @@ def bench_encode(
             models=model or (),
             progress=status.update,
         )
-    _show(result, json_, None, by="n")
+    _show(result, json_, plot, by="n")
 
 
 @bench_app.command("train")
@@ -80,6 +83,8 @@ def bench_train(
     repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 3,
     threads: Threads = None,
     json_: Json = False,
+    plot: Plot = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """In-batch training of a Bi-encoder, pairs per second."""
     from importlib.resources import files
@@ -87,13 +92,14 @@ def bench_train(
     from polyrank import bench
     from polyrank.data import choose_speaker, read_examples
 
+    _check_plot(plot, overwrite, data)
     _threads(threads)
     path = data or Path(str(files("polyrank") / "sample" / "train.jsonl"))
     examples = read_examples(path, speaker=choose_speaker(path, speaker, say=talk)).examples
     some = [example for example in examples if example.response is not None][:: max(1, len(examples) // limit)]
     with console().status("measuring") as status:
         result = bench.bench_training(some[:limit], batch_size=batch, repeats=repeats, progress=status.update)
-    _show(result, json_, None, by="n")
+    _show(result, json_, plot, by="n")
 
 
 @bench_app.command("respond")

@@ -1,8 +1,11 @@
 """``polyrank evaluate`` and ``polyrank compare``."""
 
 import json
+import re
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,18 +13,30 @@ from polyrank.cli.console import EnsembleName, NRetrieved, Overwrite, Rerank, Sp
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from polyrank.evaluation import Evaluation
+    from polyrank.evaluation.comparison import Scored
+    from polyrank.evaluation.runs import Member
     from polyrank.records import Candidate, Example
 
 Ks = Annotated[str | None, typer.Option("--k", help="Which R@k to show, such as 1,5,100.")]
+Metrics = Annotated[
+    str | None,
+    typer.Option("--metric", help="What to show, such as R@1,hits@5,MRR,MAP; the first is tested foremost."),
+]
+Format = Annotated[str, typer.Option("--format", help="table, markdown, csv or latex.")]
+Plot = Annotated[
+    Path | None, typer.Option(help="Draw the figures, and R@1 by context length (.png, .svg).", callback=drawable)
+]
 
 
 def evaluate(
-    model: Annotated[
-        str,
-        typer.Argument(help="A model or pipeline folder, bm25, tfidf, untuned:BACKBONE or shipped:convert."),
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL...",
+            help="Model, run or pipeline folders (of a run, all seeds), bm25, tfidf, untuned:BACKBONE or"
+            " shipped:convert.",
+        ),
     ],
     data: Annotated[
         Path,
@@ -41,27 +56,44 @@ def evaluate(
     ensemble: EnsembleName = "none",
     limit: Annotated[int | None, typer.Option(min=1, help="Use the first N examples only.")] = None,
     k: Ks = None,
-    scores: Annotated[Path | None, typer.Option(help="Write per-example scores here.")] = None,
-    against: Annotated[Path | None, typer.Option(help="Scores file of another model, for a paired test.")] = None,
+    metric: Metrics = None,
+    scores: Annotated[
+        Path | None, typer.Option(help="Write per-example scores here; of several models, into this folder.")
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Scores file to test against; of several models, else the first.")
+    ] = None,
+    plot: Plot = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
     overwrite: Overwrite = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    format_: Format = "table",
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; of several models, a list.")] = False,
 ) -> None:
-    """R@k/C, MRR and MAP with 95% intervals, ties counted fairly."""
+    """R@k/C, MRR and MAP with 95% intervals, ties counted fairly; of several models and seeds side by side."""
     from rich.progress import track
 
     from polyrank import evaluation as ev
     from polyrank.data import choose_speaker, draw_candidates, read_examples, read_pool
     from polyrank.data.candidate_lists import have_lists
+    from polyrank.evaluation import comparison
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.retrieval.pipeline import open_ranker
     from polyrank.scorers.exported import read_backend
+    from polyrank.scorers.open import check_name
     from polyrank.storage.durable import check_output
 
-    ks = _ks(k)
-    check_output(scores, inputs=(data, pool, against), overwrite=overwrite)
+    # whatever can be wrong is, before a model is read
+    shown, tested = _metrics(k, metric)
+    layout = _layout(format_)
+    options: dict[str, Any] = {"ensemble": read_ensemble(ensemble), "backend": read_backend(backend)}
+    found = _members(models)
+    files = _scores_files(scores, found)
+    taken: list[str | Path | None] = [data, pool, against]
+    for output in (*files, plot):
+        check_output(output, inputs=taken, overwrite=overwrite)
+        taken.append(output)
     if pool is not None and n_candidates is not None:
         raise UsageError(f"--candidates {n_candidates} and --pool {pool} exclude each other; give one")
     loaded = read_examples(data, speaker=choose_speaker(data, speaker, say=talk), skip_bad=skip_bad)
@@ -81,92 +113,126 @@ def evaluate(
             f"--candidates {n_candidates} is for examples without lists, and {data} has some; leave it out"
         )
     limited = examples[:limit]
-    examples = ev.rankable(limited, candidates)  # what cannot be ranked is refused before a model is read
-    scorer = open_ranker(
-        model,
-        examples,
-        candidates,
-        rerank=rerank,
-        n_retrieved=n_retrieved,
-        ensemble=read_ensemble(ensemble),
-        device=device,
-        backend=read_backend(backend),
-    )
-    result = ev.evaluate(
-        scorer,
-        examples,
-        pool=candidates,
-        progress=lambda batches: track(
-            batches, "scoring", console=console(), disable=not console().is_terminal, transient=True
-        ),
-    )
-    _say_what_is_missing(limited, result)
-    name = model if rerank is None else f"{model}, re-ranked by {rerank}"
-    summary = {**_summary(result, ks, json_), "n_left_out": len(limited) - len(examples)}
-    if scores is not None:
-        ev.write_scores(scores, result, scorer=name, data=str(data))
-        talk(f"wrote {scores}")
-    if against is not None:
-        summary["against"] = {"scores": str(against), **ev.paired_test(result, ev.read_scores(against))}
-    _show({"name": name, **summary}, ks, json_)
+    examples = ev.rankable(limited, candidates)
+    base = None if against is None else comparison.Scored(str(against), (None,), (ev.read_scores(against),))
+    for member in found:
+        check_name(member.name)
+
+    bar: dict[str, Any] = {"console": console(), "disable": not console().is_terminal, "transient": True}
+    scored: list[comparison.Scored] = []
+    for member, file in zip(found, files, strict=True):
+        scorer = open_ranker(
+            member.name, examples, candidates, rerank=rerank, n_retrieved=n_retrieved, device=device, **options
+        )
+        shown_as = partial(track, description="scoring" if len(found) == 1 else member.name, **bar)
+        result = ev.evaluate(scorer, examples, pool=candidates, progress=shown_as)
+        if not scored:
+            _say_what_is_missing(limited, result)
+        group = member.group if rerank is None else f"{member.group}, re-ranked by {rerank}"
+        if file is not None:
+            own = {} if member.seed is None else {"seed": str(member.seed)}
+            ev.write_scores(file, result, scorer=member.name, model=group, data=str(data), **own)
+            talk(f"wrote {file}")
+        scored.append(comparison.Scored(group, (member.seed,), (result,)))
+        del scorer  # before the next one is read
+    joined = comparison.by_model(scored)
+    rows = comparison.compared(joined, tested, base, by_turns=json_)
+    for row in rows:
+        row["n_left_out"] = len(limited) - len(examples)
+    _show(rows, shown, layout, json_, alone=len(rows) == 1)
+    if plot is not None:
+        _draw(rows, joined, shown, plot)
 
 
 def compare(
-    scores: Annotated[list[Path], typer.Argument(help="Scores files of `evaluate --scores`.")],
+    scores: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME=]PATH...",
+            help="Scores files of `evaluate --scores` or folders of them; or run folders, of which validation figures"
+            " are compared. Several paths of one NAME are the seeds of one model.",
+        ),
+    ],
     k: Ks = None,
+    metric: Metrics = None,
+    format_: Format = "table",
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw R@1 by context length (.png, .svg).", callback=drawable)
-    ] = None,
+    plot: Plot = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Tables made again from scores files, each tested against the first. Needs no model."""
-    from polyrank import evaluation as ev
+    """Models side by side, each with its seeds, and tested against the first. Needs no model.
+
+    Of scores files, examples are paired; of run folders, seeds.
+    """
+    from polyrank.evaluation import comparison, runs
     from polyrank.storage.durable import check_output
 
-    ks = _ks(k)
-    check_output(plot, inputs=scores, overwrite=overwrite)
-    results = [ev.read_scores(path) for path in scores]
-    names = [path.name for path in scores]
-    if len(set(names)) < len(set(scores)):
-        names = list(map(str, scores))
-    rows = []
-    for name, result in zip(names, results, strict=True):
-        row = {"name": name, **_summary(result, ks, json_)}
-        if result is not results[0]:
-            row["against"] = {"scores": str(scores[0]), **ev.paired_test(result, results[0])}
-        rows.append(row)
-    if plot is not None:
-        ev.plot_breakdown(dict(zip(names, results, strict=True)), plot)
-        talk(f"wrote {plot}")
-    if json_:
-        print(json.dumps(rows))
-        return
-    _table(rows, ks)
-
-
-def _ks(value: str | None) -> list[int] | None:
-    """The k of R@k that were asked for, sorted; None: the usual ones."""
-    if value is None:
-        return None
-    parts = [part.strip() for part in value.split(",")]
-    if not all(part.isdecimal() and int(part) for part in parts):
-        raise UsageError(f"--k {value!r} is no list of positive whole numbers; write it like 1,5,100")
-    return sorted({int(part) for part in parts})
-
-
-def _summary(result: "Evaluation", ks: "Sequence[int] | None", by_turns: bool) -> dict[str, object]:
-    from polyrank import evaluation as ev
-
-    if ks is None:
-        summary = ev.summarise(result)
+    shown, tested = _metrics(k, metric)
+    layout = _layout(format_)
+    inputs = [_named(each) for each in scores]
+    check_output(plot, inputs=[path for _, path in inputs], overwrite=overwrite)
+    kinds = {runs.is_run(path) for _, path in inputs}
+    if len(kinds) > 1:
+        raise UsageError("scores files and run folders cannot be compared with each other; give one kind of them")
+    models: list[Scored] = []
+    if kinds == {True}:
+        shown = shown or ["R@1", "MRR", "loss"]
+        rows = comparison.compared_figures(runs.validation_figures(inputs), shown)
     else:
-        summary = ev.summarise(result, ks=ks)
-        absent = [f"R@{k}" for k in ks if f"R@{k}" not in summary["metrics"]]
-        if absent:
-            shortest = min(record.placement.n_candidates for record in result.answerable)
-            talk(f"{', '.join(absent)} left out: k must be below {shortest}, the fewest candidates of an example")
-    return {**summary, "by_turns": ev.breakdown(result)} if by_turns else summary
+        models = comparison.by_model(comparison.read_scored(inputs))
+        rows = comparison.compared(models, tested, by_turns=json_)
+    _show(rows, shown, layout, json_)
+    if plot is not None:
+        _draw(rows, models, shown, plot)
+
+
+def _metrics(k: str | None, metric: str | None) -> tuple[list[str] | None, list[str] | None]:
+    """What to show and what to test, the foremost first; None: the usual ones."""
+    if k is not None and metric is not None:
+        raise UsageError("--k and --metric say the same thing in two ways; give one")
+    if metric is not None:
+        names = [part.strip() for part in metric.split(",") if part.strip()]
+        wrong = [name for name in names if not re.fullmatch(r"(R|hits)@[1-9]\d*|MRR|MAP|loss", name)]
+        if wrong or not names:
+            raise UsageError(f"--metric {metric!r} is no list of R@k, hits@k, MRR and MAP; write it like R@1,R@5,MRR")
+        return names, names
+    if k is None:
+        return None, None
+    parts = [part.strip() for part in k.split(",")]
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise UsageError(f"--k {k!r} is no list of positive whole numbers; write it like 1,5,100")
+    names = [*(f"R@{number}" for number in sorted({int(part) for part in parts})), "MRR"]
+    return names, ["R@1", *names]
+
+
+def _layout(name: str) -> str:
+    from polyrank.config.checked import read_choice
+    from polyrank.evaluation import layout
+
+    return str(read_choice(name, layout.Format, "format"))
+
+
+def _members(models: Sequence[str]) -> "list[Member]":
+    from polyrank.evaluation import runs
+
+    for name in models:
+        for folder in runs.unfinished(name):
+            talk(f"{folder} has no model yet and is left out")
+    found = runs.members(models)
+    names = [member.name for member in found]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"{twice[0]} is named twice; name each model once")
+    return found
+
+
+def _scores_files(scores: Path | None, found: "Sequence[Member]") -> list[Path | None]:
+    """Where the scores of each model go."""
+    if scores is None or len(found) == 1:
+        return [scores] * len(found)
+    if scores.suffix in (".jsonl", ".gz") or scores.is_file():
+        raise UsageError(f"{scores} is one file and there are {len(found)} models; name a folder for their scores")
+    stems = [re.sub(r"[^\w.-]+", "-", member.name.removesuffix("/model")).strip("-.") for member in found]
+    return [scores / f"{stem}.jsonl" for stem in stems]
 
 
 def _say_what_is_missing(examples: "Sequence[Example]", result: "Evaluation") -> None:
@@ -180,33 +246,47 @@ def _say_what_is_missing(examples: "Sequence[Example]", result: "Evaluation") ->
         talk(f"{n_absent} of {len(examples)} examples cannot be answered: the pool holds none of their right answers")
 
 
-def _show(summary: dict[str, object], ks: "Sequence[int] | None", as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(summary))
-    else:
-        _table([summary], ks)
+def _named(argument: str) -> tuple[str | None, Path]:
+    """A path, with the name that is written before it."""
+    name, equals, path = argument.partition("=")
+    if not equals or not name or Path(argument).exists():
+        return None, Path(argument)
+    return name, Path(path)
 
 
-def _table(rows: list[dict[str, object]], ks: "Sequence[int] | None") -> None:
+def _draw(rows: list[dict[str, Any]], models: "Sequence[Scored]", metrics: Sequence[str] | None, path: Path) -> None:
+    from polyrank.evaluation import plot_comparison
+    from polyrank.evaluation.layout import SHOWN
+
+    plot_comparison(rows, {model.name: model.evaluations for model in models}, path, metrics=metrics or SHOWN)
+    talk(f"wrote {path}")
+
+
+def _show(
+    rows: list[dict[str, Any]], metrics: Sequence[str] | None, form: str, as_json: bool, *, alone: bool = False
+) -> None:
     from rich.console import Console
 
-    from polyrank.evaluation import table
+    from polyrank.evaluation import layout
 
+    _say_what_is_absent(rows, metrics)
+    if as_json:
+        print(json.dumps(rows[0] if alone else rows))
+        return
+    columns = layout.SHOWN if metrics is None else metrics
+    if form != "table":
+        write = {"markdown": layout.markdown, "csv": layout.comma_separated, "latex": layout.latex}[form]
+        print(write(rows, [name for name in columns if any(name in row["metrics"] for row in rows)]))
+        return
     out = Console()
-    out.print(table(rows) if ks is None else table(rows, [*(f"R@{k}" for k in ks), "MRR"]))
-    for row in rows:
-        if row["n_unanswerable"]:
-            out.print(
-                f"{row['name']}: {row['n_unanswerable']} of {row['n_examples']} examples have no right answer to find,"
-                " and are not in the figures",
-                markup=False,
-                soft_wrap=True,
-            )
-        test = row.get("against")
-        if isinstance(test, dict):
-            out.print(
-                f"{row['name']} against {test['scores']}: {test['metric']} {100 * test['difference']:+.1f} points"
-                f" [{100 * test['interval'][0]:+.1f}, {100 * test['interval'][1]:+.1f}], p = {test['p']:.4f}",
-                markup=False,
-                soft_wrap=True,
-            )
+    out.print(layout.table(rows, columns))
+    for line in layout.remarks(rows):
+        out.print(line, markup=False, soft_wrap=True)
+
+
+def _say_what_is_absent(rows: Sequence[dict[str, Any]], metrics: Sequence[str] | None) -> None:
+    absent = [name for name in metrics or () if not any(name in row["metrics"] for row in rows)]
+    if absent and "n_candidates" in rows[0]:
+        sizes = [row["n_candidates"] for row in rows]
+        shortest = min(size if isinstance(size, int) else size[0] for size in sizes)
+        talk(f"{', '.join(absent)} left out: k must be below {shortest}, the fewest candidates of an example")

@@ -15,7 +15,8 @@ from polyrank.config.recipe import DataConfig, load_recipe
 from polyrank.config.starting import RECIPES, Start, best_start
 from polyrank.data import read_examples, read_pool
 from polyrank.errors import MissingExtraError, UsageError
-from polyrank.evaluation import evaluate, summarise
+from polyrank.evaluation import Evaluation, evaluate, plot_comparison, summarise
+from polyrank.evaluation.layout import SHOWN
 from polyrank.index import open_index
 from polyrank.index.writer import OURS
 from polyrank.records import Context, Ranked
@@ -111,16 +112,28 @@ def quickstart(
     else:
         scorers["ConveRT as shipped"] = open_scorer(start)
     scorers["tuned Poly-encoder" if start == "embedded" else "tuned ConveRT"] = load_scorer(model)
-    summaries = [{"name": name, **summarise(evaluate(scorer, test, pool=replies))} for name, scorer in scorers.items()]
+    evaluations = {name: evaluate(scorer, test, pool=replies) for name, scorer in scorers.items()}
+    summaries = [{"name": name, **summarise(evaluation)} for name, evaluation in evaluations.items()]
+    picture = _picture(summaries, evaluations, output / "quickstart.svg")
     encoder = load_encoder(model)
     build_index(index, encoder, replies, model=str(model.resolve()), overwrite=overwrite)
     retriever = Retriever(encoder, open_index(index))
     ranked = retriever.respond([Context(turns) for turns in QUESTIONS], k=3)
     answers = [Answer(turns, best) for turns, best in zip(QUESTIONS, ranked, strict=True)]
-    return Quickstart(summaries, answers, NEXT_STEPS.format(index=index))
+    return Quickstart(summaries, answers, NEXT_STEPS.format(index=index, picture=picture))
+
+
+def _picture(summaries: list[dict[str, Any]], evaluations: dict[str, Evaluation], path: Path) -> str:
+    """Where the table is drawn, or what it takes to draw it."""
+    try:
+        plot_comparison(summaries, evaluations, path, metrics=SHOWN)
+    except MissingExtraError as error:
+        return str(error)
+    return str(path)
 
 
 NEXT_STEPS = """\
+The table, drawn:  {picture}
 Chat with it:      polyrank respond {index}
 From Python:       polyrank.open("{index}").answer("my wifi is down")
 On your own data:  chats as they come (CSV, Excel, Slack, WhatsApp, ...), and replies.txt, one reply per line:

@@ -1,9 +1,10 @@
 """How good a scorer is: protocols, tables with intervals, paired tests, scores files, plots. No torch."""
 
-from polyrank.evaluation.plots import plot_breakdown, plot_coverage, plot_times
+from polyrank.evaluation.layout import table
+from polyrank.evaluation.plots import plot_breakdown, plot_comparison, plot_coverage, plot_times
 from polyrank.evaluation.protocols import Evaluation, Record, against_responses, evaluate, rankable
 from polyrank.evaluation.scores_file import read_scores, write_scores
-from polyrank.evaluation.tables import breakdown, paired_test, summarise, table
+from polyrank.evaluation.tables import breakdown, paired_test, paired_tests, summarise
 
 __all__ = [
     "Evaluation",
@@ -12,7 +13,9 @@ __all__ = [
     "breakdown",
     "evaluate",
     "paired_test",
+    "paired_tests",
     "plot_breakdown",
+    "plot_comparison",
     "plot_coverage",
     "plot_times",
     "rankable",

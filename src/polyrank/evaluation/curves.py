@@ -1,13 +1,15 @@
 """Validation figures by epoch, read from run folders and drawn together."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from polyrank.errors import DataError, UsageError
-from polyrank.evaluation.plots import new_figure
+from polyrank.evaluation.layout import percent
+from polyrank.evaluation.plots import height_for, label_ends, new_figure, save, style
 
 # a run; its two networks or its seeds; the networks of each seed
 INSIDE = ("*metrics.jsonl", "*/*metrics.jsonl", "*/*/*metrics.jsonl")
@@ -72,6 +74,8 @@ def _checks(file: Path) -> list[Check]:
 def plot_curves(curves: Mapping[str, Sequence[Check]], path: Path, *, figure: str = "R@1") -> None:
     """One validation figure, one line per run: by epoch where all runs know it, else by step.
 
+    Seeds of one run are thin lines around the line of their mean.
+
     Args:
         curves: of ``read_curves``.
         path: .png or .svg to write.
@@ -85,13 +89,48 @@ def plot_curves(curves: Mapping[str, Sequence[Check]], path: Path, *, figure: st
         known = ", ".join(sorted({name for check in checks for name in check.figures})) or "none"
         raise UsageError(f"no run has the validation figure {figure!r}; there are: {known}")
     by_epoch = all(check.epoch is not None for check in checks)
-    scale = 1.0 if figure == "loss" else 100.0
-    canvas = new_figure()
+    scale = percent(figure)
+    points = {
+        name: [
+            (check.epoch if by_epoch and check.epoch is not None else check.step, scale * check.figures[figure])
+            for check in curve
+            if figure in check.figures
+        ]
+        for name, curve in curves.items()
+    }
+    groups = _by_run({name: line for name, line in points.items() if line})
+    canvas = new_figure(height=height_for(len(groups)))
     axes = canvas.subplots()
-    for name, curve in curves.items():
-        points = [check for check in curve if figure in check.figures]
-        positions = [check.epoch if by_epoch else check.step for check in points]
-        axes.plot(positions, [scale * check.figures[figure] for check in points], marker="o", label=name)
+    names, ends = [], []
+    for number, (name, lines) in enumerate(groups.items()):
+        look = style(number)
+        if len(lines) > 1:
+            for line in lines:
+                axes.plot(*zip(*line, strict=True), color=look["color"], linewidth=0.6, alpha=0.5)
+        middle = _mean(lines)
+        label = f"{name} ({len(lines)} seeds)" if len(lines) > 1 else name
+        axes.plot(*zip(*middle, strict=True), label=label, markersize=4, **look)
+        names.append(label)
+        ends.append(middle[-1])
     axes.set(xlabel="epoch" if by_epoch else "step", ylabel=f"validation {figure}" + (" (%)" if scale > 1 else ""))
-    axes.legend(fontsize="small")
-    canvas.savefig(path)
+    axes.grid(color="0.9")
+    label_ends(axes, names, ends)
+    save(canvas, path)
+
+
+Line = Sequence[tuple[float, float]]
+
+
+def _by_run(lines: Mapping[str, Line]) -> dict[str, list[Line]]:
+    """Lines by the name of their run, without the seed; each alone where the run has one."""
+    groups: dict[str, list[str]] = {}
+    for name in lines:
+        groups.setdefault(re.sub(r"/seed-\d+(?=/|$)", "", name), []).append(name)
+    return {run if len(names) > 1 else names[0]: [lines[name] for name in names] for run, names in groups.items()}
+
+
+def _mean(lines: Sequence[Line]) -> list[tuple[float, float]]:
+    """Of several lines, at the positions that all of them have; where there are none, the first."""
+    known = [dict(line) for line in lines]
+    common = [x for x, _ in lines[0] if all(x in line for line in known)]
+    return [(x, sum(line[x] for line in known) / len(known)) for x in common] or list(lines[0])

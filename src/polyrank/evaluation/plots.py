@@ -1,18 +1,31 @@
-"""Plots for what people would rather look at than read. matplotlib is an extra."""
+"""Plots for what people would rather look at than read: told apart without colours, the same bytes each time.
 
+matplotlib is an extra.
+"""
+
+import io
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from polyrank.errors import MissingExtraError
-from polyrank.evaluation.protocols import Evaluation
-from polyrank.evaluation.tables import breakdown
+from polyrank.evaluation.layout import percent
+from polyrank.evaluation.tables import Evaluations, breakdown
 from polyrank.ranking.abstention import Point
+from polyrank.storage.durable import write_file
+
+# Okabe and Ito, Color Universal Design (2008), without the yellow, which is faint on white
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+LINES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*")
+NO_DATE = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+INCHES_PER_LABEL = 0.2
+COLUMNS = {"n": "candidates", "m": "context vectors", "d": "dimensions", "k": "results"}
 
 
-def new_figure(width: float = 7) -> Any:
-    """A matplotlib figure, 4 inches high.
+def new_figure(width: float = 7.5, height: float = 4) -> Any:
+    """A matplotlib figure, in inches.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
@@ -21,52 +34,243 @@ def new_figure(width: float = 7) -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtraError("matplotlib", "plots") from error
-    return Figure(figsize=(width, 4), layout="constrained")
+    return Figure(figsize=(width, height), layout="constrained")
 
 
-def plot_breakdown(evaluations: Mapping[str, Evaluation], path: Path) -> None:
-    """R@1 by the number of turns in the context, one line per scorer, with 95% intervals."""
-    figure = new_figure()
-    axes = figure.subplots()
+def style(number: int) -> dict[str, Any]:
+    """Colour, line and marker of the so-manieth of up to 300 lines, each in its own way.
+
+    >>> len({tuple(sorted(style(number).items())) for number in range(300)})
+    300
+    """
+    return {
+        "color": COLORS[number % len(COLORS)],
+        "linestyle": LINES[number % len(LINES)],
+        "marker": MARKERS[number % len(MARKERS)],
+    }
+
+
+def label_ends(axes: Any, names: Sequence[str], ends: Sequence[tuple[float, float]]) -> None:
+    """Write each line's name beside the axes, at the height where it ends or as near as there is room."""
+    height = 0.85 * axes.figure.bbox.height / axes.figure.dpi  # of a part of a figure too
+    gap = INCHES_PER_LABEL / height
+    axes.autoscale_view()  # now, for the heights are asked for before anything is drawn
+    y_of = (axes.transData + axes.transAxes.inverted()).transform
+    order = sorted(range(len(names)), key=lambda i: (ends[i][1], -i))
+    wanted = [float(y_of(ends[i])[1]) for i in order]
+    for i, y in zip(order, _apart(wanted, gap), strict=True):
+        look = style(i)
+        axes.annotate(
+            names[i],
+            ends[i],
+            (1.04, y),
+            textcoords="axes fraction",
+            va="center",
+            fontsize="small",
+            annotation_clip=False,
+            color=look["color"],
+            arrowprops={
+                "arrowstyle": "-",
+                "color": look["color"],
+                "linestyle": look["linestyle"],
+                "linewidth": 0.8,
+                "relpos": (0, 0.5),
+                "shrinkA": 2,
+                "shrinkB": 4,
+            },
+        )
+
+
+def _apart(heights: Sequence[float], gap: float) -> list[float]:
+    """Rising heights moved as little as need be to have a gap between any two, and to stay below 1 if that can be.
+
+    >>> [round(height, 2) for height in _apart([0.5, 0.5, 0.95, 1.0], 0.1)]
+    [0.5, 0.6, 0.9, 1.0]
+    """
+    placed: list[float] = []
+    for height in heights:
+        placed.append(max(height, placed[-1] + gap if placed else -inf))
+    top = max(1.0, (len(placed) - 1) * gap)
+    for i in reversed(range(len(placed))):
+        placed[i] = min(placed[i], top)
+        top = placed[i] - gap
+    return placed
+
+
+def height_for(n_labels: int) -> float:
+    """Inches that so many labels need above each other."""
+    return max(4.0, 1.2 + INCHES_PER_LABEL * n_labels)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure, by the ending of its path. The same figure gives the same bytes."""
+    from matplotlib import rc_context
+
+    kind, stream = path.suffix.lower(), io.BytesIO()
+    with rc_context({"svg.hashsalt": "polyrank"}):
+        figure.savefig(stream, format=kind.removeprefix("."), dpi=200, metadata=NO_DATE.get(kind))
+    write_file(path, stream.getvalue())
+
+
+def plot_comparison(
+    rows: Sequence[Mapping[str, Any]],
+    evaluations: Mapping[str, Evaluations],
+    path: Path,
+    *,
+    metrics: Sequence[str],
+) -> None:
+    """Rows as of ``compared``: each figure with its interval or its seeds, and R@1 by the length of the context.
+
+    Args:
+        rows: one for each model.
+        evaluations: by model; where there are none, or contexts have one length, the second part is left out.
+        path: .svg, .png or .pdf.
+        metrics: the first four that a row has are drawn.
+    """
+    shown = [name for name in metrics if any(name in row["metrics"] for row in rows)][:4]
     parts = {name: breakdown(evaluation) for name, evaluation in evaluations.items()}
+    by_turns = len({row["from"] for part in parts.values() for row in part}) > 1
+    heights = [1.3 + 0.3 * len(rows), *([height_for(len(rows))] if by_turns else [])]
+    figure = new_figure(3.0 + 1.8 * len(shown), sum(heights))
+    above, *below = figure.subfigures(len(heights), 1, height_ratios=heights) if by_turns else (figure,)
+    above.suptitle(_title(rows), fontsize="medium")
+    panels = above.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    for axes, name in zip(panels, shown, strict=True):
+        _draw_metric(axes, rows, name)
+    panels[0].set_yticks(range(len(rows)), [str(row["name"]) for row in rows])
+    panels[0].set_ylim(len(rows) - 0.5, -0.5)
+    for part in below:
+        _draw_breakdown(part.subplots(), parts)
+    save(figure, path)
+
+
+def _title(rows: Sequence[Mapping[str, Any]]) -> str:
+    spread = "bars: standard deviation over seeds, each a tick" if any("std" in row for row in rows) else ""
+    if any("intervals" in row and "std" not in row for row in rows):
+        spread = "bars: 95% intervals" + (f"; of several seeds, {spread.removeprefix('bars: ')}" if spread else "")
+    if "n_examples" not in rows[0]:
+        return f"validation; {spread}" if spread else "validation"
+    size = rows[0]["n_candidates"]
+    of = f"{size:,}" if isinstance(size, int) else f"{size[0]:,} to {size[1]:,}"
+    return f"{rows[0]['n_examples']:,} examples, {of} candidates each\n{spread}"
+
+
+def _draw_metric(axes: Any, rows: Sequence[Mapping[str, Any]], name: str) -> None:
+    scale = percent(name)
+    for number, row in enumerate(rows):
+        if name not in row["metrics"]:
+            continue
+        value, look = scale * row["metrics"][name], style(number)
+        low, high = value, value
+        if name in row.get("std", {}):
+            low, high = value - scale * row["std"][name], value + scale * row["std"][name]
+            seeds = [scale * each["metrics"][name] for each in row["by_seed"] if name in each["metrics"]]
+            axes.plot(seeds, [number + 0.25] * len(seeds), "|", color=look["color"], alpha=0.7, markersize=5)
+        elif name in row.get("intervals", {}):
+            low, high = (scale * end for end in row["intervals"][name])
+        spread = [[value - low], [high - value]]
+        axes.errorbar([value], [number], xerr=spread, capsize=3, color=look["color"], marker=look["marker"])
+    if len(rows) > 1 and name in rows[0]["metrics"]:
+        axes.axvline(scale * rows[0]["metrics"][name], color="0.6", linewidth=0.8, linestyle=":", zorder=0)
+    axes.set_xlabel(name + (" (%)" if scale > 1 else ""))
+    axes.grid(axis="x", color="0.9")
+    axes.set_axisbelow(True)
+    axes.tick_params(axis="y", length=0)
+
+
+def plot_breakdown(evaluations: Mapping[str, Evaluations], path: Path) -> None:
+    """R@1 by the number of turns in the context, one line per scorer, with 95% intervals."""
+    figure = new_figure(height=height_for(len(evaluations)))
+    _draw_breakdown(figure.subplots(), {name: breakdown(evaluation) for name, evaluation in evaluations.items()})
+    save(figure, path)
+
+
+def _draw_breakdown(axes: Any, parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     classes = sorted({(r["from"], r["to"] or inf) for rows in parts.values() for r in rows})
     axes.set_xticks(
         range(len(classes)),
         [f"{first}-" if last == inf else str(first) if first == last else f"{first}-{last}" for first, last in classes],
     )
-    for name, rows in parts.items():
-        positions = [classes.index((r["from"], r["to"] or inf)) for r in rows]
+    ends = []
+    for number, (name, rows) in enumerate(parts.items()):
+        # beside each other, so that intervals can be told apart
+        aside = 0.3 * ((number + 0.5) / len(parts) - 0.5) if len(parts) > 1 else 0.0
+        positions = [classes.index((r["from"], r["to"] or inf)) + aside for r in rows]
         middle = [100 * r["metrics"]["R@1"] for r in rows]
         spread = [[m - 100 * r["intervals"]["R@1"][0] for m, r in zip(middle, rows, strict=True)],
                   [100 * r["intervals"]["R@1"][1] - m for m, r in zip(middle, rows, strict=True)]]  # fmt: skip
-        axes.errorbar(positions, middle, yerr=spread, marker="o", capsize=3, label=name)
+        axes.errorbar(positions, middle, yerr=spread, capsize=2, elinewidth=0.8, label=name, **style(number))
+        ends.append((positions[-1], middle[-1]))
     axes.set(xlabel="turns in the context", ylabel="R@1 (%)")
-    axes.legend()
-    figure.savefig(path)
+    axes.grid(axis="y", color="0.9")
+    label_ends(axes, list(parts), ends)
 
 
 def plot_times(rows: Sequence[Mapping[str, Any]], by: str, path: Path) -> None:
-    """Milliseconds against one column of a speed table, one line per form; both axes logarithmic."""
-    figure = new_figure()
-    axes = figure.subplots()
-    lines: dict[str, list[tuple[float, float]]] = {}
+    """Milliseconds of a speed table, one line per form, on logarithmic axes.
+
+    Args:
+        rows: with ``what``, ``form``, ``ms`` and sizes.
+        by: the size that they are drawn against. What was measured at one of it is drawn beside, against the ``n`` or
+            ``m`` that it was measured at several of, or else as points.
+        path: .svg, .png or .pdf.
+    """
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for row in rows:
-        lines.setdefault(f"{row['what']}, {row['form']}", []).append((row[by], row["ms"]))
-    for name, points in lines.items():
-        axes.plot(*zip(*sorted(points), strict=True), marker="o", label=name)
-    axes.set(xlabel=by, ylabel="ms", xscale="log", yscale="log")
-    axes.legend(fontsize="small")
-    figure.savefig(path)
+        same = [other for other in rows if other["what"] == row["what"]]
+        column = next((name for name in (by, "n", "m") if len({other[name] for other in same}) > 1), "")
+        lines = panels.setdefault(column, {})
+        lines.setdefault(f"{row['what']}, {row['form']}", []).append((row[column or by], row["ms"]))
+    figure = new_figure(7.5 * len(panels), height_for(max(map(len, panels.values()))))
+    for axes, (column, lines) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        if column:
+            _draw_times(axes, column, lines)
+        else:
+            _draw_points(axes, {name: points[0][1] for name, points in lines.items()})
+    save(figure, path)
+
+
+def _draw_times(axes: Any, column: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> None:
+    for number, (name, points) in enumerate(lines.items()):
+        axes.plot(*zip(*sorted(points), strict=True), label=name, **style(number))
+    axes.set(xlabel=f"{COLUMNS.get(column, column)} ({column})", ylabel="time (ms)", xscale="log", yscale="log")
+    sizes = sorted({x for points in lines.values() for x, _ in points})
+    axes.set_xticks(sizes, [f"{size:,g}" for size in sizes])
+    axes.set_xticks([], minor=True)
+    _label_plainly(axes.yaxis)
+    axes.grid(color="0.9", which="both", axis="y")
+    label_ends(axes, list(lines), [max(points) for points in lines.values()])
+
+
+def _draw_points(axes: Any, times: Mapping[str, float]) -> None:
+    axes.plot(list(times.values()), range(len(times)), "o", color=COLORS[0])
+    for number, ms in enumerate(times.values()):
+        axes.annotate(f"{ms:,.3g}", (ms, number), (8, 0), textcoords="offset points", va="center", fontsize="small")
+    axes.set_yticks(range(len(times)), list(times))
+    axes.set(xlabel="time (ms)", xscale="log", xlim=(min(times.values()) / 1.5, 2 * max(times.values())))
+    axes.set_ylim(len(times) - 0.5, -0.5)
+    _label_plainly(axes.xaxis)
+    axes.grid(color="0.9", which="both", axis="x")
+
+
+def _label_plainly(axis: Any) -> None:
+    """Numbers as 1, 2, 5, 10 on a logarithmic axis, which has too few powers of ten to be read by them alone."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:,g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def plot_coverage(curves: Mapping[str, Sequence[Point]], path: Path) -> None:
     """Precision against coverage, one line per scorer, with the lower end of its 95% interval."""
-    figure = new_figure()
+    figure = new_figure(height=height_for(len(curves)))
     axes = figure.subplots()
-    for name, curve in curves.items():
-        coverage = [100 * point.coverage for point in curve]
-        (line,) = axes.plot(coverage, [100 * point.precision for point in curve], label=name)
+    for number, (name, curve) in enumerate(curves.items()):
+        coverage, look = [100 * point.coverage for point in curve], style(number)
+        look.pop("marker")
+        (line,) = axes.plot(coverage, [100 * point.precision for point in curve], label=name, **look)
         axes.plot(coverage, [100 * point.low for point in curve], color=line.get_color(), alpha=0.4, linewidth=0.8)
     axes.set(xlabel="contexts answered (%)", ylabel="answers that are right (%)", ylim=(0, 101))
-    axes.legend()
-    figure.savefig(path)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), title="thin: 95% low", fontsize="small")
+    save(figure, path)

@@ -51,6 +51,11 @@ def read_scores(path: Path) -> Evaluation:
         DataError: ``file:line: what is wrong``.
         ArtifactError: it is newer than this program.
     """
+    return read_scores_and_header(path)[0]
+
+
+def read_scores_and_header(path: Path) -> tuple[Evaluation, dict[str, Any]]:
+    """As ``read_scores``, with what the header says: what ``write_scores`` was told."""
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
@@ -71,7 +76,7 @@ def read_scores(path: Path) -> Evaluation:
         raise DataError(f"{path}:{number}: not a line of a scores file (no {error}); write it again") from error
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path}:{number}: not a line of a scores file ({error}); write it again") from error
-    return Evaluation(tuple(records), about["protocol"])
+    return Evaluation(tuple(records), about["protocol"]), about
 
 
 def _record(row: Row) -> Record:

@@ -1,12 +1,10 @@
-"""Tables: means with bootstrap intervals, breakdown by context length, paired tests between two scorers."""
+"""What tables are made of: means with bootstrap intervals, by context length too, and paired tests of two scorers."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.markup import escape
-from rich.table import Table
 
 from polyrank.errors import DataError
 from polyrank.evaluation.protocols import Evaluation, Record
@@ -14,39 +12,65 @@ from polyrank.ranking.metrics import metric_values
 
 KS = (1, 2, 5, 10, 50)
 Floats = NDArray[np.float64]
+Evaluations = Evaluation | Sequence[Evaluation]
+"""One, or one for each seed of a model, on the same examples: each example then has the mean of its values."""
+
+
+def _each(evaluations: Evaluations) -> tuple[Evaluation, ...]:
+    return (evaluations,) if isinstance(evaluations, Evaluation) else tuple(evaluations)
 
 
 def summarise(
-    evaluation: Evaluation, *, ks: Sequence[int] = KS, n_bootstrap: int = 2000, seed: int = 0
+    evaluation: Evaluations, *, ks: Sequence[int] = KS, n_bootstrap: int = 2000, seed: int = 0
 ) -> dict[str, Any]:
     """Means over examples with 95% percentile bootstrap intervals, ready for JSON.
 
     Examples without a right answer take no part in the means and are counted as ``n_unanswerable``.
 
     Args:
-        evaluation: the outcomes.
+        evaluation: the outcomes, or those of each seed.
         ks: for R@k; those not below the number of candidates are left out.
         n_bootstrap: resamples of the examples.
         seed: of the resampling.
 
     Returns:
         ``n_examples``, ``n_candidates`` (a number, or [smallest, largest]), ``n_unanswerable``, ``ties`` (share of
-        examples whose right answer ties with a wrong one), ``metrics`` and ``intervals`` as fractions.
+        examples whose right answer ties with a wrong one), ``metrics`` and ``intervals`` as fractions. Of several
+        seeds also ``std`` over them, and ``by_seed``, the metrics of each; the intervals are of their means.
+
+    Raises:
+        DataError: no example has a right answer, or the seeds were measured on different examples.
     """
-    records = evaluation.answerable
+    evaluations = _each(evaluation)
+    first = evaluations[0]
+    records = first.answerable
     if not records:
         raise DataError("no example has a right answer; there is nothing to measure")
-    values = metric_values([record.placement for record in records], ks)
-    sizes = sorted({record.placement.n_candidates for record in evaluation.records})
-    tied = [any(g.n_tied > g.n_relevant for g in record.placement.groups) for record in records]
-    return {
-        "n_examples": len(evaluation.records),
+    by_seed = [metric_values([r.placement for r in each.answerable], ks) for each in _alike(evaluations)]
+    values = {name: np.mean([numbers[name] for numbers in by_seed], axis=0) for name in by_seed[0]}
+    sizes = sorted({record.placement.n_candidates for record in first.records})
+    tied = [any(g.n_tied > g.n_relevant for g in r.placement.groups) for each in evaluations for r in each.answerable]
+    summary: dict[str, Any] = {
+        "n_examples": len(first.records),
         "n_candidates": sizes[0] if len(sizes) == 1 else [sizes[0], sizes[-1]],
-        "n_unanswerable": len(evaluation.records) - len(records),
+        "n_unanswerable": len(first.records) - len(records),
         "ties": float(np.mean(tied)),
         "metrics": {name: float(numbers.mean()) for name, numbers in values.items()},
         "intervals": _intervals(values, n_bootstrap, seed),
     }
+    if len(evaluations) > 1:
+        means = [{name: float(numbers.mean()) for name, numbers in each.items()} for each in by_seed]
+        summary["std"] = {name: float(np.std([each[name] for each in means], ddof=1)) for name in values}
+        summary["by_seed"] = means
+    return summary
+
+
+def _alike(evaluations: tuple[Evaluation, ...]) -> tuple[Evaluation, ...]:
+    """Evaluations of the same examples in the same order."""
+    shapes = [[(r.id, r.relevant, r.placement.n_candidates) for r in each.records] for each in evaluations]
+    if any(shape != shapes[0] for shape in shapes):
+        raise DataError("the seeds of one model were measured on different examples; evaluate them on one file")
+    return evaluations
 
 
 def _resamples(n: int, n_bootstrap: int, seed: int) -> Iterator[NDArray[np.int64]]:
@@ -69,12 +93,12 @@ def _intervals(values: dict[str, Floats], n_bootstrap: int, seed: int) -> dict[s
 
 
 def breakdown(
-    evaluation: Evaluation, *, by: str = "turns", edges: Sequence[int] = (1, 2, 4, 8, 16), seed: int = 0
+    evaluation: Evaluations, *, by: str = "turns", edges: Sequence[int] = (1, 2, 4, 8, 16), seed: int = 0
 ) -> list[dict[str, Any]]:
     """R@1 and MRR by the length of the context.
 
     Args:
-        evaluation: the outcomes.
+        evaluation: the outcomes, or those of each seed.
         by: "turns" or "words".
         edges: lower ends of the classes; the last is open.
         seed: of the bootstrap.
@@ -83,18 +107,19 @@ def breakdown(
         One row per class that has examples: ``from``, ``to`` (None: open), ``n_examples``, ``metrics``, ``intervals``.
     """
     rows = []
+    evaluations = _alike(_each(evaluation))
+    lengths = [_length(record, by) for record in evaluations[0].answerable]
+    by_seed = [metric_values([r.placement for r in each.answerable], (1,)) for each in evaluations]
+    all_values = {name: np.mean([each[name] for each in by_seed], axis=0) for name in ("R@1", "MRR") if lengths}
     for low, high in zip(edges, [*edges[1:], None], strict=True):
-        records = [
-            r for r in evaluation.answerable if low <= _length(r, by) and (high is None or _length(r, by) < high)
-        ]
-        if records:
-            values = metric_values([record.placement for record in records], (1,))
-            values = {name: values[name] for name in ("R@1", "MRR")}
+        inside = [i for i, length in enumerate(lengths) if low <= length and (high is None or length < high)]
+        if inside:
+            values = {name: numbers[inside] for name, numbers in all_values.items()}
             rows.append(
                 {
                     "from": low,
                     "to": None if high is None else high - 1,
-                    "n_examples": len(records),
+                    "n_examples": len(inside),
                     "metrics": {name: float(numbers.mean()) for name, numbers in values.items()},
                     "intervals": _intervals(values, 1000, seed),
                 }
@@ -106,31 +131,42 @@ def _length(record: Record, by: str) -> int:
     return record.n_turns if by == "turns" else record.n_words
 
 
-def _by_id(evaluation: Evaluation) -> dict[str, Record]:
-    records: dict[str, Record] = {}
-    for record in evaluation.answerable:
-        if record.id in records:
-            raise DataError(f"id {record.id!r} names two examples; a paired test needs an id of its own for each")
-        records[record.id] = record
+def _by_id(evaluations: tuple[Evaluation, ...]) -> dict[str, list[Record]]:
+    """The records of each example, one for each seed."""
+    records: dict[str, list[Record]] = {}
+    for number, evaluation in enumerate(_alike(evaluations)):
+        for record in evaluation.answerable:
+            same = records.setdefault(record.id, [])
+            if len(same) > number:
+                raise DataError(f"id {record.id!r} names two examples; a paired test needs an id of its own for each")
+            same.append(record)
     return records
 
 
 def paired_test(
-    a: Evaluation, b: Evaluation, *, metric: str = "R@1", n_permutations: int = 10_000, seed: int = 0
+    a: Evaluations, b: Evaluations, *, metric: str = "R@1", n_permutations: int = 10_000, seed: int = 0
 ) -> dict[str, Any]:
-    """Paired randomisation test: is the mean difference a - b larger than swapping the two at random would make it?
+    """``paired_tests`` of one metric."""
+    return paired_tests(a, b, [metric], n_permutations=n_permutations, seed=seed)[0]
+
+
+def paired_tests(
+    a: Evaluations, b: Evaluations, metrics: Sequence[str], *, n_permutations: int = 10_000, seed: int = 0
+) -> list[dict[str, Any]]:
+    """Paired randomisation tests: is the mean difference a - b larger than swapping the two at random would make it?
 
     The p value is two-sided, ``(1 + #{|swapped| >= |observed|}) / (1 + n_permutations)``. Where one was measured on a
-    part of the other's examples, that part is compared.
+    part of the other's examples, that part is compared. What is swapped are examples, each with its mean over the
+    seeds: the test says what these models are worth on other examples, not what other seeds would give.
 
     Raises:
         DataError: neither was measured on a part of the other's examples, an id names two examples, or one id names
             different examples on the two sides.
 
     Returns:
-        ``metric``, ``n_examples``, ``difference``, ``interval`` (95%, bootstrap) and ``p``.
+        For each metric ``metric``, ``n_examples``, ``difference``, ``interval`` (95%, bootstrap) and ``p``.
     """
-    first, second = _by_id(a), _by_id(b)
+    first, second = _by_id(_each(a)), _by_id(_each(b))
     common = [name for name in first if name in second]
     if not common or len(common) != min(len(first), len(second)):
         raise DataError(
@@ -138,55 +174,43 @@ def paired_test(
             f" {len(set(first) | set(second))} ids differ"
         )
     for name in common:
-        x, y = first[name], second[name]
+        x, y = first[name][0], second[name][0]
         if (x.placement.n_candidates, x.relevant) != (y.placement.n_candidates, y.relevant):
             raise DataError(
                 f"example {name!r} differs on the two sides in its number of candidates or in which are right; a paired"
                 " test needs scores of the same data"
             )
-    k = int(metric.partition("@")[2] or 1)
-    if metric not in metric_values([first[name].placement for name in common], (k,)):
-        raise DataError(f"{metric} is not measured on these examples; choose R@k with k below their candidates, or MRR")
-    ours, theirs = (metric_values([side[name].placement for name in common], (k,))[metric] for side in (first, second))
-    differences = ours - theirs
-    observed = abs(differences.mean())
+    ours, theirs = (_metrics_of([side[name] for name in common], metrics) for side in (first, second))
+    differences = {metric: ours[metric] - theirs[metric] for metric in metrics}
+    matrix = np.stack(list(differences.values()), axis=1)
+    observed = np.abs(matrix.mean(0))
     generator = np.random.Generator(np.random.PCG64(seed))
-    block = max(1, 2_000_000 // len(differences))
-    count = 0
+    block = max(1, 2_000_000 // len(common))
+    counts = np.zeros(len(metrics), np.int64)
     for start in range(0, n_permutations, block):
-        signs = generator.integers(2, size=(min(block, n_permutations - start), len(differences))) * 2 - 1
+        signs = generator.integers(2, size=(min(block, n_permutations - start), len(common))) * 2 - 1
         # a hair of room, so that sums in another order still count as equal
-        count += int((np.abs((signs * differences).mean(1)) >= observed - 1e-12).sum())
-    return {
-        "metric": metric,
-        "n_examples": len(differences),
-        "difference": float(differences.mean()),
-        "interval": _intervals({metric: differences}, 2000, seed)[metric],
-        "p": (1 + count) / (1 + n_permutations),
-    }
+        counts += (np.abs(signs @ matrix / len(common)) >= observed - 1e-12).sum(0)
+    intervals = _intervals(differences, 2000, seed)
+    return [
+        {
+            "metric": metric,
+            "n_examples": len(common),
+            "difference": float(differences[metric].mean()),
+            "interval": intervals[metric],
+            "p": (1 + int(count)) / (1 + n_permutations),
+        }
+        for metric, count in zip(metrics, counts, strict=True)
+    ]
 
 
-SHOWN = ("R@1", "R@5", "R@10", "MRR")
-
-
-def table(summaries: Sequence[dict[str, Any]], metrics: Sequence[str] = SHOWN) -> Table:
-    """Summaries (each with a ``name``) side by side, in percent, the 95% interval below each figure."""
-    result = Table(show_lines=True)
-    for heading in ("scorer", "n", "C", *metrics):
-        result.add_column(heading, justify="left" if heading == "scorer" else "right", overflow="fold")
-    for summary in summaries:
-        cells = [_cell(summary, name).replace(" (", "\n").rstrip(")") for name in metrics]
-        result.add_row(escape(str(summary.get("name", ""))), f"{summary['n_examples']:,}", _size(summary), *cells)
-    return result
-
-
-def _size(summary: dict[str, Any]) -> str:
-    size = summary["n_candidates"]
-    return f"{size:,}" if isinstance(size, int) else f"{size[0]:,}-{size[1]:,}"
-
-
-def _cell(summary: dict[str, Any], name: str) -> str:
-    if name not in summary["metrics"]:
-        return ""
-    low, high = summary["intervals"][name]
-    return f"{100 * summary['metrics'][name]:.1f} ({100 * low:.1f}-{100 * high:.1f})"
+def _metrics_of(records: Sequence[Sequence[Record]], metrics: Sequence[str]) -> dict[str, Floats]:
+    """Each metric's value of each example, the mean over its records."""
+    ks = [int(k) for metric in metrics if (k := metric.partition("@")[2])]
+    by_seed = [metric_values([record.placement for record in seed], ks) for seed in zip(*records, strict=True)]
+    for metric in metrics:
+        if metric not in by_seed[0]:
+            raise DataError(
+                f"{metric} is not measured on these examples; choose R@k with k below their candidates, or MRR"
+            )
+    return {metric: np.mean([values[metric] for values in by_seed], axis=0) for metric in metrics}

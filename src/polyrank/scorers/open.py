@@ -45,9 +45,18 @@ def open_scorer(
         if backend != "torch":
             raise UsageError(f"{name} has no {backend} export, only model folders have; use --backend torch")
         return untuned_scorer(name.removeprefix(UNTUNED), policy, device=device)
-    if not is_there(name):
-        raise UsageError(f"{name} is no model folder; give one, or bm25, tfidf, untuned:embedded or shipped:convert")
+    check_name(name)
     return _open_folder(model_folder(name), device, backend)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that means nothing, before anything is loaded.
+
+    Raises:
+        UsageError: it is neither a folder nor one of the known names.
+    """
+    if name not in LEXICAL and not is_there(name):
+        raise UsageError(f"{name} is no model folder; give one, or bm25, tfidf, untuned:embedded or shipped:convert")
 
 
 def _open_folder(path: Path, device: str, backend: Backend) -> Scorer:

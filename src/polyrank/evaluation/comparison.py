@@ -1,0 +1,203 @@
+"""Models side by side, each with its seeds: one row for each model, tested against a first one.
+
+Where scores of each example are known, examples are paired; where only figures are, seeds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from polyrank.errors import DataError, UsageError
+from polyrank.evaluation.layout import SHOWN
+from polyrank.evaluation.protocols import Evaluation
+from polyrank.evaluation.scores_file import read_scores_and_header
+from polyrank.evaluation.tables import KS, breakdown, paired_tests, summarise
+from polyrank.ranking.statistics import holm, paired_t
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A model as it was evaluated, once for each seed.
+
+    Args:
+        name: of the model.
+        seeds: that it was trained with; None where it is not known.
+        evaluations: one for each seed, on the same examples.
+    """
+
+    name: str
+    seeds: tuple[int | None, ...]
+    evaluations: tuple[Evaluation, ...]
+
+
+def read_scored(inputs: Sequence[tuple[str | None, Path]]) -> list[Scored]:
+    """Scores files, called by the model that they are of where that has several seeds, or else by their own names.
+
+    Args:
+        inputs: files, or folders of them, each with a name to go by instead, or None.
+
+    Raises:
+        UsageError: a folder holds no scores files.
+        DataError: a file is none.
+    """
+    files: list[tuple[str | None, Path]] = []
+    for label, path in inputs:
+        inside = sorted(path.glob("*.jsonl*")) if path.is_dir() else [path]
+        if not inside:
+            raise UsageError(f"{path} holds neither scores files nor a model; write some with evaluate --scores")
+        files += [(label, file) for file in inside]
+    full = len({file.name for _, file in files}) < len({file for _, file in files})
+    scored: list[Scored] = []
+    models: list[str | None] = []
+    for label, file in files:
+        evaluation, header = read_scores_and_header(file)
+        seed = int(header["seed"]) if str(header.get("seed", "")).isdecimal() else None
+        models.append(header.get("model") if label is None and seed is not None else None)
+        own = str(file) if full else file.name
+        in_folder = file not in [path for _, path in inputs]
+        scored.append(Scored(label or (str(header.get("model", own)) if in_folder else own), (seed,), (evaluation,)))
+    for i, ((label, file), model) in enumerate(zip(files, models, strict=True)):
+        if model is not None and models.count(model) > 1:
+            scored[i] = replace(scored[i], name=model)
+        elif label is None and (n := files[:i].count((None, file))):  # a file that is given again
+            scored[i] = replace(scored[i], name=f"{scored[i].name} ({n + 1})")
+    return scored
+
+
+def by_model(scored: Sequence[Scored]) -> list[Scored]:
+    """Those of one name as one model, in order of first appearance.
+
+    Raises:
+        UsageError: two of them have one seed.
+    """
+    groups: dict[str, list[Scored]] = {}
+    for each in scored:
+        groups.setdefault(each.name, []).append(each)
+    joined: list[Scored] = []
+    for name, group in groups.items():
+        seeds = tuple(seed for each in group for seed in each.seeds)
+        known = [seed for seed in seeds if seed is not None]
+        if twice := [seed for seed in known if known.count(seed) > 1]:
+            raise UsageError(f"{name} has seed {twice[0]} twice; name them apart, as NAME=PATH, or leave one out")
+        joined.append(Scored(name, seeds, tuple(one for each in group for one in each.evaluations)))
+    return joined
+
+
+def compared(
+    models: Sequence[Scored],
+    metrics: Sequence[str] | None = None,
+    against: Scored | None = None,
+    *,
+    by_turns: bool = False,
+) -> list[dict[str, Any]]:
+    """One row for each model, ready for JSON and for ``polyrank.evaluation.layout``.
+
+    Args:
+        models: the first is what the others are tested against.
+        metrics: to be tested, the first one foremost; None: R@1 and what is usually shown.
+        against: what to test against instead.
+        by_turns: add ``breakdown``.
+
+    Raises:
+        DataError: the models were measured on different examples.
+    """
+    rows = []
+    ks = KS if metrics is None else sorted({int(k) for name in metrics if (k := name.partition("@")[2])})
+    for model in models:
+        row = {"name": model.name, **summarise(model.evaluations, ks=ks)}
+        if len(model.seeds) > 1:
+            row["seeds"] = list(model.seeds)
+            row["by_seed"] = [
+                {"seed": seed, "metrics": each} for seed, each in zip(model.seeds, row["by_seed"], strict=True)
+            ]
+        if by_turns:
+            row["by_turns"] = breakdown(model.evaluations)
+        rows.append(row)
+    base = models[0] if against is None else against
+    tested = [(row, model) for row, model in zip(rows, models, strict=True) if model is not base]
+    for row, model in tested:
+        shown = [name for name in dict.fromkeys(metrics or SHOWN) if name in row["metrics"]]
+        first, *others = _tests(model, base, shown)
+        row["against"] = {"scores": base.name, **first, **({"others": others} if others else {})}
+        if paired := _over_seeds(_figures(model, first["metric"]), _figures(base, first["metric"])):
+            row["against"]["over_seeds"] = paired
+    _adjust([row["against"] for row, _ in tested])
+    return rows
+
+
+def _tests(model: Scored, base: Scored, metrics: Sequence[str]) -> list[dict[str, Any]]:
+    if not metrics:
+        raise DataError(f"{model.name} has none of the metrics that were asked for; choose R@k with a lower k, or MRR")
+    return paired_tests(model.evaluations, base.evaluations, metrics)
+
+
+def _figures(model: Scored, metric: str) -> dict[int, float]:
+    """A metric by seed."""
+    k = int(metric.partition("@")[2] or 1)
+    return {
+        seed: summarise(each, ks=(k,), n_bootstrap=1)["metrics"][metric]
+        for seed, each in zip(model.seeds, model.evaluations, strict=True)
+        if seed is not None
+    }
+
+
+def _over_seeds(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[str, float] | None:
+    """The paired test over the seeds that both have, where these are two or more."""
+    common = [seed for seed in ours if seed in theirs]
+    return paired_t([ours[seed] - theirs[seed] for seed in common]) if len(common) > 1 else None
+
+
+def compared_figures(
+    models: Mapping[str, Mapping[int, Mapping[str, float]]], metrics: Sequence[str]
+) -> list[dict[str, Any]]:
+    """As ``compared``, of figures alone, such as those of validation: means over seeds, paired by seed.
+
+    Args:
+        models: by name, the figures of each seed. The first is what the others are tested against.
+        metrics: what to compare.
+
+    Raises:
+        UsageError: no model has one of the metrics.
+    """
+    known = {name for seeds in models.values() for figures in seeds.values() for name in figures}
+    if absent := [name for name in metrics if name not in known]:
+        raise UsageError(f"there is no {absent[0]} of these runs; choose {', '.join(sorted(known)) or 'others'}")
+    rows: list[dict[str, Any]] = []
+    base_name, base = next(iter(models.items()))
+    for model, seeds in models.items():
+        columns = {
+            name: {seed: figures[name] for seed, figures in seeds.items() if name in figures} for name in metrics
+        }
+        row: dict[str, Any] = {
+            "name": model,
+            "seeds": list(seeds),
+            "metrics": {name: fmean(values.values()) for name, values in columns.items() if values},
+            "by_seed": [{"seed": seed, "metrics": dict(figures)} for seed, figures in seeds.items()],
+        }
+        if len(seeds) > 1:
+            row["std"] = {name: stdev(values.values()) for name, values in columns.items() if len(values) > 1}
+        rows.append(row)
+        if model == base_name:
+            continue
+        tests = []
+        for name, values in columns.items():
+            theirs = {seed: figures[name] for seed, figures in base.items() if name in figures}
+            if paired := _over_seeds(values, theirs):
+                tests.append({"metric": name, **paired})
+        if tests:
+            row["against"] = {"scores": base_name, **tests[0], **({"others": tests[1:]} if tests[1:] else {})}
+    _adjust([row["against"] for row in rows if "against" in row])
+    return rows
+
+
+def _adjust(tests: Sequence[dict[str, Any]]) -> None:
+    """Add ``p_adjusted`` to tests of several models against one, for each metric apart."""
+    by_metric: dict[str, list[dict[str, Any]]] = {}
+    for test in tests:
+        for each in (test, *test.get("others", ())):
+            by_metric.setdefault(each["metric"], []).append(each)
+    for same in by_metric.values():
+        for each, p in zip(same, holm([test["p"] for test in same]), strict=True):
+            each["p_adjusted"] = p

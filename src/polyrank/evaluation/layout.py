@@ -1,0 +1,228 @@
+"""Rows of figures as a table for a terminal, Markdown, CSV or LaTeX. Knows columns; refuses to know how they came.
+
+A row has a ``name`` and ``metrics``, and may have ``n_examples`` and ``n_candidates``, ``intervals`` (95%), ``seeds``
+with ``std``, and ``against``: a test of one metric, with those of other metrics in ``others``. Shares are shown in
+percent, but CSV keeps all digits as fractions.
+"""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from rich.markup import escape
+from rich.table import Table
+
+SHOWN = ("R@1", "R@5", "R@10", "MRR")
+LOSS = "loss"
+MARK, LEVEL = "†", 0.05
+Format = Literal["table", "markdown", "csv", "latex"]
+Row = Mapping[str, Any]
+
+
+def table(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> Table:
+    """For a terminal: rows side by side, in percent, the 95% interval below each figure."""
+    result = Table(show_lines=True)
+    headings = _headings(rows)
+    for heading in (*headings, *metrics):
+        result.add_column(heading, justify="left" if heading == "scorer" else "right", overflow="fold")
+    for row in rows:
+        cells = [_figure(row, name) + _mark(row, name) + _interval(row, name, "\n{}-{}") for name in metrics]
+        result.add_row(*(escape(_about(row, heading)) for heading in headings), *cells)
+    return result
+
+
+def markdown(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
+    """A table of GitHub's Markdown; the best of each column is bold."""
+    headings, best = _headings(rows), _best(rows, metrics)
+    lines = [[*headings, *metrics], [":--", *("--:" for _ in (*headings, *metrics)[1:])]]
+    for number, row in enumerate(rows):
+        cells = [_about(row, heading).replace("|", "\\|") for heading in headings]
+        for name in metrics:
+            text = _figure(row, name) + _interval(row, name, " ({}-{})")
+            cells.append((f"**{text}**" if number in best[name] else text) + _mark(row, name))
+        lines.append(cells)
+    notes = [f"\n{note}" for note in (_units(rows), *notes_of(rows))]
+    return "\n".join(["| " + " | ".join(line) + " |" for line in lines] + notes)
+
+
+def latex(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
+    """A ``tabular`` with the rules of booktabs; the best of each column is bold."""
+    headings, best = _headings(rows), _best(rows, metrics)
+    lines = [
+        "% needs \\usepackage{booktabs}",
+        f"\\begin{{tabular}}{{l{'r' * (len(headings) + len(metrics) - 1)}}}",
+        "\\toprule",
+        " & ".join(map(_latex, (*headings, *metrics))) + r" \\",
+        "\\midrule",
+    ]
+    for number, row in enumerate(rows):
+        cells = [_latex(_about(row, heading)) for heading in headings]
+        for name in metrics:
+            text = _figure(row, name).replace(" ± ", r" $\pm$ ")
+            bold = rf"\textbf{{{text}}}" if number in best[name] else text
+            mark = r"$^{\dagger}$" if _mark(row, name) else ""
+            cells.append(bold + mark + _interval(row, name, r" {{\scriptsize [{}, {}]}}"))
+        lines.append(" & ".join(cells) + r" \\")
+    return "\n".join(
+        [*lines, "\\bottomrule", "\\end{tabular}", *(f"% {note}" for note in (_units(rows), *notes_of(rows)))]
+    )
+
+
+def comma_separated(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
+    """CSV for other programs: each figure and what belongs to it in a column of its own, with all digits."""
+    about = [heading for heading in _headings(rows) if heading != "seeds"]
+    flat: list[dict[str, Any]] = []
+    for row in rows:
+        cells: dict[str, Any] = {heading: _about(row, heading).replace(",", "") for heading in about[1:]}
+        cells = {"scorer": row["name"], "seeds": " ".join(map(str, row.get("seeds", ()))), **cells}
+        tests = _tests(row)
+        for name in metrics:
+            if name in row["metrics"]:
+                cells[name] = row["metrics"][name]
+            if name in row.get("std", {}):
+                cells[f"{name} std"] = row["std"][name]
+            if name in row.get("intervals", {}):
+                cells[f"{name} low"], cells[f"{name} high"] = row["intervals"][name]
+            for key in ("difference", "p", "p_adjusted"):
+                if key in tests.get(name, {}):
+                    cells[f"{name} {key}"] = tests[name][key]
+        flat.append(cells)
+    columns = dict.fromkeys(["scorer", "seeds", *about[1:]])
+    for name in metrics:  # beside each other, in whichever row they are
+        columns |= dict.fromkeys(
+            key for ending in ("", " std", " low", " high", " difference", " p", " p_adjusted")
+            if any((key := name + ending) in cells for cells in flat)
+        )  # fmt: skip
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return stream.getvalue().rstrip("\n")
+
+
+def _units(rows: Sequence[Row]) -> str:
+    spread = ["± standard deviation over seeds"] if any("std" in row for row in rows) else []
+    if any("intervals" in row and "std" not in row for row in rows):
+        spread.append("in brackets 95% intervals over examples")
+    return "; ".join(["In percent", *spread])
+
+
+def notes_of(rows: Sequence[Row]) -> list[str]:
+    """What the marks of a table mean."""
+    tests = [row["against"] for row in rows if "against" in row]
+    if not any(_mark(row, name) for row in rows for name in _tests(row)):
+        return []
+    over = "randomisation test over examples" if "n_examples" in tests[0] else "Student's test over seeds"
+    many = f", adjusted for {len(tests)} comparisons (Holm)" if len(tests) > 1 else ""
+    return [f"{MARK} differs from {tests[0]['scores']}: p < {LEVEL}, paired {over}{many}"]
+
+
+def remarks(rows: Sequence[Row]) -> list[str]:
+    """What a table in a terminal has no room for: what was not measured, each seed, and tests in full."""
+    lines = []
+    for row in rows:
+        name = row["name"]
+        if row.get("n_unanswerable"):
+            lines.append(
+                f"{name}: {row['n_unanswerable']} of {row['n_examples']} examples have no right answer to find, and are"
+                " not in the figures"
+            )
+        if "std" in row:
+            metric = next(iter(row["metrics"]))
+            seeds = ", ".join(
+                f"{'unknown' if each['seed'] is None else each['seed']}: {_shown(metric, each['metrics'][metric])}"
+                for each in row["by_seed"]
+                if metric in each["metrics"]
+            )
+            lines.append(f"{name}: {metric} of seed {seeds}")
+        if "against" in row:
+            lines.append(f"{name} against {row['against']['scores']}: {_told(row['against'])}")
+    return lines + notes_of(rows)
+
+
+def _told(test: Row) -> str:
+    metric, points = test["metric"], "" if test["metric"] == LOSS else " points"
+    text = f"{metric} {_signed(metric, test['difference'])}{points}"
+    if "interval" in test:
+        low, high = (_signed(metric, end) for end in test["interval"])
+        text += f" [{low}, {high}], p = {test['p']:.4f}"
+        if paired := test.get("over_seeds"):
+            text += f"; {_over_seeds(metric, paired)}"
+        return text
+    return f"{metric} {_over_seeds(metric, test)}"
+
+
+def _over_seeds(metric: str, test: Row) -> str:
+    points = "" if metric == LOSS else " points"
+    spread = f"{_signed(metric, test['difference'])} ± {_shown(metric, test['std'])}{points}"
+    return f"{spread} over {test['n_seeds']} seeds, p = {test['p']:.4f}"
+
+
+def _shown(metric: str, value: float) -> str:
+    return f"{percent(metric) * value:.{3 if metric == LOSS else 1}f}"
+
+
+def _signed(metric: str, value: float) -> str:
+    return f"{percent(metric) * value:+.{3 if metric == LOSS else 1}f}"
+
+
+def percent(name: str) -> float:
+    """What a metric is multiplied by to be shown."""
+    return 1.0 if name == LOSS else 100.0
+
+
+def _headings(rows: Sequence[Row]) -> list[str]:
+    seeds = ["seeds"] if any("std" in row for row in rows) else []
+    return ["scorer", *seeds, *(["n", "C"] if all("n_examples" in row for row in rows) else [])]
+
+
+def _about(row: Row, heading: str) -> str:
+    match heading:
+        case "scorer":
+            return str(row.get("name", ""))
+        case "seeds":
+            return str(len(row["seeds"])) if "std" in row else "1"
+        case "n":
+            return f"{row['n_examples']:,}"
+    size = row["n_candidates"]
+    return f"{size:,}" if isinstance(size, int) else f"{size[0]:,}-{size[1]:,}"
+
+
+def _figure(row: Row, name: str) -> str:
+    if name not in row["metrics"]:
+        return ""
+    text = _shown(name, row["metrics"][name])
+    return f"{text} ± {_shown(name, row['std'][name])}" if name in row.get("std", {}) else text
+
+
+def _interval(row: Row, name: str, form: str) -> str:
+    """The interval over examples, where no spread over seeds is shown."""
+    if "std" in row or name not in row.get("intervals", {}):
+        return ""
+    return form.format(*(f"{percent(name) * end:.1f}" for end in row["intervals"][name]))
+
+
+def _tests(row: Row) -> dict[str, Row]:
+    test = row.get("against")
+    return {} if test is None else {each["metric"]: each for each in (test, *test.get("others", ()))}
+
+
+def _mark(row: Row, name: str) -> str:
+    test = _tests(row).get(name, {"p": 1.0})
+    return f" {MARK}" if test.get("p_adjusted", test["p"]) < LEVEL else ""
+
+
+def _best(rows: Sequence[Row], metrics: Sequence[str]) -> dict[str, set[int]]:
+    """The rows that are best by each metric, of at least two."""
+    best: dict[str, set[int]] = {}
+    for name in metrics:
+        values = {i: row["metrics"][name] for i, row in enumerate(rows) if name in row["metrics"]}
+        top = (min if name == LOSS else max)(values.values(), default=0.0)
+        best[name] = {i for i, value in values.items() if value == top} if len(values) > 1 else set()
+    return best
+
+
+def _latex(text: str) -> str:
+    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    return "".join(special.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)

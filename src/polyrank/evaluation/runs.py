@@ -1,0 +1,122 @@
+"""Models by name or by run folder, told apart by what they are and by their seeds, before any is loaded. No torch."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from polyrank.config.models import MODEL
+from polyrank.config.names import TWO
+from polyrank.errors import ArtifactError, DataError, UsageError
+from polyrank.storage.document import has_document, read_document
+
+SEED = re.compile(r"/seed-(\d+)(?=/|$)")
+INSIDE = ("model", *(f"{name}/model" for name in TWO))
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A model of a comparison.
+
+    Args:
+        name: what it is opened by.
+        group: its name without the seed: what the models of other seeds are called too.
+        seed: that it was trained with; None where it is not known.
+        figures: of its validation in training, if there was one.
+    """
+
+    name: str
+    group: str
+    seed: int | None
+    figures: dict[str, float]
+
+
+def members(names: Sequence[str], labels: Sequence[str | None] | None = None) -> list[Member]:
+    """The models that names mean: a run folder means each of its models.
+
+    Args:
+        names: model folders, run folders, or anything else that ``open_scorer`` takes.
+        labels: what to call each one's group instead; None: as it is named.
+    """
+    found = []
+    for name, label in zip(names, labels or [None] * len(names), strict=True):
+        for path, inside in _models_in(name):
+            group = "/".join(filter(None, (label, inside)))
+            found.append(_member(path, group if label else ""))
+    return found
+
+
+def unfinished(name: str) -> list[Path]:
+    """The seeds of a run folder that have no model yet."""
+    seeds = sorted(folder for folder in Path(name).glob("seed-*") if folder.is_dir())
+    return [folder for folder in seeds if not _has_model(folder)]
+
+
+def is_run(path: Path) -> bool:
+    """Whether it is a model's or a run's folder."""
+    return any(has_document(Path(name), MODEL) for name, _ in _models_in(str(path)))
+
+
+def validation_figures(inputs: Sequence[tuple[str | None, Path]]) -> dict[str, dict[int, dict[str, float]]]:
+    """Validation figures of models in run folders, by group and seed.
+
+    Args:
+        inputs: folders, each with a label for its group, or None.
+
+    Raises:
+        DataError: a model was not validated.
+        UsageError: two models of a group have one seed.
+    """
+    models: dict[str, dict[int, dict[str, float]]] = {}
+    for member in members([str(path) for _, path in inputs], [label for label, _ in inputs]):
+        if not member.figures:
+            raise DataError(f"{member.name} was not validated in training; compare scores files of evaluate --scores")
+        seeds = models.setdefault(member.group, {})
+        seed = len(seeds) if member.seed is None else member.seed
+        if seed in seeds:
+            raise UsageError(f"{member.group} has seed {seed} twice; name them apart, as NAME=PATH, or leave one out")
+        seeds[seed] = member.figures
+    return models
+
+
+def _has_model(run: Path) -> bool:
+    return any(has_document(run / inside, MODEL) for inside in INSIDE)
+
+
+def _models_in(name: str) -> list[tuple[str, str]]:
+    """The models of a run folder, each with its network where there are two; else the name itself."""
+    folder = Path(name)
+    if has_document(folder, MODEL):
+        return [(name, "")]
+    seeds = sorted(
+        (seed for seed in folder.glob("seed-*") if seed.name[5:].isdigit()), key=lambda seed: int(seed.name[5:])
+    )
+    runs = [run for run in (folder, *seeds) if _has_model(run)]
+    found = [
+        (str(run / inside), inside.removesuffix("model").rstrip("/"))
+        for inside in INSIDE
+        for run in runs
+        if has_document(run / inside, MODEL)
+    ]
+    return found or [(name, "")]
+
+
+def _member(name: str, group: str) -> Member:
+    metadata = _metadata(Path(name))
+    seed = metadata.get("seed")
+    by_name = SEED.search(Path(name).as_posix())
+    if seed is None and by_name:
+        seed = int(by_name[1])
+    figures = metadata.get("validation") or {}
+    if not group:
+        group = SEED.sub("", Path(name).as_posix()).removesuffix("/model") if by_name else name
+    return Member(name, group, seed, figures)
+
+
+def _metadata(folder: Path) -> dict[str, Any]:
+    """What training wrote about a model of ours; others say nothing."""
+    try:
+        return dict(read_document(folder, MODEL)["metadata"])
+    except (ArtifactError, KeyError, TypeError, OSError):
+        return {}
