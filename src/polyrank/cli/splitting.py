@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -108,18 +109,17 @@ def _show(parts: "Split") -> None:
 
     from polyrank.data.splits import PARTS
 
-    how = "by time: the latest are the test part" if parts.by == "time" else "drawn by id"
-    table = Table(title=f"conversations, {how}")
-    for heading in ("part", "conversations", "examples", "candidates"):
+    how = "by time, the latest are the test part" if parts.by == "time" else "drawn by their ids"
+    table = Table(title=f"conversations {how}; lists of {parts.n_candidates}")
+    for heading in ("part", "conversations", "examples"):
         table.add_column(heading, justify="left" if heading == "part" else "right")
     if parts.by == "time":
-        table.add_column("from")
-        table.add_column("to")
+        table.add_column("from (UTC)")
+        table.add_column("to (UTC)")
     for name in PARTS:
         part = getattr(parts, name)
-        times = [time.isoformat(" ", "minutes") for time in part.times or ()] if parts.by == "time" else []
-        width = "" if name == "train" or not part.examples else str(parts.n_candidates)
-        table.add_row(name, f"{len(part.conversations):,}", f"{len(part.examples):,}", width, *times)
+        times = [f"{time.astimezone(UTC):%Y-%m-%d %H:%M}" for time in part.times or ()] if parts.by == "time" else []
+        table.add_row(name, f"{len(part.conversations):,}", f"{len(part.examples):,}", *times)
     out = Console()
     out.print(table)
     if parts.n_repeated:

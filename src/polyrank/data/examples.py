@@ -9,7 +9,7 @@ Every kind may have "id" and "background"; other fields, such as the time of a d
 Parquet files hold the same rows as columns.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -63,14 +63,7 @@ def read_examples(
     candidates = read_pool(pool) if isinstance(pool, Path | str) else pool
     pool_ids = None if candidates is None else frozenset(candidate.id for candidate in candidates)
     reader = Reader(path, kind, speaker, pool_ids)
-    source = parsed(path, rows(path, max_line_bytes=max_line_bytes), reader.examples)
-    try:
-        return collect(source, path, skip_bad=skip_bad)
-    except NoExamplesError as error:
-        if speaker is None or not reader.speakers or speaker in reader.speakers:
-            raise
-        speakers = ", ".join(sorted(reader.speakers)[:10])
-        raise NoExamplesError(f"{path}: no turn is by speaker {speaker!r}; its speakers are {speakers}") from error
+    return read_with(reader, path, reader.examples, skip_bad=skip_bad, max_line_bytes=max_line_bytes)
 
 
 class Reader:
@@ -149,6 +142,25 @@ class Reader:
         if speaker is not None:
             self.speakers.add(speaker)
         return speaker, text
+
+
+def read_with(
+    reader: Reader,
+    path: Path,
+    examples: Callable[[int, Row], Iterable[Example]],
+    *,
+    skip_bad: bool,
+    max_line_bytes: int = MAX_LINE_BYTES,
+) -> Loaded:
+    """Run through a file's rows, with a function that gives each row's examples by the reader."""
+    source = parsed(path, rows(path, max_line_bytes=max_line_bytes), examples)
+    try:
+        return collect(source, path, skip_bad=skip_bad)
+    except NoExamplesError as error:
+        if reader.speaker is None or not reader.speakers or reader.speaker in reader.speakers:
+            raise
+        names = ", ".join(sorted(reader.speakers)[:10])
+        raise NoExamplesError(f"{path}: no turn is by speaker {reader.speaker!r}; its speakers are {names}") from error
 
 
 def kind_of(row: Row) -> Kind:

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from polyrank.data import fields
 from polyrank.data.candidate_lists import Responses, usual_length
-from polyrank.data.examples import Reader, kind_of, write_examples
-from polyrank.data.report import ReadReport, collect, parsed
-from polyrank.data.rows import Row, named, rows, stem, write_rows
+from polyrank.data.examples import Reader, read_with, write_examples
+from polyrank.data.report import ReadReport
+from polyrank.data.rows import Row, named, stem, write_rows
 from polyrank.data.speakers import choose_speaker
 from polyrank.data.wording import same_words
 from polyrank.errors import DataError, UsageError
@@ -130,9 +130,9 @@ def split(
             " more whose sum is above 0 and below 1"
         )
     speaker = choose_speaker(path, speaker, say=say)
-    reader = _Conversations(path, speaker, timed=by != "id")
-    report = collect(parsed(path, rows(path), reader.examples), path, skip_bad=skip_bad).report
-    conversations = [conversation for conversation in reader.conversations.values() if conversation.examples]
+    known = _Conversations(path, speaker, timed=by != "id")
+    report = read_with(known.reader, path, known.examples, skip_bad=skip_bad).report
+    conversations = [conversation for conversation in known.conversations.values() if conversation.examples]
     groups = _equal_ones(conversations)
     chosen = _way(path, conversations, by, say)
     groups.sort(key=_by_time if chosen == "time" else _by_id(seed))
@@ -187,13 +187,13 @@ class _Conversations:
     def __init__(self, path: Path, speaker: str | None, timed: bool) -> None:
         self.path, self.timed = path, timed
         self.conversations: dict[str, Conversation] = {}
-        self._reader = Reader(path, None, speaker, None)
+        self.reader = Reader(path, None, speaker, None)
         self._last: Example | None = None
 
     def examples(self, line: int, row: Row) -> Iterable[Example]:
         """The examples of a row with a right answer, noted as a conversation's; ValueError says what is wrong."""
-        examples = [example for example in self._reader.examples(line, row) if example.relevant]
-        kind = self._reader.kind or kind_of(row)
+        examples = [example for example in self.reader.examples(line, row) if example.relevant]
+        kind = self.reader.kind
         if kind == "pool":
             raise UsageError(
                 f"{self.path} names right answers by ids of a pool, and lists are drawn from texts; give pairs or"
@@ -207,7 +207,7 @@ class _Conversations:
         if time is not None:
             conversation.time = time if conversation.time is None else max(conversation.time, time)
         if kind == "dialogues":
-            conversation.dialogues.append(_dialogue(row, name, self._reader.turns(row), time))
+            conversation.dialogues.append(_dialogue(row, name, self.reader.turns(row), time))
         return examples
 
     def _key(self, row: Row, name: str, examples: Sequence[Example]) -> str:
