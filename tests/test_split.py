@@ -139,7 +139,7 @@ def test_equal_conversations_are_on_one_side(tmp_path: Path, by: Any) -> None:
         assert part_of["chat-0"] == "test"
         hours = {name: {int(id_.split("-")[1]) for id_ in names} for name, names in ids(parts).items()}
         latest = {part: [59 - hour if hour < 10 else hour for hour in hours[part]] for part in hours}
-        assert max(latest["train"]) < min(latest["valid"]) <= max(latest["valid"]) < min(latest["test"])
+        assert max(latest["train"]) <= min(latest["valid"]) <= max(latest["valid"]) <= min(latest["test"])
 
 
 def test_pairs_of_one_conversation_stay_together(tmp_path: Path) -> None:
