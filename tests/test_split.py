@@ -7,13 +7,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from polyrank.config.recipe import load_recipe
 from polyrank.data import Split, choose_speaker, draw_candidates, read_examples, split, write_split
 from polyrank.data.wording import same_words
 from polyrank.errors import DataError, UsageError
-from polyrank.records import Example
+from polyrank.index import write_index
+from polyrank.records import Candidate, Example
 from polyrank.training.recipe import load_data
 from processes import run
 
@@ -105,6 +107,13 @@ def test_without_times_a_seed_decides(tmp_path: Path) -> None:
     assert files[0] == files[1] != files[2]
     path = written(path, (chat(i) for i in reversed(range(40))))  # where a chat stands in the file decides nothing
     assert [set(part) for part in ids(split(path)).values()] == [set(part) for part in ids(first).values()]
+
+
+def test_of_one_time_a_seed_decides(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.jsonl", [chat(i, time="2024-01-01") for i in range(40)])
+    assert split(path).by == "id"
+    parts = [set(ids(split(path, by=by, seed=seed))["test"]) for by in ("time", "id") for seed in (0, 1)]  # type: ignore[arg-type]
+    assert parts[0] == parts[2] != parts[1] == parts[3]
 
 
 def test_some_without_a_time_are_drawn_and_it_is_said(tmp_path: Path) -> None:
@@ -200,8 +209,8 @@ def test_what_is_replaced_is_not_mixed_with(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
-        ([chat(0), chat(1)], {}, "2 different conversations with a response do not make 3 parts; give 3 or more"),
-        ([chat(0)] * 5, {"valid": 0}, "1 different conversations with a response do not make 2 parts"),
+        ([chat(0), chat(1)], {}, "2 different conversations with a response, too few for 3 parts; give 3 or more"),
+        ([chat(0)] * 5, {"valid": 0}, "1 different conversation with a response, too few for 2 parts"),
         ([chat(i, n_turns=2) for i in range(3)], {}, "valid (1 of 3 conversations): 1 different response, which"),
         ([chat(i) for i in range(30)], {"n_candidates": 20}, "9 different responses do not make lists of 20"),
         ([chat(i) for i in range(30)], {"valid": 0.5, "test": 0.5}, "parts of 0.5 and 0.5"),
@@ -344,3 +353,25 @@ def test_dialogues_are_evaluated_by_the_agents_turns(tmp_path: Path) -> None:
         assert "ranked among 19 other responses" in found.stderr
         n_examples[options] = json.loads(found.stdout)["n_examples"]
     assert list(n_examples.values()) == [30, 20, 50]
+
+
+def test_a_pipeline_is_chosen_and_tried_by_the_agents_turns(tmp_path: Path) -> None:
+    rows = [chat(i) for i in range(12)]
+    pool = [Candidate(f"{i}-{turn}", t["text"]) for i, row in enumerate(rows) for turn, t in enumerate(row["turns"])]
+    write_index(tmp_path / "index", pool, np.eye(len(pool), dtype=np.float32), fingerprint="f", model="m")
+    chats = written(tmp_path / "chats.jsonl", rows)
+    n_examples = []
+    for n, options in enumerate(([], ["--speaker", "customer"])):
+        folder = tmp_path / f"p{n}"
+        made = run("pipeline", "create", tmp_path / "index", "-o", folder, "--retriever", "bm25", "--valid", chats,
+                   "--precision", "0", *options)  # fmt: skip
+        assert made.returncode == 0, made.stderr
+        assert ("replies are the turns of agent" in made.stderr) == (not options)
+        seen = json.loads(run("pipeline", "info", folder).stdout)["seen"]
+        tried = run("pipeline", "test", folder, chats, "--json", *options)
+        n_examples += [seen["n_examples"], json.loads(tried.stdout)["n_examples"]]
+    assert n_examples == [36, 36, 24, 24]
+    alone = run("pipeline", "create", tmp_path / "index", "-o", tmp_path / "x", "--speaker", "agent")
+    assert (alone.returncode, "give them with --valid" in alone.stderr) == (2, True)
+    mined = run("mine", chats, "--from", "bm25", "-o", tmp_path / "mined.jsonl", "-n", "2", "--json")
+    assert json.loads(mined.stdout)["n_examples"] == 36

@@ -86,7 +86,7 @@ def split(
     )
     talk(f"{file}: {parts.report}")
     if candidates is None and parts.n_candidates < USUAL:
-        talk(f"lists of {parts.n_candidates} candidates, not {USUAL}: a part has too few different responses")
+        talk(f"lists of {parts.n_candidates} candidates, not {USUAL}: the smaller part has no more different responses")
     write_split(output, parts)
     write_file(output / RECIPE, _recipe(parts).encode())
     if json_:

@@ -176,7 +176,10 @@ def kind_of(row: Row) -> Kind:
         if name in row:
             return kind
     telling = ", ".join(f'"{name}"' for name in TELLING)
-    raise ValueError(f"cannot tell the kind of row; it needs one of {telling} and has {', '.join(row) or 'no fields'}")
+    raise ValueError(
+        f"cannot tell the kind of row; it needs one of {telling} and has"
+        f" {', '.join(row) or 'no fields'}; of other tables and exports polyrank import chats makes dialogues"
+    )
 
 
 def write_examples(path: Path | str, examples: Iterable[Example]) -> None:
