@@ -13,5 +13,5 @@ PRECISION=${PRECISION:-0.6}
 mkdir -p "runs/results/$SET"
 polyrank pipeline create "$INDEX" -o "runs/work/$SET/support" --valid "$DATA/$SET/dev.pool.jsonl.gz" --precision "$PRECISION" --overwrite
 polyrank pipeline test "runs/work/$SET/support" "$DATA/$SET/test.pool.jsonl.gz" --plot "runs/results/$SET/abstention.svg" \
-  --json >"runs/results/$SET/abstention.json"
+  --overwrite --json >"runs/results/$SET/abstention.json"
 cat "runs/results/$SET/abstention.json"

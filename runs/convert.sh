@@ -33,7 +33,7 @@ evaluate() { # NAME SETS [FOLDER]
   for set in $2; do
     [[ -s $RESULTS/$1-$set.json ]] && continue
     polyrank evaluate "$WORK/${3:-$1}/model" "$DATA/$set/test.jsonl.gz" --limit "$LIMIT" --scores "$WORK/$1-$set.scores.jsonl" \
-      --json >"$WORK/$1-$set.json"
+      --overwrite --json >"$WORK/$1-$set.json"
     mv "$WORK/$1-$set.json" "$RESULTS/"
     echo "$1 $set $(cat "$RESULTS/$1-$set.json")"
   done

@@ -174,7 +174,11 @@ COMMANDS = {
         again="train mutual.toml --resume",
         copied="mutual.toml",
     ),
-    "evaluate": Long("evaluate shipped:convert {home}/lists.jsonl --scores out.jsonl", rows("out.jsonl", 61)),
+    "evaluate": Long(
+        "evaluate shipped:convert {home}/lists.jsonl --scores out.jsonl",
+        rows("out.jsonl", 61),
+        again="evaluate shipped:convert {home}/lists.jsonl --scores out.jsonl --overwrite",
+    ),
     "index build": Long(
         "index build shipped:convert {home}/replies.txt -o out --ann none",
         index_of(400),
@@ -210,7 +214,11 @@ COMMANDS = {
         again="pipeline create {home}/index -o out --valid {home}/known.jsonl --precision 0.05 --overwrite",
     ),
     "pipeline test": Long("pipeline test {home}/pipeline {home}/known.jsonl --json", answers(1)),
-    "import": Long("import convai2 {home}/convai2.txt -o out.jsonl", rows("out.jsonl", 2000)),
+    "import": Long(
+        "import convai2 {home}/convai2.txt -o out.jsonl",
+        rows("out.jsonl", 2000),
+        again="import convai2 {home}/convai2.txt -o out.jsonl --overwrite",
+    ),
     "quickstart": Long(
         "quickstart --output out --start shipped:convert --json",
         index_of(406, name="out/index"),

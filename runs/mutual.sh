@@ -67,7 +67,7 @@ for set in $SETS; do
       [[ $part == test && $model == "bi-$TAG" ]] && against=(--against "$work/bi.test.scores.jsonl")
       [[ $part == test && $model == "cross-$TAG" ]] && against=(--against "$work/cross.test.scores.jsonl")
       polyrank evaluate "${folder[$model]}/model" "$DATA/$set/$part.jsonl.gz" --limit "$limit" --scores "$scores" \
-        "${against[@]}" --json | sed "s|$OUT/||g" >"$work/$model.$part.json"
+        "${against[@]}" --overwrite --json | sed "s|$OUT/||g" >"$work/$model.$part.json"
       [[ $part == test ]] && cp "$work/$model.$part.json" "$results/$model.json"
     done
     cp "${folder[$model]}/metrics.jsonl" "$results/$model.metrics.jsonl"
@@ -76,13 +76,13 @@ for set in $SETS; do
     against=()
     [[ $model == bi ]] || against=(--against "$work/bi.many.scores.jsonl")
     polyrank evaluate "${folder[$model]}/model" "$DATA/$set/test.jsonl.gz" --limit "$MANY" \
-      --scores "$work/$model.many.scores.jsonl" "${against[@]}" --json | sed "s|$OUT/||g" >"$results/$model-many.json"
+      --scores "$work/$model.many.scores.jsonl" "${against[@]}" --overwrite --json | sed "s|$OUT/||g" >"$results/$model-many.json"
   done
   if [[ -n $TEACHER ]]; then # one way, from a model that is trained already
     polyrank train runs/recipes/bi.toml "${later[@]}" "${alone[@]}" "${bi[@]}" --set train.method.kind=distill \
       --set "train.method.teacher=$TEACHER" --set "output=$work/bi-distilled"
     polyrank evaluate "$work/bi-distilled/model" "$DATA/$set/test.jsonl.gz" --limit "$LIMIT" \
-      --scores "$work/bi-distilled.test.scores.jsonl" --against "$work/bi.test.scores.jsonl" --json | sed "s|$OUT/||g" >"$results/bi-distilled.json"
+      --scores "$work/bi-distilled.test.scores.jsonl" --against "$work/bi.test.scores.jsonl" --overwrite --json | sed "s|$OUT/||g" >"$results/bi-distilled.json"
   fi
   if [[ -e $DATA/$set/test.pool.jsonl.gz ]]; then # the pool of all replies, by one stage and by two
     for tag in "" "-$TAG"; do
@@ -93,7 +93,7 @@ for set in $SETS; do
   fi
   python runs/ensembles.py "$work" bi cross >"$results/ensemble.json"
   python runs/ensembles.py "$work" "bi-$TAG" "cross-$TAG" >"$results/ensemble-$TAG.json"
-  polyrank curves "$results"/{bi,cross,"bi-$TAG","cross-$TAG"}.metrics.jsonl -o "$results/curves-$TAG.svg"
-  polyrank compare "$work"/{bi,cross,"bi-$TAG","cross-$TAG"}.test.scores.jsonl --plot "$results/turns-$TAG.svg"
+  polyrank curves "$results"/{bi,cross,"bi-$TAG","cross-$TAG"}.metrics.jsonl -o "$results/curves-$TAG.svg" --overwrite
+  polyrank compare "$work"/{bi,cross,"bi-$TAG","cross-$TAG"}.test.scores.jsonl --plot "$results/turns-$TAG.svg" --overwrite
   grep -H . "$results"/*.json
 done

@@ -24,9 +24,9 @@ for set in $SETS; do
 
   judge() { # NAME FOLDER AGAINST: scores on validation lists for the ensembles, on test lists for the table
     [[ -s $results/$1.json ]] && return
-    polyrank evaluate "$2" "$DATA/$set/dev.jsonl.gz" --limit "$VALID" --scores "$work/$1.dev.scores.jsonl" --json >/dev/null
+    polyrank evaluate "$2" "$DATA/$set/dev.jsonl.gz" --limit "$VALID" --scores "$work/$1.dev.scores.jsonl" --overwrite --json >/dev/null
     polyrank evaluate "$2" "$DATA/$set/test.jsonl.gz" --limit "$LIMIT" --scores "$work/$1.test.scores.jsonl" \
-      ${3:+--against "$work/$3.test.scores.jsonl"} --json >"$work/$1.json"
+      ${3:+--against "$work/$3.test.scores.jsonl"} --overwrite --json >"$work/$1.json"
     mv "$work/$1.json" "$results/"
   }
 
@@ -54,6 +54,6 @@ for set in $SETS; do
   for temperature in $TEMPERATURES; do
     learn "mutual-$temperature" --set train.method.alpha=1 --set "train.method.temperature=$temperature"
   done
-  polyrank curves "$results"/*.metrics.jsonl -o "$results/curves.svg"
+  polyrank curves "$results"/*.metrics.jsonl -o "$results/curves.svg" --overwrite
   grep -H . "$results"/*.json
 done

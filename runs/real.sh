@@ -39,7 +39,8 @@ for set in $SETS; do
     [[ $model == cross ]] && limit=$CROSS_LIMIT
     against=()
     [[ $model != bi && -e runs/work/$place/bi.scores.jsonl ]] && against=(--against "runs/work/$place/bi.scores.jsonl")
-    polyrank evaluate "$scorer" "$test" --limit "$limit" --scores "runs/work/$place/$model.scores.jsonl" "${against[@]}" --json >"$work.json"
+    polyrank evaluate "$scorer" "$test" --limit "$limit" --scores "runs/work/$place/$model.scores.jsonl" --overwrite \
+      "${against[@]}" --json >"$work.json"
     mv "$work.json" "$result.json"
     echo "$set $model $(cat "$result.json")"
   done

@@ -29,8 +29,8 @@ from polyrank.index import open_index
 from polyrank.ranking.ensembles import Ensemble, combine, read_ensemble
 from polyrank.ranking.metrics import Placement, hit_at, place, reciprocal_rank
 from polyrank.records import Example, Ranked
+from polyrank.retrieval.answering import open_pipeline
 from polyrank.retrieval.calibration import is_right
-from polyrank.retrieval.pipeline import open_pipeline
 from polyrank.retrieval.retrievers import LexicalRetriever
 from polyrank.scorers.lexical import BM25
 from polyrank.scorers.open import open_scorer

@@ -168,22 +168,22 @@ def test_learnt_and_judged_are_what_the_recipe_names(tmp_path: Path, write_rows:
     learn = write_rows("learn.jsonl", [*rows(0), {"context": ["?"], "candidates": ["a", "b"], "relevant": []}])
     judge = write_rows("judge.jsonl", [{"context": ["?"], "candidates": ["a", "b"], "relevant": []}, *rows(2)])
     plan = recipe(learn, judge, tmp_path / "run")
-    examples, valid = load_data(plan, lambda _: None)
+    examples, valid = load_data(plan.data)
     assert [(e.context, e.response) for e in examples] == [
         ((f"my {word}",), f"{word} thanks") for word in WORDS
     ]  # without the one that has no right answer
     assert [e.response for e in valid] == [f"{word} thanks" for word in (*WORDS[2:], *WORDS[:2])]
     with_limits = DataConfig(train=str(learn), valid=str(judge), kind="candidates", max_train=4, max_valid=2)
-    few, judges = load_data(Recipe(**{**vars_of(plan), "data": with_limits}), lambda _: None)
+    few, judges = load_data(with_limits)
     assert judges == valid[:2]
     assert len(few) == 4
     assert few == [example for example in examples if example in few]  # in their order
     assert few != examples[:4]  # drawn, not the first
     other = Recipe(**{**vars_of(plan), "data": with_limits, "train": dataclasses.replace(plan.train, seeds=(9,))})
-    assert load_data(other, lambda _: None)[0] == few  # whatever the seed of the training
+    assert load_data(other.data)[0] == few  # whatever the seed of the training
     for most in (6, 7):
         enough = DataConfig(train=str(learn), kind="candidates", max_train=most)
-        assert load_data(Recipe(**{**vars_of(plan), "data": enough}), lambda _: None) == (examples, [])
+        assert load_data(enough) == (examples, [])
 
 
 def vars_of(plan: Recipe) -> dict[str, Any]:
@@ -196,8 +196,10 @@ def test_validation_needs_something_to_choose_from(tmp_path: Path, write_rows: W
     judge = write_rows(
         "judge.jsonl", [{"context": ["hi"], "candidates": candidates or ["a", "b"], "relevant": relevant}]
     )
-    with pytest.raises(DataError, match="validation needs candidate lists"):
-        load_data(recipe(write_rows("learn.jsonl", rows(0)), judge, tmp_path / "run"), lambda _: None)
+    with pytest.raises(
+        DataError, match=r"judge\.jsonl: (1 different response, which leaves nothing|validation needs examples)"
+    ):
+        load_data(recipe(write_rows("learn.jsonl", rows(0)), judge, tmp_path / "run").data)
 
 
 def test_a_finished_run_tells_what_it_told(tmp_path: Path, write_rows: Write) -> None:
@@ -211,5 +213,5 @@ def test_a_finished_run_tells_what_it_told(tmp_path: Path, write_rows: Write) ->
         f"{tmp_path / 'run' / f'seed-{seed}'} is finished" for seed in (1, 2)
     ]
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
-    assert not list((tmp_path / "run").rglob("checkpoint.safetensors"))
+    assert len(list((tmp_path / "run").rglob("checkpoint.safetensors"))) == 2  # from which each may go on further
     assert torch.is_grad_enabled()

@@ -21,8 +21,7 @@ from polyrank.config.models import BiConfig, CrossConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.errors import ArtifactError
 from polyrank.index import Writer
-from polyrank.records import Context
-from polyrank.retrieval.pipeline import open_pipeline
+from polyrank.retrieval.answering import open_pipeline
 from polyrank.training import train
 from processes import run
 from train_settings import train_config
@@ -76,7 +75,7 @@ def test_every_public_name_is_there() -> None:
 def test_evaluate_prints_one_json_object(trained: dict[str, Path], tmp_path: Path) -> None:
     scores = tmp_path / "scores.jsonl"
     for model in (str(trained["bi"]), str(trained["cross"]), "bm25", "tfidf"):
-        found = run("evaluate", model, trained["folder"] / "test.jsonl", "--json", "--scores", scores)
+        found = run("evaluate", model, trained["folder"] / "test.jsonl", "--json", "--scores", scores, "--overwrite")
         assert found.returncode == 0, found.stderr
         summary = json.loads(found.stdout)
         assert summary["n_examples"] == 3
@@ -208,14 +207,14 @@ def test_an_untuned_backbone_is_indexed_by_its_weights(tmp_path: Path, tiny_back
     built = run("index", "build", f"untuned:{backbone.name}", tmp_path / "replies.txt", "-o", index, cwd=tmp_path)
     assert built.returncode == 0, built.stderr
     pipeline = open_pipeline(index)  # from another folder
-    best = pipeline.answer([Context(("thanks",))], 1)[0].ranked[0]
+    best = pipeline.answer("thanks", 1).ranked[0]
     assert (best.text, best.score) == ("thanks", pytest.approx(1.0, abs=1e-5))
     weights = safetensors.torch.load_file(backbone / "model.safetensors")
     name = sorted(weights)[0]
     weights[name] = weights[name] + 1.0
     safetensors.torch.save_file(weights, backbone / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ArtifactError, match="was made by encoder"):
-        open_pipeline(index).answer([Context(("thanks",))], 1)
+        open_pipeline(index).answer("thanks", 1)
 
 
 @pytest.mark.parametrize(

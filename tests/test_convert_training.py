@@ -21,12 +21,25 @@ from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.models.artifacts import load_model
 from polyrank.models.losses import cross_entropy
+from polyrank.negatives.hard import rights
 from polyrank.records import Example
 from polyrank.scorers.load import load_scorer
 from polyrank.training import train
 from polyrank.training.convert_step import annealed_scale
 from polyrank.training.optimizer import freeze, make_optimizer
 from train_settings import train_config
+
+
+def test_a_right_answer_of_the_context_elsewhere_is_no_negative() -> None:
+    model, texts, _ = make()
+    one, other = (Example(("hello",), (text,), (0,)) for text in ("please restart it", "did that help?"))
+    batch = [(0, one), (1, other)]
+    told, untold = (step_of(model, texts, smoothing=0.0, rights=known) for known in (rights([one, other]), {}))
+    everything = rights([example for _, example in BATCH])  # of which no context has two
+    with torch.no_grad():
+        assert float(told(batch, 0, 9)) == pytest.approx(0.0, abs=1e-6)  # there is nothing to tell it from
+        assert float(untold(batch, 0, 9)) > 0.01
+        assert step_of(model, texts, rights=everything)(BATCH, 0, 9) == step_of(model, texts)(BATCH, 0, 9)
 
 
 def test_the_loss_is_the_papers() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import polyrank.data as data
-from polyrank.data import read_examples, read_pool, write_examples, write_pool
+from polyrank.data import read_examples, read_pool, text_id, write_examples, write_pool
 from polyrank.errors import DataError, MissingExtraError, UsageError
 from polyrank.negatives.random import sample_negatives
 from polyrank.records import Candidate, Context, Example
@@ -184,6 +184,7 @@ def test_bad_line_is_named_and_can_be_skipped(tmp_path: Path, case: str, name: s
         ({"context": "a", "candidates": ["b"], "relevant": [True]}, 'field "relevant" holds true or false'),
         ({"context": "a", "candidates": ["b"], "relevant": [0, 0]}, 'field "relevant" names the same position twice'),
         ({"context": "a", "candidates": ["b"]}, 'missing field "relevant"'),
+        ({"context": "a", "candidates": "xyz", "relevant": [0]}, 'field "candidates" holds a text; write a list'),
         ({"context": "a", "relevant_ids": ["b", "b"]}, 'field "relevant_ids" names the same id twice'),
         ({"context": "a", "relevant_ids": [1.5]}, 'field "relevant_ids" holds a number'),
         ({"turns": "a"}, 'field "turns" is no list'),
@@ -368,6 +369,14 @@ def test_bad_pools(tmp_path: Path, rows: list[Any], message: str) -> None:
     path = written(tmp_path / "p.jsonl", *rows)
     with pytest.raises(DataError, match=f"^{path}{message}"):
         read_pool(path)
+
+
+def test_ids_from_texts_tell_texts_apart() -> None:
+    texts = ["", " ", "a", "A", "a ", "é", "e\u0301", "\ud800", "😀", *(f"reply {i}" for i in range(2000))]
+    ids = [text_id(text) for text in texts]
+    assert len(set(ids)) == len(texts)
+    assert ids == [text_id(text) for text in texts]
+    assert not any(id_.isdecimal() and len(id_) < 16 for id_ in ids)  # none is a line number
 
 
 def test_bad_line_of_a_text_pool(tmp_path: Path) -> None:
@@ -618,7 +627,7 @@ def test_ids_and_background_of_every_kind(tmp_path: Path) -> None:
             [Example(("a",), ("b",), (0,), "0#1", facts), Example(("a", "b"), ("c",), (0,), "0#2", facts)],
         ),
         (
-            {"context": "a", "candidates": "b", "relevant": [], "relevant_ids": None},
+            {"context": "a", "candidates": ["b"], "relevant": [], "relevant_ids": None},
             [Example(("a",), ("b",), (), "0", facts)],
         ),
         (
@@ -730,3 +739,20 @@ def test_an_example_knows_its_query_and_its_first_right_answer() -> None:
     for index in (-1, 3):
         with pytest.raises(ValueError, match=rf"relevant index {index} is outside the 3 candidates of example 'e'"):
             Example(("a",), ("x", "y", "z"), (0, index), "e")
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "what"),
+    [
+        ("a.xlsx", b"PK\x03\x04", "an Excel workbook or another zip archive; save the sheet as CSV"),
+        ("a.csv", b"PK\x03\x04", "an Excel workbook"),
+        ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1", "an old Excel workbook"),
+        ("a.jsonl", b"PAR1", r"a Parquet file; give it the ending \.parquet"),
+        ("a.db", b"SQLite format 3", "an SQLite database"),
+    ],
+)
+def test_files_that_are_no_text_are_called_what_they_are(tmp_path: Path, name: str, start: bytes, what: str) -> None:
+    (tmp_path / name).write_bytes(start + bytes(range(256)))
+    for read in (read_examples, read_pool):
+        with pytest.raises(DataError, match=what):
+            read(tmp_path / name)

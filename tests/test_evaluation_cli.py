@@ -27,11 +27,17 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def test_pairs_are_refused_as_lists_and_ranked_as_responses(tmp_path: Path) -> None:
+def test_pairs_are_ranked_among_drawn_responses_or_all(tmp_path: Path) -> None:
     pairs = written(tmp_path / "pairs.jsonl", PAIRS)
-    refused = run("evaluate", tmp_path / "no-such-model", pairs)  # whatever the model is, which is not opened
+    drawn = run("evaluate", "bm25", pairs, "--candidates", "3", "--json")
+    assert json.loads(drawn.stdout)["n_candidates"] == 3
+    assert "each response is ranked among 2 other responses" in drawn.stderr
+    assert "--pool responses" in drawn.stderr
+    refused = run("evaluate", tmp_path / "no-such-model", pairs, "--candidates", "5")  # whatever the model is
     assert refused.returncode == 3
-    assert "--pool responses" in refused.stderr
+    assert "4 different responses do not make lists of 5 candidates; ask for 2 to 4" in refused.stderr
+    both = run("evaluate", "bm25", pairs, "--pool", "responses", "--candidates", "3")
+    assert (both.returncode, "exclude each other" in both.stderr) == (2, True)
     found = json.loads(run("evaluate", "bm25", pairs, "--pool", "responses", "--k", "3,1", "--json").stdout)
     assert found["n_candidates"] == 4
     assert (found["n_unanswerable"], found["n_left_out"]) == (0, 0)

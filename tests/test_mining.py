@@ -20,7 +20,7 @@ from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.data import read_examples, read_pool
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.models import new_model
-from polyrank.negatives.hard import HardNegatives, candidates_for_wrong, choose, same_words, word_overlap
+from polyrank.negatives.hard import HardNegatives, candidates_for_wrong, choose, rights, same_words, word_overlap
 from polyrank.negatives.mine import from_pool, from_retriever, mine, with_texts
 from polyrank.negatives.random import RandomNegatives, sample_negatives
 from polyrank.negatives.remined import MinedNegatives
@@ -387,6 +387,18 @@ def test_given_ones_come_first_and_right_ones_never() -> None:
             assert len(set(wrong)) == len(wrong) == n
             assert set(wrong[2:]) <= {"c", "d", "e"}
     assert len(RandomNegatives(pool, 9, seed=5)(0, example, 0)) == 5  # there are no more
+
+
+def test_right_answers_of_the_context_elsewhere_are_never_drawn() -> None:
+    data = [Example(("hi",), (text,), (0,)) for text in ("hello", "hey", "good day")]
+    data += [Example(("hi",), ("yo", "hey", "no"), (0,)), Example(("bye",), ("see you",), (0,))]
+    pool = ["hello", "hey", "good day", "yo", "see you", "wait", "why"]
+    draw = RandomNegatives(pool, 3, seed=1, rights=rights(data))
+    for epoch in range(20):
+        assert set(draw(0, data[0], epoch)) == {"see you", "wait", "why"}
+        assert draw(3, data[3], epoch)[0] == "no"  # "hey" was given as wrong, and is right elsewhere
+        assert not set(draw(3, data[3], epoch)) & {"hello", "hey", "good day", "yo"}
+    assert draw(4, data[4], 0) == RandomNegatives(pool, 3, seed=1)(4, data[4], 0)  # nothing else is drawn differently
 
 
 def test_draws_are_uniform_over_the_pool_without_the_taken() -> None:

@@ -19,15 +19,14 @@ from polyrank.models.artifacts import save_model
 from polyrank.ranking.abstention import Abstention, area, calibrate
 from polyrank.ranking.ensembles import Ensemble
 from polyrank.records import Candidate, Context, Example, Ranked
+from polyrank.retrieval.answering import Pipeline, open_pipeline
 from polyrank.retrieval.build import build_index
 from polyrank.retrieval.calibration import choose_settings, curve_of, is_right, outcomes, try_threshold
 from polyrank.retrieval.pipeline import (
     PIPELINE,
-    Pipeline,
     PipelineConfig,
     catalogue,
     make_retriever,
-    open_pipeline,
     open_ranker,
     read_mode,
     read_pipeline,
@@ -68,7 +67,7 @@ def test_saved_and_loaded_it_answers_the_same(models: dict[str, Path], tmp_path:
     found = open_pipeline(tmp_path / "p")
     assert isinstance(found.retriever, TwoStage)
     assert found.respond(CONTEXTS, 3) == make_retriever(config).respond(CONTEXTS, 3)
-    for answer, ranked in zip(found.answer(CONTEXTS, 3), found.respond(CONTEXTS, 3), strict=True):
+    for answer, ranked in zip(found.answer_all(CONTEXTS, 3), found.respond(CONTEXTS, 3), strict=True):
         assert list(answer.ranked) == ranked
         assert not answer.abstained
         assert answer.confidence is not None
@@ -89,7 +88,7 @@ def test_it_moves_with_its_index_and_models(models: dict[str, Path], tmp_path: P
 
 
 def test_an_index_is_a_pipeline_of_one_stage(models: dict[str, Path]) -> None:
-    answers = open_pipeline(models["index"]).answer(CONTEXTS, 2)
+    answers = open_pipeline(models["index"]).answer_all(CONTEXTS, 2)
     assert [len(answer.ranked) for answer in answers] == [2, 2]
     assert [(answer.confidence, answer.abstained) for answer in answers] == [(None, False)] * 2
 
@@ -97,7 +96,7 @@ def test_an_index_is_a_pipeline_of_one_stage(models: dict[str, Path]) -> None:
 def test_a_strict_threshold_abstains_and_still_shows_the_nearest(models: dict[str, Path], tmp_path: Path) -> None:
     config = PipelineConfig(index=str(models["index"]), retriever="bm25", measure="score", threshold=0.5)
     write_pipeline(tmp_path / "p", config)
-    sure, lost = open_pipeline(tmp_path / "p").answer([Context(("the bill is high",)), Context(("zebra",))], 2)
+    sure, lost = open_pipeline(tmp_path / "p").answer_all([Context(("the bill is high",)), Context(("zebra",))], 2)
     assert sure.ranked[0].text == "the bill is too high"
     assert not sure.abstained
     assert lost.abstained
@@ -120,7 +119,7 @@ def test_threshold_and_ensemble_are_chosen_on_examples(models: dict[str, Path], 
     pipeline = Pipeline(make_retriever(tuned))
     assert pipeline.abstention is None
     write_pipeline(tmp_path / "p", tuned, seen)
-    answers = open_pipeline(tmp_path / "p").answer([e.query for e in examples()], 1)
+    answers = open_pipeline(tmp_path / "p").answer_all([e.query for e in examples()], 1)
     assert [answer.abstained for answer in answers] == [False] * 12 + [True] * 12
     assert curve_of(read_pipeline(tmp_path / "p")[1])[-1].coverage == 1.0
     plot_coverage({"bm25": curve_of(seen)}, tmp_path / "curve.svg")
@@ -351,15 +350,15 @@ def test_figures_of_ensembles_are_mean_reciprocal_ranks_over_all_examples(models
 def test_confidence_looks_at_ten_replies_however_few_are_asked_for(models: dict[str, Path]) -> None:
     retriever = make_retriever(PipelineConfig(index=str(models["index"]), retriever="bm25"))
     pipeline = Pipeline(retriever, Abstention("softmax", 0.9))
-    one, six = (pipeline.answer(CONTEXTS, k) for k in (1, 6))
+    one, six = (pipeline.answer_all(CONTEXTS, k) for k in (1, 6))
     assert [len(answer.ranked) for answer in (*one, *six)] == [1, 1, 6, 6]
     for a, b in zip(one, six, strict=True):
         scores = np.array([reply.score for reply in b.ranked])
         assert a.confidence == b.confidence == pytest.approx(1 / np.exp(scores - scores[0]).sum())
         assert a.abstained == (a.confidence < 0.9)
-    assert [len(answer.ranked) for answer in pipeline.answer(CONTEXTS)] == [5, 5]
+    assert [len(answer.ranked) for answer in pipeline.answer_all(CONTEXTS)] == [5, 5]
     assert [len(row) for row in pipeline.respond(CONTEXTS)] == [5, 5]
-    nothing = Pipeline(LexicalRetriever(BM25(), [])).answer(CONTEXTS)
+    nothing = Pipeline(LexicalRetriever(BM25(), [])).answer_all(CONTEXTS)
     assert [(answer.ranked, answer.confidence, answer.abstained) for answer in nothing] == [((), None, True)] * 2
 
 
@@ -379,7 +378,7 @@ def test_options_of_opening_win_over_the_folder(models: dict[str, Path], tmp_pat
     assert dense.mode == "approximate"
     assert open_pipeline(tmp_path / "dense", mode="exact").retriever.mode == "exact"  # type: ignore[attr-defined]
     assert open_pipeline(models["index"]).retriever.mode == "exact"  # type: ignore[attr-defined]
-    answers = open_pipeline(tmp_path / "dense").answer(CONTEXTS, 2)
+    answers = open_pipeline(tmp_path / "dense").answer_all(CONTEXTS, 2)
     assert [(answer.exact, answer.n_scored) for answer in answers] == [(True, len(POOL))] * 2
     write_pipeline(tmp_path / "bm25", PipelineConfig(index=str(models["index"]), retriever="bm25"))
     for options in ({"mode": "exact"}, {"model": models["bi"]}):

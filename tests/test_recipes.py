@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -270,6 +271,9 @@ def test_the_command_line_refuses_and_sets(
         (TrainConfig, {"seeds": (1, 1)}, "is empty or holds one twice"),
         (TrainConfig, {"seeds": (-1,)}, "seeds = -1 must be at least 0"),
         (TrainConfig, {"negatives": NegativesConfig()}, "negatives are for methods that rank lists"),
+        (TrainConfig, {"batch_size": 1}, 'take 2 or more, or method.kind = "listwise"'),
+        (TrainConfig, {"batch_size": 1, "method": ConvertMethod()}, "batch_size = 1 leaves no other response"),
+        (DataConfig, {"train": "x", "valid_candidates": 1}, "valid_candidates = 1 must be at least 2"),
         (NetworkTraining, {"lr": math.nan}, "lr = nan is not finite"),
         (NetworkTraining, {"dropout": 1.5}, "dropout = 1.5 is outside 0 to 1"),
         (NetworkTraining, {"optimizer": "sgd"}, "is not one of 'adamw', 'adamax', 'adadelta'"),
@@ -433,6 +437,7 @@ def test_a_second_network_has_a_schedule_of_its_own() -> None:
 
 def test_a_run_with_flat_keys_is_not_resumed(tmp_path: Path) -> None:
     (tmp_path / "recipe.json").write_text(json.dumps(values({"method": "in_batch", "n_negatives": 15})), "utf-8")
+    (tmp_path / "metrics.jsonl").write_text("", "utf-8")
     data = tmp_path / "data.jsonl"
     data.write_text('{"context": ["hi"], "candidates": ["hello"], "relevant": [0]}\n', "utf-8")
     plan = Recipe(model=BiConfig(), data=DataConfig(train=str(data)), output=str(tmp_path))
@@ -443,3 +448,39 @@ def test_a_run_with_flat_keys_is_not_resumed(tmp_path: Path) -> None:
 def test_too_few_responses_name_the_key(built: Any) -> None:
     with pytest.raises(DataError, match=r"lower train\.negatives\.n"):
         built(TrainConfig(method=ListwiseMethod(), negatives=NegativesConfig(n=30)))
+
+
+def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    text = 'output = "run"\n[model]\nkind = "bi"\n[data]\ntrain = "x.jsonl"\n'
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(text, "utf-8")
+    plain = load_recipe(recipe)
+    recipe.write_text(text, "utf-8-sig")
+    assert load_recipe(recipe) == plain
+    recipe.write_text(text, "utf-16")
+    with pytest.raises(ConfigError, match="is not UTF-8, as TOML is; save it as UTF-8"):
+        load_recipe(recipe)
+    with pytest.raises(ConfigError, match=r"is a folder; give the path of a \.toml file"):
+        load_recipe(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "write"),
+    [
+        ("seeds", '"1,2"', "[1, 2]"),
+        ("seeds", "1,2", "[1, 2]"),
+        ("seeds", "(3, 4)", "[3, 4]"),
+        ("seeds", "7", "[7]"),
+        ("seeds", "one", "one such as [1, 2]"),
+        ("method.loss_weights", "1,0.5,2", "[1.0, 0.5, 2.0]"),
+    ],
+)
+def test_what_is_said_to_write_for_a_list_can_be_written(tmp_path: Path, key: str, given: str, write: str) -> None:
+    recipe = tmp_path / "recipe.toml"
+    tables = '[model]\nkind = "convert"\nmulti_context = true\n[data]\ntrain = "x.jsonl"\n'
+    recipe.write_text(f'output = "run"\n{tables}', "utf-8")
+    with pytest.raises(ConfigError, match=re.escape(f"is not a list; write {write}")):
+        load_recipe(recipe, (f"train.{key}={given}",))
+    wanted = write.removeprefix("one such as ")
+    train = load_recipe(recipe, (f"train.{key}={wanted}",)).train
+    assert list(train.seeds if key == "seeds" else train.method.loss_weights) == json.loads(wanted)  # type: ignore[union-attr]

@@ -31,11 +31,11 @@ from polyrank.models.losses import cross_entropy, distinct
 from polyrank.negatives.random import RandomNegatives
 from polyrank.records import Context, Example
 from polyrank.scorers.encoder import EncoderScorer
-from polyrank.scorers.load import load_scorer
+from polyrank.scorers.load import load_scorer, make_scorer
 from polyrank.training import InBatchStep, ListwiseStep, train
 from polyrank.training.loop import check_steps
-from polyrank.training.methods import make_negatives
-from polyrank.training.network import distinct_texts, make_learner, new_ranker, validation_figures
+from polyrank.training.methods import make_negatives, make_step
+from polyrank.training.network import Ranker, distinct_texts, make_learner, new_ranker, validation_figures
 from polyrank.training.optimizer import make_optimizer
 from polyrank.training.signals import stop_on_signals
 from processes import start
@@ -313,6 +313,31 @@ def test_in_batch_loss_equals_its_formula_with_right_answers_masked(tiny_backbon
         others = [j for j, text in enumerate(columns) if text not in own]
         expected.append(torch.logsumexp(values[i, [i, *others]], 0) - values[i, i])
     torch.testing.assert_close(loss, torch.stack(expected).mean(), atol=1e-5, rtol=1e-5)
+
+
+def test_a_right_answer_of_the_context_elsewhere_is_no_negative_of_the_batch(tiny_backbone: Path) -> None:
+    """Two pairs of one context in a batch: neither response is wrong for it, nor one that a third pair gives it."""
+    from polyrank.models.scoring import scores
+
+    model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone), reduction="mean"), POLICY, seed=1, sample=["hi"])
+    model.eval()
+    data = [
+        Example(("hi",), ("hello",), (0,)),
+        Example(("hi",), ("thanks",), (0,)),
+        Example(("the bill",), ("too high",), (0,)),
+        Example(("hi",), ("too high",), (0,)),  # in another batch
+        Example(("hi",), ("please",), (0,), background=("old",)),  # of another context
+        Example(("red light",), ("restart it", "thanks"), (0,)),  # a given negative is one for those it is wrong for
+    ]
+    batch = [(i, data[i]) for i in (0, 1, 2, 4, 5)]
+    columns = ["hello", "thanks", "too high", "please", "restart it"]
+    wrong = [[3, 4], [3, 4], [0, 1, 3, 4], [0, 1, 2, 4], [0, 1, 2, 3]]
+    vectors, mask = model.encode_contexts(texts.contexts([e.query for _, e in batch]))  # type: ignore[operator]
+    values = scores(vectors, model.encode_candidates(texts.candidates(columns))[None], mask)  # type: ignore[operator]
+    losses = [torch.logsumexp(values[i, [i, *others]], 0) - values[i, i] for i, others in enumerate(wrong)]
+    ranker = Ranker(model, texts, BiConfig(backbone=str(tiny_backbone)), make_scorer(model, texts))
+    step = make_step([ranker], TrainConfig(), data, device=CPU, seed=1, folder=Path())
+    torch.testing.assert_close(step(batch, 0, 0), torch.stack(losses).mean(), atol=1e-5, rtol=1e-5)  # type: ignore[operator]
 
 
 def test_in_batch_smoothing_is_over_the_wrong_columns(tiny_backbone: Path) -> None:

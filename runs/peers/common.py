@@ -8,8 +8,7 @@ from pathlib import Path
 
 import torch
 
-from polyrank.config.models import PolyConfig
-from polyrank.config.recipe import DataConfig, Recipe
+from polyrank.config.recipe import DataConfig
 from polyrank.data import read_examples
 from polyrank.evaluation import evaluate, paired_test, read_scores, summarise, write_scores
 from polyrank.scorers.protocols import Scorer
@@ -41,7 +40,7 @@ def training_pairs(args: argparse.Namespace) -> list[Pair]:
         if dialogues.exists()
         else DataConfig(train=str(folder / "train.jsonl.gz"), max_train=args.budget)
     )
-    examples, _ = load_data(Recipe(model=PolyConfig(), data=data, output=""), print)
+    examples, _ = load_data(data, say=print)
     return [(" ".join((*example.background, *example.context)), example.response or "") for example in examples]
 
 

@@ -17,14 +17,17 @@ if TYPE_CHECKING:  # the one list of public names: type checkers read it, and th
     from polyrank.evaluation import evaluate as evaluate
     from polyrank.evaluation import paired_test as paired_test
     from polyrank.evaluation import summarise as summarise
-    from polyrank.index import open_index as open_index
     from polyrank.records import Candidate as Candidate
     from polyrank.records import Context as Context
     from polyrank.records import Example as Example
     from polyrank.records import Ranked as Ranked
+    from polyrank.retrieval.answering import Answer as Answer
+    from polyrank.retrieval.answering import Pipeline as Pipeline
+    from polyrank.retrieval.answering import open_pipeline as open  # noqa: A004, F401 - public as polyrank.open
     from polyrank.retrieval.build import build_index as build_index
     from polyrank.retrieval.retrievers import LexicalRetriever as LexicalRetriever
     from polyrank.retrieval.retrievers import Retriever as Retriever
+    from polyrank.retrieval.two_stage import TwoStage as TwoStage
     from polyrank.scorers.lexical import BM25 as BM25
     from polyrank.scorers.lexical import TfIdf as TfIdf
     from polyrank.scorers.load import load_scorer as load_scorer
@@ -34,16 +37,16 @@ if TYPE_CHECKING:  # the one list of public names: type checkers read it, and th
     from polyrank.scorers.protocols import Scorer as Scorer
     from polyrank.training import train as train
 
-_MODULE_OF = {
-    name: module for module, name in re.findall(r"    from (\S+) import (\w+) as", Path(__file__).read_text("utf-8"))
-}
-__all__ = sorted(_MODULE_OF)
+_IMPORT = r"    from (\S+) import (\w+) as (\w+)"
+_SOURCE_OF = {public: (module, name) for module, name, public in re.findall(_IMPORT, Path(__file__).read_text("utf-8"))}
+__all__ = sorted(_SOURCE_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
+    if name not in _SOURCE_OF:
         raise AttributeError(f"module 'polyrank' has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+    module, source = _SOURCE_OF[name]
+    return getattr(importlib.import_module(module), source)
 
 
 def __dir__() -> list[str]:

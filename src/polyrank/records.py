@@ -5,7 +5,7 @@ Plain frozen dataclasses. This module knows nothing of files, tokens or models.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,20 @@ class Context:
         """
         return value if isinstance(value, Context) else cls(cast("tuple[str, ...]", value))
 
-    @classmethod
-    def all_of(cls, values: "Iterable[Context | str | Sequence[str]]") -> "list[Context]":
-        """Take several contexts, each as ``of`` does.
 
-        Raises:
-            TypeError: it is a single context, or one of them is none.
-        """
-        if isinstance(values, str | Context):
-            raise TypeError(f"{values!r} is one context where a list of them is wanted; write [{values!r}]")
-        return [cls.of(value) for value in values]
+ContextLike: TypeAlias = Context | str | Sequence[str]
+"""What is taken for a context wherever one is: one turn, a list of turns, oldest first, or a Context."""
+
+
+def contexts_of(values: Iterable[ContextLike]) -> list[Context]:
+    """Several contexts, each as ``Context.of`` takes it.
+
+    Raises:
+        TypeError: it is a single context, or one of them is none.
+    """
+    if isinstance(values, str | Context):
+        raise TypeError(f"{values!r} is one context where a list of them is wanted; write [{values!r}]")
+    return [Context.of(value) for value in values]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from polyrank.errors import ArtifactError, DataError
 
 if TYPE_CHECKING:
     from polyrank.records import Context, Ranked
-    from polyrank.retrieval.pipeline import Pipeline
+    from polyrank.retrieval.answering import Pipeline
 
 MEANT_AS_JSON = re.compile(r'\[\s*"|\{\s*"')  # unlike the turn "[laughs] hello"
 
@@ -38,7 +38,8 @@ def respond(
     """
     from polyrank.data.rows import row_error
     from polyrank.ranking.ensembles import read_ensemble
-    from polyrank.retrieval.pipeline import open_pipeline, read_mode
+    from polyrank.retrieval.answering import open_pipeline
+    from polyrank.retrieval.pipeline import read_mode
     from polyrank.scorers.exported import read_backend
 
     pipeline = open_pipeline(
@@ -53,7 +54,7 @@ def respond(
     )
 
     def answer(context: "Context") -> None:
-        result = pipeline.answer([context], k)[0]
+        result = pipeline.answer(context, k)
         row: dict[str, Any] = {"context": context.turns, "results": [_row(reply) for reply in result.ranked]}
         if result.confidence is not None:
             # without a second reply to compare with it is infinite, which JSON cannot say
@@ -131,7 +132,6 @@ def _context(row: dict[str, Any]) -> "Context":
 
 def _chat(pipeline: "Pipeline", k: int) -> None:
     """Type a turn, see the best replies; the first one is taken as said. An empty line starts anew."""
-    from polyrank.records import Context
 
     talk("Type what the customer says. An empty line starts a new conversation, Ctrl-D leaves.")
     turns: list[str] = []
@@ -146,7 +146,7 @@ def _chat(pipeline: "Pipeline", k: int) -> None:
             talk("(new conversation)")
             continue
         turns.append(text)
-        answer = pipeline.answer([Context(tuple(turns))], k)[0]
+        answer = pipeline.answer(turns, k)
         if answer.abstained:
             talk("(no good answer; the nearest are)" if answer.ranked else "(no good answer)")
         for rank, reply in enumerate(answer.ranked):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from polyrank.cli.console import console, drawable, talk
+from polyrank.cli.console import Overwrite, Speaker, console, drawable, talk
 
 bench_app = typer.Typer(no_args_is_help=True, help="Measure speed on this machine, side by side.")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -25,10 +25,12 @@ def bench_scoring(
     threads: Threads = None,
     json_: Json = False,
     plot: Plot = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """The ten best of N vectors for one context: the papers' form against ours."""
     from polyrank import bench
 
+    _check_plot(plot, overwrite)
     _threads(threads)
     with console().status("measuring") as status:
         result = bench.bench_scoring(
@@ -72,7 +74,7 @@ def bench_train(
     data: Annotated[
         Path | None, typer.Argument(help="Pairs or dialogues; without it, the shipped sample's dialogues.")
     ] = None,
-    speaker: Annotated[str | None, typer.Option(help="Whose turns are responses, of dialogues.")] = None,
+    speaker: Speaker = None,
     limit: Annotated[int, typer.Option(min=2, help="Use N examples.")] = 256,
     batch: Annotated[int, typer.Option(min=2, help="Contexts of an update.")] = 32,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 3,
@@ -83,11 +85,11 @@ def bench_train(
     from importlib.resources import files
 
     from polyrank import bench
-    from polyrank.data import read_examples
+    from polyrank.data import choose_speaker, read_examples
 
     _threads(threads)
     path = data or Path(str(files("polyrank") / "sample" / "train.jsonl"))
-    examples = read_examples(path, speaker=speaker if data else "agent").examples
+    examples = read_examples(path, speaker=choose_speaker(path, speaker, say=talk)).examples
     some = [example for example in examples if example.response is not None][:: max(1, len(examples) // limit)]
     with console().status("measuring") as status:
         result = bench.bench_training(some[:limit], batch_size=batch, repeats=repeats, progress=status.update)
@@ -108,10 +110,12 @@ def bench_respond(
     threads: Threads = None,
     json_: Json = False,
     plot: Plot = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """From a context's text to the ten best of N candidates, for each kind of model: the papers' table."""
     from polyrank import bench
 
+    _check_plot(plot, overwrite, texts)
     _threads(threads)
     with console().status("measuring") as status:
         result = bench.bench_responding(
@@ -138,11 +142,13 @@ def bench_search(
     threads: Threads = None,
     json_: Json = False,
     plot: Plot = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """A stored index: building, opening, searching in each mode, adding and removing while it is searched."""
     from polyrank import bench
     from polyrank.storage.quantized import read_precision
 
+    _check_plot(plot, overwrite)
     _threads(threads)
     with console().status("measuring") as status:
         result = bench.bench_searching(
@@ -167,6 +173,12 @@ def bench_profile(threads: Threads = None, json_: Json = False) -> None:
         result = bench.bench_profile(progress=status.update)
     talk(f"wrote {result['path']}")
     _show(result, json_, None, by="what")
+
+
+def _check_plot(plot: Path | None, overwrite: bool, *inputs: Path | None) -> None:
+    from polyrank.storage.durable import check_output
+
+    check_output(plot, inputs=inputs, overwrite=overwrite)
 
 
 def _threads(threads: int | None) -> None:

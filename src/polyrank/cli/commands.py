@@ -25,6 +25,7 @@ from polyrank.cli import (
     maps,
     mining,
     pipelines,
+    splitting,
     training,
 )
 from polyrank.cli.console import talk
@@ -61,7 +62,7 @@ def options(
 
 
 app.command("quickstart")(training.quickstart)
-app.command("import")(data.import_)
+app.command("split")(splitting.split)
 app.command("mine")(mining.mine)
 app.command("train")(training.train)
 app.command("curves")(curves.curves)
@@ -72,6 +73,7 @@ app.command("respond")(answering.respond)
 app.command("rank")(answering.rank)
 app.command("export")(exporting.export)
 app.command("info")(info.info)
+app.add_typer(data.import_app, name="import")
 app.add_typer(indexing.index_app, name="index")
 app.add_typer(benches.bench_app, name="bench")
 app.add_typer(pipelines.pipeline_app, name="pipeline")

@@ -19,10 +19,15 @@ STDIN = Path("stdin")
 Rerank = Annotated[
     str | None, typer.Option(metavar="MODEL", help="A second stage: a model that orders the best of the first one.")
 ]
+Speaker = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Of dialogues, whose turns are responses: else the agents'; '*': everybody's."),
+]
 NRetrieved = Annotated[int, typer.Option(min=1, help="With --rerank: how many the second stage sees.")]
 EnsembleName = Annotated[
     str, typer.Option(help="With --rerank: none, raw, sigmoid, z-score or softmax; how both scores are added.")
 ]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier output file.")]
 FIGURES = (".png", ".svg", ".pdf")
 
 

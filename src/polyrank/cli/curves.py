@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import drawable, talk
+from polyrank.cli.console import Overwrite, drawable, talk
 from polyrank.errors import UsageError
 
 
@@ -16,13 +16,16 @@ def curves(
         Path | None, typer.Option("-o", "--output", help="Draw here, as .png or .svg.", callback=drawable)
     ] = None,
     figure: Annotated[str, typer.Option(help="R@1, MRR or loss.")] = "R@1",
+    overwrite: Overwrite = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the points as JSON.")] = False,
 ) -> None:
     """Validation figures by epoch, several trainings in one plot; without --output as a table."""
     import dataclasses
 
     from polyrank.evaluation.curves import plot_curves, read_curves
+    from polyrank.storage.durable import check_output
 
+    check_output(output, inputs=runs, overwrite=overwrite)
     curves_of = read_curves(runs)
     if not any(figure in check.figures for curve in curves_of.values() for check in curve):
         known = ", ".join(sorted({name for curve in curves_of.values() for check in curve for name in check.figures}))

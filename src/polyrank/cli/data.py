@@ -1,30 +1,41 @@
-"""``polyrank import``: published formats to JSON lines of Examples, or of the candidates of a pool."""
+"""``polyrank import``: published formats to JSON lines of Examples, or of the candidates of a pool; own chats."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import talk
+from polyrank.cli.chats import chats
+from polyrank.cli.console import Overwrite, talk
+from polyrank.cli.replies import replies
 from polyrank.errors import UsageError
 
 # named here too, since reading them from polyrank.data would slow every --help down; a test compares the two
-FORMATS = ("convai2", "dstc7", "dstc7-pool", "pairs", "triplets", "ubuntu-v2", "wikipedia")
+FORMATS = {
+    "convai2": "ConvAI2 (Persona-Chat) in ParlAI's text format.",
+    "dstc7": "DSTC7 track 1, subtask 1: JSON with candidates.",
+    "dstc7-pool": "DSTC7 track 1, subtask 2: JSON against a pool of candidates.",
+    "pairs": "Reddit, OpenSubtitles and AmazonQA: context, response and extra contexts.",
+    "triplets": "Anchor, positive and negatives.",
+    "ubuntu-v2": "The Ubuntu Dialogue Corpus 2: CSV with __eou__ and __eot__.",
+    "wikipedia": "Article search: an article per line, its sentences between tabs.",
+}
 CANDIDATES = "dstc7-candidates"
 
+import_app = typer.Typer(
+    no_args_is_help=True, help="Own chats, or a public corpus, to files that everything else reads."
+)
+import_app.command("chats")(chats)
+import_app.command("replies")(replies)
 
-def import_(
-    format_: Annotated[str, typer.Argument(metavar="FORMAT", help=", ".join((*FORMATS, CANDIDATES)))],
-    source: Annotated[Path, typer.Argument(help="The file to read.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="JSON lines to write; .gz compresses.")],
-    answers: Annotated[
-        Path | None, typer.Option(help="For dstc7 and dstc7-pool: the published answers of the test set.")
-    ] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
-) -> None:
+
+def import_(format_: str, source: Path, output: Path, *, answers: Path | None, skip_bad: bool, overwrite: bool) -> None:
     """Turn a public corpus into a file of examples, or of candidates, and print what was read."""
     from polyrank.data import import_examples, import_pool, write_examples
+    from polyrank.storage.durable import check_output
 
+    check_output(output, inputs=(source, answers), overwrite=overwrite)
     if answers is not None and format_ not in ("dstc7", "dstc7-pool"):
         raise UsageError(f"--answers goes with dstc7 and dstc7-pool only, not with {format_}; leave it out")
     if format_ == CANDIDATES:
@@ -37,3 +48,22 @@ def import_(
         write_examples(output, loaded.examples)
         talk(f"{source}: {loaded.report}")
     talk(f"wrote {output}")
+
+
+def _command(format_: str) -> Callable[..., None]:
+    def command(
+        source: Annotated[Path, typer.Argument(help="The file to read.")],
+        output: Annotated[Path, typer.Option("-o", "--output", help="JSON lines to write; .gz compresses.")],
+        answers: Annotated[
+            Path | None, typer.Option(help="For dstc7 and dstc7-pool: the published answers of the test set.")
+        ] = None,
+        skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
+        overwrite: Overwrite = False,
+    ) -> None:
+        import_(format_, source, output, answers=answers, skip_bad=skip_bad, overwrite=overwrite)
+
+    return command
+
+
+for name, what in (FORMATS | {CANDIDATES: "The pool of dstc7-pool: an id, a tab and a text per line."}).items():
+    import_app.command(name, help=what)(_command(name))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyrank.cli.console import EnsembleName, NRetrieved, Rerank, console, drawable, talk
+from polyrank.cli.console import EnsembleName, NRetrieved, Overwrite, Rerank, Speaker, console, drawable, talk
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,10 +23,18 @@ def evaluate(
         str,
         typer.Argument(help="A model or pipeline folder, bm25, tfidf, untuned:BACKBONE or shipped:convert."),
     ],
-    data: Annotated[Path, typer.Argument(help="Candidate lists, or examples against --pool.")],
+    data: Annotated[
+        Path,
+        typer.Argument(help="Candidate lists, or pairs or dialogues to draw lists for, or to rank against --pool."),
+    ],
     pool: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Rank these for every example; `responses`: all right answers of the data."),
+    ] = None,
+    speaker: Speaker = None,
+    n_candidates: Annotated[
+        int | None,
+        typer.Option("--candidates", min=2, help="Of the lists drawn for examples without any; else 20, or fewer."),
     ] = None,
     rerank: Rerank = None,
     n_retrieved: NRetrieved = 100,
@@ -38,19 +46,25 @@ def evaluate(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
+    overwrite: Overwrite = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """R@k/C, MRR and MAP with 95% intervals, ties counted fairly."""
     from rich.progress import track
 
     from polyrank import evaluation as ev
-    from polyrank.data import read_examples, read_pool
+    from polyrank.data import choose_speaker, draw_candidates, read_examples, read_pool
+    from polyrank.data.candidate_lists import have_lists
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.retrieval.pipeline import open_ranker
     from polyrank.scorers.exported import read_backend
+    from polyrank.storage.durable import check_output
 
     ks = _ks(k)
-    loaded = read_examples(data, skip_bad=skip_bad)
+    check_output(scores, inputs=(data, pool, against), overwrite=overwrite)
+    if pool is not None and n_candidates is not None:
+        raise UsageError(f"--candidates {n_candidates} and --pool {pool} exclude each other; give one")
+    loaded = read_examples(data, speaker=choose_speaker(data, speaker, say=talk), skip_bad=skip_bad)
     talk(f"{data}: {loaded.report}")
     examples = loaded.examples
     candidates: list[Candidate] | None = None
@@ -58,6 +72,14 @@ def evaluate(
         examples, candidates = ev.against_responses(examples)
     elif pool is not None:
         candidates = read_pool(pool)
+    elif not have_lists(examples) and any(example.relevant for example in examples):
+        examples = draw_candidates(examples, n_candidates, what=str(data))
+        width = len(examples[0].candidates)
+        talk(f"each response is ranked among {width - 1} other responses of {data}; for all of them: --pool responses")
+    elif n_candidates is not None:
+        raise UsageError(
+            f"--candidates {n_candidates} is for examples without lists, and {data} has some; leave it out"
+        )
     limited = examples[:limit]
     examples = ev.rankable(limited, candidates)  # what cannot be ranked is refused before a model is read
     scorer = open_ranker(
@@ -96,11 +118,14 @@ def compare(
     plot: Annotated[
         Path | None, typer.Option(help="Draw R@1 by context length (.png, .svg).", callback=drawable)
     ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Tables made again from scores files, each tested against the first. Needs no model."""
     from polyrank import evaluation as ev
+    from polyrank.storage.durable import check_output
 
     ks = _ks(k)
+    check_output(plot, inputs=scores, overwrite=overwrite)
     results = [ev.read_scores(path) for path in scores]
     names = [path.name for path in scores]
     if len(set(names)) < len(set(scores)):

@@ -50,8 +50,10 @@ def intents_train(
     import dataclasses
 
     from polyrank.frozen import intents
+    from polyrank.storage.durable import check_output
 
     intents.check_path(output, replace=overwrite)
+    check_output(plot, inputs=(data, output, dev, test), overwrite=overwrite)
     splits = intents.read_intents(data, out_of_scope=out_of_scope)
     if dev is not None:
         splits = dataclasses.replace(splits, dev=intents.read_utterances(dev, out_of_scope=out_of_scope))

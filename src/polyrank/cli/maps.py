@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from polyrank.cli.console import talk
+from polyrank.cli.console import Speaker, talk
 from polyrank.cli.progress import WorkDisplay, numbers
 
 
@@ -17,7 +17,7 @@ def map_(
     encoder: Annotated[
         str, typer.Option(help="A model folder, untuned:BACKBONE or shipped:convert; it stays as it is.")
     ] = "untuned:embedded",
-    speaker: Annotated[str | None, typer.Option(help="For dialogues, learn only this speaker's turns.")] = None,
+    speaker: Speaker = None,
     max_train: Annotated[int | None, typer.Option(min=2, help="Use a random subset of so many pairs.")] = 20_000,
     max_valid: Annotated[int | None, typer.Option(min=1, help="Use the first N validation lists.")] = 500,
     lr: Annotated[str, typer.Option(help="Learning rates to try.")] = "3e-3,1e-3,3e-4",
@@ -30,8 +30,7 @@ def map_(
     json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Fit a map of response vectors into context space on cached encodings; evaluate, index and respond take it."""
-    from polyrank.config.models import BiConfig
-    from polyrank.config.recipe import DataConfig, Recipe
+    from polyrank.config.recipe import DataConfig
     from polyrank.errors import UsageError
     from polyrank.frozen.maps import MapConfig, fit_response_map
     from polyrank.scorers.mapped import check_map_path, save_map
@@ -48,7 +47,7 @@ def map_(
         seed=seed,
     )
     settings = DataConfig(train=str(data), valid=str(valid), speaker=speaker, max_train=max_train, max_valid=max_valid)
-    examples, lists = load_data(Recipe(model=BiConfig(), data=settings, output=str(output)), talk)
+    examples, lists = load_data(settings, say=talk)
     frozen = open_scorer(encoder, device=device)
     if not isinstance(frozen, Encoder):
         raise UsageError(f"{encoder} has no vectors to map; give a Bi- or Poly-encoder, a ConveRT or an untuned one")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import console, talk
+from polyrank.cli.console import Overwrite, Speaker, console, talk
 from polyrank.errors import DataError, UsageError
 
 
@@ -32,32 +32,33 @@ def mine(
     ] = None,
     margin: Annotated[float, typer.Option(help="It drops what scores above the right answer's score less this.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the choice among the ranks.")] = 0,
-    speaker: Annotated[str | None, typer.Option(help="Of dialogues, only this speaker's turns.")] = None,
+    speaker: Speaker = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Use the first N examples only.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier file.")] = False,
+    overwrite: Overwrite = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
     """Find hard negatives: wrong candidates that a retriever ranks high. Writes lists to train on."""
     from rich.progress import track
 
-    from polyrank.data import read_examples, read_pool, write_examples
+    from polyrank.data import choose_speaker, read_examples, read_pool, write_examples
     from polyrank.negatives.hard import HardNegatives
     from polyrank.negatives.mine import from_pool, from_retriever, with_texts
     from polyrank.negatives.mine import mine as run
-    from polyrank.retrieval.pipeline import catalogue, open_pipeline
+    from polyrank.retrieval.answering import open_pipeline
+    from polyrank.retrieval.pipeline import catalogue
     from polyrank.scorers.open import open_scorer
+    from polyrank.storage.durable import check_output
 
-    if output.exists() and not overwrite:
-        raise UsageError(f"{output} already exists; choose another path or pass --overwrite")
+    check_output(output, inputs=(data, pool), overwrite=overwrite)
     first, _, last = ranks.partition(":")
     if not (first.isdecimal() and last.isdecimal()):
         raise UsageError(f"--ranks {ranks!r} is not FIRST:LAST; write for example 1:50")
     settings = HardNegatives(
         n_negatives=n, first_rank=int(first), last_rank=int(last), max_overlap=max_overlap, seed=seed
     )
-    loaded = read_examples(data, speaker=speaker, skip_bad=skip_bad)
+    loaded = read_examples(data, speaker=choose_speaker(data, speaker, say=talk), skip_bad=skip_bad)
     talk(f"{data}: {loaded.report}")
     examples = loaded.examples[:limit]
     candidates = None if pool is None else read_pool(pool)

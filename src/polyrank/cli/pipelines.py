@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import NRetrieved, Rerank, console, drawable, talk
+from polyrank.cli.console import NRetrieved, Overwrite, Rerank, Speaker, console, drawable, talk
 from polyrank.errors import ConfigError
 
 pipeline_app = typer.Typer(no_args_is_help=True, help="Put retriever, re-ranker and threshold together.")
@@ -32,6 +32,7 @@ def pipeline_create(
         typer.Option(help="With --rerank: none, raw, sigmoid, z-score, softmax; auto chooses on validation examples."),
     ] = "none",
     valid: Annotated[Path | None, typer.Option(help="Validation examples, for auto and for --precision.")] = None,
+    speaker: Speaker = None,
     limit: Limit = None,
     precision: Annotated[
         float | None, typer.Option(min=0, max=1, help="Give no answer unless this share of answers would be right.")
@@ -43,14 +44,15 @@ def pipeline_create(
 ) -> None:
     """Choose ensemble and threshold on validation examples and write the pipeline."""
     from polyrank.config.checked import from_dict
-    from polyrank.data import read_examples
+    from polyrank.data import choose_speaker, read_examples
     from polyrank.evaluation import plot_coverage
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.retrieval.calibration import choose_settings, curve_of
     from polyrank.retrieval.pipeline import PIPELINE, PipelineConfig, make_retriever, write_pipeline
-    from polyrank.storage.durable import check_replaceable
+    from polyrank.storage.durable import check_output, check_replaceable
 
     check_replaceable(output, ours=(PIPELINE.file,), replace=overwrite)
+    check_output(plot, inputs=(index, output, valid), overwrite=overwrite)
     values = {"index": str(index), "retriever": retriever, "model": model and str(model), "reranker": rerank}
     config = from_dict(PipelineConfig, {**values, "n_retrieved": n_retrieved})
     scale = "auto" if ensemble == "auto" else read_ensemble(ensemble)
@@ -60,6 +62,8 @@ def pipeline_create(
         raise ConfigError(f"--ensemble {ensemble} adds up two stages; name the second with --rerank")
     if valid is None and (precision is not None or scale == "auto"):
         raise ConfigError("--precision and --ensemble auto need examples to choose by; give them with --valid")
+    if valid is None and speaker is not None:
+        raise ConfigError(f"--speaker {speaker} is of validation examples; give them with --valid, or leave it out")
     if precision is None and plot is not None:
         raise ConfigError("--plot draws the choice of a threshold; ask for one with --precision")
     if scale != "auto":
@@ -68,7 +72,7 @@ def pipeline_create(
     if valid is None:
         make_retriever(config, device=device)  # what is not there should be missed now
     if valid is not None:
-        loaded = read_examples(valid)
+        loaded = read_examples(valid, speaker=choose_speaker(valid, speaker, say=talk))
         talk(f"{valid}: {loaded.report}")
         with console().status("trying the pipeline on the validation examples"):
             config, tuning = choose_settings(
@@ -99,22 +103,26 @@ def pipeline_test(
     pipeline: Annotated[Path, typer.Argument(help="A pipeline folder with a threshold.")],
     data: Annotated[Path, typer.Argument(help="Examples that the threshold was not chosen on.")],
     model: Model = None,
+    speaker: Speaker = None,
     limit: Limit = None,
     no_answer: NoAnswer = 0.2,
     plot: Plot = None,
+    overwrite: Overwrite = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     device: Device = "auto",
 ) -> None:
     """How often it answers, and how often it is right when it does."""
-    from polyrank.data import read_examples
+    from polyrank.data import choose_speaker, read_examples
     from polyrank.evaluation import plot_coverage
     from polyrank.retrieval.calibration import try_threshold
     from polyrank.retrieval.pipeline import read_pipeline
+    from polyrank.storage.durable import check_output
 
+    check_output(plot, inputs=(pipeline, data), overwrite=overwrite)
     config, _ = read_pipeline(pipeline)
     if model is not None:
         config = replace(config, model=str(model))
-    loaded = read_examples(data)
+    loaded = read_examples(data, speaker=choose_speaker(data, speaker, say=talk))
     talk(f"{data}: {loaded.report}")
     with console().status("answering"):
         figures, curve = try_threshold(config, loaded.examples[:limit], no_answer=no_answer, device=device)

@@ -11,7 +11,12 @@ from polyrank.errors import UsageError
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="A recipe in TOML; runs/ has examples.")],
+    recipe: Annotated[
+        Path, typer.Argument(help="A recipe in TOML; or a folder that polyrank split has written, with -o.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The run's folder; in place of the recipe's.")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change a key: train.lr=5e-5. Repeatable.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again over an earlier run.")] = False,
@@ -21,7 +26,8 @@ def train(
 ) -> None:
     """Train by a recipe: the best model goes to OUTPUT/model, figures to OUTPUT/metrics.jsonl.
 
-    Two networks that learn from each other go to OUTPUT/retriever and OUTPUT/reranker.
+    A folder of train.jsonl, valid.jsonl and test.jsonl needs no recipe: settings that suit most data are taken, and the
+    model is evaluated on the test part in the end. Two networks that learn from each other go to OUTPUT/retriever and OUTPUT/reranker.
     """
     import dataclasses
     import json
@@ -30,12 +36,17 @@ def train(
 
     from polyrank.config.recipe import load_recipe
     from polyrank.training import train as run
+    from polyrank.training.starting import part_file, starting_recipe
 
     if resume and overwrite:
         raise UsageError("--resume and --overwrite exclude each other; give one")
     if threads is not None:
         torch.set_num_threads(threads)
-    plan = load_recipe(recipe, tuple(set_ or ()))
+    changes = [*(set_ or ()), *([f"output={json.dumps(str(output.resolve()))}"] if output else [])]
+    test = part_file(recipe, "test") if recipe.is_dir() else None
+    if test is not None and output is None:
+        raise UsageError(f"{recipe} is a folder of data and says nothing of a run's folder; name one with --output")
+    plan = load_recipe(recipe if test is None else starting_recipe(recipe, Path("run"), say=talk), changes)
     if not overwrite:  # an earlier run may still be there
         interrupts.say_way_on("go on with --resume")
     with TrainingDisplay() as display:
@@ -50,6 +61,24 @@ def train(
         talk(f"{row['model']}: {row['n_steps']} steps, {row['seconds']:.0f} s; best: step {row['best_step']} {figures}")
     for network in dict.fromkeys(r.network for r in results):
         _say_spread(network, [r.fit.best for r in results if r.network == network])
+    if test is not None:
+        _evaluate(results[0].model, test, device)
+
+
+def _evaluate(model: Path, test: Path, device: str) -> None:
+    """The model beside words alone, on examples that it has not seen."""
+    from rich.console import Console
+
+    from polyrank.data import read_examples
+    from polyrank.evaluation import evaluate, summarise, table
+    from polyrank.scorers.open import load
+
+    examples = read_examples(test).examples
+    scorers = {"bm25": load("bm25", corpus=corpus_of(examples)), str(model): load(model, device=device)}
+    with console().status(f"evaluating on {test}"):
+        rows = [{"name": name, **summarise(evaluate(scorer, examples))} for name, scorer in scorers.items()]
+    Console().print(table(rows))
+    talk(f"index your replies next: polyrank index build {model} replies.txt -o my-index")
 
 
 def _say_spread(network: str, best: list[dict[str, float]]) -> None:

@@ -43,6 +43,7 @@ class Limits:
 
 
 Count = Annotated[int, Limits(least=1)]
+Several = Annotated[int, Limits(least=2)]
 Whole = Annotated[int, Limits(least=0)]
 Positive = Annotated[float, Limits(above=0)]
 NotNegative = Annotated[float, Limits(least=0)]
@@ -208,7 +209,7 @@ def _value(hint: Any, value: Any, where: str, start: Any = None) -> Any:
         return "none" if value is None and "none" in get_args(hint) else value  # --set has one word for both
     if get_origin(hint) is tuple:
         if not isinstance(value, list | tuple):
-            raise ConfigError(f"{where} = {value!r} is not a list; write [{value!r}]")
+            raise ConfigError(f"{where} = {value!r} is not a list; write {_as_list(get_args(hint)[0], value)}")
         return tuple(_value(get_args(hint)[0], item, where) for item in value)
     if isinstance(value, int) and abs(value) >= 2**63:
         raise ConfigError(f"{where} is a whole number of more than 64 bits; no setting is as large")
@@ -217,6 +218,15 @@ def _value(hint: Any, value: Any, where: str, start: Any = None) -> Any:
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise ConfigError(f"{where} = {value!r} is {type(value).__name__}; it must be {hint.__name__}")
     return value
+
+
+def _as_list(item: Any, value: Any) -> str:
+    """What was meant by a value that should be a list of numbers, or an example of one."""
+    parts = [parsed(part.strip()) for part in value.strip("()").split(",")] if isinstance(value, str) else [value]
+    try:
+        return str([_value(item, part, "") for part in parts])
+    except ConfigError:
+        return "one such as [1, 2]"
 
 
 def _check(hint: Any, value: Any, where: str) -> None:

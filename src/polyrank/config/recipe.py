@@ -1,12 +1,24 @@
 """A training recipe as frozen dataclasses; strict when read from TOML. What fits together is checked when made."""
 
+import copy
 import dataclasses
 import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from polyrank.config.checked import Count, Settings, field_types, from_dict, kinds, parsed, to_dict, unknown_key
+from polyrank.config.checked import (
+    Count,
+    Settings,
+    Several,
+    field_types,
+    from_dict,
+    kinds,
+    parsed,
+    to_dict,
+    unknown_key,
+)
 from polyrank.config.models import (
     MODEL,
     ConvertConfig,
@@ -27,21 +39,24 @@ class DataConfig(Settings):
     """What to train on.
 
     Args:
-        train: file of examples (JSON lines, gzip, CSV or Parquet).
-        valid: file of candidate lists; None trains without validation.
+        train: file of examples (JSON lines, gzip, CSV or Parquet); None where they are given from memory.
+        valid: file of candidate lists, or of pairs or dialogues, for which lists are drawn; None trains without
+            validation.
         kind: of ``train``: "pairs", "dialogues", "candidates"; None: seen from its first row.
-        speaker: for dialogues, learn only this speaker's turns.
+        speaker: of dialogues, whose turns are responses; "*": everybody's. None: the agents', where they can be told.
         max_train: use a random subset of so many examples; None for all.
         max_valid: the first so many examples of ``valid``.
+        valid_candidates: of each list that is drawn for ``valid``; None: 20, or fewer where it has too few responses.
         skip_bad: count and skip bad rows instead of stopping.
     """
 
-    train: str
+    train: str | None = None
     valid: str | None = None
     kind: Literal["pairs", "dialogues", "candidates"] | None = None
     speaker: str | None = None
     max_train: Count | None = None
     max_valid: Count | None = 1000
+    valid_candidates: Several | None = None
     skip_bad: bool = False
 
 
@@ -68,8 +83,8 @@ class Recipe(Settings):
     """A whole training: what, from what text, on what data, how, and where to; for mutual learning, with whom."""
 
     model: ModelConfig
-    data: DataConfig
     output: str
+    data: DataConfig = field(default_factory=DataConfig)
     text: TextPolicy | ConvertText = field(default_factory=TextPolicy)
     train: TrainConfig = field(default_factory=TrainConfig)
     reranker: Partner | None = None
@@ -117,7 +132,7 @@ def recipe_from_dict(values: dict[str, Any]) -> Recipe:
             raise unknown_key(key, known)
         if key != "output" and not isinstance(value, dict) and not (key == "reranker" and value is None):
             raise ConfigError(f"{key} = {value!r} is no table; write [{key}]")
-    for name in ("model", "data", "output"):
+    for name in ("model", "output"):
         if name not in values:
             raise ConfigError(f'missing key "{name}"; add it to the recipe')
     if not isinstance(values["output"], str):
@@ -127,7 +142,7 @@ def recipe_from_dict(values: dict[str, Any]) -> Recipe:
     partner = values.get("reranker")
     return Recipe(
         model=model,
-        data=from_dict(DataConfig, values["data"], "data"),
+        data=from_dict(DataConfig, values.get("data", {}), "data"),
         output=values["output"],
         text=text_from_dict(model, values.get("text", {})),
         train=settings,
@@ -156,21 +171,43 @@ def _partner_from_dict(values: dict[str, Any], first: ModelConfig, settings: Tra
     )
 
 
-def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
+def load_recipe(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()) -> Recipe:
     """Read a TOML recipe and apply ``changes`` such as ``train.lr=5e-5``.
 
-    Paths of data, output and a vocabulary are relative to the recipe's folder; those of models are names as on the
-    command line, relative to the working directory.
+    Args:
+        source: the file; or its tables as dictionaries.
+        changes: each KEY=VALUE, values as TOML writes them.
+
+    Paths of data, output and a vocabulary are relative to the recipe's folder (of tables, to the working directory);
+    those of models are names as on the command line, relative to the working directory.
 
     Raises:
         ConfigError: no file, no TOML, or a bad key or value.
+
+    >>> load_recipe({"model": {"kind": "bi"}, "output": "run"}, ["train.lr=5e-5"]).train.lr
+    5e-05
     """
+    if isinstance(source, Mapping):
+        return _complete(copy.deepcopy(dict(source)), changes, Path.cwd())
+    path = Path(source)
+    return _complete(_read_toml(path), changes, path.resolve().parent)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        values = tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8-sig"))  # some editors begin a file with a byte order mark
     except FileNotFoundError as error:
         raise ConfigError(f"there is no recipe {path}; give the path of a .toml file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    except IsADirectoryError as error:
+        raise ConfigError(f"{path} is a folder; give the path of a .toml file") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8, as TOML is; save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}; mend it there") from error
+
+
+def _complete(values: dict[str, Any], changes: Sequence[str], base: Path) -> Recipe:
+    """The recipe with changes made, what it starts from filled in, and its paths absolute."""
     for change in changes:
         key, equals, text = change.partition("=")
         if not equals or not key:
@@ -183,9 +220,8 @@ def load_recipe(path: Path, changes: tuple[str, ...] = ()) -> Recipe:
                 raise ConfigError(f"--set {change!r}: {table} is no table")
         table_values[last] = parsed(text.strip())
     recipe = recipe_from_dict(_with_starts(values))
-    base = path.resolve().parent
-    valid = None if recipe.data.valid is None else str(base / recipe.data.valid)
-    data = dataclasses.replace(recipe.data, train=str(base / recipe.data.train), valid=valid)
+    train, valid = (file and str(base / file) for file in (recipe.data.train, recipe.data.valid))
+    data = dataclasses.replace(recipe.data, train=train, valid=valid)
     partner = recipe.reranker
     if partner is not None:
         partner = dataclasses.replace(partner, text=_placed(partner.text, base))

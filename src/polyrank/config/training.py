@@ -332,6 +332,11 @@ class TrainConfig(NetworkTraining):
         Settings.__post_init__(self)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds = {list(self.seeds)} is empty or holds one twice; give each once")
+        if not self.method.ranks_lists and self.batch_size == 1:
+            raise ConfigError(
+                "batch_size = 1 leaves no other response of the batch to be told from; take 2 or more, or"
+                ' method.kind = "listwise"'
+            )
         if not self.method.ranks_lists and self.negatives is not None:
             raise ConfigError(f'negatives are for methods that rank lists; leave them out with "{self.method.kind}"')
         if self.method.ranks_lists and self.negatives is None:

@@ -1,24 +1,41 @@
 """Files of the world to Examples, and Examples to batches. No torch here.
 
-``read_examples`` and ``read_pool`` read our own formats, ``IMPORTERS`` the published ones; every row is an example, a
-counted exception, or an error with file and line.
+``read_examples`` and ``read_pool`` read our own formats, ``IMPORTERS`` the published ones, ``import_chats`` what
+comes out of help desks and messengers; every row is an example, a counted exception, or an error with file and line.
 """
 
+from polyrank.data.candidate_lists import draw_candidates
+from polyrank.data.chats import Chats, ChatsReport, import_chats, write_dialogues
 from polyrank.data.examples import Kind, read_examples, write_examples
 from polyrank.data.importers import IMPORTERS, Importer, import_examples
-from polyrank.data.pool import import_pool, read_pool, write_pool
+from polyrank.data.pool import import_pool, read_pool, text_id, write_pool
+from polyrank.data.replies import frequent_replies, read_replies
 from polyrank.data.report import Loaded, ReadReport
+from polyrank.data.speakers import choose_speaker
+from polyrank.data.splits import Split, split, write_split
 
 __all__ = [
     "IMPORTERS",
+    "Chats",
+    "ChatsReport",
     "Importer",
     "Kind",
     "Loaded",
     "ReadReport",
+    "Split",
+    "choose_speaker",
+    "draw_candidates",
+    "frequent_replies",
+    "import_chats",
     "import_examples",
     "import_pool",
     "read_examples",
     "read_pool",
+    "read_replies",
+    "split",
+    "text_id",
+    "write_dialogues",
     "write_examples",
     "write_pool",
+    "write_split",
 ]

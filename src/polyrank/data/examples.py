@@ -5,19 +5,23 @@
     candidates  {"context", "candidates": [texts], "relevant": [positions] or position}
     pool        {"context", "relevant_ids": [ids]}                       against a file of {"id", "text"}
 
-Every kind may have "id" and "background". CSV and Parquet files hold the same rows as columns.
+Every kind may have "id" and "background"; other fields, such as the time of a dialogue, are for others to read. CSV and
+Parquet files hold the same rows as columns.
 """
 
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from polyrank.data import fields
+from polyrank.data.memory import rows_of
 from polyrank.data.pool import read_pool
 from polyrank.data.report import Loaded, NoExamplesError, collect, parsed
-from polyrank.data.rows import MAX_LINE_BYTES, Row, named, row_error, rows, stem, write_rows
+from polyrank.data.rows import MAX_LINE_BYTES, Row, checked, named, row_error, rows, stem, write_rows
 from polyrank.errors import UsageError
 from polyrank.records import Candidate, Example
+
+MEMORY = Path("row")  # what rows without a file are called in messages and ids: row:3
 
 Kind = Literal["pairs", "dialogues", "candidates", "pool"]
 
@@ -31,7 +35,7 @@ TELLING: dict[str, Kind] = {
 
 
 def read_examples(
-    path: Path | str,
+    path: Path | str | Iterable[Any],
     *,
     kind: Kind | None = None,
     speaker: str | None = None,
@@ -39,12 +43,13 @@ def read_examples(
     skip_bad: bool = False,
     max_line_bytes: int = MAX_LINE_BYTES,
 ) -> Loaded:
-    """Examples of a ``.jsonl``, ``.csv`` (both also ``.gz``) or ``.parquet`` file.
+    """Examples of a ``.jsonl``, ``.csv`` (both also ``.gz``) or ``.parquet`` file, or of rows in memory.
 
     An example without an id gets one: ``<file>:<line>``, and in dialogues ``<id>#<turn>``, turns counted from 0.
 
     Args:
-        path: the file.
+        path: the file; or the rows themselves, by the same checks: dictionaries, Examples, or a table as
+            ``polyrank.data.memory.rows_of`` takes it.
         kind: of its rows; None: seen from the first good row.
         speaker: of dialogues, take only this speaker's turns as responses; None: everybody's.
         pool: of pool rows, the candidates (or their file) that ``relevant_ids`` must be among; None: not checked.
@@ -56,13 +61,19 @@ def read_examples(
         MissingExtraError: the file is Parquet and pyarrow is not installed.
         UsageError: an argument does not go with the kind of rows.
     """
-    path = Path(path)
+    numbered: Iterable[tuple[int, Any]]
+    if isinstance(path, str | Path):
+        path = Path(path)
+        numbered = rows(path, max_line_bytes=max_line_bytes)
+    else:
+        numbered = enumerate(rows_of(path))
+        path = MEMORY
     if kind is not None and kind not in get_args(Kind):
         raise UsageError(f"kind {kind!r} is unknown; use {', '.join(get_args(Kind))} or none")
     candidates = read_pool(pool) if isinstance(pool, Path | str) else pool
     pool_ids = None if candidates is None else frozenset(candidate.id for candidate in candidates)
-    reader = _Reader(path, kind, speaker, pool_ids)
-    source = parsed(path, rows(path, max_line_bytes=max_line_bytes), reader.examples)
+    reader = Reader(path, kind, speaker, pool_ids)
+    source = parsed(path, numbered, reader.examples)
     try:
         return collect(source, path, skip_bad=skip_bad)
     except NoExamplesError as error:
@@ -72,15 +83,18 @@ def read_examples(
         raise NoExamplesError(f"{path}: no turn is by speaker {speaker!r}; its speakers are {speakers}") from error
 
 
-class _Reader:
+class Reader:
     """Rows of one file to examples; remembers the kind, which the first good row decides, and who spoke."""
 
     def __init__(self, path: Path, kind: Kind | None, speaker: str | None, pool_ids: frozenset[str] | None) -> None:
         self.stem, self.kind, self.speaker, self.pool_ids = stem(path), kind, speaker, pool_ids
         self.speakers: set[str] = set()
 
-    def examples(self, line: int, row: Row) -> Iterable[Example]:
+    def examples(self, line: int, row: Row | Example) -> Iterable[Example]:
         """The examples of a row; ValueError says what is wrong with it."""
+        if isinstance(row, Example):
+            return (row,)
+        checked(row, escaped=self.stem == MEMORY.name)
         kind = self.kind or kind_of(row)
         if self.speaker is not None and kind != "dialogues":
             raise UsageError(f"speaker {self.speaker!r} goes with dialogues only, and these are {kind}; leave it out")
@@ -103,6 +117,8 @@ class _Reader:
 
     def _candidates(self, row: Row, name: str, background: tuple[str, ...]) -> Iterator[Example]:
         relevant_ids = fields.identifiers(row, "relevant_ids") if row.get("relevant_ids") is not None else ()
+        if isinstance(fields.field(row, "candidates"), str):  # of which one could only guess that it is one of several
+            raise ValueError('field "candidates" holds a text; write a list of texts')
         candidates, relevant = fields.texts(row, "candidates"), fields.indices(row, "relevant")
         if relevant and not candidates:
             raise ValueError('field "relevant" names a position, but there are no candidates; give some, or write []')
@@ -116,14 +132,18 @@ class _Reader:
         yield Example(fields.context(row), id=name, background=background, relevant_ids=relevant_ids)
 
     def _dialogues(self, row: Row, name: str, background: tuple[str, ...]) -> Iterator[Example]:
-        turns = fields.field(row, "turns")
-        if not isinstance(turns, list) or not turns:
-            raise ValueError('field "turns" is no list of turns; write [{"speaker": "...", "text": "..."}, ...]')
-        spoken = [self._turn(turn, position) for position, turn in enumerate(turns)]
+        spoken = self.turns(row)
         words = tuple(text for _, text in spoken)
         for position, (speaker, text) in enumerate(spoken):
             if position and (self.speaker is None or speaker == self.speaker):
                 yield Example(words[:position], (text,), (0,), f"{name}#{position}", background)
+
+    def turns(self, row: Row) -> list[tuple[str | None, str]]:
+        """Who said what in a dialogue; ValueError says what is wrong with it."""
+        turns = fields.field(row, "turns")
+        if not isinstance(turns, list) or not turns:
+            raise ValueError('field "turns" is no list of turns; write [{"speaker": "...", "text": "..."}, ...]')
+        return [self._turn(turn, position) for position, turn in enumerate(turns)]
 
     def _turn(self, turn: object, position: int) -> tuple[str | None, str]:
         if isinstance(turn, dict):

@@ -1,14 +1,20 @@
 """Files of candidates: a reply catalogue, or the pool that pool examples point into."""
 
+import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from math import isnan
 from pathlib import Path
+from typing import Any, TypeAlias
 
 from polyrank.data import fields
-from polyrank.data.rows import MAX_LINE_BYTES, Row, named, numbered_lines, row_error, rows, suffix, write_rows
+from polyrank.data.memory import rows_of
+from polyrank.data.rows import MAX_LINE_BYTES, Row, checked, named, numbered_lines, row_error, rows, suffix, write_rows
 from polyrank.errors import DataError
 from polyrank.records import Candidate
+
+CandidateLike: TypeAlias = Candidate | str | Mapping[str, Any]
+"""What is taken for a candidate: its text, a row with "text" and maybe "id" and "metadata", or a Candidate."""
 
 KNOWN = ("id", "text", "metadata")
 
@@ -31,6 +37,42 @@ def read_pool(path: Path | str, *, max_line_bytes: int = MAX_LINE_BYTES) -> list
     if suffix(path) == ".txt":
         return _unique(path, _lines(path, max_line_bytes))
     return _unique(path, _rows(path, max_line_bytes))
+
+
+def pool_of(candidates: Iterable[CandidateLike]) -> list[Candidate]:
+    """Candidates from memory, by the same checks as those of a file; a text that comes again counts once.
+
+    Args:
+        candidates: texts, rows with ``text`` and maybe ``id`` and ``metadata``, or Candidates; a table of rows as
+            ``polyrank.data.memory.rows_of`` takes it. The id of one without comes from its text.
+
+    Raises:
+        DataError: ``candidate 3: what is wrong; what to do``.
+    """
+    result: dict[str, Candidate] = {}
+    for number, value in enumerate(rows_of(candidates)):
+        if isinstance(value, str):
+            candidate = Candidate(text_id(value), value)
+        elif isinstance(value, Candidate):
+            candidate = value
+        else:
+            try:
+                row = checked(value, escaped=True)
+                candidate = _candidate(row, text_id(fields.text(row, "text")))
+            except (ValueError, TypeError) as error:
+                raise DataError(f"candidate {number}: {error}") from error
+        if (earlier := result.setdefault(candidate.id, candidate)) != candidate:
+            raise DataError(f"candidate {number}: id {candidate.id!r} is that of {earlier.text!r} too; give it its own")
+    return [*result.values()]
+
+
+def text_id(text: str) -> str:
+    """The id of a reply that has none of its own: the same for equal texts, in any file, at any time.
+
+    >>> text_id("Restart the router.")
+    '5da5a691949c9d4c'
+    """
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def import_pool(source: Path | str, output: Path | str) -> int:
@@ -107,12 +149,12 @@ def _rows(path: Path, max_line_bytes: int) -> Iterator[tuple[int, Candidate]]:
         if isinstance(row, DataError):
             raise row
         try:
-            yield number, _candidate(number, row)
+            yield number, _candidate(row, str(number))
         except ValueError as error:
             raise row_error(path, number, error) from error
 
 
-def _candidate(number: int, row: Row) -> Candidate:
+def _candidate(row: Row, default_id: str) -> Candidate:
     metadata = row.get("metadata")
     if metadata is not None and not isinstance(metadata, dict):
         raise ValueError(f'field "metadata" holds {named(metadata)}; write an object')
@@ -121,4 +163,4 @@ def _candidate(number: int, row: Row) -> Candidate:
     others = {name: value for name, value in row.items() if name not in KNOWN and name not in absent}
     if others:  # Parquet has dates and bytes, which metadata, being JSON, cannot hold
         others = json.loads(json.dumps(others, default=str, allow_nan=False))
-    return Candidate(fields.optional_id(row, str(number)), fields.text(row, "text"), others | (metadata or {}))
+    return Candidate(fields.optional_id(row, default_id), fields.text(row, "text"), others | (metadata or {}))

@@ -61,8 +61,8 @@ class ReadReport:
         2 rows, 2 examples of 20 candidates; 4 empty texts
         """
         low, high = self.min_candidates, self.max_candidates
-        width = f" of {_count(high, 'candidate') if low == high else f'{low} to {high} candidates'}" if high else ""
-        parts = [f"{_count(self.n_rows, 'row')}, {_count(self.n_examples, 'example')}{width}"]
+        width = f" of {counted(high, 'candidate') if low == high else f'{low} to {high} candidates'}" if high else ""
+        parts = [f"{counted(self.n_rows, 'row')}, {counted(self.n_examples, 'example')}{width}"]
         notes = [
             (self.n_skipped, "row", " without an example"),
             (self.n_unanswered, "example", " without a right answer"),
@@ -71,10 +71,15 @@ class ReadReport:
             (self.n_duplicate_pairs, "repeated pair", ""),
             (self.n_bad, "bad row", f" left out ({' | '.join(self.messages)})"),
         ]
-        return "; ".join(parts + [_count(n, noun) + rest for n, noun, rest in notes if n])
+        return "; ".join(parts + [counted(n, noun) + rest for n, noun, rest in notes if n])
 
 
-def _count(n: int, noun: str) -> str:
+def counted(n: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "row"), counted(1200, "row")
+    ('1 row', '1,200 rows')
+    """
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
@@ -133,7 +138,7 @@ def collect(source: Source, path: Path, *, skip_bad: bool = False) -> Loaded:
         raise DataError(f"{path}: holds no rows; give a file with at least one")
     if not examples:
         why = f"; the first bad one: {messages[0]}" if messages else "; check its kind and format"
-        raise NoExamplesError(f"{path}: none of its {_count(n_rows, 'row')} gives an example{why}")
+        raise NoExamplesError(f"{path}: none of its {counted(n_rows, 'row')} gives an example{why}")
     return Loaded(examples, _report(examples, n_rows, n_skipped, n_bad, tuple(messages)))
 
 

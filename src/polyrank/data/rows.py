@@ -23,6 +23,13 @@ MAX_LINE_BYTES = 8 * 2**20
 """The longest line that is read, in bytes: a longer one is a broken file, not a conversation."""
 
 GZIP_MAGIC = b"\x1f\x8b"
+BINARY = {
+    b"PK\x03\x04": "an Excel workbook or another zip archive; save the sheet as CSV",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook; save the sheet as CSV",
+    b"PAR1": "a Parquet file; give it the ending .parquet",
+    b"SQLite": "an SQLite database; save the table as CSV",
+}
+"""What is taken for text now and then, by its first bytes; gzip aside, which is read."""
 
 TYPE_NAMES = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
@@ -70,11 +77,15 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     """The file's bytes, unzipped if it is named ``.gz``.
 
     Raises:
-        DataError: there is no such file, it cannot be read, or its name and its first bytes disagree about gzip.
+        DataError: there is no such file, it cannot be read, or its name and its first bytes disagree about what it is.
     """
     try:
         with path.open("rb") as plain:
-            magic = plain.peek(2)[:2]
+            start = plain.peek(8)[:8]
+            magic = start[:2]
+            known = "" if suffix(path) == ".parquet" else next((BINARY[m] for m in BINARY if start.startswith(m)), "")
+            if known:
+                raise DataError(f"{path}: is {known}")
             zipped = path.name.endswith(".gz")
             if zipped and magic and magic != GZIP_MAGIC:
                 raise DataError(f"{path}: named .gz but is not gzip; rename it or compress it")
@@ -175,7 +186,7 @@ def checked(value: object, *, escaped: bool) -> Row:
         raise ValueError(f"holds {named(value)}, not an object; write one JSON object per row")
     try:
         if escaped:
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
+            json.dumps(value, ensure_ascii=False, default=str).encode("utf-8")
     except UnicodeEncodeError as error:
         problem = f"lone surrogate \\u{ord(error.object[error.start]):04x}; write whole characters"
         raise ValueError(problem) from error

@@ -5,15 +5,14 @@ writer notes each change once it is durable, and who opens the index later compa
 outlives the process, and a power loss can only leave an earlier one. No torch.
 """
 
-import fcntl
 import hashlib
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from polyrank.errors import ArtifactError, LockedError
+from polyrank.errors import ArtifactError
 from polyrank.index.store import FILE, REMEDY
+from polyrank.storage import lock
 
 LOCK = "writer.lock"
 HOLDER_AT, SIZE = 64, 96  # bytes: the note comes first, then the process that holds the lock
@@ -28,7 +27,7 @@ class Lock:
     def acknowledge(self, change: int) -> None:
         """Note that a change is durable."""
         with suppress(OSError):  # it is durable all the same
-            os.pwrite(self._descriptor, _note(change), 0)
+            lock.write_at(self._descriptor, _note(change), 0)
 
 
 @contextmanager
@@ -38,21 +37,9 @@ def hold(path: Path) -> Iterator[Lock]:
     Raises:
         LockedError: names the process that has it.
     """
-    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise LockedError(
-                f"{path} is being written to by {_holder(descriptor)}; wait until it has finished"
-            ) from error
-        if not os.path.samestat(os.fstat(descriptor), (path / LOCK).stat()):
-            raise LockedError(f"{path} was replaced just now by another writer; do it again")
-        with suppress(OSError):  # the name is a courtesy
-            os.pwrite(descriptor, str(os.getpid()).encode().ljust(SIZE - HOLDER_AT), HOLDER_AT)
+    refusal = f"{path} is being written to"
+    with lock.hold(path / LOCK, refusal, holder_at=HOLDER_AT, holder_size=SIZE - HOLDER_AT) as descriptor:
         yield Lock(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_lock(path: Path, change: int) -> None:
@@ -86,8 +73,3 @@ def check_acknowledged(path: Path, change: int, expected: int) -> None:
 def _note(change: int) -> bytes:
     number = f"{change:020d}".encode()
     return (number + b" " + hashlib.sha256(number).hexdigest()[:32].encode()).ljust(HOLDER_AT)
-
-
-def _holder(descriptor: int) -> str:
-    number = os.pread(descriptor, SIZE - HOLDER_AT, HOLDER_AT).strip()
-    return f"process {int(number)}" if number.isdigit() else "another process"

@@ -1,11 +1,11 @@
 """Which of the texts that a retriever finds may be called wrong: not the right ones, nor what says the same."""
 
-import unicodedata
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from polyrank.data.wording import same_words
 from polyrank.errors import UsageError
 from polyrank.records import Context, Example
 
@@ -41,17 +41,6 @@ class HardNegatives:
             )
         if not 0 < self.max_overlap <= 1:
             raise UsageError(f"max_overlap {self.max_overlap} is outside (0, 1]; 1.0 drops equal texts only")
-
-
-def same_words(text: str) -> str:
-    """A text without case, punctuation and differences of spelling that nobody sees.
-
-    >>> same_words("Don't  worry!"), same_words("don’t worry"), same_words("?!")
-    ('don t worry', 'don t worry', '?!')
-    """
-    plain = unicodedata.normalize("NFKC", text).casefold()
-    words = "".join(c if c.isalnum() else " " for c in plain).split()
-    return " ".join(words) if words else plain.strip()
 
 
 def word_overlap(a: str, b: str) -> float:

@@ -1,13 +1,13 @@
 """Wrong candidates that come with an example or are drawn at random: pure functions of (seed, epoch, position)."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.records import Example
+from polyrank.records import Context, Example
 
 
 def sample_negatives(
@@ -31,6 +31,10 @@ def sample_negatives(
     return rows[:count].astype(np.int64)
 
 
+Rights = Mapping[Context, Collection[str]]
+"""All right answers to a context, wherever in the data they are given; see ``hard.rights``."""
+
+
 class Negatives(Protocol):
     """Wrong candidates for a context; a pure function of (seed, epoch, position), or kept on disk."""
 
@@ -48,17 +52,19 @@ class RandomNegatives:
         n_negatives: per context.
         seed: of the draw.
         redraw: anew each epoch. False: the same for the whole run, as in Tao et al.
+        rights: right answers elsewhere to the same context, which are not taken for wrong either.
     """
 
     pool: Sequence[str]
     n_negatives: int
     seed: int
     redraw: bool = True
+    rights: Rights = field(default_factory=dict)
 
     def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
         """Given ones first, in their order."""
-        right = {example.candidates[i] for i in example.relevant}
-        wrong = given_negatives(example)[: self.n_negatives]
+        right = {example.candidates[i] for i in example.relevant}.union(self.rights.get(example.query, ()))
+        wrong = [text for text in given_negatives(example) if text not in right][: self.n_negatives]
         missing = self.n_negatives - len(wrong)
         if missing > 0:
             excluded = right | set(wrong)

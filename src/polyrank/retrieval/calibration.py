@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from polyrank.errors import DataError, UsageError
 from polyrank.ranking.abstention import N_SCORES, Point, area, calibrate, confidence, coverage_curve
 from polyrank.ranking.ensembles import Ensemble, choose_ensemble
-from polyrank.records import Context, Example, Ranked
+from polyrank.records import ContextLike, Example, Ranked
 from polyrank.retrieval.pipeline import PipelineConfig, fingerprints, make_retriever
 from polyrank.retrieval.two_stage import TwoStage
 from polyrank.scorers.protocols import Responds
@@ -145,7 +145,7 @@ class _Without:
     examples: Sequence[Example]
     hidden: Sequence[bool]
 
-    def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
+    def respond(self, contexts: Sequence[ContextLike], k: int = 5) -> list[list[Ranked]]:
         """The best ``k`` of what is left."""
         without_answer = [e for e, hidden in zip(self.examples, self.hidden, strict=True) if hidden]
         n = k + max((len(e.relevant_ids) + len(e.relevant) for e in without_answer), default=0)

@@ -5,7 +5,7 @@ the settings that were chosen on validation data. Models and index stay where th
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,9 +13,8 @@ from polyrank.config.checked import Settings, from_dict, read_choice
 from polyrank.config.names import portable_name, resolved_name
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import open_index
-from polyrank.ranking.abstention import N_SCORES, Abstention, confidence
 from polyrank.ranking.ensembles import Ensemble
-from polyrank.records import Candidate, Context, Example, Ranked
+from polyrank.records import Candidate, Example
 from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
 from polyrank.retrieval.two_stage import SHORTLIST, TwoStage, TwoStageScorer
 from polyrank.scorers.exported import Backend
@@ -61,113 +60,7 @@ class PipelineConfig(Settings):
     threshold: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Replies to one context.
-
-    Args:
-        ranked: best first; given also when they are not good enough.
-        confidence: in the best one; None where no threshold was calibrated.
-        abstained: there is no good answer.
-        exact: whether these are proven to be the best of the index; None where the search does not say.
-        n_scored: how many candidates were scored in full; None where the search does not say.
-        ways: how they were looked for, see ``polyrank.search.Result``; empty where the search does not say.
-    """
-
-    ranked: tuple[Ranked, ...]
-    confidence: float | None
-    abstained: bool
-    exact: bool | None = None
-    n_scored: int | None = None
-    ways: tuple[str, ...] = ()
-
-
-class Pipeline:
-    """Replies with their confidence.
-
-    Args:
-        retriever: one stage or two.
-        abstention: when to give no answer; None: always answer.
-    """
-
-    def __init__(self, retriever: Responds, abstention: Abstention | None = None) -> None:
-        self.retriever, self.abstention = retriever, abstention
-
-    def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
-        """The best ``k`` replies to each context, best first, good enough or not."""
-        return self.retriever.respond(contexts, k)
-
-    def answer(self, contexts: Sequence[Context], k: int = 5) -> list[Answer]:
-        """The best ``k`` replies to each context, and whether the best of them is a good answer."""
-        n = k if self.abstention is None else max(k, N_SCORES)
-        if isinstance(self.retriever, Retriever):
-            return [
-                replace(self._answer_from(ranked, k), exact=result.exact, n_scored=result.n_scored, ways=result.ways)
-                for ranked, result in self.retriever.find(contexts, n)
-            ]
-        return [self._answer_from(ranked, k) for ranked in self.respond(contexts, n)]
-
-    def _answer_from(self, ranked: Sequence[Ranked], k: int) -> Answer:
-        if self.abstention is None:
-            return Answer(tuple(ranked[:k]), None, not ranked)
-        scores = [reply.score for reply in ranked]
-        return Answer(tuple(ranked[:k]), confidence(scores, self.abstention.measure), self.abstention.abstains(scores))
-
-
-def open_pipeline(
-    path: Path,
-    *,
-    model: Path | None = None,
-    mode: Mode | None = None,
-    rerank: str | None = None,
-    n_retrieved: int = SHORTLIST,
-    ensemble: Ensemble | None = None,
-    device: str = "auto",
-    backend: Backend = "torch",
-) -> Pipeline:
-    """A pipeline folder, or an index folder as a pipeline of one stage.
-
-    Args:
-        path: the folder.
-        model: the encoder's folder, where it has moved.
-        mode: of the dense search; None: the pipeline's.
-        rerank: the second stage over an index; a pipeline has its own.
-        n_retrieved, ensemble: see ``TwoStage``; with ``rerank``.
-        device: for networks.
-        backend: of every model, see ``open_scorer``.
-
-    Raises:
-        ArtifactError: it is neither, or something in it is damaged.
-        UsageError: a model is not where it should be, or the folder leaves no room for a second stage.
-    """
-    _check_stages(path, rerank, ensemble)
-    if not has_document(path, PIPELINE):
-        first = _dense(path, model, mode or "exact", device, backend)
-        if rerank is None:
-            return Pipeline(first)
-        second = open_scorer(rerank, device=device, backend=backend)
-        return Pipeline(TwoStage(first, second, n_retrieved=n_retrieved, ensemble=ensemble))
-    config, tuning = read_pipeline(path)
-    if config.retriever != "dense" and (mode or model):
-        raise UsageError(f"{path} retrieves by {config.retriever}, which takes no model and no mode; leave them out")
-    if mode is not None:
-        config = replace(config, mode=mode)
-    if model is not None:
-        config = replace(config, model=str(model))
-    abstention = None
-    if config.measure is not None and config.threshold is not None:
-        abstention = Abstention(config.measure, config.threshold)
-    retriever = make_retriever(config, device=device, backend=backend)
-    for name, expected in tuning.get("fingerprints", {}).items():
-        if (actual := fingerprints(retriever).get(name)) != expected:
-            raise ArtifactError(
-                f"the settings of {path} were chosen with another {name} (fingerprint {expected[:12]}, now"
-                f" {str(actual)[:12]}); choose them again with polyrank pipeline create --overwrite"
-            )
-    return Pipeline(retriever, abstention)
-
-
-def _check_stages(name: str | Path, rerank: str | None, ensemble: Ensemble | None) -> None:
+def check_stages(name: str | Path, rerank: str | None, ensemble: Ensemble | None) -> None:
     """Refuse a second stage where there is one already, and an ensemble without one."""
     first, arrow, second = (part.strip() for part in str(name).partition(">"))
     if arrow and not Path(name).exists():
@@ -213,7 +106,7 @@ def make_retriever(config: PipelineConfig, *, device: str = "auto", backend: Bac
     retriever: Responds
     if config.retriever == "dense":
         model = None if config.model is None else Path(config.model)
-        retriever = _dense(Path(config.index), model, config.mode, device, backend)
+        retriever = dense(Path(config.index), model, config.mode, device, backend)
     else:
         lexical = BM25() if config.retriever == "bm25" else TfIdf()
         retriever = LexicalRetriever(lexical, open_index(Path(config.index)))
@@ -223,7 +116,7 @@ def make_retriever(config: PipelineConfig, *, device: str = "auto", backend: Bac
     return TwoStage(retriever, reranker, n_retrieved=config.n_retrieved, ensemble=config.ensemble)
 
 
-def _dense(index: Path, model: Path | None, mode: Mode, device: str, backend: Backend) -> Retriever:
+def dense(index: Path, model: Path | None, mode: Mode, device: str, backend: Backend) -> Retriever:
     candidates = open_index(index)
     return Retriever(encoder_of_index(candidates.model, model, device=device, backend=backend), candidates, mode=mode)
 
@@ -252,7 +145,7 @@ def open_ranker(
     Raises:
         UsageError: there is no model of that name, or the folder leaves no room for a second stage.
     """
-    _check_stages(name, rerank, ensemble)
+    check_stages(name, rerank, ensemble)
     if has_document(Path(name), PIPELINE):
         config, _ = read_pipeline(Path(name))
         name, rerank = config.retriever, config.reranker

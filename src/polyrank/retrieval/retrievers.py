@@ -9,7 +9,7 @@ from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import Index
 from polyrank.index.reader import check_fingerprint
 from polyrank.ranking.top import top_rows
-from polyrank.records import Candidate, Context, Ranked
+from polyrank.records import Candidate, ContextLike, Ranked, contexts_of
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.protocols import Encoder
 from polyrank.search import Mode, Result, search
@@ -32,7 +32,7 @@ class Retriever:
         check_fingerprint(index.fingerprint, encoder.fingerprint, index.path)
         self.encoder, self.index, self.mode = encoder, index, mode
 
-    def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
+    def respond(self, contexts: Sequence[ContextLike], k: int = 5) -> list[list[Ranked]]:
         """The best ``k`` replies to each context, best first; ties by row. Fewer when the index holds fewer.
 
         Raises:
@@ -41,13 +41,13 @@ class Retriever:
         """
         return [ranked for ranked, _ in self.find(contexts, k)]
 
-    def find(self, contexts: Sequence[Context], k: int = 5) -> list[tuple[list[Ranked], Result]]:
+    def find(self, contexts: Sequence[ContextLike], k: int = 5) -> list[tuple[list[Ranked], Result]]:
         """As ``respond``, with what the search says of each: whether it is exact, and what it took."""
         _check_k(k)
         self.index.refresh()
         if not contexts:
             return []
-        vectors, mask = self.encoder.encode_contexts(contexts)
+        vectors, mask = self.encoder.encode_contexts(contexts_of(contexts))
         while True:
             opening = self.index.opening
             blocks, indexes = self.index.view()
@@ -80,7 +80,7 @@ class LexicalRetriever:
         # replaced as a whole, since threads may share this
         self._cached = (0, 0), *_with_texts(() if isinstance(candidates, Index) else candidates)
 
-    def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
+    def respond(self, contexts: Sequence[ContextLike], k: int = 5) -> list[list[Ranked]]:
         """The best ``k`` replies to each context, best first; ties by row. Fewer when there are fewer candidates.
 
         Raises:
@@ -94,7 +94,7 @@ class LexicalRetriever:
             if now != self._cached[0]:
                 self._cached = now, *_with_texts([candidate for _, candidate in self.index.iter_candidates()])
         _, candidates, texts = self._cached
-        return [_ranked(candidates, row, k) for row in self.scorer.score_pool(contexts, texts)]
+        return [_ranked(candidates, row, k) for row in self.scorer.score_pool(contexts_of(contexts), texts)]
 
 
 def _with_texts(candidates: Sequence[Candidate]) -> tuple[tuple[Candidate, ...], list[str]]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from polyrank.errors import UsageError
 from polyrank.ranking.ensembles import Ensemble, combine
 from polyrank.ranking.top import as_good_as, top_rows
-from polyrank.records import Context, Ranked
+from polyrank.records import Context, ContextLike, Ranked, contexts_of
 from polyrank.scorers.protocols import Responds, Scorer
 
 Floats = NDArray[np.float32]
@@ -39,11 +39,12 @@ class TwoStage:
         self.retriever, self.reranker = retriever, reranker
         self.n_retrieved, self.ensemble = _at_least_one(n_retrieved), ensemble
 
-    def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
+    def respond(self, contexts: Sequence[ContextLike], k: int = 5) -> list[list[Ranked]]:
         """The best ``k`` of the shortlist, best first, with the scores of both stages; ties by the retriever's order.
 
         At most ``n_retrieved`` replies are given, since no others are seen by the re-ranker.
         """
+        contexts = contexts_of(contexts)
         shortlists = self.retriever.respond(contexts, self.n_retrieved)
         scored = self.reranker.score(contexts, [[reply.text for reply in shortlist] for shortlist in shortlists])
         results = []

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.records import Context, Ranked
+from polyrank.records import Context, ContextLike, Ranked
 
 Floats = NDArray[np.float32]
 
@@ -50,6 +50,6 @@ class Encoder(Scorer, Protocol):
 class Responds(Protocol):
     """Finds replies: a Retriever over an index, a LexicalRetriever, or a TwoStage."""
 
-    def respond(self, contexts: Sequence[Context], k: int = 5) -> list[list[Ranked]]:
+    def respond(self, contexts: Sequence[ContextLike], k: int = 5) -> list[list[Ranked]]:
         """The best ``k`` replies to each context, best first."""
         ...

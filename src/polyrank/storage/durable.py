@@ -11,16 +11,12 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from polyrank.errors import ResourceError, UsageError
-
-try:
-    import fcntl
-except ImportError:  # a system without such locks
-    fcntl = None  # type: ignore[assignment]
+from polyrank.storage.lock import LOCKS_FOLDERS, try_lock
 
 AnyPath = str | os.PathLike[str]
 DISK_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -29,6 +25,8 @@ LEFTOVER = ".part"  # how the name of an unfinished folder ends
 
 def sync_folder(folder: Path) -> None:
     """Make the folder's entries (names, renames) durable."""
+    if os.name == "nt":  # which opens no folders
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -96,6 +94,31 @@ def _named(path: Path, error: OSError) -> Exception:
     if error.errno is None:
         return error
     return disk_error(path, OSError(error.errno, os.strerror(error.errno), str(path)))
+
+
+def check_output(path: Path | None, *, inputs: Iterable[AnyPath | None] = (), overwrite: bool = False) -> None:
+    """Refuse a path that a new file must not take. Worth asking before hours of work go into it.
+
+    Args:
+        path: where the file will be; None: nowhere.
+        inputs: files that are read for it, and others that are written beside it; what is no path is passed over.
+        overwrite: whether an earlier file may be replaced. An input never is.
+
+    Raises:
+        UsageError: something is there and ``overwrite`` is false, it is an input or no file, or it cannot be written.
+    """
+    if path is None:
+        return
+    for other in (Path(name) for name in inputs if name is not None):
+        if path.resolve() == other.resolve() or (path.exists() and other.exists() and path.samefile(other)):
+            raise UsageError(f"{path} is named as an output and for something else too; name another output")
+    if path.exists():
+        _file_mode(path)
+        if not overwrite:
+            raise UsageError(f"{path} already exists; choose another path or pass --overwrite")
+    folder = next(parent for parent in path.resolve().parents if parent.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UsageError(f"{path} cannot be written, for {folder} takes no files; name another path")
 
 
 def check_replaceable(path: Path, *, ours: Collection[str], replace: bool) -> None:
@@ -191,21 +214,19 @@ def _temporary_folder(path: Path, resources: ExitStack) -> Path:
 
 def _hold(folder: Path, resources: ExitStack) -> bool:
     """Lock a folder for as long as this process lives; false where another has it or has replaced it."""
+    if not LOCKS_FOLDERS:
+        return True
     descriptor = os.open(folder, os.O_RDONLY)
     resources.callback(os.close, descriptor)
-    if fcntl is None:
-        return True
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        held = try_lock(descriptor)
     except OSError:  # a file system that knows no locks
         return True
-    return os.path.samestat(folder.stat(), os.fstat(descriptor))
+    return held and os.path.samestat(folder.stat(), os.fstat(descriptor))
 
 
 def _remove_leftovers(path: Path) -> None:
-    if fcntl is None:  # the living cannot be told from the dead
+    if not LOCKS_FOLDERS:  # the living cannot be told from the dead
         return
     for entry in path.parent.glob(f".{glob.escape(path.name)}.????????{LEFTOVER}"):
         with ExitStack() as resources, suppress(OSError):

@@ -46,6 +46,19 @@ def read_file(path: Path) -> "tuple[dict[str, Tensor], dict[str, str]]":
         raise ValueError(str(error)) from error
 
 
+def read_notes(path: Path) -> dict[str, str]:
+    """The notes of a safetensors file, whose tensors are not read.
+
+    Raises:
+        ValueError: as for ``read_file``.
+    """
+    try:
+        with safetensors.safe_open(str(path), framework="np") as stream:
+            return stream.metadata() or {}
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ValueError(str(error)) from error
+
+
 def _kind(name: str) -> DocumentKind:
     missing, remedy = "check the path", "make the folder again"
     return DocumentKind(name=f"folder of kind {name!r}", file=f"{name}.json", missing=missing, remedy=remedy)

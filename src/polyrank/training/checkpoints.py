@@ -13,8 +13,9 @@ import torch
 from polyrank.errors import ArtifactError
 from polyrank.models import Network
 from polyrank.storage.durable import write_file
-from polyrank.storage.tensors import read_file, to_bytes
+from polyrank.storage.tensors import read_file, read_notes, to_bytes
 
+CHECKPOINT = "checkpoint.safetensors"
 Part = tuple[str, Network, torch.optim.Optimizer]
 
 
@@ -53,6 +54,19 @@ def _buffers(model: Network) -> dict[str, torch.Tensor]:
     weights = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     named = dict(model.named_buffers())
     return {name: tensor for name, tensor in named.items() if name in model.state_dict() and name not in weights}
+
+
+def read_progress(path: Path) -> dict[str, Any]:
+    """What ``load_checkpoint`` returns, without the tensors.
+
+    Raises:
+        ArtifactError: the file is damaged.
+    """
+    try:
+        progress: dict[str, Any] = json.loads(read_notes(path)["progress"])
+    except (ValueError, KeyError) as error:
+        raise ArtifactError(f"{path} is damaged ({error}); delete it to start the training again") from error
+    return progress
 
 
 def load_checkpoint(path: Path, parts: Sequence[Part]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Everything that changes with time is a function of the update's number, so a res
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from polyrank.devices import full_precision
 from polyrank.models import Convert
 from polyrank.models.losses import cross_entropy
+from polyrank.negatives.random import Rights
 from polyrank.records import Example
 from polyrank.text import Texts
 from polyrank.training.steps import in_batch_columns
@@ -29,7 +30,7 @@ def annealed_scale(number: int, n_steps: int, final: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ConvertStep:
-    """In-batch cross-entropy of scaled cosines; equal texts are masked, given negatives are columns for everyone.
+    """In-batch cross-entropy of scaled cosines; columns and negatives as for ``InBatchStep``.
 
     With multiple contexts the loss is a weighted sum of those of the immediate context, of the earlier turns (over
     the contexts that have any), and of both together.
@@ -42,6 +43,7 @@ class ConvertStep:
         scale_steps: updates in which the scale reaches its end.
         loss_weights: of the three losses.
         range_steps: updates between two looks at the range of the 8-bit embeddings.
+        rights: as for ``InBatchStep``.
 
     Source: Henderson et al., ConveRT (2020), sections 2.1 and 3; the weights are published nowhere.
     """
@@ -53,6 +55,7 @@ class ConvertStep:
     scale_steps: int
     loss_weights: tuple[float, ...]
     range_steps: int
+    rights: Rights = field(default_factory=dict)
 
     def length(self, example: Example) -> int:
         """Characters of the last turn: for likeness they do as well as subwords, and nothing has to be segmented."""
@@ -65,7 +68,7 @@ class ConvertStep:
             self.model.observe_weights()
         self.model.scale.fill_(annealed_scale(number, self.scale_steps, self.model.final_scale))
         examples = [example for _, example in batch]
-        vectors, allowed = in_batch_columns(examples, self.model, self.texts, self.device)
+        vectors, allowed = in_batch_columns(examples, self.model, self.texts, self.device, self.rights)
         encodings = self.model.context_encodings(self.texts.contexts([e.query for e in examples]).to(self.device))
         candidates = vectors * self.model.scale
 

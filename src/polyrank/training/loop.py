@@ -19,7 +19,7 @@ from polyrank.devices import choose_dtype
 from polyrank.errors import DivergedError
 from polyrank.records import Example
 from polyrank.training.batches import batch_order
-from polyrank.training.checkpoints import load_checkpoint, save_checkpoint
+from polyrank.training.checkpoints import CHECKPOINT, load_checkpoint, save_checkpoint
 from polyrank.training.learner import Learner, Trainee, memory_needed
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
 from polyrank.training.steps import PhasedStep, Step
@@ -90,15 +90,12 @@ def fit_together(
         InterruptedTraining: SIGINT or SIGTERM; state is saved.
     """
     lengths = [step.length(example) for example in examples]
-    steps_per_epoch = math.ceil(len(examples) / settings.batch_size)
-    n_steps = settings.epochs * steps_per_epoch
-    if settings.max_steps is not None:
-        n_steps = min(n_steps, settings.max_steps)
+    n_steps, steps_per_epoch = count_steps(settings, len(examples))
     checks = check_steps(n_steps, steps_per_epoch, settings.evaluate_per_epoch)
     trainees = [Trainee(learner, n_steps) for learner in learners]
     parts = [(trainee.learner.name, trainee.model, trainee.optimizer) for trainee in trainees]
     dtype = choose_dtype(settings.precision, device)
-    checkpoint = folder / "checkpoint.safetensors"
+    checkpoint = folder / CHECKPOINT
 
     done = n_examples = 0
     if resume and checkpoint.exists():
@@ -151,6 +148,17 @@ def fit_together(
         )
     seconds = time.monotonic() - started
     return [FitResult(done, n_examples, trainee.best, trainee.best_step, seconds) for trainee in trainees]
+
+
+def count_steps(settings: TrainConfig, n_examples: int) -> tuple[int, int]:
+    """The steps of a training, and of each epoch.
+
+    >>> count_steps(TrainConfig(batch_size=4, epochs=3, max_steps=8), 10)
+    (8, 3)
+    """
+    per_epoch = math.ceil(n_examples / settings.batch_size)
+    n_steps = settings.epochs * per_epoch
+    return n_steps if settings.max_steps is None else min(n_steps, settings.max_steps), per_epoch
 
 
 def check_steps(n_steps: int, steps_per_epoch: int, per_epoch: int) -> set[int]:

@@ -16,7 +16,7 @@ from polyrank.config.training import (
 from polyrank.devices import choose_dtype
 from polyrank.errors import DataError
 from polyrank.models import Convert, EncoderNetwork
-from polyrank.negatives.hard import HardNegatives
+from polyrank.negatives.hard import HardNegatives, rights
 from polyrank.negatives.random import Negatives, RandomNegatives, given_negatives
 from polyrank.negatives.remined import MinedNegatives
 from polyrank.records import Example
@@ -55,7 +55,7 @@ def make_step(
     match method:
         case InBatchMethod():
             assert isinstance(first.model, EncoderNetwork), "a Recipe of a Cross-encoder does not have it"
-            return InBatchStep(first.model, first.texts, device, method.smoothing)
+            return InBatchStep(first.model, first.texts, device, method.smoothing, rights(examples))
         case ConvertMethod():
             assert isinstance(first.model, Convert), "a Recipe of another network does not have it"
             return ConvertStep(
@@ -66,6 +66,7 @@ def make_step(
                 scale_steps=method.scale_steps,
                 loss_weights=method.loss_weights,
                 range_steps=method.range_steps,
+                rights=rights(examples),
             )
     assert settings.negatives is not None, "a TrainConfig of such a method has them"
     negatives = make_negatives(rankers, settings.negatives, examples, seed=seed, folder=folder)
@@ -94,7 +95,7 @@ def make_negatives(
         raise DataError(
             f"{len(pool)} distinct responses are too few to draw {settings.n} negatives from; lower train.negatives.n"
         )
-    drawn = RandomNegatives(pool, settings.n, seed, settings.redraw)
+    drawn = RandomNegatives(pool, settings.n, seed, settings.redraw, rights(examples))
     if settings.remine_epochs is None:
         return drawn
     scorer = next(ranker.scorer for ranker in rankers if isinstance(ranker.scorer, EncoderScorer))

@@ -1,44 +1,46 @@
 """A recipe carried out: data read, model made, fit, the best model saved, once for each seed.
 
-A run folder holds recipe.json (as resolved), metrics.jsonl, tensorboard/ where that is installed, model/,
-checkpoint.safetensors while it runs, and result.json when it has ended. Of two networks each has such a folder in it,
-retriever/ and reranker/, for all but recipe, checkpoint and result.
+A run folder holds recipe.json (as resolved), metrics.jsonl, tensorboard/ where that is installed, model/, and
+result.json when it has ended; run.lock while it runs, and checkpoint.safetensors too, which stays if the run can be
+extended. Of two networks each has such a folder in it, retriever/ and reranker/, for all but recipe, checkpoint and
+result.
 """
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from polyrank.config.names import TWO
-from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_to_dict
-from polyrank.data import read_examples
+from polyrank.config.recipe import DataConfig, Recipe, load_recipe, recipe_to_dict
+from polyrank.data import choose_speaker, draw_candidates, read_examples
+from polyrank.data.candidate_lists import have_lists
+from polyrank.data.speakers import speakers_of
 from polyrank.devices import choose_device, keep_freed_memory
-from polyrank.errors import ConfigError, DataError, UsageError
+from polyrank.errors import ConfigError, DataError
 from polyrank.records import Example
-from polyrank.storage.document import DocumentKind, has_document, read_document, seal
+from polyrank.storage.document import has_document, read_document, seal
 from polyrank.storage.durable import make_folders, write_file
+from polyrank.training.checkpoints import CHECKPOINT
 from polyrank.training.learner import Report
 from polyrank.training.loop import FitResult, fit_together, phased
 from polyrank.training.methods import make_step
 from polyrank.training.network import make_learner, new_ranker
-from polyrank.training.tensorboard import TensorBoard
-
-RECIPE, RESULT = (
-    DocumentKind(
-        name="run folder",
-        file=file,
-        missing="check the path",
-        remedy="train again with --overwrite",
-        seal_optional=True,
-    )
-    for file in ("recipe.json", "result.json")
+from polyrank.training.resuming import (
+    RECIPE,
+    RESULT,
+    alone_in,
+    check_folder,
+    extra_check,
+    is_longer,
+    may_be_extended,
 )
+from polyrank.training.tensorboard import TensorBoard
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,9 @@ class RunResult:
 
 
 def train(
-    recipe: Recipe,
+    recipe: Recipe | str | Path | Mapping[str, Any],
+    examples: Iterable[Any] | None = None,
+    valid: Iterable[Any] | None = None,
     *,
     resume: bool = False,
     overwrite: bool = False,
@@ -70,48 +74,80 @@ def train(
     """Carry out a recipe; several seeds go to ``seed-N`` folders below its output.
 
     Args:
-        recipe: what to do.
-        resume: go on from checkpoints; finished seeds are not trained again.
+        recipe: what to do: a Recipe, its file, or its tables as dictionaries.
+        examples, valid: to learn from and to choose the best step by, in place of the recipe's files: Examples, rows,
+            or tables as ``polyrank.read_examples`` takes them.
+        resume: go on from checkpoints. Finished seeds are not trained again; where the recipe asks for more epochs or
+            steps, and their rates so far do not depend on how many, they are trained on.
         overwrite: start again where there is an earlier run.
         device: "auto", "cpu" or "cuda".
         report: called with the seed and each record of metrics.jsonl.
         say: called with lines for the user.
 
     Raises:
-        ConfigError: the recipe asks for something that the networks cannot do.
+        UsageError: an earlier run is there, and neither ``resume`` nor ``overwrite`` is set.
+        LockedError: another process trains there.
+        ConfigError: the recipe asks for something that the networks cannot do, or is not that of the earlier run.
         DataError: the data cannot be read or holds nothing to learn from.
     """
     keep_freed_memory()
+    if not isinstance(recipe, Recipe):
+        recipe = load_recipe(recipe)
     output = Path(recipe.output)
-    examples, valid = load_data(recipe, say)
+    seeds = recipe.train.seeds
+    folders = {seed: output if len(seeds) == 1 else output / f"seed-{seed}" for seed in seeds}
     results = []
-    for seed in recipe.train.seeds:
-        folder = output if len(recipe.train.seeds) == 1 else output / f"seed-{seed}"
-        results.extend(_train_one(recipe, seed, folder, examples, valid, resume, overwrite, device, report, say))
+    with alone_in(output):
+        for folder in folders.values():
+            check_folder(folder, recipe, resume=resume, overwrite=overwrite)
+        learnt, judged = load_data(recipe.data, examples, valid, say)
+        for seed, folder in folders.items():
+            results.extend(_train_one(recipe, seed, folder, learnt, judged, resume, overwrite, device, report, say))
     return results
 
 
-def load_data(recipe: Recipe, say: Callable[[str], None]) -> tuple[list[Example], list[Example]]:
-    """Training examples (those with a right answer) and validation lists."""
-    data = recipe.data
-    loaded = read_examples(Path(data.train), kind=data.kind, speaker=data.speaker, skip_bad=data.skip_bad)
-    say(f"{data.train}: {loaded.report}")
-    examples = [example for example in loaded.examples if example.relevant]
-    if not examples:
-        raise DataError(f"{data.train}: no example has a right answer; there is nothing to learn from")
-    if data.max_train is not None and data.max_train < len(examples):
+def load_data(
+    data: DataConfig,
+    examples: Iterable[Any] | None = None,
+    valid: Iterable[Any] | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> tuple[list[Example], list[Example]]:
+    """Training examples (those with a right answer) and validation lists, from files or from memory."""
+    learnt = _read(data, "train", examples, say)
+    if data.max_train is not None and data.max_train < len(learnt):
         # a subset that does not depend on the training seed, so that every model and seed learns from the same
-        chosen = np.random.Generator(np.random.PCG64(20200113)).permutation(len(examples))[: data.max_train]
-        examples = [examples[i] for i in sorted(chosen.tolist())]
-        say(f"using a random subset of {len(examples):,}")
-    valid: list[Example] = []
-    if data.valid is not None:
-        loaded = read_examples(Path(data.valid), skip_bad=data.skip_bad)
-        valid = [example for example in loaded.examples if example.relevant][: data.max_valid]
-        if not valid or len(valid[0].candidates) < 2:
-            raise DataError(f"{data.valid}: validation needs candidate lists with a right answer")
-        say(f"{data.valid}: {len(valid):,} validation examples of {len(valid[0].candidates)} candidates")
-    return examples, valid
+        chosen = np.random.Generator(np.random.PCG64(20200113)).permutation(len(learnt))[: data.max_train]
+        learnt = [learnt[i] for i in sorted(chosen.tolist())]
+        say(f"using a random subset of {len(learnt):,}")
+    if data.valid is None and valid is None:
+        return learnt, []
+    judged = _read(data, "valid", valid, say)
+    if not have_lists(judged):  # drawn from all of them, and with one seed, so that every run is judged by the same
+        judged = draw_candidates(judged, data.valid_candidates, what=data.valid or "valid")
+    judged = [example for example in judged if len(example.candidates) > 1][: data.max_valid]
+    say(f"{data.valid or 'valid'}: {len(judged):,} validation examples of {len(judged[0].candidates)} candidates")
+    return learnt, judged
+
+
+def _read(
+    data: DataConfig, part: Literal["train", "valid"], given: Iterable[Any] | None, say: Callable[[str], None]
+) -> list[Example]:
+    """The examples of a part that have a right answer."""
+    file, kind, speaker = getattr(data, part), data.kind if part == "train" else None, data.speaker
+    if given is not None:
+        name, loaded = part, read_examples(given, kind=kind, speaker=speaker, skip_bad=data.skip_bad)
+    elif file is None:
+        raise ConfigError(f"there is nothing to learn from; name a file in data.{part}, or give examples")
+    else:
+        if part == "valid" and speakers_of(file) is None:  # which the speaker of the training part says nothing of
+            speaker = None
+        elif kind in (None, "dialogues"):
+            speaker = choose_speaker(file, speaker, option="data.speaker", say=say)
+        name, loaded = file, read_examples(Path(file), kind=kind, speaker=speaker, skip_bad=data.skip_bad)
+    say(f"{name}: {loaded.report}")
+    if examples := [example for example in loaded.examples if example.relevant]:
+        return examples
+    raise DataError(f"{name}: no example has the text of a right answer; there is nothing to learn from or judge by")
 
 
 def _train_one(
@@ -127,20 +163,19 @@ def _train_one(
     say: Callable[[str], None],
 ) -> list[RunResult]:
     names = [""] if recipe.reranker is None else [*TWO]
-    if folder.exists() and any(folder.iterdir()):
-        if not (resume or overwrite):
-            raise UsageError(
-                f"{folder} holds an earlier run; pass --resume to go on with it or --overwrite to start again"
-            )
-        if resume and has_document(folder, RECIPE) and not _same_recipe(folder, recipe):
-            raise ConfigError(f"the recipe differs from the one that {folder} was started with; use another output")
-        if resume and has_document(folder, RESULT):
+    if overwrite and not resume:
+        _clear(folder)
+    longer = resume and is_longer(folder, recipe, len(examples))
+    if resume and has_document(folder, RESULT):
+        results = read_document(folder, RESULT)
+        fits = [FitResult(**(results[name] if name else results)) for name in names]
+        if not longer:
             say(f"{folder} is finished")
-            results = read_document(folder, RESULT)
-            fits = [FitResult(**(results[name] if name else results)) for name in names]
             return _results(seed, folder, names, fits)
-        if overwrite and not resume:
-            _clear(folder)
+        say(f"{folder} goes on behind its {fits[0].n_steps:,} steps")
+        if extra_check(recipe, len(examples), fits[0].n_steps):
+            say(f"it was validated after step {fits[0].n_steps:,}, as an uninterrupted run would not have been")
+        (folder / RESULT.file).unlink()
     make_folders(folder)
     write_file(folder / RECIPE.file, seal(recipe_to_dict(recipe), RECIPE))
 
@@ -180,9 +215,10 @@ def _train_one(
         drawn.close()
     results = {name: dataclasses.asdict(fit) for name, fit in zip(names, fits, strict=True)}
     write_file(folder / RESULT.file, seal(results.get("", results), RESULT))
-    for leftover in ("checkpoint.safetensors", "mined-*.npy"):
-        for path in folder.glob(leftover):
-            path.unlink()
+    if not may_be_extended(recipe, len(examples)):
+        for leftover in (CHECKPOINT, "mined-*.npy"):
+            for path in folder.glob(leftover):
+                path.unlink()
     return _results(seed, folder, names, fits)
 
 
@@ -200,7 +236,7 @@ def _both(first: Report, second: Report) -> Report:
 
 def _clear(folder: Path) -> None:
     """Forget earlier runs; models stay until better ones replace them, and a teacher's scores stay true."""
-    for pattern in ("checkpoint.safetensors", RESULT.file, "mined-*.npy"):
+    for pattern in (CHECKPOINT, RESULT.file, "mined-*.npy"):
         for path in folder.glob(pattern):
             path.unlink()
     for name in ("", *TWO):
@@ -208,16 +244,3 @@ def _clear(folder: Path) -> None:
         shutil.rmtree(folder / name / "tensorboard", ignore_errors=True)
     for seed in folder.glob("seed-*/"):
         _clear(seed)
-
-
-def _same_recipe(folder: Path, recipe: Recipe) -> bool:
-    """Whether a run's recipe.json says the same; settings that did not exist when it was written have defaults."""
-    document = read_document(folder, RECIPE)
-    try:
-        return recipe_from_dict(document) == recipe
-    except ConfigError:
-        if "n_negatives" not in document.get("train", {}):
-            return False
-    raise ConfigError(
-        f"{folder / RECIPE.file} has keys of train where recipes no longer have them; start again with --overwrite"
-    )

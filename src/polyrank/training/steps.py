@@ -4,7 +4,7 @@ A step also says how long each example is (for batches of like length) and what 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from polyrank.models import CrossEncoder, EncoderNetwork, Network
 from polyrank.models.losses import cross_entropy, distinct
 from polyrank.models.scoring import scores
-from polyrank.negatives.random import Negatives
+from polyrank.negatives.random import Negatives, Rights
 from polyrank.records import Context, Example
 from polyrank.text import Texts
 
@@ -45,7 +45,7 @@ class PhasedStep(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InBatchStep:
-    """Cross-entropy where the other responses of the batch are the negatives; equal texts are masked.
+    """Cross-entropy where the other responses of the batch are the negatives, unless they are right as well.
 
     Given negatives of an example (its other candidates) join as further columns for everyone.
 
@@ -54,6 +54,7 @@ class InBatchStep:
         texts: its text policy at work.
         device: where to compute.
         smoothing: how much probability is spread over the wrong candidates.
+        rights: all right answers to a context in the training data; of one that is not there, the example's own.
 
     Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.2.
     """
@@ -62,6 +63,7 @@ class InBatchStep:
     texts: Texts
     device: torch.device
     smoothing: float = 0.0
+    rights: Rights = field(default_factory=dict)
 
     def length(self, example: Example) -> int:
         """Tokens of the context; the longer side decides the cost."""
@@ -71,7 +73,7 @@ class InBatchStep:
         """The mean loss of the batch."""
         del epoch, number
         examples = [example for _, example in batch]
-        candidates, allowed = in_batch_columns(examples, self.model, self.texts, self.device)
+        candidates, allowed = in_batch_columns(examples, self.model, self.texts, self.device, self.rights)
         contexts, mask = self.model.encode_contexts(
             self.texts.contexts([example.query for example in examples]).to(self.device)
         )
@@ -81,13 +83,13 @@ class InBatchStep:
 
 
 def in_batch_columns(
-    examples: Sequence[Example], model: EncoderNetwork, texts: Texts, device: torch.device
+    examples: Sequence[Example], model: EncoderNetwork, texts: Texts, device: torch.device, rights: Rights
 ) -> tuple[Tensor, Tensor]:
     """The candidates of a batch: the B responses in order, then the given negatives that are none of these, each once.
 
     Returns:
         Their vectors ``[K, D]``, each text encoded once, and which may be negatives of which example, ``[B, K]``:
-        those whose text is none of its right answers.
+        those whose text is none of its right answers, nor one of the same context elsewhere (``rights``).
     """
     responses = [response_of(example) for example in examples]
     given = [text for e in examples for i, text in enumerate(e.candidates) if i not in e.relevant]
@@ -98,9 +100,10 @@ def in_batch_columns(
     keys = torch.tensor([key_of[text] for text in columns], device=device)
     allowed = distinct(keys, len(examples))
     for row, example in enumerate(examples):
-        if len(example.relevant) > 1:
-            right = [key_of[text] for i in example.relevant if (text := example.candidates[i]) in key_of]
-            allowed[row] &= ~torch.isin(keys, torch.tensor(right, device=device))
+        own = {example.candidates[i] for i in example.relevant}
+        if len(right := own.union(rights.get(example.query, ()))) > 1:
+            right_keys = [key_of[text] for text in right if text in key_of]
+            allowed[row] &= ~torch.isin(keys, torch.tensor(right_keys, device=device))
     return vectors[keys], allowed
 
 

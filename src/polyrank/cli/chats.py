@@ -1,0 +1,83 @@
+"""``polyrank import chats``."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyrank.cli.console import Overwrite, console, talk
+
+# named here too, since reading them from polyrank.data would slow every --help down; a test compares the two
+FORMS = ("table", "questions", "conversations", "slack", "telegram", "whatsapp")
+GAP_HOURS = 8.0
+
+
+def chats(
+    source: Annotated[Path, typer.Argument(help="The file, folder or zip to read.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="JSON lines of dialogues to write; .gz compresses.")],
+    agent: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Who is to be learnt from: a sender's name, id or role. Repeat it for more."),
+    ] = None,
+    conversation: Annotated[str | None, typer.Option(metavar="COLUMN", help="Names the conversation.")] = None,
+    time: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="The time; repeat it where date and clock have their own."),
+    ] = None,
+    sender: Annotated[str | None, typer.Option(metavar="COLUMN", help="Who wrote it.")] = None,
+    text: Annotated[str | None, typer.Option(metavar="COLUMN", help="What was written.")] = None,
+    question: Annotated[str | None, typer.Option(metavar="COLUMN", help="The question, in a table of answers.")] = None,
+    answer: Annotated[str | None, typer.Option(metavar="COLUMN", help="The answer, in a table of answers.")] = None,
+    form: Annotated[str | None, typer.Option("--as", metavar="FORM", help=", ".join(FORMS))] = None,
+    join: Annotated[bool, typer.Option("--join/--no-join", help="One turn of a sender's messages in a row.")] = True,
+    gap: Annotated[
+        float, typer.Option(metavar="HOURS", help="A silence that ends a conversation where none is named.")
+    ] = GAP_HOURS,
+    date_order: Annotated[
+        str | None, typer.Option(metavar="FIRST", help="What comes first in 3/4/24: day, month or year.")
+    ] = None,
+    keep_system: Annotated[
+        bool, typer.Option("--keep-system", help="Keep a system's text before all others, as background.")
+    ] = False,
+    encoding: Annotated[str | None, typer.Option(help="Of text files, such as cp1252.")] = None,
+    sheet: Annotated[str | None, typer.Option(help="The sheet of a workbook.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
+    overwrite: Overwrite = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Turn own chats into a file of dialogues: CSV, sheets, JSON, and exports of help desks and messengers.
+
+    What the file is and which column is which is seen from it, and said; any option that is given is not guessed.
+    """
+    import dataclasses
+
+    from polyrank.data import import_chats, write_dialogues
+    from polyrank.storage.durable import check_output
+
+    check_output(output, inputs=(source,), overwrite=overwrite)
+    with console().status(f"reading {source}"):
+        chats = import_chats(
+            source,
+            form=form,  # type: ignore[arg-type]  # it is looked at there
+            conversation=conversation,
+            time=time,
+            sender=sender,
+            text=text,
+            question=question,
+            answer=answer,
+            agent=agent or (),
+            join=join,
+            gap_hours=gap,
+            date_order=date_order,  # type: ignore[arg-type]  # it is looked at there
+            keep_system=keep_system,
+            encoding=encoding,
+            sheet=sheet,
+            skip_bad=skip_bad,
+        )
+    for note in (f"read as {chats.report.form}", *chats.report.notes, str(chats.report)):
+        talk(f"{source}: {note}")
+    write_dialogues(output, chats.dialogues)
+    talk(f"wrote {output}")
+    if json_:
+        print(json.dumps(dataclasses.asdict(chats.report)))

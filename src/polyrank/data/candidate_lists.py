@@ -1,0 +1,108 @@
+"""Lists to rank for examples that have none: the response among responses of the other examples.
+
+What is drawn is a function of the examples and a seed. Knows no file.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from polyrank.data.wording import same_words
+from polyrank.errors import DataError
+from polyrank.records import Example
+
+USUAL = 20
+"""Candidates of a list, where nobody asks for a number."""
+
+
+def have_lists(examples: Sequence[Example]) -> bool:
+    """Whether there is anything to choose from in the examples themselves.
+
+    >>> have_lists([Example(("hi",), ("hello",), (0,))])
+    False
+    """
+    return any(len(example.candidates) > 1 for example in examples)
+
+
+class Responses:
+    """The responses of examples, to draw lists from.
+
+    Args:
+        examples: those without a right answer are passed over.
+        what: they are, for errors.
+    """
+
+    def __init__(self, examples: Sequence[Example], what: str = "the examples") -> None:
+        self.what = what
+        self._answered = [(example, _words(example)) for example in examples if example.relevant]
+        text_of: dict[str, str] = {}
+        right_of: dict[tuple[str, ...], set[str]] = {}
+        for example, context in self._answered:
+            right = [example.candidates[i] for i in example.relevant]
+            right_of.setdefault(context, set()).update(map(same_words, right))
+            text_of.setdefault(same_words(right[0]), right[0])
+        self._texts, row_of = list(text_of.values()), {form: row for row, form in enumerate(text_of)}
+        self._right = {context: {row_of[form] for form in right & row_of.keys()} for context, right in right_of.items()}
+
+    @property
+    def most(self) -> int:
+        """Candidates of the longest lists that every context can have."""
+        return 1 + len(self._texts) - max(map(len, self._right.values()), default=0)
+
+    @property
+    def _count(self) -> str:
+        return f"{len(self._texts):,} different response{'' if len(self._texts) == 1 else 's'}"
+
+    def lists(self, n_candidates: int, seed: int) -> list[Example]:
+        """The examples with lists of that length; see ``draw_candidates``."""
+        if self.most < 2:
+            raise DataError(f"{self.what}: {self._count}, which leaves nothing to choose from; give more examples")
+        if not 2 <= n_candidates <= self.most:
+            raise DataError(
+                f"{self.what}: {self._count} do not make lists of {n_candidates} candidates; ask for 2 to"
+                f" {self.most}, or give more examples"
+            )
+        result = []
+        for position, (example, context) in enumerate(self._answered):
+            generator, right = np.random.Generator(np.random.PCG64([seed, position])), self._right[context]
+            rows = generator.choice(len(self._texts), size=n_candidates - 1 + len(right), replace=False).tolist()
+            candidates = [self._texts[row] for row in rows if row not in right][: n_candidates - 1]
+            place = int(generator.integers(n_candidates))
+            candidates.insert(place, example.candidates[example.relevant[0]])
+            result.append(replace(example, candidates=tuple(candidates), relevant=(place,), relevant_ids=()))
+        return result
+
+
+def draw_candidates(
+    examples: Sequence[Example], n_candidates: int | None = None, *, seed: int = 0, what: str = "the examples"
+) -> list[Example]:
+    """The examples with a right answer, each with a list of candidates: its response and others' responses.
+
+    The response stands at a random position. No two candidates of a list have the same words, and none of the wrong
+    ones is a right answer to the same context elsewhere among the examples. Lists that the examples had are replaced.
+
+    Args:
+        examples: what to draw from, and for.
+        n_candidates: of each list; None: 20, or as many as all lists can have where that is fewer.
+        seed: of the draw.
+        what: the examples are, for errors.
+
+    Raises:
+        DataError: there are too few responses for lists of that length.
+
+    >>> pairs = [Example((turn,), (text,), (0,)) for turn, text in (("hi", "Hello."), ("hi", "Hey!"), ("bye", "Bye."))]
+    >>> [sorted(example.candidates) for example in draw_candidates(pairs)]
+    [['Bye.', 'Hello.'], ['Bye.', 'Hey!'], ['Bye.', 'Hello.']]
+    """
+    responses = Responses(examples, what)
+    return responses.lists(usual_length(responses) if n_candidates is None else n_candidates, seed)
+
+
+def usual_length(*parts: Responses) -> int:
+    """20, or where a part has too few responses for that, as many as it can have; 2 at least."""
+    return max(2, min(USUAL, *(part.most for part in parts)))
+
+
+def _words(example: Example) -> tuple[str, ...]:
+    return (*map(same_words, example.context), "", *map(same_words, example.background))

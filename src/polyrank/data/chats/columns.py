@@ -1,0 +1,204 @@
+"""Which column is which: by the names that the user gave, else by usual ones.
+
+A column of JSON is the path to a field, with dots: ``author.name``.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from polyrank.data.chats.messages import Settings
+from polyrank.data.rows import Row
+from polyrank.errors import DataError, UsageError
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a text."""
+    return tuple(text.split())
+
+
+# usual names, in small letters without blanks and accents; an earlier one is preferred
+CONVERSATION = words(
+    """
+    conversationid conversation convid conv dialogueid dialogid dialogue dialog sessionid session threadid
+    threadts thread ticketid ticketnumber ticket caseid casenumber case chatid chat chatname discussionid
+    interactionid callid roomid room channelid channel groupid conversationname konversation konversationsid
+    unterhaltung gespraech gesprachsid gesprach vorgang ticketnummer conversacion idconversacion conversacionid
+    conversazione idconversation
+    """
+)
+TIME = words(
+    """
+    timestamp timestampms datetime time createdat created creationtime createtime createdtime sentat sent
+    senttime sendtime messagetime messagedate messagetimestamp eventtime dateunixtime date ts when zeit
+    zeitstempel zeitpunkt datum uhrzeit fecha fechahora hora horodatage heure data dataora dataehora orario
+    """
+)
+DATE = words("date datum fecha data")
+CLOCK = words("time uhrzeit hora heure orario clock")
+SENDER = words(
+    """
+    sender sendername senderid speaker speakername speakerid author authorname authorusername authordisplayname
+    authoremail authorid from fromname fromuserdisplayname username userdisplayname user userid participant
+    participantname displayname who actor actorname agentorcustomer messagefrom sentby createdby name absender
+    sprecher autor remitente emisor expediteur auteur mittente autore remetente
+    """
+)
+SENDER_ID = words("senderid authorid userid fromid speakerid participantid")
+ROLE = words(
+    """
+    role authorrole authortype senderrole sendertype userrole usertype speakerrole speakertype participantrole
+    participanttype fromtype actortype direction rolle rol
+    """
+)
+TEXT = words(
+    """
+    plainbody bodytext bodyplain textplain text messagetext messagebody message msg content contentparts
+    messagecontent body bodycontent contenttext contentbody textbody utterance utterancetext transcript value
+    reply htmlbody bodyhtml html nachricht nachrichtentext texto mensaje mensagem texte messaggio testo inhalt
+    """
+)
+KIND = words("type messagetype msgtype kind parttype eventtype subtype contenttype")
+PRIVATE = words("private isprivate internal isinternal internalnote")
+PUBLIC = words("public ispublic")
+FILES = words("attachments attachment files file photo photos media image images sticker audio video document")
+FROM_CUSTOMER = words("incoming isincoming inbound isinbound fromcustomer iscustomer")
+FROM_AGENT = words("fromagent isagent isstaff isadmin outgoing isoutgoing outbound isoutbound fromme isfromme")
+QUESTION = words(
+    """
+    question questions questiontext q query prompt instruction userquestion customerquestion frage fragen
+    pregunta domanda pergunta title
+    """
+)
+ANSWER = words(
+    """
+    answer answers answertext a reply response completion output antwort antworten respuesta reponse risposta
+    resposta
+    """
+)
+
+
+def normal(name: str) -> str:
+    """A name without what people write differently.
+
+    >>> normal("Conversation_ID"), normal("Expéditeur"), normal("author.name")
+    ('conversationid', 'expediteur', 'authorname')
+    """
+    plain = unicodedata.normalize("NFKD", name.casefold().replace("ä", "a").replace("ü", "u").replace("ö", "o"))
+    return re.sub(r"[\W_]", "", "".join(letter for letter in plain if not unicodedata.combining(letter)))
+
+
+def flat(row: Row, prefix: str = "") -> Row:
+    """Fields of objects as fields of the row.
+
+    >>> flat({"author": {"name": "Ann", "tags": [1]}, "body": "hi"})
+    {'author.name': 'Ann', 'author.tags': [1], 'body': 'hi'}
+    """
+    found: Row = {}
+    for key, value in row.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def keys_of(rows: Iterable[Row]) -> list[str]:
+    """The columns of rows, in the order in which they come."""
+    return list(dict.fromkeys(key for row in rows for key in row))
+
+
+def usual(keys: Iterable[str], names: Iterable[str]) -> list[str]:
+    """The columns that have one of the names, in the order of the names."""
+    by_name: dict[str, str] = {}
+    for key in keys:
+        by_name.setdefault(normal(key), key)
+    return [by_name[name] for name in names if name in by_name]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of a table of messages: of each kind, those to look into, the first that is filled counts."""
+
+    conversation: str | None
+    time: tuple[str, ...]
+    sender: tuple[str, ...]
+    text: tuple[str, ...]
+    sender_ids: tuple[str, ...] = ()
+    role: tuple[str, ...] = ()
+    from_customer: tuple[str, ...] = ()
+    from_agent: tuple[str, ...] = ()
+    kind: tuple[str, ...] = ()
+    private: tuple[str, ...] = ()
+    public: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+def columns(keys: list[str], settings: Settings, where: object) -> Columns:
+    """Settle which column is which, and note what was guessed.
+
+    Args:
+        keys: the columns there are.
+        settings: what the user named.
+        where: the file, for messages.
+
+    Raises:
+        DataError: no column can be taken for the sender's or the text's.
+        UsageError: a column that was named is not there.
+    """
+    named_ones = [settings.conversation, *settings.time, settings.sender, settings.text]
+    for name in named_ones:
+        if name is not None and name not in keys:
+            raise UsageError(f"{where} has no column {name!r}; it has {listed(keys)}")
+    free = [key for key in keys if key not in named_ones]
+    role = usual(free, ROLE)
+    found = {
+        "conversation": [settings.conversation] if settings.conversation else usual(free, CONVERSATION)[:1],
+        "time": list(settings.time) or _time(free),
+        "sender": [settings.sender] if settings.sender else usual(free, SENDER) or role,
+        "text": [settings.text] if settings.text else usual(free, TEXT),
+    }
+    for what in ("sender", "text"):
+        if not found[what]:
+            raise DataError(
+                f"{where}: no column has a usual name for the {what}; name it with the option {what}: {listed(keys)}"
+            )
+    guessed = [
+        f"{what} in {found[what][0]!r}" if what != "time" else f"time in {' and '.join(map(repr, found[what]))}"
+        for what in found
+        if found[what] and not getattr(settings, what)
+    ]
+    roles = [
+        key for key in (*role, *usual(free, FROM_CUSTOMER), *usual(free, FROM_AGENT)) if key not in found["sender"]
+    ][:1]
+    guessed += [f"role in {key!r}" for key in roles]
+    if guessed:
+        settings.note(f"guessed by its name: {', '.join(guessed)}")
+    taken = {*found["text"], *found["sender"][:1], *found["conversation"]}
+    rest = [key for key in free if key not in taken]
+    return Columns(
+        conversation=next(iter(found["conversation"]), None),
+        time=tuple(found["time"]),
+        sender=tuple(found["sender"]),
+        text=tuple(found["text"]),
+        sender_ids=tuple(usual(free, SENDER_ID)),
+        role=tuple(role),
+        from_customer=tuple(usual(rest, FROM_CUSTOMER)),
+        from_agent=tuple(usual(rest, FROM_AGENT)),
+        kind=tuple(usual(rest, KIND)),
+        private=tuple(usual(rest, PRIVATE)),
+        public=tuple(usual(rest, PUBLIC)),
+        files=tuple(usual(rest, FILES)),
+    )
+
+
+def _time(keys: list[str]) -> list[str]:
+    """The column of times, or one of dates and one of the time of day."""
+    dates, clocks = usual(keys, DATE), usual(keys, CLOCK)
+    if dates and clocks:
+        return [dates[0], clocks[0]]
+    return usual(keys, TIME)[:1]
+
+
+def listed(keys: Iterable[str]) -> str:
+    """Columns in words, the first twenty of them."""
+    names = [repr(key[:40]) for key in keys]
+    return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")

@@ -1,0 +1,135 @@
+"""Messages to rows of dialogues: dated, sorted, divided where a stream falls silent, and joined.
+
+Knows no forms of files; what a row of dialogues is, ``polyrank.data.examples`` says.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import groupby, pairwise
+from operator import attrgetter
+
+from polyrank.data.chats.messages import REPEATED, SYSTEM, UNANSWERED, Message
+from polyrank.data.chats.roles import is_system
+from polyrank.data.rows import Row
+from polyrank.errors import DataError
+
+MAX_MESSAGES = 5_000
+"""Of one conversation: each is answered by the next with all before it, so a longer one is several without borders."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A message with its time, and as whom its sender spoke."""
+
+    message: Message
+    time: datetime | None
+    speaker: str
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the messages."""
+
+    n_turns: int = 0
+    n_joined: int = 0
+    n_background: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    speakers: Counter[str] = field(default_factory=Counter)
+
+
+def dialogues(said: Sequence[Said], tally: Tally, *, join: bool, gap: timedelta, keep_system: bool) -> Iterator[Row]:
+    """Rows of dialogues, in the order in which their first messages stand in the file.
+
+    Args:
+        said: all messages.
+        tally: where what becomes of them is counted.
+        join: make one turn of what a sender says without being interrupted.
+        gap: silence that ends a conversation of a stream.
+        keep_system: what a system says before all others is the conversation's background.
+
+    Raises:
+        DataError: a conversation is too long to be one.
+    """
+    groups: dict[tuple[str, str | None], list[Said]] = {}
+    for each in said:
+        groups.setdefault((each.message.stream, each.message.conversation), []).append(each)
+    n_streams = Counter(name for _, name in groups)
+    for (stream, name), group in groups.items():
+        parts = (
+            [(name if n_streams[name] == 1 else f"{stream}/{name}", in_order(group, tally))]
+            if name
+            else [(f"{stream}:{number}", part) for number, part in enumerate(divided(in_order(group, tally), gap), 1)]
+        )
+        for id_, part in parts:
+            if len(part) > MAX_MESSAGES:
+                raise DataError(
+                    f"{part[0].message.where}: the conversation that begins here has {len(part):,} messages, over"
+                    f" {MAX_MESSAGES:,}; name the column of conversations or of times"
+                )
+            row = dialogue(id_, part, tally, join=join, keep_system=keep_system)
+            if row is not None:
+                yield row
+
+
+def in_order(group: list[Said], tally: Tally) -> list[Said]:
+    """By time, oldest first; as in the file where times are equal. What a sender repeats at one time is left out."""
+    kept = list({_identity(each) if each.time else id(each): each for each in reversed(group)}.values())[::-1]
+    tally.left_out[REPEATED] += len(group) - len(kept)
+    times = [each.time for each in kept if each.time]
+    if len(times) > 1 and times[0] > times[-1] and all(a >= b for a, b in pairwise(times)):
+        kept.reverse()  # the newest first, also among those of one minute
+    latest = datetime.min
+    keys = []
+    for each in kept:
+        latest = each.time or latest  # one without a time stays behind the one before it
+        keys.append(latest)
+    return [kept[i] for i in sorted(range(len(kept)), key=keys.__getitem__)]
+
+
+def _identity(each: Said) -> tuple[object, ...]:
+    return each.time, each.message.sender, each.message.text
+
+
+def divided(said: Iterable[Said], gap: timedelta) -> Iterator[list[Said]]:
+    """A stream's conversations: one ends where nobody says anything for so long."""
+    part: list[Said] = []
+    last: datetime | None = None
+    for each in said:
+        if part and each.time and last and each.time - last > gap:
+            yield part
+            part = []
+        part.append(each)
+        last = each.time or last
+    if part:
+        yield part
+
+
+def dialogue(id_: str, said: list[Said], tally: Tally, *, join: bool, keep_system: bool) -> Row | None:
+    """The row of a conversation; None where nobody answers."""
+    talk = [each for each in said if not is_system(each.message)]
+    background = [each.message.text for each in said[: said.index(talk[0])]] if talk and keep_system else []
+    turns = list(_turns(talk, join=join))
+    tally.left_out[SYSTEM] += len(said) - len(talk) - len(background)
+    if len(turns) < 2:
+        tally.left_out[UNANSWERED] += len(talk)
+        tally.left_out[SYSTEM] += len(background)
+        return None
+    tally.n_turns += len(turns)
+    tally.n_joined += len(talk) - len(turns)
+    tally.n_background += len(background)
+    tally.speakers.update(turn["speaker"] for turn in turns)
+    began = next((each.time for each in talk if each.time), None)
+    row: Row = {"id": id_}
+    if began is not None:
+        row["time"] = began.isoformat(timespec="seconds")
+    if background:
+        row["background"] = background
+    return row | {"turns": turns}
+
+
+def _turns(talk: list[Said], *, join: bool) -> Iterator[dict[str, str]]:
+    groups = (list(group) for _, group in groupby(talk, attrgetter("message.sender", "speaker")))
+    for group in groups if join else ([each] for each in talk):
+        yield {"speaker": group[0].speaker, "text": "\n".join(each.message.text for each in group)}

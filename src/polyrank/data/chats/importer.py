@@ -1,0 +1,179 @@
+"""``import_chats``: from a place to dialogues and the report of what became of every message."""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import get_args
+
+from polyrank.data.chats.dialogues import Said, Tally, dialogues
+from polyrank.data.chats.messages import DateOrder, Form, LeftOut, Message, Settings
+from polyrank.data.chats.reading import read
+from polyrank.data.chats.report import Chats, ChatsReport
+from polyrank.data.chats.roles import is_system, speakers
+from polyrank.data.chats.times import order_of_dates, read_time
+from polyrank.data.report import KEPT_MESSAGES, counted
+from polyrank.data.rows import Row, write_rows
+from polyrank.errors import DataError, UsageError
+
+GAP_HOURS = 8.0
+
+
+def import_chats(
+    path: Path | str,
+    *,
+    form: Form | None = None,
+    conversation: str | None = None,
+    time: str | Sequence[str] | None = None,
+    sender: str | None = None,
+    text: str | None = None,
+    question: str | None = None,
+    answer: str | None = None,
+    agent: str | Sequence[str] = (),
+    join: bool = True,
+    gap_hours: float = GAP_HOURS,
+    date_order: DateOrder | None = None,
+    keep_system: bool = False,
+    encoding: str | None = None,
+    sheet: str | None = None,
+    skip_bad: bool = False,
+) -> Chats:
+    """Chats of a file, a folder or a zip as dialogues. An argument that is None is guessed, and noted in the report.
+
+    Args:
+        path: CSV, a sheet, Parquet, JSON, JSON lines or WhatsApp's text; or a folder or zip of such, or Slack's.
+        form: what it is read as.
+        conversation: the column (or field; with dots: ``meta.id``) that names the conversation. Without one, each
+            channel, group or file is divided where it falls silent.
+        time: the column of times, or those of dates and of times of day.
+        sender: the column of senders.
+        text: the column of texts.
+        question: of a table of questions and answers, the column of questions.
+        answer: of such a table, the column of answers.
+        agent: names, ids or roles of the senders whose turns are to be learnt; they speak as ``agent``, all others as
+            ``customer``. Empty: seen from roles and names; where nobody can be told, each speaks under their own name.
+        join: make one turn of what a sender says without being interrupted.
+        gap_hours: how long a silence ends a conversation where the file names none.
+        date_order: what comes first in a date such as 3/4/24.
+        keep_system: keep a system's text that comes before all others, as background.
+        encoding: of text files.
+        sheet: the sheet of a workbook.
+        skip_bad: count bad rows in the report and go on, instead of stopping at the first.
+
+    Raises:
+        DataError: the file or a row of it is bad, or no two people talk in it.
+        MissingExtraError: a library of the extra ``chats`` is needed and is not installed.
+        UsageError: an argument is not possible, or names a column that is not there.
+    """
+    path = Path(path)
+    for name, value, possible in (("form", form, get_args(Form)), ("date_order", date_order, get_args(DateOrder))):
+        if value is not None and value not in possible:
+            raise UsageError(f"{name} {value!r} is unknown; use {', '.join(possible)} or none")
+    if not 0 < gap_hours < 1e6:
+        raise UsageError(f"gap_hours is {gap_hours}; give the hours of silence, more than 0 and less than 1,000,000")
+    notes: dict[str, None] = {}
+
+    def note(line: str) -> None:
+        notes[line] = None
+
+    settings = Settings(
+        note=note,
+        conversation=conversation,
+        time=(time,) if isinstance(time, str) else tuple(time or ()),
+        sender=sender,
+        text=text,
+        question=question,
+        answer=answer,
+        encoding=encoding,
+        sheet=sheet,
+    )
+    agents = (agent,) if isinstance(agent, str) else tuple(agent)
+    forms: dict[Form, None] = {}
+    tally, bad, messages = Tally(), _Bad(skip_bad), list[Message]()
+    for item in read(path, form, settings, forms):
+        if isinstance(item, Message):
+            messages.append(item)
+        elif isinstance(item, LeftOut):
+            tally.left_out[item.reason] += 1
+        else:
+            bad.add(item)
+    n_messages = len(messages) + tally.left_out.total() + bad.n
+    said = _said(_dated(messages, date_order, note, bad), agents, note, path)
+    if n_loose := sum(each.message.conversation is None for each in said):
+        where = (
+            f"where nobody says anything for {gap_hours:g} hours"
+            if any(each.time for each in said)
+            else "nowhere: no times"
+        )
+        note(f"{counted(n_loose, 'message')} without a conversation divided {where}")
+    rows = list(dialogues(said, tally, join=join, gap=timedelta(hours=gap_hours), keep_system=keep_system))
+    report = ChatsReport(
+        form=" and ".join(forms),
+        n_messages=n_messages,
+        n_conversations=len(rows),
+        n_turns=tally.n_turns,
+        n_joined=tally.n_joined,
+        n_background=tally.n_background,
+        left_out={reason: n for reason, n in tally.left_out.most_common() if n},
+        speakers=dict(tally.speakers.most_common()),
+        n_bad=bad.n,
+        messages=tuple(bad.messages),
+        notes=tuple(notes),
+    )
+    if not rows:
+        raise DataError(f"{path}: {_why_nothing(said, report)}")
+    return Chats(rows, report)
+
+
+def write_dialogues(path: Path | str, dialogues: Sequence[Row]) -> None:
+    """Write rows of dialogues as JSON lines, atomically, gzipped if named ``.gz``."""
+    write_rows(Path(path), dialogues)
+
+
+class _Bad:
+    """Counts bad rows, or stops at the first."""
+
+    def __init__(self, skip: bool) -> None:
+        self.skip, self.n, self.messages = skip, 0, list[str]()
+
+    def add(self, error: DataError) -> None:
+        if not self.skip:
+            raise error
+        self.n += 1
+        if len(self.messages) < KEPT_MESSAGES:
+            self.messages.append(str(error))
+
+
+def _dated(
+    messages: Sequence[Message], order: DateOrder | None, note: Callable[[str], None], bad: _Bad
+) -> Iterator[tuple[Message, datetime | None]]:
+    if order is None:
+        order, is_guess = order_of_dates(message.time for message in messages)
+        if is_guess:
+            note(f"dates can be read in several ways: the {order} is taken as first (option date order names it)")
+    for message in messages:
+        try:
+            yield message, read_time(message.time, order)
+        except ValueError as error:
+            bad.add(DataError(f"{message.where}: {error}"))
+
+
+def _said(
+    dated: Iterator[tuple[Message, datetime | None]], agents: Sequence[str], note: Callable[[str], None], path: Path
+) -> list[Said]:
+    known = list(dated)
+    talk = [message for message, _ in known if not is_system(message)]
+    names = iter(speakers(talk, agents, note, path))
+    return [Said(message, at, "" if is_system(message) else next(names)) for message, at in known]
+
+
+def _why_nothing(said: Sequence[Said], report: ChatsReport) -> str:
+    """Why there is no dialogue, and what to do."""
+    senders = {each.message.sender for each in said}
+    if report.n_bad and not said:
+        return f"has no good row; the first bad one: {report.messages[0]}"
+    if len(senders) == 1:
+        return f"all {counted(len(said), 'message')} are by {senders.pop()!r}; name the column of senders"
+    if said:
+        return f"nobody answers anybody in {counted(len(said), 'message')}; name the column of conversations"
+    reasons = ", ".join(counted(n, reason) for reason, n in report.left_out.items())
+    return f"holds no message that can be used{f' ({reasons})' if reasons else ''}; check the file, or name its form"

@@ -1,0 +1,80 @@
+"""Plain text of what messages hold: HTML bodies and lists of parts."""
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+# a message that only speaks of <b> is left alone: a tag has to begin the text, or something has to be closed
+LOOKS_LIKE_HTML = re.compile(
+    r"\s*<(?:!doctype|html|body|p|div|span|br|table|ul|ol|h\d|b|strong|i|em|a|font|img|blockquote)\b[^<>]*>"
+    r"|</(?:p|div|span|li|table|a|b|strong|body|html)>|<br\s*/?>",
+    re.IGNORECASE,
+)
+BREAKS = {"br", "p", "div", "li", "tr", "ul", "ol", "table", "blockquote", "h1", "h2", "h3", "h4", "h5", "h6", "pre"}
+HIDDEN = {"script", "style", "head", "title"}
+VOID = {"br", "img", "hr", "input", "meta", "link", "col", "area", "base", "wbr"}
+
+
+def from_html(body: str) -> str:
+    """The text of an HTML body, without mail that it quotes; any other text as it is.
+
+    >>> from_html("<p>Hi Ann,</p><p>it is <b>5 &lt; 6</b>.<br>Bye</p>")
+    'Hi Ann,\\nit is 5 < 6.\\nBye'
+    >>> from_html("a < b and b > c")
+    'a < b and b > c'
+    """
+    if not LOOKS_LIKE_HTML.search(body):
+        return body
+    reader = _Text()
+    reader.feed(body)
+    reader.close()
+    lines = (" ".join(line.split()) for line in "".join(reader.pieces).split("\n"))
+    return "\n".join(line for line in lines if line)
+
+
+class _Text(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[str] = []
+        self.hidden: list[str] = []  # open elements since one that is not shown
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        quoted = values.get("type") == "cite" or "gmail_quote" in (values.get("class") or "")
+        if tag not in VOID and (self.hidden or tag in HIDDEN or quoted):
+            self.hidden.append(tag)
+        if tag in BREAKS:
+            self.pieces.append("\n")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in self.hidden:
+            while self.hidden.pop() != tag:
+                pass
+        if tag in BREAKS:
+            self.pieces.append("\n")
+
+    def handle_data(self, data: str) -> None:
+        if not self.hidden:
+            self.pieces.append(data.replace("\n", " "))
+
+
+def plain(value: Any) -> str:
+    """The text that a field holds: a text, a number, or a list of parts of which some have a text.
+
+    >>> plain(["see ", {"type": "link", "text": "polyrank.org"}, {"type": "image_url", "image_url": {}}])
+    'see polyrank.org'
+    """
+    if value is None or isinstance(value, bool):
+        return ""
+    if isinstance(value, str):
+        return from_html(value).strip()
+    if isinstance(value, list | tuple):
+        return "".join(plain_part(part) for part in value).strip()
+    return plain(value.get("text", value.get("value", ""))) if isinstance(value, dict) else str(value)
+
+
+def plain_part(part: Any) -> str:
+    """As ``plain``, with the blanks that part it from its neighbours."""
+    if isinstance(part, dict):
+        part = part.get("text", "")
+    return part if isinstance(part, str) else plain(part)

@@ -1,0 +1,140 @@
+"""Times as files write them: ISO 8601, seconds since 1970, days of a sheet, or a country's own form.
+
+A date such as 3/4/24 is settled by the whole file: by a number that can only be a day, else by the order of its rows.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, get_args
+
+from polyrank.data.chats.messages import DateOrder
+from polyrank.errors import MissingExtraError
+
+THREE_NUMBERS = re.compile(r"(?:[^\W\d]+\.?,? )?(\d{1,2})([./-]) ?(\d{1,2})[./-] ?(\d{4}|\d{2})(?!\d)(.*)", re.DOTALL)
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+COMPACT = re.compile(r"(?:19|20)\d{6}(?:\d{6})?")
+UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e8, 1.0))  # from so large a number on, so many of them are a second
+SHEET_DAYS = (20_000, 80_000)  # a sheet's days, counted from the end of 1899: the years 1954 to 2119
+HALVES = {"上午": "AM", "午前": "AM", "오전": "AM", "下午": "PM", "午後": "PM", "오후": "PM"}
+HALF_BEFORE = re.compile(f"({'|'.join(HALVES)}) ?([0-9:]+)")
+HALF_AFTER = re.compile(r"\b([ap])\.? ?m\b\.?", re.IGNORECASE)
+NO_YEAR = 1904  # what dateutil takes for the year of a text without one; a leap year, in which nobody chatted
+
+
+def read_time(value: Any, order: DateOrder) -> datetime | None:
+    """A time without zone: in UTC where the file names a zone or counts seconds, as written elsewhere.
+
+    >>> read_time("31.12.23, 21:15", "day").isoformat(), read_time(1704057300000, "day").isoformat()
+    ('2023-12-31T21:15:00', '2023-12-31T21:15:00')
+
+    Raises:
+        ValueError: it cannot be read; the message says what to do.
+    """
+    if isinstance(value, str):
+        value = _from_text(value.strip(), order)
+    if value is None:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = _from_number(float(value))
+    elif isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime.combine(value, time())
+    if not isinstance(value, datetime):
+        raise ValueError(f"{str(value)[:40]!r} is no time; write times as 2024-01-31T21:15:00")
+    return value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
+
+
+def _from_number(number: float) -> datetime:
+    try:
+        if SHEET_DAYS[0] <= number < SHEET_DAYS[1]:
+            return datetime(1899, 12, 30) + timedelta(seconds=round(number * 86_400))
+        for least, per_second in UNITS:
+            if number >= least:
+                return datetime.fromtimestamp(number / per_second, UTC).replace(tzinfo=None)
+    except (OverflowError, OSError, ValueError):
+        pass
+    raise ValueError(f"{number:g} is no time; write seconds since 1970, or 2024-01-31T21:15:00")
+
+
+@lru_cache(maxsize=2**14)
+def _from_text(text: str, order: DateOrder) -> datetime | float | None:
+    if not text:
+        return None
+    if NUMBER.fullmatch(text) and not COMPACT.fullmatch(text):
+        return float(text)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return _parsed(text, order)
+
+
+def _parsed(text: str, order: DateOrder) -> datetime:
+    try:
+        from dateutil.parser import parse
+    except ImportError as error:
+        raise MissingExtraError("python-dateutil", "chats") from error
+    plain = HALF_AFTER.sub(r"\1m", HALF_BEFORE.sub(lambda found: f"{found[2]} {HALVES[found[1]]}", text))
+    by_number = THREE_NUMBERS.match(plain) is not None  # a year of four digits in front is followed by its month
+    try:
+        found: datetime = parse(
+            plain,
+            dayfirst=by_number and order == "day",
+            yearfirst=by_number and order == "year",
+            default=datetime(NO_YEAR, 1, 1),
+            tzinfos=_zone,
+        )
+    except (ValueError, OverflowError, TypeError) as error:
+        raise ValueError(f"{text[:40]!r} is no time that can be read; write times as 2024-01-31T21:15:00") from error
+    if found.year == NO_YEAR:
+        raise ValueError(f"{text[:40]!r} has no date; join the columns of date and time, or name both")
+    return found
+
+
+ZONES = {"EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7, "CET": 1, "CEST": 2}
+
+
+def _zone(name: str | None, seconds: int | None) -> tzinfo | None:
+    hours = None if name is None else ZONES.get(name)
+    offset = seconds if hours is None else hours * 3600
+    return None if offset is None else timezone(timedelta(seconds=offset))
+
+
+def order_of_dates(values: Iterable[Any]) -> tuple[DateOrder, bool]:
+    """Which number of a date comes first in a file, and whether that is a guess.
+
+    >>> order_of_dates(["3/4/24, 9:15", "4/13/24, 8:00"]), order_of_dates(["2024-04-03"])
+    (('month', False), ('day', False))
+    >>> order_of_dates(["3/4/24, 9:15 PM"]), order_of_dates(["1/2/24 9:00", "2/2/24 9:00", "1/3/24 9:00"])
+    (('month', True), ('day', False))
+    """
+    matches = [match for value in values if isinstance(value, str) and (match := THREE_NUMBERS.match(value.strip()))]
+    numbers = [(int(match[1]), int(match[3]), int(match[4])) for match in matches]
+    possible = [order for order in get_args(DateOrder) if all(_date(order, *three) for three in numbers)]
+    if not numbers or len(possible) == 1:
+        return (possible or ["day"])[0], False
+    if not possible:
+        return "day", True
+    rising = [order for order in possible if _rises([_date(order, *three) for three in numbers])]
+    if len(rising) == 1:
+        return rising[0], False
+    if possible[0] == "day" and matches[0][2] == ".":
+        return "day", False
+    american = "month" in possible and matches[0][2] == "/" and HALF_AFTER.search(matches[0][5]) is not None
+    return ("month" if american else possible[0]), True
+
+
+def _date(order: DateOrder, a: int, b: int, c: int) -> date | None:
+    """The date, if there is such a one."""
+    day, month, year = {"day": (a, b, c), "month": (b, a, c), "year": (c, b, a)}[order]
+    try:
+        return date(year if year > 99 else 2000 + year, month, day)
+    except ValueError:
+        return None
+
+
+def _rises(dates: Sequence[date | None]) -> bool:
+    """Whether each date is no earlier than the one before it, and not all are equal."""
+    known = [each for each in dates if each]
+    return all(a <= b for a, b in pairwise(known)) and len(set(known)) > 1

@@ -1,0 +1,40 @@
+"""Rows that are in memory already: lists, generators, and the tables of pandas, polars, pyarrow and datasets."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+# how each library's table gives its rows as dictionaries, by the method that it alone has
+TABLES: dict[str, dict[str, Any]] = {"iter_rows": {"named": True}, "to_pylist": {}, "to_dict": {"orient": "records"}}
+
+
+def rows_of(source: Iterable[Any]) -> Iterator[Any]:
+    """Each row of a table or an iterable; values of NumPy as plain ones.
+
+    >>> list(rows_of([{"text": "hi", "n": np.int64(2)}, "hello"]))
+    [{'text': 'hi', 'n': 2}, 'hello']
+
+    Raises:
+        TypeError: it cannot be gone through row by row.
+    """
+    if hasattr(source, "columns") or hasattr(source, "column_names"):
+        for method, options in TABLES.items():
+            if callable(read := getattr(source, method, None)) and not hasattr(source, "features"):
+                source = read(**options)
+                break
+    if isinstance(source, Mapping | str | bytes) or not isinstance(source, Iterable):
+        raise TypeError(f"{type(source).__name__} is no table of rows; give a list of them")
+    for row in source:
+        yield {str(name): _plain(value) for name, value in row.items()} if isinstance(row, Mapping) else row
+
+
+def _plain(value: Any) -> Any:
+    """Arrays become lists, NumPy's numbers Python's, and NaN, by which pandas says that there is nothing, None."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return None if value != value else value

@@ -1,0 +1,173 @@
+"""A catalogue of replies: from a table or a list of texts, or what is said again and again in conversations."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+from polyrank.data import fields
+from polyrank.data.chats.columns import ANSWER, TEXT, keys_of, listed, usual
+from polyrank.data.chats.files import content, csv_rows, members
+from polyrank.data.chats.messages import Settings
+from polyrank.data.pool import text_id
+from polyrank.data.rows import Row, named, row_error, suffix
+from polyrank.data.wording import same_words
+from polyrank.errors import DataError, UsageError
+from polyrank.records import Candidate, Example
+
+GREETING = re.compile(r"(hi|hello|hey|dear|good (?:morning|afternoon|evening)) ([\w'’-]+)\s*[,.!:–—]\s*", re.IGNORECASE)
+
+
+def read_replies(
+    path: Path | str,
+    *,
+    column: str | None = None,
+    encoding: str | None = None,
+    sheet: str | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Candidate]:
+    """Replies of a table, of JSON, or of a text file with one per line; equal texts once, blank ones never.
+
+    A reply without an id gets one from its text, so that it has the same one in every file. Other columns become
+    metadata.
+
+    Args:
+        path: CSV or TSV by its ending, a sheet, Parquet, JSON lines, or a JSON list; anything else is a text file.
+        column: that holds the texts; None: the one that has a usual name, or the only one.
+        encoding: of text files; None: UTF-8, or what it looks like.
+        sheet: of a workbook; None: the first that is not empty.
+        say: is told what was guessed and left out.
+
+    Raises:
+        DataError: the file cannot be read, has no such column, or holds no reply; or two replies have one id.
+        MissingExtraError: a library of the extra "chats" is needed and is not installed.
+        UsageError: the file has no column of that name.
+    """
+    path = Path(path)
+    rows = _rows(path, Settings(note=lambda line: say(f"{path}: {line}"), encoding=encoding, sheet=sheet))
+    if not rows:
+        raise DataError(f"{path}: holds no replies; give a file with at least one")
+    column = _text_column(path, keys_of(row for _, row in rows), column, say)
+    replies: dict[str, Candidate] = {}
+    texts: set[str] = set()
+    n_blank = n_repeated = 0
+    for number, row in rows:
+        try:
+            text = "" if row.get(column) is None else fields.text(row, column).strip()
+            reply = Candidate(fields.optional_id(row, text_id(text)), text, _metadata(row, column))
+        except ValueError as error:
+            raise row_error(path, number, error) from error
+        n_blank += not text
+        n_repeated += text in texts
+        if not text or text in texts:
+            continue
+        if reply.id in replies:
+            raise row_error(
+                path, number, f"id {reply.id!r} is another reply's already; give each its own, or leave ids out"
+            )
+        texts.add(text)
+        replies[reply.id] = reply
+    if not replies:
+        raise DataError(f"{path}: holds no replies; give a file with at least one")
+    for n, what in ((n_blank, "blank"), (n_repeated, "repeated")):
+        if n:
+            say(f"{path}: {n:,} {what} left out")
+    return list(replies.values())
+
+
+def _rows(path: Path, settings: Settings) -> list[tuple[int, Row]]:
+    """Rows with their numbers; the first bad one is raised."""
+    rows: list[tuple[int, Row]] = []
+    for member in members(path, settings.note):
+        found = content(member, settings)
+        if isinstance(found, str) and suffix(Path(member.path)) in (".csv", ".tsv", ".tab"):
+            found = csv_rows(member, found)
+        if isinstance(found, str):
+            found = [(number, {"text": line}) for number, line in enumerate(found.split("\n"), 1)]
+        for number, row in found:
+            if isinstance(row, DataError):
+                raise row
+            rows.append((number, row))
+    return rows
+
+
+def _text_column(path: Path, keys: list[str], asked: str | None, say: Callable[[str], None]) -> str:
+    """The column of the texts: as asked, by its name, or the only one."""
+    if asked is not None:
+        if asked not in keys:
+            raise UsageError(f"{path} has no column {asked!r}; it has {listed(keys)}")
+        return asked
+    if "turns" in keys:
+        raise UsageError(f"{path} holds dialogues; take what is said often in them, with --from-dialogues")
+    known = keys if len(keys) < 2 else usual(keys, ("text", "cannedresponse", "template", *ANSWER, *TEXT))
+    if not known:
+        there = f"and there are {listed(keys)}; name one with --text" if keys else "for there are none; check the file"
+        raise DataError(f"{path}: no column has a usual name, {there}")
+    if known[0] != "text":
+        say(f"{path}: replies are in column {known[0]!r}")
+    return known[0]
+
+
+def _metadata(row: Row, column: str) -> dict[str, Any]:
+    known = row.get("metadata") or {}
+    if not isinstance(known, dict):
+        raise ValueError(f'field "metadata" holds {named(known)}; write an object')
+    others = {name: value for name, value in row.items() if name not in ("id", "metadata", column)}
+    kept = {k: v for k, v in others.items() if v not in (None, "") and not (isinstance(v, float) and isnan(v))}
+    if kept:  # Parquet has dates, which metadata, being JSON, cannot hold
+        kept = json.loads(json.dumps(kept, default=str))
+    return kept | known
+
+
+def frequent_replies(examples: Iterable[Example], *, min_count: int = 2, top: int | None = None) -> list[Candidate]:
+    """The replies that were given most often, those that differ in little as one, the most frequent first.
+
+    The same are texts that differ only in case, punctuation, numbers, or the name behind a greeting. Of them the most
+    frequent stands for all; ``metadata`` counts how often they were given, and in how many variants.
+
+    Args:
+        examples: with right answers.
+        min_count: replies that were given less often are left out.
+        top: keep so many; None: all.
+
+    Raises:
+        DataError: no reply was given as often.
+
+    >>> said = ["Hi Ann, restart it.", "hi Bob: restart it", "Try port 2.", "Try port 4.", "Try port 2.", "Once."]
+    >>> for reply in frequent_replies(Example(("hi",), (text,), (0,)) for text in said):
+    ...     print(reply.text, reply.metadata)
+    Try port 2. {'count': 3, 'n_variants': 2}
+    Hi Ann, restart it. {'count': 2, 'n_variants': 2}
+    """
+    variants: dict[str, Counter[str]] = {}
+    for example in examples:
+        for text in dict.fromkeys(example.candidates[i].strip() for i in example.relevant):
+            if text:
+                variants.setdefault(_form(text), Counter())[text] += 1
+    groups = sorted(variants.values(), key=lambda texts: -texts.total())
+    kept = [texts for texts in groups if texts.total() >= min_count][:top]
+    if not kept:
+        most = groups[0].total() if groups else 0
+        raise DataError(
+            f"of {len(groups):,} different replies none was given {min_count} times, the most frequent {most}; ask for"
+            " fewer (min_count)"
+        )
+    return [
+        Candidate(text_id(text := texts.most_common(1)[0][0]), text, {"count": texts.total(), "n_variants": len(texts)})
+        for texts in kept
+    ]
+
+
+def _form(text: str) -> str:
+    """What near-duplicates have in common.
+
+    >>> _form("Hello Ann! Your code is 1234."), _form("hello. your code is 99"), _form("Hello there")
+    ('hello your code is 0', 'hello your code is 0', 'hello there')
+    """
+    greeting = GREETING.match(text)
+    if greeting and greeting[2][0].isupper():
+        text = f"{greeting[1]} {text[greeting.end() :]}"
+    return re.sub(r"\d+", "0", same_words(text))

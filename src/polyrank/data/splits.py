@@ -1,0 +1,310 @@
+"""One file of conversations into three parts: to learn from, to choose by, and to be judged by.
+
+A conversation is in one part only, and so are conversations that are equal word by word. Where all have a time, the
+latest are the test part and those before them the validation part, as a model meets them in use; otherwise the part is
+a function of the conversation's id and a seed. Validation and test examples are ranked against responses of their own
+part.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from polyrank.data import fields
+from polyrank.data.candidate_lists import Responses, usual_length
+from polyrank.data.examples import Reader, kind_of, write_examples
+from polyrank.data.report import ReadReport, collect, parsed
+from polyrank.data.rows import Row, named, rows, stem, write_rows
+from polyrank.data.speakers import choose_speaker
+from polyrank.data.wording import same_words
+from polyrank.errors import DataError, UsageError
+from polyrank.records import Example
+
+By = Literal["auto", "time", "id"]
+PARTS = ("train", "valid", "test")
+
+
+@dataclass(slots=True)
+class Conversation:
+    """What belongs together: a dialogue, or the pairs of one.
+
+    Args:
+        id: of it.
+        examples: with a right answer, in order.
+        dialogues: rows to write it with, where it was read from dialogues.
+        time: of its latest row; None: unknown.
+    """
+
+    id: str
+    examples: list[Example] = field(default_factory=list)
+    dialogues: list[Row] = field(default_factory=list)
+    time: datetime | None = None
+
+    @property
+    def words(self) -> bytes:
+        """A digest of what was said up to the last response, to tell equal conversations by."""
+        following = [example.context for example in self.examples[1:]]
+        said = [_said(example) for example in self.examples]
+        longest = [turns for turns, next_ in zip(said, [*following, ()], strict=True) if next_[: len(turns)] != turns]
+        text = "\0\0".join("\0".join(map(same_words, turns)) for turns in longest)
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Conversations of one part, and their examples: with lists of candidates, unless they are to be learnt from."""
+
+    conversations: list[Conversation]
+    examples: list[Example]
+
+    @property
+    def times(self) -> tuple[datetime, datetime] | None:
+        """Of the first and the last conversation; None where one has no time."""
+        times = [conversation.time for conversation in self.conversations]
+        known = [time for time in times if time is not None]
+        return (min(known), max(known)) if known and len(known) == len(times) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """The parts, and how they were made.
+
+    Args:
+        train, valid, test: the parts; validation and test may be empty.
+        report: of reading.
+        by: "time" or "id".
+        speaker: whose turns are responses; None: everybody's, or the file holds no dialogues.
+        n_candidates: of each list of the validation and test parts.
+        n_repeated: conversations that are equal to another one, which is in the same part.
+    """
+
+    train: Part
+    valid: Part
+    test: Part
+    report: ReadReport
+    by: Literal["time", "id"]
+    speaker: str | None
+    n_candidates: int
+    n_repeated: int
+
+
+def split(
+    path: Path | str,
+    *,
+    valid: float = 0.1,
+    test: float = 0.1,
+    n_candidates: int | None = None,
+    speaker: str | None = None,
+    by: By = "auto",
+    seed: int = 0,
+    skip_bad: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> Split:
+    """Split a file that ``read_examples`` reads by its conversations.
+
+    A dialogue is a conversation, and dialogues of one id are one. Pairs and candidate lists are one where their ids
+    are equal up to a ``#`` and a number, and, without ids, where a row goes on where the row before ended. A row's
+    ``time`` is an ISO time or seconds since 1970.
+
+    Args:
+        path: the file.
+        valid, test: the share of conversations in the part; 0: no such part. Equal conversations count once.
+        n_candidates: of each validation and test example; None: 20, or fewer where a part has too few responses.
+        speaker: of dialogues, whose turns are responses; "*": everybody's; None: the agents', if they can be told.
+        by: "time": the latest conversations are the test part. "id": drawn. "auto": by time where all have one.
+        seed: of the parts, where they are drawn, and of the lists.
+        skip_bad: count bad rows and go on.
+        say: takes lines for the user: what was chosen, and why.
+
+    Raises:
+        UsageError: the shares leave nothing to learn from, or the file holds no texts of responses.
+        DataError: a row is bad, conversations have no time, or there are too few.
+    """
+    path = Path(path)
+    if not (valid >= 0 and test >= 0 and 0 < valid + test < 1):
+        raise UsageError(
+            f"parts of {valid:g} and {test:g} for validation and test leave nothing for another; give shares of 0 or"
+            " more whose sum is above 0 and below 1"
+        )
+    speaker = choose_speaker(path, speaker, say=say)
+    reader = _Conversations(path, speaker, timed=by != "id")
+    report = collect(parsed(path, rows(path), reader.examples), path, skip_bad=skip_bad).report
+    conversations = [conversation for conversation in reader.conversations.values() if conversation.examples]
+    groups = _equal_ones(conversations)
+    chosen = _way(path, conversations, by, say)
+    groups.sort(key=_by_time if chosen == "time" else _by_id(seed))
+    n_valid, n_test = _sizes(path, len(groups), valid, test)
+    first, second = len(groups) - n_valid - n_test, len(groups) - n_test
+    parts = {
+        name: [conversation for group in part for conversation in group]
+        for name, part in zip(PARTS, (groups[:first], groups[first:second], groups[second:]), strict=True)
+    }
+    examples = {name: [e for conversation in part for e in conversation.examples] for name, part in parts.items()}
+    judged = {
+        name: Responses(examples[name], f"{path}: {name} ({len(parts[name])} of {len(conversations)} conversations)")
+        for name in PARTS[1:]
+        if parts[name]
+    }
+    n_candidates = usual_length(*judged.values()) if n_candidates is None else n_candidates
+    examples |= {name: responses.lists(n_candidates, seed) for name, responses in judged.items()}
+    made = {name: Part(parts[name], examples[name]) for name in PARTS}
+    return Split(
+        **made,
+        report=report,
+        by=chosen,
+        speaker=speaker,
+        n_candidates=n_candidates,
+        n_repeated=len(conversations) - len(groups),
+    )
+
+
+def write_split(folder: Path | str, parts: Split) -> list[Path]:
+    """Write train.jsonl, as dialogues where it was read from such, valid.jsonl and test.jsonl; returns their paths.
+
+    An earlier split there is replaced, never mixed with: what it had besides is removed first.
+    """
+    folder = Path(folder)
+    files = {name: folder / f"{name}.jsonl" for name in PARTS}
+    for file in files.values():
+        file.unlink(missing_ok=True)
+    dialogues = [row for conversation in parts.train.conversations for row in conversation.dialogues]
+    if dialogues:
+        write_rows(files["train"], dialogues)
+    else:
+        write_examples(files["train"], parts.train.examples)
+    for name, part in (("valid", parts.valid), ("test", parts.test)):
+        if part.examples:
+            write_examples(files[name], part.examples)
+    return [file for file in files.values() if file.exists()]
+
+
+class _Conversations:
+    """Rows to conversations, as they are read."""
+
+    def __init__(self, path: Path, speaker: str | None, timed: bool) -> None:
+        self.path, self.timed = path, timed
+        self.conversations: dict[str, Conversation] = {}
+        self._reader = Reader(path, None, speaker, None)
+        self._last: Example | None = None
+
+    def examples(self, line: int, row: Row) -> Iterable[Example]:
+        """The examples of a row with a right answer, noted as a conversation's; ValueError says what is wrong."""
+        examples = [example for example in self._reader.examples(line, row) if example.relevant]
+        kind = self._reader.kind or kind_of(row)
+        if kind == "pool":
+            raise UsageError(
+                f"{self.path} names right answers by ids of a pool, and lists are drawn from texts; give pairs or"
+                " dialogues"
+            )
+        time = _time(row) if self.timed else None
+        name = fields.optional_id(row, f"{stem(self.path)}:{line}")
+        key = name if kind == "dialogues" else self._key(row, name, examples)
+        conversation = self.conversations.setdefault(key, Conversation(key))
+        conversation.examples += examples
+        if time is not None:
+            conversation.time = time if conversation.time is None else max(conversation.time, time)
+        if kind == "dialogues":
+            conversation.dialogues.append(_dialogue(row, name, self._reader.turns(row), time))
+        return examples
+
+    def _key(self, row: Row, name: str, examples: Sequence[Example]) -> str:
+        """The conversation that a pair belongs to."""
+        before, self._last = self._last, examples[-1] if examples else None
+        if row.get("id") not in (None, ""):
+            front, mark, number = name.rpartition("#")
+            return front if mark and number.isdecimal() else name
+        if before is not None and examples:
+            said = _said(before)
+            if examples[0].context[: len(said)] == said:
+                return next(reversed(self.conversations))
+        return name
+
+
+def _said(example: Example) -> tuple[str, ...]:
+    """The context and its response."""
+    return (*example.context, example.response or "")
+
+
+def _dialogue(row: Row, name: str, turns: Sequence[tuple[str | None, str]], time: datetime | None) -> Row:
+    known: dict[str, Any] = {"id": name}
+    if time is not None:
+        known["time"] = time.isoformat()
+    if background := fields.optional_texts(row, "background"):
+        known["background"] = background
+    spoken = [{"text": text} if speaker is None else {"speaker": speaker, "text": text} for speaker, text in turns]
+    return known | {"turns": spoken}
+
+
+def _time(row: Row) -> datetime | None:
+    """When a row was said; without a zone it is taken for UTC.
+
+    >>> str(_time({"time": "2024-05-31T14:00:00+02:00"})), str(_time({"time": 0}))
+    ('2024-05-31 14:00:00+02:00', '1970-01-01 00:00:00+00:00')
+    """
+    value = row.get("time")
+    if value is None or value == "":
+        return None
+    try:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value / 1000 if abs(value) > 1e11 else value, UTC)  # or milliseconds
+        time = datetime.fromisoformat(str(value))
+    except (ValueError, OverflowError, OSError) as error:
+        shown = repr(value[:40]) if isinstance(value, str) else named(value)
+        raise ValueError(
+            f'field "time" holds {shown}; write it as 2024-05-31T14:00:00, or split by id, which reads no times'
+        ) from error
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+def _equal_ones(conversations: Iterable[Conversation]) -> list[list[Conversation]]:
+    """Conversations that are equal word by word, together."""
+    groups: dict[bytes, list[Conversation]] = {}
+    for conversation in conversations:
+        groups.setdefault(conversation.words, []).append(conversation)
+    return list(groups.values())
+
+
+def _way(
+    path: Path, conversations: Sequence[Conversation], by: By, say: Callable[[str], None]
+) -> Literal["time", "id"]:
+    """By time or by id."""
+    n_timed = sum(conversation.time is not None for conversation in conversations)
+    if by == "time" and n_timed < len(conversations):
+        raise DataError(
+            f"{path}: {len(conversations) - n_timed} of {len(conversations)} conversations have no time; give each a"
+            ' field "time", or split by id'
+        )
+    if by == "auto" and 0 < n_timed < len(conversations):
+        say(
+            f"{path}: {len(conversations) - n_timed} of {len(conversations)} conversations have no time, so all are"
+            " drawn by their ids"
+        )
+    return "id" if by == "id" or n_timed < len(conversations) else "time"
+
+
+def _by_time(group: Sequence[Conversation]) -> tuple[float, str]:
+    """The latest of equal ones counts, so that nothing is learnt from after the first test conversation."""
+    return max(c.time.timestamp() for c in group if c.time is not None), group[0].id
+
+
+def _by_id(seed: int) -> Callable[[Sequence[Conversation]], bytes]:
+    def key(group: Sequence[Conversation]) -> bytes:
+        name = min(conversation.id for conversation in group)
+        return hashlib.blake2b(f"{seed}\0{name}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+    return key
+
+
+def _sizes(path: Path, n: int, valid: float, test: float) -> tuple[int, int]:
+    """Conversations of validation and test."""
+    n_valid, n_test = (max(1, round(share * n)) if share else 0 for share in (valid, test))
+    if n - n_valid - n_test < 1:
+        n_parts = 1 + bool(valid) + bool(test)
+        raise DataError(
+            f"{path}: {n} different conversations with a response do not make {n_parts} parts; give {n_parts} or more"
+            " (several hundred make figures worth reading)"
+        )
+    return n_valid, n_test

@@ -1,0 +1,219 @@
+"""The way in from Python: an index is opened, asked and changed by one object."""
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow
+import pytest
+
+import polyrank
+from polyrank.data.memory import rows_of
+from polyrank.data.pool import pool_of, text_id
+from polyrank.errors import DataError, LockedError, UsageError
+from polyrank.records import Candidate, Context, Example, contexts_of
+from polyrank.retrieval.pipeline import PipelineConfig, write_pipeline
+from polyrank.retrieval.retrievers import LexicalRetriever
+from polyrank.scorers.lexical import BM25
+from polyrank.scorers.open import load_encoder
+
+REPLIES = ["restart the router", "the bill is too high", "thanks", "did that", "the light is red", "wifi is down"]
+TURNS = ["hi", "my wifi is down"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of the shipped ConveRT, and a BM25 pipeline over it."""
+    home = tmp_path_factory.mktemp("door")
+    pool = [Candidate(f"r{i}", text) for i, text in enumerate(REPLIES)]
+    polyrank.build_index(home / "index", load_encoder("shipped:convert"), pool, model="shipped:convert")
+    write_pipeline(home / "lexical", PipelineConfig(index=str(home / "index"), retriever="bm25"))
+    return home
+
+
+@pytest.fixture
+def home(made: Path, tmp_path: Path) -> Path:
+    """A copy that may be changed."""
+    return Path(shutil.copytree(made, tmp_path / "home"))
+
+
+def test_one_context_in_every_form(made: Path) -> None:
+    with polyrank.open(made / "index") as replies:
+        forms: list[Any] = [TURNS, tuple(TURNS), Context(tuple(TURNS))]
+        first, *others = [replies.answer(form, 3) for form in forms]
+        assert all(other == first for other in others)
+        assert replies.answer("thanks") == replies.answer(["thanks"]) == replies.answer(Context("thanks"))
+        assert replies.answer("thanks").ranked != first.ranked  # the turns count
+        assert first.exact
+        assert first.text == first.ranked[0].text
+        one, two = replies.answer_all(["thanks", TURNS], 1)
+        assert (one.text, two.text) == (replies.answer("thanks", 1).text, first.text)
+        assert two.ranked[0].score == pytest.approx(first.ranked[0].score, rel=1e-5)
+        assert len(replies) == len(REPLIES)
+
+
+def texts(replies: polyrank.Pipeline) -> list[str]:
+    return [reply.text for reply in replies.answer("zebra", 10).ranked]
+
+
+@pytest.mark.parametrize("folder", ["index", "lexical"])
+def test_what_changes_is_answered_at_once(home: Path, folder: str) -> None:
+    with polyrank.open(home / folder) as replies:
+        assert replies.add(["the zebra is green"]) == [text_id("the zebra is green")]
+        assert "the zebra is green" in texts(replies)
+        assert replies.replace([{"id": "r0", "text": "zebra zebra", "lang": "en"}]) == ["r0"]
+        best = {reply.id: reply for reply in replies.answer("zebra", 10).ranked}
+        assert best["r0"].text == "zebra zebra"
+        assert best["r0"].metadata == {"lang": "en"}
+        assert REPLIES[0] not in texts(replies)
+        assert replies.remove(["r0", "nobody"]) == 1
+        assert len(replies) == len(REPLIES)
+        replies.snapshot(home / "copy")
+        replies.remove([text_id("the zebra is green")])
+    assert len(polyrank.open(home / "copy")) == len(REPLIES)
+    assert len(polyrank.open(home / folder)) == len(REPLIES) - 1
+
+
+def test_nothing_is_added_when_something_is_wrong(home: Path) -> None:
+    with polyrank.open(home / "index") as replies:
+        bad: list[tuple[Any, str]] = [
+            ([{"txt": "new"}], "candidate 0: missing field"),
+            (["new", {"text": 5}], "candidate 1: "),
+            (["new", 5], "candidate 1: "),
+            (["new", Candidate("r0", "other")], "r0"),
+            ([""], "empty"),
+            ([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}], "'a'"),
+        ]
+        for candidates, says in bad:
+            with pytest.raises(DataError, match=says):
+                replies.add(candidates)
+        with pytest.raises(TypeError, match="list"):
+            replies.add("one text")
+        with pytest.raises(TypeError, match="list of ids"):
+            replies.remove("r0")
+        assert len(replies) == len(REPLIES)
+
+
+def test_a_lock_from_the_first_change_to_the_end(home: Path) -> None:
+    with polyrank.open(home / "index") as first, polyrank.open(home / "index") as second:
+        first.add(["the zebra is green"])
+        assert "the zebra is green" in texts(second)
+        with pytest.raises(LockedError):
+            second.add(["another"])
+        first.close()
+        second.add(["another"])
+    polyrank.open(home / "index").remove(["r0"])  # given back
+
+
+def test_a_list_in_memory_cannot_be_changed() -> None:
+    replies = polyrank.Pipeline(LexicalRetriever(BM25(), [Candidate("a", "wifi")]))
+    assert replies.answer("wifi").text == "wifi"
+    with pytest.raises(UsageError, match="open an index"):
+        replies.add(["new"])
+
+
+def test_an_answer_that_is_none_has_no_text() -> None:
+    assert polyrank.Pipeline(LexicalRetriever(BM25(), [])).answer("wifi").text is None
+
+
+def test_threads_ask_while_one_changes(home: Path) -> None:
+    failures: list[BaseException] = []
+
+    def ask(replies: polyrank.Pipeline) -> None:
+        try:
+            for _ in range(20):
+                assert len(replies.answer(TURNS, 4).ranked) == 4
+        except BaseException as error:
+            failures.append(error)
+
+    with polyrank.open(home / "index") as replies:
+        threads = [threading.Thread(target=ask, args=(replies,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for number in range(10):
+            replies.add([f"zebra {number}"])
+            replies.remove([text_id(f"zebra {number}")])
+        for thread in threads:
+            thread.join()
+    assert not failures
+
+
+def test_contexts_that_are_none() -> None:
+    assert contexts_of(["a", ["b", "c"], Context("d")]) == [Context(("a",)), Context(("b", "c")), Context(("d",))]
+    bad: list[tuple[Callable[[Any], Any], Any, str]] = [
+        (contexts_of, "hello", "one context"),
+        (contexts_of, Context("hello"), "one context"),
+        (contexts_of, [["a", {"text": "b"}]], "turns.1. = .*dict"),
+        (Context, 5, "int"),
+        (Context, None, "NoneType"),
+        (Context, {"text": "a"}, "dict"),
+        (Context, [b"a"], "bytes"),
+        (lambda value: Example("hi", value), "one reply", "list of candidates"),
+        (lambda value: Example("hi", ("a",), background=value), [1], "background.0. = 1"),
+    ]
+    for make, value, says in bad:
+        with pytest.raises(TypeError, match=says):
+            make(value)
+    assert Example("hi", ["a", "b"], (1,)) == Example(("hi",), ("a", "b"), (1,))  # type: ignore[arg-type]
+
+
+ROWS: list[dict[str, Any]] = [
+    {"id": "a", "context": ["hi", "my wifi"], "response": "restart it", "negatives": ["no", "yes"]},
+    {"id": "b", "context": ["the bill"], "response": "too high?", "negatives": ["red", "green"]},
+]
+
+
+def table_forms() -> Iterator[tuple[str, Any]]:
+    yield "list", ROWS
+    yield "generator", iter(ROWS)
+    yield "numpy", [{**row, "negatives": np.array(row["negatives"], object)} for row in ROWS]
+    yield "pyarrow", pyarrow.Table.from_pylist(ROWS)
+    yield "examples", polyrank.read_examples(ROWS).examples
+    for name in ("pandas", "polars", "datasets"):
+        try:
+            library = __import__(name)
+        except ImportError:
+            continue
+        yield name, library.Dataset.from_list(ROWS) if name == "datasets" else library.DataFrame(ROWS)
+
+
+def test_examples_from_memory(tmp_path: Path) -> None:
+    polyrank.data.write_examples(tmp_path / "file.jsonl", polyrank.read_examples(ROWS).examples)
+    want = [
+        Example(("hi", "my wifi"), ("restart it", "no", "yes"), (0,), "a"),
+        Example(("the bill",), ("too high?", "red", "green"), (0,), "b"),
+    ]
+    for name, form in table_forms():
+        assert polyrank.read_examples(form).examples == want, name
+    assert [e.context for e in polyrank.read_examples(tmp_path / "file.jsonl").examples] == [e.context for e in want]
+
+
+def test_rows_of_memory_are_checked_as_those_of_files() -> None:
+    bad: list[tuple[Any, str]] = [
+        ([{"context": "hi"}], "row:0: cannot tell the kind"),
+        ([*ROWS, {"context": "hi", "response": 5}], 'row:2: field "response"'),
+        ([*ROWS, "text"], "row:2: holds"),
+        ([{"context": "hi", "response": "\ud800"}], "row:0: lone surrogate"),
+        ([], "no rows"),
+    ]
+    for rows, says in bad:
+        with pytest.raises(DataError, match=says):
+            polyrank.read_examples(rows)
+    assert polyrank.read_examples([*ROWS, {"context": "hi", "response": 5}], skip_bad=True).report.n_bad == 1
+    for nothing in (5, {"context": "hi"}, None):
+        with pytest.raises(TypeError, match="no table of rows"):
+            polyrank.read_examples(nothing)  # type: ignore[arg-type]
+
+
+def test_rows_of_tables_are_plain() -> None:
+    row = next(rows_of([{"a": np.float32(0.5), "b": float("nan"), "c": np.array([[1, 2]]), 3: ("x", np.str_("y"))}]))
+    assert row == {"a": 0.5, "b": None, "c": [[1, 2]], "3": ["x", "y"]}
+
+
+def test_candidates_from_memory() -> None:
+    pool = pool_of(["a", {"text": "b", "id": 7, "lang": "en"}, Candidate("c", "d"), "a"])
+    assert pool == [Candidate(text_id("a"), "a"), Candidate("7", "b", {"lang": "en"}), Candidate("c", "d")]
+    assert text_id("a") != text_id("b")

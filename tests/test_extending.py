@@ -1,0 +1,263 @@
+"""A run folder: who may train in it, what stands in the way of a training, and when a finished run goes on."""
+
+import dataclasses
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polyrank.config.models import BiConfig, CrossConfig, TextPolicy
+from polyrank.config.recipe import DataConfig, Partner, Recipe
+from polyrank.config.training import ConstantSchedule, NetworkTraining
+from polyrank.errors import ConfigError, DataError, LockedError, UsageError
+from polyrank.storage.lock import hold
+from polyrank.training import train
+from polyrank.training.resuming import LOCK
+from processes import run, start
+from train_settings import train_config
+
+POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
+
+
+def recipe(
+    task: dict[str, Path], backbone: Path, output: Path, partner: Partner | None = None, **changes: Any
+) -> Recipe:
+    """9 steps an epoch, with a schedule that does not depend on the end."""
+    settings: dict[str, Any] = {
+        "batch_size": 8, "epochs": 1, "lr": 1e-3, "warmup_steps": 2, "schedule": "plateau", "train_layers": "all",
+        "precision": "fp32", "dropout": 0.1, **changes,
+    }  # fmt: skip
+    return Recipe(
+        model=BiConfig(backbone=str(backbone), reduction="mean"),
+        text=POLICY,
+        data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
+        train=train_config(**settings),
+        output=str(output),
+        reranker=partner,
+    )
+
+
+def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes, dict[str, Any]]:
+    """Whatever can be seen of a run, but for the clock and the length that was planned when a step was made."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    result = json.loads((folder / "result.json").read_bytes())
+    for row in (*rows, result):
+        for key in ("seconds", "n_steps", "checksum"):
+            row.pop(key, None)
+    return rows, (folder / "model" / "model.safetensors").read_bytes(), result
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"schedule": "constant", "optimizer": "adamax"},
+        {"schedule": "inverse_sqrt", "evaluate_per_epoch": 3},
+        {"method": "listwise", "n_negatives": 2, "remine_epochs": 2},
+        {"early_stopping": 2, "lr": 0.0},
+    ],
+)
+def test_an_extended_run_is_the_one_that_was_longer_from_the_start(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    train(recipe(task, tiny_backbone, tmp_path / "whole", epochs=3, **changes))
+    for epochs in (1, 2, 3):
+        train(recipe(task, tiny_backbone, tmp_path / "grown", epochs=epochs, **changes), resume=True)
+    assert outcome(tmp_path / "grown") == outcome(tmp_path / "whole")
+
+
+def test_two_networks_are_extended_together(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    def plan(name: str, epochs: int) -> Recipe:
+        own = NetworkTraining(lr=1e-3, schedule=ConstantSchedule(warmup_steps=3), dropout=0.1)
+        partner = Partner(model=CrossConfig(backbone=str(tiny_backbone)), text=POLICY, train=own)
+        options = {"epochs": epochs, "method": "mutual", "n_negatives": 2}
+        return recipe(task, tiny_backbone, tmp_path / name, partner, **options)
+
+    train(plan("whole", 2))
+    for epochs in (1, 2):
+        train(plan("grown", epochs), resume=True)
+    for name in ("retriever", "reranker"):
+        weights = [(tmp_path / run / name / "model" / "model.safetensors").read_bytes() for run in ("grown", "whole")]
+        assert weights[0] == weights[1]
+
+
+def test_a_check_that_a_longer_run_would_not_have_made_is_said(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    said: list[str] = []
+    for steps in (7, 9):
+        plan = recipe(task, tiny_backbone, tmp_path / "run", max_steps=steps)
+        assert train(plan, resume=True, say=said.append)[0].fit.n_steps == steps
+    assert f"{tmp_path / 'run'} goes on behind its 7 steps" in said
+    assert "it was validated after step 7, as an uninterrupted run would not have been" in said
+
+
+def test_a_schedule_that_knows_its_end_is_not_extended(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    for schedule, warmup in (("linear", 2), ("cosine", 2), ("plateau", 100)):
+        folder = tmp_path / f"{schedule}-{warmup}"
+        changes: dict[str, Any] = {"schedule": schedule, "warmup_steps": warmup}
+        train(recipe(task, tiny_backbone, folder, **changes))
+        assert not list(folder.glob("checkpoint*"))
+        with pytest.raises(ConfigError, match=r"ended at 9 steps and kept no checkpoint\.safetensors"):
+            train(recipe(task, tiny_backbone, folder, epochs=2, **changes), resume=True)
+        assert (folder / "result.json").exists()
+    folder = tmp_path / "half"  # an interrupted one of another length
+    stopped = recipe(task, tiny_backbone, folder, schedule="linear", checkpoint_steps=1)
+
+    def stop(seed: int, record: dict[str, Any]) -> None:
+        if record["step"] == 5:
+            raise DataError("enough")
+
+    with pytest.raises(DataError, match="enough"):
+        train(stopped, report=stop)
+    with pytest.raises(
+        ConfigError, match=r'first 4 rates of .* 18 steps than in its 9: train.schedule.kind = "linear"'
+    ):
+        train(recipe(task, tiny_backbone, folder, schedule="linear", checkpoint_steps=1, epochs=2), resume=True)
+    assert train(stopped, resume=True)[0].fit.n_steps == 9
+
+
+def test_a_run_cannot_become_shorter_than_it_is(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    train(recipe(task, tiny_backbone, tmp_path / "run", epochs=2))
+    with pytest.raises(ConfigError, match="has made 18 steps already, more than 9"):
+        train(recipe(task, tiny_backbone, tmp_path / "run", epochs=1), resume=True)
+
+
+def test_each_key_that_differs_is_named_with_both_values(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    train(recipe(task, tiny_backbone, tmp_path / "run"))
+    other = recipe(task, tiny_backbone, tmp_path / "run", lr=0.5, schedule="linear", epochs=2, checkpoint_steps=3)
+    gone = tmp_path / "gone.jsonl"  # which is not read any more
+    other = dataclasses.replace(other, data=DataConfig(train=str(gone), valid=str(task["valid"])))
+    with pytest.raises(ConfigError) as caught:
+        train(other, resume=True)
+    text = str(caught.value)
+    assert f"data.train = '{task['train']}' (now '{gone}')" in text
+    assert "train.lr = 0.001 (now 0.5)" in text
+    assert "train.schedule.kind = 'plateau' (now 'linear')" in text
+    assert "epochs" not in text
+    assert "checkpoint_steps" not in text
+
+
+def test_seeds_are_added_and_a_run_may_be_moved(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    train(recipe(task, tiny_backbone, tmp_path / "run", seeds=(1, 2)))
+    (tmp_path / "run").rename(tmp_path / "moved")
+    said: list[str] = []
+    train(recipe(task, tiny_backbone, tmp_path / "moved", seeds=(1, 2, 5)), resume=True, say=said.append)
+    assert sum("is finished" in line for line in said) == 2
+    assert (tmp_path / "moved" / "seed-5" / "result.json").exists()
+
+
+def test_what_failed_before_its_first_step_stands_in_nobodys_way(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    with pytest.raises(DataError):
+        train(recipe({**task, "train": tmp_path / "gone.jsonl"}, tiny_backbone, folder))
+    assert not folder.exists()
+    with pytest.raises(ConfigError, match="train_layers"):
+        train(recipe(task, tiny_backbone, folder, train_layers="top-9"))
+    assert (folder / "recipe.json").exists()
+    assert train(recipe(task, tiny_backbone, folder))[0].fit.n_steps == 9
+    other = tmp_path / "again"
+    with pytest.raises(ConfigError, match="train_layers"):
+        train(recipe(task, tiny_backbone, other, train_layers="top-9"))
+    assert train(recipe(task, tiny_backbone, other, lr=0.5), resume=True)[0].fit.n_steps == 9
+
+
+def test_a_folder_of_other_things_is_refused(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("mine")
+    with pytest.raises(UsageError, match=r"holds 'thesis\.tex', which is of no training"):
+        train(recipe(task, tiny_backbone, tmp_path / "run"))
+    train(recipe(task, tiny_backbone, tmp_path / "run"), overwrite=True)
+    assert (tmp_path / "run" / "thesis.tex").read_text() == "mine"
+
+
+def train_and_wait(plan: Recipe, says: Connection) -> None:
+    """Train until the first record is told, and then wait to be killed."""
+
+    def report(seed: int, record: dict[str, Any]) -> None:
+        says.send(record["step"])
+        signal.pause()
+
+    train(plan, report=report)
+
+
+def test_nobody_trains_beside_a_live_run(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    plan = recipe(task, tiny_backbone, tmp_path / "run", seeds=(1, 2))
+    hears, says = Pipe(duplex=False)
+    child = start(train_and_wait, plan, says)
+    try:
+        assert hears.recv() == 1
+        for options in ({}, {"resume": True}, {"overwrite": True}):
+            with pytest.raises(LockedError, match=f"is being trained in by process {child.pid}; wait until it has"):
+                train(plan, **options)
+    finally:
+        child.kill()
+        child.join()
+    assert (tmp_path / "run" / LOCK).exists()  # it was killed, and the lock went with it
+    assert [result.fit.n_steps for result in train(plan, resume=True)] == [9, 9]
+    assert not (tmp_path / "run" / LOCK).exists()
+
+
+def test_a_locked_folder_has_its_exit_code(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(
+        f'output = "run"\n[model]\nkind = "bi"\nbackbone = "{tiny_backbone}"\n[data]\ntrain = "{task["train"]}"\n'
+    )
+    (tmp_path / "run").mkdir()
+    with hold(tmp_path / "run" / LOCK, "x"):
+        done = run("train", tmp_path / "recipe.toml")
+    assert done.returncode == 6, done.stderr
+    assert f"is being trained in by process {os.getpid()}" in done.stderr
+
+
+def test_the_holder_of_a_lock_is_named_with_its_machine(tmp_path: Path) -> None:
+    file = tmp_path / "lock"
+    with hold(file, "it is in use"):
+        assert file.read_bytes().split() == [str(os.getpid()).encode(), socket.gethostname().encode()]
+        for note, name in ((b"77 elsewhere", "process 77 on elsewhere"), (b"???", "another process")):
+            with file.open("r+b") as stream:
+                stream.write(note.ljust(96))
+            with (
+                pytest.raises(LockedError, match=f"it is in use by {name}; wait until it has finished"),
+                hold(file, "it is in use"),
+            ):
+                pass
+    with hold(file, "x"):  # free again
+        file.unlink()
+        with hold(file, "x"):  # another file of that name
+            pass
+
+
+def test_where_the_system_knows_no_locks_all_works_without(tmp_path: Path) -> None:
+    code = """
+import sys
+sys.modules["fcntl"] = None
+import numpy as np
+from pathlib import Path
+from polyrank.index import Writer, open_index, write_index
+from polyrank.records import Candidate
+from polyrank.storage.lock import hold
+from polyrank.storage.durable import new_folder
+with new_folder(Path("made")) as folder:
+    (folder / "x").write_text("x")
+with hold(Path("lock"), "in use"), hold(Path("lock"), "in use"):
+    pass
+write_index(Path("index"), [Candidate("a", "hi")], np.ones((1, 2), np.float32), fingerprint="f", model="m")
+with Writer("index") as writer:
+    print(writer.remove(["a"]), len(writer), (Path("made") / "x").read_text())
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "1 0 x\n"), done.stderr

@@ -1,0 +1,84 @@
+"""Every command that writes a file refuses to replace one, unless told, before it does any work; an input never is."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from polyrank.errors import UsageError
+from polyrank.storage.durable import check_output
+from processes import run
+
+LISTS = [
+    {"id": word, "context": [f"my {word}"], "candidates": ["the wifi is up", "the bill is paid"], "relevant": [i]}
+    for i, word in enumerate(("wifi", "bill"))
+]
+# commands that write OUT; what else they name is there, or is not, which must not be looked at before OUT
+COMMANDS = {
+    "evaluate": "evaluate bm25 data.jsonl --scores OUT",
+    "evaluate, no data": "evaluate bm25 gone.jsonl --scores OUT",
+    "import": "import pairs source.tsv -o OUT",
+    "mine": "mine data.jsonl --from bm25 -o OUT",
+    "compare": "compare scores.jsonl --plot OUT",
+    "curves": "curves run -o OUT",
+    "bench scoring": "bench scoring --plot OUT",
+    "bench respond": "bench respond --plot OUT",
+    "bench search": "bench search --plot OUT",
+    "pipeline create": "pipeline create gone -o out --valid data.jsonl --precision 0.5 --plot OUT",
+    "pipeline test": "pipeline test gone data.jsonl --plot OUT",
+    "intents train": "intents train gone.csv -o out --plot OUT",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in LISTS), "utf-8")
+    (tmp_path / "keep.svg").write_text("mine", "utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+def test_a_file_that_is_there_stays(folder: Path, command: str) -> None:
+    done = run(*command.replace("OUT", "keep.svg").split(), cwd=folder)
+    assert done.returncode == 2, done.stderr
+    assert "keep.svg already exists; choose another path or pass --overwrite" in done.stderr
+    assert (folder / "keep.svg").read_text("utf-8") == "mine"
+
+
+def test_a_file_is_replaced_when_told(folder: Path) -> None:
+    for command in ("evaluate bm25 data.jsonl --scores keep.svg", "mine data.jsonl --from bm25 -o keep.svg"):
+        (folder / "keep.svg").write_text("mine", "utf-8")
+        done = run(*command.split(), "--overwrite", cwd=folder)
+        assert done.returncode == 0, done.stderr
+        assert json.loads((folder / "keep.svg").read_text("utf-8").splitlines()[-1])["id"] == "bill"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "evaluate bm25 data.jsonl --scores OUT --overwrite",
+        "mine data.jsonl --from bm25 -o OUT --overwrite",
+        "import pairs data.jsonl -o OUT --overwrite",
+        "pipeline test gone data.jsonl --plot OUT --overwrite",
+    ],
+)
+@pytest.mark.parametrize("output", ["data.jsonl", "./sub/../data.jsonl", "link.svg", "hard.svg"])
+def test_an_input_is_never_replaced(folder: Path, command: str, output: str) -> None:
+    (folder / "sub").mkdir()
+    (folder / "link.svg").symlink_to("data.jsonl")
+    (folder / "hard.svg").hardlink_to(folder / "data.jsonl")
+    if "--plot" in command and output.endswith("jsonl"):
+        pytest.skip("a plot has an ending of its own")
+    done = run(*command.replace("OUT", output).split(), cwd=folder)
+    assert done.returncode == 2, done.stderr
+    assert "named as an output and for something else too" in done.stderr
+    assert len((folder / "data.jsonl").read_text("utf-8").splitlines()) == 2
+
+
+def test_what_no_file_can_be(folder: Path) -> None:
+    check_output(None, inputs=(folder,))
+    check_output(folder / "new" / "deep" / "x.jsonl", inputs=("bm25", None, folder / "data.jsonl"))
+    assert not (folder / "new").exists()
+    for path, message in ((folder, "no file that can be replaced"), (folder / "keep.svg" / "x", "takes no files")):
+        with pytest.raises(UsageError, match=message):
+            check_output(path, overwrite=True)

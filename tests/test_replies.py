@@ -1,0 +1,155 @@
+"""A catalogue of replies, from tables and texts as people keep them, and from conversations."""
+
+import datetime
+import json
+from pathlib import Path
+
+import openpyxl
+import polars
+import pytest
+
+from polyrank.data import frequent_replies, read_pool, read_replies, text_id
+from polyrank.errors import DataError, UsageError
+from polyrank.records import Candidate, Example
+from processes import run
+
+
+def texts_of(replies: list[Candidate]) -> list[str]:
+    return [reply.text for reply in replies]
+
+
+def test_the_same_replies_of_every_format(tmp_path: Path) -> None:
+    texts = ["Grüezi, how are you?", "one; two", 'say "no"', "two\nlines", "🙂"]
+    flat = [text.replace("\n", " ") for text in texts]
+    (tmp_path / "r.txt").write_text("\n\n".join(flat) + "\n \n" + flat[0], "utf-8-sig")
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), "utf-8")
+    (tmp_path / "r.json").write_text(json.dumps([{"answer": text} for text in texts]), "utf-8")
+    cells = ['"' + text.replace('"', '""') + '"' for text in texts]
+    (tmp_path / "r.csv").write_bytes("\r\n".join(["n;Reply", *(f"1;{cell}" for cell in cells)]).encode("utf-16"))
+    (tmp_path / "r.tsv").write_text("\n".join(["whatever", *cells]), "utf-8")
+    polars.DataFrame({"text": texts}).write_parquet(tmp_path / "r.parquet")
+    book = openpyxl.Workbook()
+    assert book.active is not None
+    for row in (["Title", "Canned_Response"], *(["t", text] for text in texts)):
+        book.active.append(row)
+    book.save(tmp_path / "r.xlsx")
+    for name in ("r.txt", "r.jsonl", "r.json", "r.csv", "r.tsv", "r.parquet", "r.xlsx"):
+        found = read_replies(tmp_path / name)
+        assert texts_of(found) == (flat if name == "r.txt" else texts), name
+        assert [reply.id for reply in found] == [text_id(reply.text) for reply in found]
+    (tmp_path / "w.csv").write_bytes("text,id\nGrüezi wohl über Straße,7\nTschüß,8\n".encode("cp1252"))
+    assert read_replies(tmp_path / "w.csv") == [Candidate("7", "Grüezi wohl über Straße"), Candidate("8", "Tschüß")]
+
+
+def test_what_is_guessed_or_left_out_is_said_and_the_rest_is_metadata(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    assert book.active is not None
+    for row in (["id", "answer", "since", "n"], ["a", "yes", datetime.datetime(2024, 5, 31), None],
+                [None, "no", None, 3], ["b", " ", None, 1], ["c", "yes ", None, 1]):  # fmt: skip
+        book.active.append(row)
+    book.save(tmp_path / "r.xlsx")
+    said: list[str] = []
+    found = read_replies(tmp_path / "r.xlsx", say=said.append)
+    assert (found[0].id, found[0].text, found[0].metadata["since"][:10]) == ("a", "yes", "2024-05-31")
+    assert (found[1].id, found[1].text, found[1].metadata) == (text_id("no"), "no", {"n": "3"})
+    assert len(found) == 2
+    assert [line.split(": ")[1] for line in said] == [
+        "replies are in column 'answer'", "1 blank left out", "1 repeated left out"
+    ]  # fmt: skip
+    other = tmp_path / "x.csv"
+    other.write_text("since,answer\nyes,no\n", "utf-8")
+    assert texts_of(read_replies(other, column="since")) == ["yes"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.csv", "", "is empty"),
+        ("x.txt", " \n \n", "is empty"),
+        ("x.csv", "text\n", "holds no replies"),
+        ("x.csv", "text,n\n ,1\n", "holds no replies"),
+        ("x.csv", "x,y\n1,2\n", "there are 'x', 'y'; name one with --text"),
+        ("x.csv", "id,text\n1,a\n1,b\n", ":3: id '1' is another reply's already"),
+        ("x.jsonl", '{"text": 3}\n{"text": "a"}\n', ':1: field "text" holds a number'),
+        ("x.jsonl", '{"text": "a"}\n{"text"\n', ":2: not JSON"),
+        ("x.jsonl", '{"turns": ["a", "b"]}\n', "holds dialogues; take what is said often in them"),
+        ("x.xlsx", "no sheet", "x.xlsx"),
+        ("absent.csv", None, "no such file"),
+    ],
+)
+def test_what_is_no_catalogue(tmp_path: Path, name: str, content: str | None, message: str) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content, "utf-8")
+    if name == "x.xlsx":  # a name is no sheet
+        assert texts_of(read_replies(path)) == ["no sheet"]
+        return
+    with pytest.raises((DataError, UsageError)) as caught:
+        read_replies(path)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(str(path))
+
+
+def test_a_column_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n", "utf-8")
+    with pytest.raises(UsageError, match=r"has no column 'c'; it has 'a', 'b'"):
+        read_replies(tmp_path / "x.csv", column="c")
+
+
+def examples(*texts: str) -> list[Example]:
+    return [Example(("hi",), (text, "wrong"), (0,)) for text in texts]
+
+
+def test_frequent_replies_are_counted_over_their_variants() -> None:
+    said = [
+        "Please restart it.", "please restart it", "Please restart it.", "Hello Ann, please wait 5 minutes.",
+        "Hello Bob! Please wait 15 minutes", "Hello there", "Once only", " ", "Hello there",
+    ]  # fmt: skip
+    found = frequent_replies([*examples(*said), Example(("unanswered",), ("wrong", "wrong"))])
+    assert found == [
+        Candidate(text_id("Please restart it."), "Please restart it.", {"count": 3, "n_variants": 2}),
+        Candidate(text_id(said[3]), said[3], {"count": 2, "n_variants": 2}),
+        Candidate(text_id("Hello there"), "Hello there", {"count": 2, "n_variants": 1}),
+    ]
+    assert [reply.text for reply in frequent_replies(examples(*said), min_count=1)][3:] == ["Once only"]
+    assert frequent_replies(examples(*said), top=1) == found[:1]
+    with pytest.raises(DataError, match=r"of 4 different replies none was given 4 times, the most frequent 3"):
+        frequent_replies(examples(*said), min_count=4)
+
+
+def test_names_and_numbers_alone_do_not_part_replies_but_words_do() -> None:
+    apart = [
+        "Hello Ann, yes",
+        "Hello Ann, no",
+        "Hi, wait",
+        "Hi, stop",
+        "dear me, no",
+        "dear you, no",
+        "Ann, yes",
+        "Bob, yes",
+    ]
+    assert len(frequent_replies(examples(*apart), min_count=1)) == len(apart)
+    alike = ["Good morning Zoë: yes", "good morning Max, yes", "Good  morning! Yes"]
+    assert len(frequent_replies(examples(*alike), min_count=1)) == 1
+
+
+def test_the_command_makes_a_catalogue_of_a_table_and_of_dialogues(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("id;reply\n1;yes\n2;no\n", "utf-8")
+    made = run("import", "replies", tmp_path / "r.csv", "-o", tmp_path / "r.jsonl")
+    assert made.returncode == 0, made.stderr
+    assert read_pool(tmp_path / "r.jsonl") == [Candidate("1", "yes"), Candidate("2", "no")]
+    turns = [("customer", "thanks"), ("agent", "Welcome!"), ("customer", "thanks"), ("agent", "Bye")] * 2
+    row = {"turns": [{"speaker": speaker, "text": text} for speaker, text in turns]}
+    (tmp_path / "d.jsonl").write_text((json.dumps(row) + "\n") * 2, "utf-8")
+    made = run("import", "replies", tmp_path / "d.jsonl", "-o", tmp_path / "d.out", "--from-dialogues", "--top", "1")
+    assert made.returncode == 0, made.stderr
+    assert "replies are the turns of agent" in made.stderr
+    assert [(r.text, r.metadata["count"]) for r in read_pool(tmp_path / "d.out")] == [("Welcome!", 4)]
+    for options, what in (
+        (("--top", "1"), "go with --from-dialogues"),
+        (("--from-dialogues", "--text", "reply"), "are of tables"),
+    ):
+        refused = run("import", "replies", tmp_path / "r.csv", "-o", tmp_path / "x", *options)
+        assert (refused.returncode, what in refused.stderr) == (2, True), refused.stderr
+    refused = run("import", "replies", tmp_path / "r.csv", "-o", tmp_path / "r.csv", "--overwrite")
+    assert refused.returncode == 2
