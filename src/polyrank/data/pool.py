@@ -106,10 +106,15 @@ def write_pool(path: Path | str, pool: Iterable[Candidate]) -> None:
     Raises:
         DataError: a candidate holds a lone surrogate.
     """
-    write_rows(Path(path), (_row(candidate) for candidate in pool))
+    write_rows(Path(path), map(row_of, pool))
 
 
-def _row(candidate: Candidate) -> Row:
+def row_of(candidate: Candidate) -> Row:
+    """A candidate as a row of a file, from which ``read_pool`` makes it again.
+
+    >>> row_of(Candidate("a", "hello"))
+    {'id': 'a', 'text': 'hello'}
+    """
     row: Row = {"id": candidate.id, "text": candidate.text}
     return row | {"metadata": candidate.metadata} if candidate.metadata else row
 
