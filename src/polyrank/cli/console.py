@@ -27,6 +27,12 @@ NRetrieved = Annotated[int, typer.Option(min=1, help="With --rerank: how many th
 EnsembleName = Annotated[
     str, typer.Option(help="With --rerank: none, raw, sigmoid, z-score or softmax; how both scores are added.")
 ]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1, envvar="POLYRANK_THREADS", help="CPU threads; else as many as there are cores that nobody keeps busy."
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier output file.")]
 FIGURES = (".png", ".svg", ".pdf")
 
@@ -75,3 +81,11 @@ def drawable(path: Path | None) -> Path | None:
     if path is not None and not path.parent.is_dir():
         raise UsageError(f"there is no folder {path.parent} for {path.name}; make it first")
     return path
+
+
+def use_threads(n: int | None) -> None:
+    """Compute on so many threads, where a number is given."""
+    if n is not None:
+        from polyrank.devices import set_threads
+
+        set_threads(n)

@@ -17,7 +17,7 @@ from polyrank.models.build import empty_model, saved_texts
 from polyrank.models.network import Network
 from polyrank.storage.document import check_part, checksum, read_document, seal
 from polyrank.storage.durable import new_folder
-from polyrank.storage.tensors import from_bytes, to_bytes
+from polyrank.storage.tensors import read_file, to_bytes
 from polyrank.text import Texts
 
 
@@ -100,15 +100,17 @@ def load_model(path: Path) -> Artifact:
         ArtifactError: a file is missing, damaged, or made by a newer version.
     """
     document = read_config(path)
-    data = {name: check_part(path / name, digest, MODEL).read_bytes() for name, digest in document["files"].items()}
+    for name, digest in document["files"].items():
+        check_part(path / name, digest, MODEL)
     try:
         config = model_from_dict(document["model"])
         policy = text_from_dict(config, document["text"])
     except ConfigError as error:
         raise ArtifactError(f"{path / 'config.json'}: {error}") from error
     model = empty_model(config, document["backbone"])
-    model.restore(from_bytes(data["model.safetensors"]))
-    texts = saved_texts(model, policy, data["tokenizer.json"], str(path / "tokenizer.json"))
+    model.restore(read_file(path / "model.safetensors")[0])
+    tokenizer = path / "tokenizer.json"
+    texts = saved_texts(model, policy, tokenizer.read_bytes(), str(tokenizer))
     return Artifact(model.eval(), texts, config, document["fingerprint"], document["metadata"])
 
 

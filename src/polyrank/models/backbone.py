@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from polyrank.errors import ArtifactError, ConfigError, MissingExtraError, OfflineError
+from polyrank.models.bert import BertConfig, BertModel, is_plain_bert
 from polyrank.models.packed_linear import pack_linear_layers
 from polyrank.storage.durable import sha256_file
 from polyrank.text import Tokens
@@ -161,17 +162,16 @@ def load_backbone(folder: Path, dropout: float | None = None) -> Backbone:
     Raises:
         ConfigError: ``dropout`` is given, and the network's configuration names none that we know.
     """
+    if (bert := BertConfig.read(folder)) is not None:
+        _set_dropout(bert, dropout)
+        if (own := BertModel.read(folder, bert)) is not None:
+            return Backbone(own)
     from transformers import AutoConfig, AutoModel
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # a bar of its own for 100 tensors would cut through ours
     config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    if dropout is not None:
-        known = [name for name in DROPOUTS if hasattr(config, name)]
-        if not known:
-            raise ConfigError(f"train.dropout = {dropout}: a {config.model_type} network has no dropout; leave it out")
-        for name in known:
-            setattr(config, name, dropout)
+    _set_dropout(config, dropout)
     network = AutoModel.from_pretrained(
         str(folder),
         config=config,
@@ -183,8 +183,18 @@ def load_backbone(folder: Path, dropout: float | None = None) -> Backbone:
     return Backbone(network)
 
 
+def _set_dropout(config: Any, dropout: float | None) -> None:
+    known = [name for name in DROPOUTS if hasattr(config, name)]
+    if dropout is not None and not known:
+        raise ConfigError(f"train.dropout = {dropout}: a {config.model_type} network has no dropout; leave it out")
+    for name in known if dropout is not None else ():
+        setattr(config, name, dropout)
+
+
 def empty_backbone(config: dict[str, Any]) -> Backbone:
-    """A backbone of the same shape with random weights, from a saved configuration."""
+    """A backbone of the same shape, from a saved configuration, for weights to be restored into."""
+    if is_plain_bert(config):
+        return Backbone(BertModel.empty(BertConfig(**config)))
     from transformers import AutoConfig, AutoModel
 
     values = dict(config)

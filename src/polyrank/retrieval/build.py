@@ -108,14 +108,18 @@ def add_to_index(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> int:
-    """Encode candidates and add them: all of them or, with an error, none. Returns the number of the change.
+    """Encode candidates and add them: all of them or, with an error, none.
 
     Args:
         writer: of the index.
         encoder: that made the index.
-        candidates: with distinct ids and texts that are not empty.
+        candidates: with distinct ids and texts that are not empty; those that the index holds, alike in every respect,
+            are left as they are.
         replace: whether candidates of the same ids are replaced; else they are an error.
         progress: told how many distinct texts are encoded, and of how many.
+
+    Returns:
+        How many were added, or replaced.
 
     Raises:
         ArtifactError: the encoder is another one.
@@ -124,12 +128,15 @@ def add_to_index(
     """
     check_fingerprint(writer.fingerprint, encoder.fingerprint, writer.path)
     check_candidates(candidates)
+    there = writer.find([candidate.id for candidate in candidates])
+    new = [candidate for candidate in candidates if there.get(candidate.id) != candidate]
     vectors = {
         text: vector
-        for part in _parts(list(dict.fromkeys(c.text for c in candidates)), progress)
+        for part in _parts(list(dict.fromkeys(c.text for c in new)), progress)
         for text, vector in zip(part, encoder.encode_candidates(part), strict=True)
     }
-    return writer.add(candidates, [vectors[c.text] for c in candidates], replace=replace)
+    writer.add(new, [vectors[c.text] for c in new], replace=replace)
+    return len(new)
 
 
 def _parts(texts: Sequence[str], progress: Progress | None) -> Iterator[Sequence[str]]:

@@ -101,24 +101,35 @@ def read_mode(name: str | None) -> Mode | None:
     return mode
 
 
-def make_retriever(config: PipelineConfig, *, device: str = "auto", backend: Backend = "torch") -> Responds:
-    """The stages that the settings name; its paths are absolute or relative to the working directory."""
+def make_retriever(
+    config: PipelineConfig, *, distinct: bool = True, device: str = "auto", backend: Backend = "torch"
+) -> Responds:
+    """The stages that the settings name; its paths are absolute or relative to the working directory.
+
+    Args:
+        config: the settings.
+        distinct: see ``Retriever``.
+        device: for networks.
+        backend: of every model, see ``open_scorer``.
+    """
     retriever: Responds
     if config.retriever == "dense":
         model = None if config.model is None else Path(config.model)
-        retriever = dense(Path(config.index), model, config.mode, device, backend)
+        retriever = dense(Path(config.index), model, config.mode, distinct, device, backend)
     else:
         lexical = BM25() if config.retriever == "bm25" else TfIdf()
-        retriever = LexicalRetriever(lexical, open_index(Path(config.index)))
+        retriever = LexicalRetriever(lexical, open_index(Path(config.index)), distinct=distinct)
     if config.reranker is None:
         return retriever
     reranker = open_scorer(config.reranker, device=device, backend=backend)
     return TwoStage(retriever, reranker, n_retrieved=config.n_retrieved, ensemble=config.ensemble)
 
 
-def dense(index: Path, model: Path | None, mode: Mode, device: str, backend: Backend) -> Retriever:
+def dense(index: Path, model: Path | None, mode: Mode, distinct: bool, device: str, backend: Backend) -> Retriever:
+    """An index searched by the encoder that it was made with."""
     candidates = open_index(index)
-    return Retriever(encoder_of_index(candidates.model, model, device=device, backend=backend), candidates, mode=mode)
+    encoder = encoder_of_index(candidates.model, model, device=device, backend=backend)
+    return Retriever(encoder, candidates, mode=mode, distinct=distinct)
 
 
 def open_ranker(

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from polyrank.devices import cpu_has_bf16
+from polyrank.devices import cpu_has_bf16, free_cores
 from polyrank.models import EncoderNetwork
 from polyrank.models.exported import ExportedEncoder
 from polyrank.records import Context
@@ -149,11 +149,11 @@ class EncoderScorer:
 
 @contextmanager
 def inference(model: nn.Module, device: torch.device, dtype: torch.dtype) -> Iterator[None]:
-    """Evaluation mode without gradients, in ``dtype``; the model's own mode comes back afterwards."""
+    """Evaluation mode without gradients, in ``dtype``, on free cores; the model's own mode comes back afterwards."""
     was_training = model.training
     model.eval()
     try:
-        with torch.inference_mode(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        with free_cores(), torch.inference_mode(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             yield
     finally:
         model.train(was_training)
