@@ -22,7 +22,8 @@ from polyrank.models.losses import cross_entropy, distinct
 from polyrank.models.poly_encoder import attend
 from polyrank.models.scoring import scores
 from polyrank.records import Context, Example
-from polyrank.scorers.encoder import EncoderScorer, inference, token_batches
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.network import inference, token_batches
 from polyrank.scorers.load import load_scorer
 from polyrank.text import BackboneTexts, pad
 

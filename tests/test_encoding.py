@@ -22,7 +22,8 @@ from polyrank.models.exported import ExportedEncoder
 from polyrank.models.first_output import FirstOutput
 from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
-from polyrank.scorers.encoder import EncoderScorer, inference, token_batches
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.network import inference, token_batches
 from polyrank.scorers.load import load_scorer, make_scorer, untuned_scorer
 from polyrank.text import BackboneTexts, load_subwords, pad
 

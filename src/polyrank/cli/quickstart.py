@@ -24,8 +24,8 @@ from polyrank.models.artifacts import load_model
 from polyrank.records import Context, Ranked
 from polyrank.retrieval.build import build_index
 from polyrank.retrieval.retrievers import Retriever
-from polyrank.scorers.load import load_scorer
-from polyrank.scorers.open import load_encoder, open_scorer
+from polyrank.scorers.open import corpus_of, load, load_encoder
+from polyrank.scorers.protocols import Scorer
 from polyrank.storage.durable import check_replaceable
 from polyrank.training import train
 
@@ -102,12 +102,16 @@ def quickstart(
         test = read_examples(sample / "test.jsonl").examples
         replies = read_pool(sample / "replies.jsonl")
     say(f"ranking the catalogue of {len(replies)} replies for {len(test)} held-out contexts")
-    scorers = {"BM25": open_scorer("bm25", pool=replies)}
+    scorers: dict[str, Scorer] = {"BM25": load("bm25", corpus=corpus_of(pool=replies))}
     if start == "embedded":
-        scorers["untuned backbone"] = open_scorer("untuned:embedded", policy=POLICY)
+        scorers["untuned backbone"] = load(
+            "untuned:embedded",
+            max_context_tokens=POLICY.max_context_tokens,
+            max_candidate_tokens=POLICY.max_candidate_tokens,
+        )
     else:
-        scorers["ConveRT as shipped"] = open_scorer(start)
-    scorers["tuned Poly-encoder" if start == "embedded" else "tuned ConveRT"] = load_scorer(model)
+        scorers["ConveRT as shipped"] = load(start)
+    scorers["tuned Poly-encoder" if start == "embedded" else "tuned ConveRT"] = load(model)
     summaries = [{"name": name, **summarise(evaluate(scorer, test, pool=replies))} for name, scorer in scorers.items()]
     encoder = load_encoder(model)
     build_index(index, encoder, replies, model=str(model.resolve()), overwrite=overwrite)
