@@ -1,6 +1,5 @@
 """Other people's models score here as in their own library, and what would not is refused by its true reason."""
 
-import json
 import os
 import shutil
 import warnings
@@ -13,18 +12,15 @@ import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from polyrank import Context, load
-from polyrank.errors import ArtifactError, ConfigError, OfflineError, PolyrankError, UsageError
-from polyrank.models.artifacts import load_model
-from polyrank.models.foreign import is_foreign
+from polyrank.errors import ConfigError
 from polyrank.scorers.protocols import Encoder, Scorer
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # sentence-transformers would ask the hub about a local folder
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    import sentence_transformers as st
     from sentence_transformers import CrossEncoder, SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 
@@ -70,7 +66,8 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     byte_pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     byte_pairs.decoder = decoders.ByteLevel()
     byte_pairs.train_from_iterator(DOCUMENTS + QUERIES, trainers.BpeTrainer(
-        vocab_size=380, special_tokens=special, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))  # fmt: skip
+        vocab_size=380, special_tokens=special, show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))  # fmt: skip
     byte_pairs.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
     pieces = Tokenizer(models.Unigram())
     pieces.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -79,15 +76,17 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     pieces.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
+    bert = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]",
+            "mask_token": "[MASK]"}  # fmt: skip
     words = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     words.train_from_iterator(DOCUMENTS + QUERIES, trainers.WordPieceTrainer(
-        vocab_size=200, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], show_progress=False))  # fmt: skip
+        vocab_size=200, special_tokens=list(bert.values()), show_progress=False))  # fmt: skip
     words.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    bert = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "unk_token": "[UNK]", "mask_token": "[MASK]"}
-    for kind, tokenizer, tokens in (("bytes", byte_pairs, names), ("pieces", pieces, names), ("wordpiece", words, bert)):
+    kinds = {"bytes": (byte_pairs, names), "pieces": (pieces, names), "wordpiece": (words, bert)}
+    for kind, (tokenizer, tokens) in kinds.items():
         made[kind] = tmp_path_factory.mktemp(kind)
-        inputs = ["input_ids", "attention_mask"] if kind != "wordpiece" else ["input_ids", "token_type_ids", "attention_mask"]
+        inputs = ["input_ids", *(["token_type_ids"] if tokens is bert else []), "attention_mask"]
         PreTrainedTokenizerFast(
             tokenizer_object=tokenizer, model_max_length=64, model_input_names=inputs, **tokens
         ).save_pretrained(made[kind])
@@ -155,7 +154,11 @@ def test_pooling_and_similarity_are_those_of_the_files(
     [
         lambda: [Pooling(32, ("cls", "max", "mean")), Dense(96, 16), Normalize()],
         lambda: [Pooling(32, "mean"), Dense(32, 24, bias=False, activation_function=torch.nn.Identity())],
-        lambda: [Pooling(32, "mean"), Normalize(), Dense(32, 32, activation_function=torch.nn.GELU(), use_residual=True)],
+        lambda: [
+            Pooling(32, "mean"),
+            Normalize(),
+            Dense(32, 32, activation_function=torch.nn.GELU(), use_residual=True),
+        ],
         lambda: [Pooling(32, "mean"), Dense(32, 8, use_residual=True), Dense(8, 4)],
     ],
 )
@@ -168,9 +171,7 @@ def test_layers_behind_the_pooling_are_read(modules: Any, network: Any, tmp_path
 
 @pytest.mark.parametrize("architecture", ["Bert", "Roberta", "XLMRoberta"])
 @pytest.mark.parametrize("prompts", [{"query": "the query: ", "document": "passage: "}, {"query": "my "}])
-def test_prompts_are_put_before_texts(
-    architecture: str, prompts: dict[str, str], network: Any, tmp_path: Path
-) -> None:
+def test_prompts_are_put_before_texts(architecture: str, prompts: dict[str, str], network: Any, tmp_path: Path) -> None:
     folder = saved(sentences(network(architecture), Pooling(32), prompts=prompts), tmp_path / "m")
     wanted = theirs(SentenceTransformer(str(folder), device="cpu"), QUERIES, DOCUMENTS)
     plain = theirs(sentences(network(architecture), Pooling(32)), QUERIES, DOCUMENTS)
@@ -253,6 +254,8 @@ def test_a_pair_with_a_prompt_scores_as_its_library(network: Any, tmp_path: Path
 def test_bf16_is_near(network: Any) -> None:
     for architecture in ("Bert", "Roberta", "DistilBert"):
         folder = network(architecture, "ForSequenceClassification", num_labels=1)
-        exact, near = (load(folder, device="cpu", precision=p).score(QUERIES, [DOCUMENTS] * 4) for p in ("fp32", "bf16"))
+        exact, near = (
+            load(folder, device="cpu", precision=p).score(QUERIES, [DOCUMENTS] * 4) for p in ("fp32", "bf16")
+        )
         assert all(not np.array_equal(a, b) for a, b in zip(exact, near, strict=True))
         np.testing.assert_allclose(np.stack(near), np.stack(exact), atol=0.15)

@@ -1,5 +1,4 @@
-"""What the name of a model means: a folder, "untuned:BACKBONE", "shipped:NAME", which comes with the package, or a model
-of the Hugging Face hub."""
+"""What a model's name means: a folder, "untuned:BACKBONE", "shipped:NAME", or a model of the Hugging Face hub."""
 
 import os
 import re

@@ -41,7 +41,7 @@ def hub_folder(name: str) -> Path:
     except GatedRepoError as error:
         raise UsageError(f"the hub gives {name} to signed-in users alone; run hf auth login first") from error
     except RepositoryNotFoundError as error:
-        raise UsageError(f"there is no folder {name}, and the hub has no public model of that name; check it") from error
+        raise UsageError(f"there is no folder {name}, and the hub has no such public model; check it") from error
     except Exception as error:  # the client raises many kinds, all meaning: not to be had
         raise OfflineError(f"cannot fetch {name} from the hub ({type(error).__name__}); {REMEDY}") from error
 
@@ -56,7 +56,7 @@ def check_weights(folder: Path) -> None:
         return
     if pickles := sorted(folder.glob("*.bin")):
         raise ArtifactError(
-            f"{pickles[0]} is a pickle, which can run code and is not read; save the model as .safetensors, with"
+            f"{pickles[0]} is a pickle, which can run code and is not read; save the model as .safetensors with"
             " save_pretrained() of transformers"
         )
-    raise ArtifactError(f"{folder} holds no .safetensors weights; save the model with save_pretrained() of transformers")
+    raise ArtifactError(f"{folder} holds no .safetensors weights; save the model there with save_pretrained()")

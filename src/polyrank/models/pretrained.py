@@ -1,4 +1,7 @@
-"""Networks of the transformers library with their trained weights: from safetensors alone, and no code of a model is run."""
+"""Networks of the transformers library with their trained weights, which come from safetensors alone.
+
+No code of a model is run.
+"""
 
 from pathlib import Path
 from typing import Any

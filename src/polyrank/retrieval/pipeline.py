@@ -253,7 +253,8 @@ def open_ranker(
         max_context_tokens, max_candidate_tokens: of each stage that has such a setting, see ``polyrank.load``.
 
     Raises:
-        UsageError: there is no model of that name, a setting is for neither stage, or the folder leaves no room for a second stage.
+        UsageError: there is no model of that name, a setting is for neither stage, or the folder leaves no room for a
+            second one.
     """
     _check_stages(name, rerank, ensemble)
     if has_document(Path(name), PIPELINE):

@@ -16,7 +16,6 @@ from polyrank.scorers.inputs import AnyContext, as_texts, paired
 from polyrank.scorers.protocols import Floats, Responds, Scorer
 from polyrank.text.cut import Cut
 
-
 SHORTLIST = 100
 
 

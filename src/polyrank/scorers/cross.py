@@ -18,7 +18,7 @@ class CrossScorer(NetworkScorer[CrossEncoder | ExportedCross | PairEncoder], Sco
     def score(self, contexts: Sequence[AnyContext], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         queries, lists = paired(contexts, candidates)
-        pairs = [self.texts.pair_ids(query, text) for query, texts in zip(queries, lists, strict=True) for text in texts]
+        pairs = [self.texts.pair_ids(query, text) for query, own in zip(queries, lists, strict=True) for text in own]
         flat = np.empty(len(pairs), np.float32)
         for batch, values in self.batches(self.model, [ids for ids, _ in pairs], [kinds for _, kinds in pairs]):
             flat[batch] = values.float().cpu().numpy()

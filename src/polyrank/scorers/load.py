@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from polyrank.models.foreign.files import CLASSIFIER
 from polyrank.models.pretrained import read_pretrained_config
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import CosineScorer, EncoderScorer
-from polyrank.text import Texts, load_template_texts
+from polyrank.text import BackboneTexts, Texts, load_template_texts
 
 
 def freeze(model: Network | SentenceEncoder | PairEncoder, dtype: torch.dtype) -> torch.dtype:
@@ -88,24 +88,44 @@ def saved_scorer(path: Path, *, device: str = "auto", precision: Precision = "au
 
 
 def untuned_scorer(
-    name: str, policy: TextPolicy | None = None, *, device: str = "auto", precision: Precision = "auto"
+    name: str,
+    policy: TextPolicy | None = None,
+    *,
+    device: str = "auto",
+    precision: Precision = "auto",
+    max_context_tokens: int | None = None,
+    max_candidate_tokens: int | None = None,
 ) -> EncoderScorer:
     """A backbone as it comes: its own reduction, cosine as the score. The baseline that fine-tuning must beat.
+
+    Args:
+        name: of the backbone.
+        policy: its text settings; None: the defaults, as far as the network can take them.
+        device, precision: see ``make_scorer``.
+        max_context_tokens, max_candidate_tokens: other budgets than the policy's.
 
     Raises:
         UsageError: it is a Cross-encoder, whose outputs mean nothing without its head.
     """
     folder = find_backbone(name).folder
-    architectures = read_pretrained_config(folder).architectures or ()
-    if any(architecture.endswith(CLASSIFIER) for architecture in architectures):
-        raise UsageError(f"{name} is a {architectures[0]}, whose head untuned: leaves out; give {name} without untuned:")
+    architecture = next(iter(read_pretrained_config(folder).architectures or ()), "")
+    if architecture.endswith(CLASSIFIER):
+        raise UsageError(f"{name} is a {architecture}, whose head untuned: leaves out; give {name} without untuned:")
     model, texts, config = new_model(
         BiConfig(backbone=name, shared_towers=True, output_scale=1.0), policy, seed=0, sample=()
     )
     assert isinstance(model, BiEncoder)
-    settings = {
-        key: value for key, value in model_to_dict(config).items() if key != "backbone"
-    }  # its path says nothing
+    assert isinstance(texts, BackboneTexts)
+    if max_context_tokens or max_candidate_tokens:
+        policy = texts.policy
+        policy = replace(
+            policy,
+            max_context_tokens=max_context_tokens or policy.max_context_tokens,
+            max_candidate_tokens=max_candidate_tokens or policy.max_candidate_tokens,
+        )
+        texts = BackboneTexts(texts.subwords, policy, texts.max_positions)
+    settings = model_to_dict(config)
+    del settings["backbone"]  # its path says nothing
     fingerprint = _fingerprint("cosine", settings, texts, model)
     chosen = choose_device(device)
     dtype = freeze(model, choose_dtype(precision, chosen))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from polyrank.config.names import UNTUNED, is_hub_name, is_there, model_folder
 from polyrank.errors import UsageError
@@ -15,6 +15,13 @@ if TYPE_CHECKING:  # whoever asks for BM25 does not wait for torch
     from polyrank.scorers.exported import Backend
 
 LEXICAL = ("bm25", "tfidf")
+
+
+class Lengths(TypedDict):
+    max_context_tokens: int | None
+    max_candidate_tokens: int | None
+
+
 NAMES = (
     "give a model folder, a Hugging Face name such as cross-encoder/ms-marco-MiniLM-L6-v2, bm25, tfidf,"
     " untuned:embedded or shipped:convert"
@@ -56,20 +63,20 @@ def load(
     ['tea is ready', 'coffee is']
     """
     name = str(name)
-    lengths = {"max_context_tokens": max_context_tokens, "max_candidate_tokens": max_candidate_tokens}
-    given = {key: value for key, value in lengths.items() if value is not None}
-    if given and not has_settable_lengths(name):
-        raise UsageError(f"{next(iter(given))} is not for {name}, which reads what it was made to read; leave it out")
+    lengths = Lengths(max_context_tokens=max_context_tokens, max_candidate_tokens=max_candidate_tokens)
+    for key, value in lengths.items():
+        if value is not None and not has_settable_lengths(name):
+            raise UsageError(f"{key} is not for {name}, which reads as much as it was made for; leave it out")
+        if value is not None and not (isinstance(value, int) and value > 0):
+            raise UsageError(f"{key} = {value!r} is no number of tokens; give one of 4 or more")
     if name in LEXICAL:
         lexical = BM25() if name == "bm25" else TfIdf()
         return lexical.fit(list(dict.fromkeys(corpus))) if corpus else lexical
     if name.startswith(UNTUNED):
         _only_torch(name, backend)
-        from polyrank.config.models import TextPolicy
         from polyrank.scorers.load import untuned_scorer
 
-        policy = TextPolicy(**given) if given else None
-        return untuned_scorer(name.removeprefix(UNTUNED), policy, device=device, precision=precision)
+        return untuned_scorer(name.removeprefix(UNTUNED), device=device, precision=precision, **lengths)
     if not is_there(name):
         raise UsageError(f"{name} is no model folder; {NAMES}")
     from polyrank.models.foreign import is_foreign
@@ -83,8 +90,7 @@ def load(
         _only_torch(name, backend)
         return foreign_scorer(folder, device=device, precision=precision, **lengths)
     if is_folder_of(folder, KIND):
-        settings = {"device": device, "precision": precision, "backend": backend}
-        return load_map(folder, lambda frozen: load_encoder(frozen, **settings))
+        return load_map(folder, lambda name: load_encoder(name, device=device, precision=precision, backend=backend))
     if backend == "torch":
         return saved_scorer(folder, device=device, precision=precision)
     from polyrank.scorers.exported import load_exported

@@ -40,9 +40,7 @@ class Scorer(Protocol):
         rows = [self.score([query], [shared])[0] for query in queries]
         return np.array(rows, np.float32).reshape(len(queries), len(shared))
 
-    def rank(
-        self, context: AnyContext, candidates: Sequence[str | Candidate], k: int | None = None
-    ) -> list[Ranked]:
+    def rank(self, context: AnyContext, candidates: Sequence[str | Candidate], k: int | None = None) -> list[Ranked]:
         """The best ``k`` candidates, or all of them, best first; ties in the order in which they were given.
 
         Args:

@@ -57,9 +57,9 @@ class TemplateTexts(BackboneTexts):
         self.pair, self.segments = pair, segments
         self.max_pair_tokens, self.prompts = max_pair_tokens, prompts
         for prompt, name in zip(prompts, ("max_context_tokens", "max_candidate_tokens"), strict=True):
-            n = len(subwords.encode(prompt)) + self._n_special
-            if n >= getattr(policy, name):
-                raise ConfigError(f"{name} = {getattr(policy, name)} leaves no room behind a prompt of {n} tokens; raise it")
+            n, budget = len(subwords.encode(prompt)) + self._n_special, getattr(policy, name)
+            if n >= budget:
+                raise ConfigError(f"{name} = {budget} leaves no room behind a prompt of {n} tokens; raise it")
 
     @property
     def _n_special(self) -> int:

@@ -229,10 +229,10 @@ def build_foreign(description: Description) -> SentenceEncoder | PairEncoder:
     config = read_pretrained_config(folder)
     if description.kind == "pairs" and not description.layers:
         if config.num_labels != 1:
-            labels = ", ".join(str(label) for label in list(config.id2label.values())[:5])
+            labels = ", ".join(map(str, list(config.id2label.values())[:5]))
             raise ArtifactError(
-                f"{folder} gives {config.num_labels} scores to a pair ({labels}), and a ranking needs one; choose a model"
-                " with one label"
+                f"{folder} gives {config.num_labels} scores to a pair ({labels}), and a ranking needs one; choose a"
+                " model with one label"
             )
         network = load_pretrained(folder, config, "AutoModelForSequenceClassification")
         return PairEncoder(network, None, activation(description.output, folder))
