@@ -25,6 +25,7 @@ from polyrank.cli import (
     maps,
     mining,
     pipelines,
+    ranking,
     training,
 )
 from polyrank.cli.console import talk
@@ -69,7 +70,7 @@ app.command("map")(maps.map_)
 app.command("evaluate")(evaluation.evaluate)
 app.command("compare")(evaluation.compare)
 app.command("respond")(answering.respond)
-app.command("rank")(answering.rank)
+app.command("rank")(ranking.rank)
 app.command("export")(exporting.export)
 app.command("info")(info.info)
 app.add_typer(indexing.index_app, name="index")

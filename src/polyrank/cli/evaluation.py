@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyrank.cli.console import EnsembleName, NRetrieved, Rerank, console, drawable, talk
+from polyrank.cli.console import (
+    CandidateTokens,
+    ContextTokens,
+    EnsembleName,
+    NRetrieved,
+    Rerank,
+    console,
+    drawable,
+    say_cut,
+    talk,
+)
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +31,9 @@ Ks = Annotated[str | None, typer.Option("--k", help="Which R@k to show, such as 
 def evaluate(
     model: Annotated[
         str,
-        typer.Argument(help="A model or pipeline folder, bm25, tfidf, untuned:BACKBONE or shipped:convert."),
+        typer.Argument(
+            help="A model or pipeline folder, a Hugging Face model, bm25, tfidf, untuned:BACKBONE or shipped:convert."
+        ),
     ],
     data: Annotated[Path, typer.Argument(help="Candidate lists, or examples against --pool.")],
     pool: Annotated[
@@ -37,6 +49,8 @@ def evaluate(
     against: Annotated[Path | None, typer.Option(help="Scores file of another model, for a paired test.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
+    max_context_tokens: ContextTokens = None,
+    max_candidate_tokens: CandidateTokens = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -69,6 +83,8 @@ def evaluate(
         ensemble=read_ensemble(ensemble),
         device=device,
         backend=read_backend(backend),
+        max_context_tokens=max_context_tokens,
+        max_candidate_tokens=max_candidate_tokens,
     )
     result = ev.evaluate(
         scorer,
@@ -79,6 +95,7 @@ def evaluate(
         ),
     )
     _say_what_is_missing(limited, result)
+    say_cut(scorer, model, rerank)
     name = model if rerank is None else f"{model}, re-ranked by {rerank}"
     summary = {**_summary(result, ks, json_), "n_left_out": len(limited) - len(examples)}
     if scores is not None:

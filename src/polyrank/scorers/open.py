@@ -15,17 +15,17 @@ if TYPE_CHECKING:  # whoever asks for BM25 does not wait for torch
     from polyrank.scorers.exported import Backend
 
 LEXICAL = ("bm25", "tfidf")
-
-
-class Lengths(TypedDict):
-    max_context_tokens: int | None
-    max_candidate_tokens: int | None
-
-
 NAMES = (
     "give a model folder, a Hugging Face name such as cross-encoder/ms-marco-MiniLM-L6-v2, bm25, tfidf,"
     " untuned:embedded or shipped:convert"
 )
+
+
+class Lengths(TypedDict):
+    """How much of a text is read; None: what the model says."""
+
+    max_context_tokens: int | None
+    max_candidate_tokens: int | None
 
 
 def load(
