@@ -1,5 +1,6 @@
 """Other people's models score here as in their own library, and what would not is refused by its true reason."""
 
+import json
 import os
 import shutil
 import warnings
@@ -15,7 +16,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from polyrank import Context, load
-from polyrank.errors import ConfigError
+from polyrank.errors import ArtifactError, ConfigError, OfflineError, UsageError
+from polyrank.models.artifacts import load_model
+from polyrank.models.foreign import is_foreign
 from polyrank.scorers.protocols import Encoder, Scorer
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # sentence-transformers would ask the hub about a local folder
@@ -259,3 +262,166 @@ def test_bf16_is_near(network: Any) -> None:
         )
         assert all(not np.array_equal(a, b) for a, b in zip(exact, near, strict=True))
         np.testing.assert_allclose(np.stack(near), np.stack(exact), atol=0.15)
+
+
+# what cannot be scored
+
+
+def edited(folder: Path, file: str, change: Callable[[Any], Any]) -> Path:
+    """The same folder with another JSON file."""
+    path = folder / file
+    path.write_text(json.dumps(change(json.loads(path.read_text("utf-8")))), "utf-8")
+    return folder
+
+
+@pytest.fixture
+def bi(network: Any, tmp_path: Path) -> Path:
+    return saved(sentences(network("Bert"), Pooling(32), Dense(32, 8)), tmp_path / "bi")
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "reason"),
+    [
+        ("modules.json", lambda v: [*v, {"path": "", "type": "x.LSTM"}], "has a module LSTM"),
+        ("modules.json", lambda v: v[1:], "begins with Pooling, not with a Transformer"),
+        ("modules.json", lambda v: v[:1], "has no Pooling"),
+        ("modules.json", lambda v: [v[0], v[2], v[1]], "Dense before the Pooling"),
+        ("modules.json", lambda v: {"a": 1}, "lists no modules"),
+        ("config_sentence_transformers.json", lambda v: v | {"similarity_fn_name": "manhattan"}, "by manhattan"),
+        ("config_sentence_transformers.json", lambda v: v | {"model_type": "SparseEncoder"}, "is a SparseEncoder"),
+        ("1_Pooling/config.json", lambda v: v | {"pooling_mode": "best"}, "pools by best"),
+        ("2_Dense/config.json", lambda v: v | {"activation_function": "torch.save"}, "names the activation torch.save"),
+        ("2_Dense/config.json", lambda v: v | {"module_input_name": "token_embeddings"}, "reads token_embeddings"),
+        ("sentence_bert_config.json", lambda v: v | {"transformer_task": "text-generation"}, "by text-generation"),
+        ("config.json", lambda v: [], "is no JSON object"),
+        ("config.json", lambda v: v | {"is_encoder_decoder": True}, "encoder-decoder"),
+        ("config.json", lambda v: v | {"model_type": "nosuch"}, "transformers cannot read .*nosuch"),
+        ("config.json", lambda v: v | {"hidden_size": 64}, "transformers cannot read|not those of a BertModel"),
+        ("config.json", lambda v: v | {"num_hidden_layers": 3}, "not those of a BertModel .encoder.layer.2"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_by_its_reason(file: str, change: Any, reason: str, bi: Path) -> None:
+    with pytest.raises(ArtifactError, match=reason):
+        load(edited(bi, file, change), device="cpu")
+
+
+def test_damaged_and_unsafe_files_are_refused(bi: Path) -> None:
+    weights = bi / "2_Dense" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    with pytest.raises(ArtifactError, match="2_Dense is damaged"):
+        load(bi)
+    weights.rename(weights.with_name("pytorch_model.bin"))
+    with pytest.raises(ArtifactError, match=r"2_Dense/pytorch_model\.bin is a pickle"):
+        load(bi)
+    whole = (bi / "model.safetensors").read_bytes()
+    (bi / "model.safetensors").write_bytes(whole[:1000])
+    with pytest.raises(ArtifactError, match=f"cannot read {bi}"):
+        load(bi)
+    (bi / "model.safetensors").unlink()
+    with pytest.raises(ArtifactError, match=r"holds no \.safetensors"):
+        load(bi)
+    (bi / "modules.json").write_text("[", "utf-8")
+    with pytest.raises(ArtifactError, match=r"modules\.json is damaged"):
+        load(bi)
+
+
+def test_a_tokenizer_that_cannot_be_read_is_the_reason(bi: Path) -> None:
+    (bi / "tokenizer.json").write_text("{}", "utf-8")
+    with pytest.raises(ArtifactError, match="cannot read the tokenizer"):
+        load(bi)
+
+
+def test_heads_are_never_made_up(network: Any) -> None:
+    plain = network("Bert")
+    with pytest.raises(ArtifactError, match="holds a BertModel without a head that scores"):
+        load(plain)
+    with pytest.raises(ArtifactError, match="not those of a BertForSequenceClassification"):
+        load(edited(plain, "config.json", lambda v: v | {"architectures": ["BertForSequenceClassification"],
+                                                         "id2label": {"0": "x"}}))  # fmt: skip
+    two = network("Bert", "ForSequenceClassification", id2label={0: "no", 1: "maybe", 2: "yes"})
+    with pytest.raises(ArtifactError, match=r"gives 3 scores to a pair \(no, maybe, yes\)"):
+        load(two)
+    one = network("Bert", "ForSequenceClassification", num_labels=1)
+    with pytest.raises(UsageError, match="is a BertForSequenceClassification, whose head untuned: leaves out"):
+        load(f"untuned:{one}")
+    with pytest.raises(UsageError, match="has no onnx export"):
+        load(one, backend="onnx")
+    with pytest.raises(ArtifactError, match=r"is a Hugging Face model, .* takes a model folder of polyrank"):
+        load_model(one)
+
+
+def test_ours_are_told_from_theirs(bi: Path, tmp_path: Path) -> None:
+    assert is_foreign(bi)
+    assert not is_foreign(tmp_path / "nothing")
+    (tmp_path / "config.json").write_text("[" * 100_000, "utf-8")
+    assert not is_foreign(tmp_path)
+    with pytest.raises(ArtifactError, match="is damaged"):
+        load(tmp_path)
+
+
+# names
+
+
+def test_a_hub_name_is_found_among_earlier_downloads(bi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    cache = tmp_path / "hub" / "models--somebody--a-model"
+    shutil.copytree(bi, cache / "snapshots" / "abc")
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("abc", "utf-8")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    wanted = load(bi, device="cpu").score_pool(QUERIES, DOCUMENTS)
+    np.testing.assert_array_equal(load("somebody/a-model", device="cpu").score_pool(QUERIES, DOCUMENTS), wanted)
+    with pytest.raises(OfflineError, match="somebody/else is no folder, nor stored on this machine"):
+        load("somebody/else")
+
+
+def test_names_that_mean_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for file in ("runs/x", "run/model/config.json", "index/candidates.db"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path)
+    for name in ("nosuch", "runs/model", "a/b/c", "../x", "/nowhere", ""):
+        with pytest.raises(UsageError, match="is no model folder; give a model folder, a Hugging Face name"):
+            load(name)
+    for name, reason in (("run", "give the model in it, run/model"), ("index", "answers from a catalogue")):
+        with pytest.raises(UsageError, match=reason):
+            load(name)
+    with pytest.raises(UsageError, match="max_context_tokens is not for bm25"):
+        load("bm25", max_context_tokens=3)
+    with pytest.raises(UsageError, match="max_candidate_tokens is not for shipped:convert"):
+        load("shipped:convert", max_candidate_tokens=30)
+
+
+def test_lengths_of_an_untuned_backbone_are_settings(tiny_backbone: Path) -> None:
+    documents = [f"{' '.join(['wifi'] * 80)} {word}" for word in ("hello", "bill", "router")]
+    short, long = load(f"untuned:{tiny_backbone}"), load(f"untuned:{tiny_backbone}", max_candidate_tokens=100)
+    assert len(set(short.score(["my wifi"], [documents])[0].tolist())) == 1
+    assert len(set(long.score(["my wifi"], [documents])[0].tolist())) == 3
+    assert [str(cut) for cut in short.cut] == ["3 candidates were longer than 72 tokens, and their ends were not read"]
+    assert not any(long.cut)
+    with pytest.raises(ConfigError, match="max_candidate_tokens = 129 is outside 4 to 128"):
+        load(f"untuned:{tiny_backbone}", max_candidate_tokens=129)
+    with pytest.raises(UsageError, match="max_candidate_tokens = 0 is no number of tokens"):
+        load(f"untuned:{tiny_backbone}", max_candidate_tokens=0)
+
+
+# other commands
+
+
+def test_an_index_of_a_sentence_encoder_knows_its_weights(bi: Path, tmp_path: Path) -> None:
+    from polyrank import Candidate, Retriever, build_index, open_index
+    from polyrank.scorers.open import encoder_of_index
+
+    encoder: Any = load(bi, device="cpu")
+    pool = [Candidate(str(i), text) for i, text in enumerate(DOCUMENTS) if text]
+    build_index(tmp_path / "index", encoder, pool, model=str(bi))
+    with open_index(tmp_path / "index") as index:
+        again = encoder_of_index(index.model, device="cpu")
+        found = Retriever(again, index).respond([Context(QUERIES[0])], 3)[0]
+        wanted = encoder.rank(QUERIES[0], pool, 3)
+        assert [reply.id for reply in found] == [reply.id for reply in wanted]
+        np.testing.assert_allclose([r.score for r in found], [r.score for r in wanted], atol=1e-5)
+        edited(bi, "2_Dense/config.json", lambda v: v | {"activation_function": "torch.nn.modules.linear.Identity"})
+        with pytest.raises(ArtifactError, match="was made by encoder"):
+            Retriever(load(bi, device="cpu"), index)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
+from polyrank.config.models import MODEL
 from polyrank.config.names import UNTUNED, is_hub_name, is_there, model_folder
 from polyrank.errors import UsageError
 from polyrank.records import Candidate, Example
@@ -77,15 +78,22 @@ def load(
         from polyrank.scorers.load import untuned_scorer
 
         return untuned_scorer(name.removeprefix(UNTUNED), device=device, precision=precision, **lengths)
-    if not is_there(name):
-        raise UsageError(f"{name} is no model folder; {NAMES}")
+    if not name or not is_there(name):
+        raise UsageError(f"{name or 'an empty name'} is no model folder; {NAMES}")
+    from polyrank.index.store import FILE as INDEX
     from polyrank.models.foreign import is_foreign
     from polyrank.models.hub import hub_folder
     from polyrank.scorers.load import foreign_scorer, saved_scorer
     from polyrank.scorers.mapped import KIND, load_map
+    from polyrank.storage.document import has_document
     from polyrank.storage.tensors import is_folder_of
 
     folder = hub_folder(name) if is_hub_name(name) else model_folder(name)
+    if not has_document(folder, MODEL):
+        if has_document(folder / "model", MODEL):
+            raise UsageError(f"{name} is the folder of a training; give the model in it, {folder / 'model'}")
+        if (folder / INDEX).is_file() or (folder / "pipeline.json").is_file():
+            raise UsageError(f"{name} answers from a catalogue and ranks no lists; polyrank.open and respond take it")
     if is_foreign(folder):
         _only_torch(name, backend)
         return foreign_scorer(folder, device=device, precision=precision, **lengths)
