@@ -31,7 +31,7 @@ def paired(
     if len(queries) != len(lists):
         raise UsageError(
             f"{_counted(len(queries), 'context')} and {_counted(len(lists), 'list')} of candidates; give each context"
-            " its own list, or use score_pool to give one pool to all"
+            " its own list, or use score_pool"
         )
     return queries, lists
 
