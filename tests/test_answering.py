@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyrank.cli.answering import _context_of_line, _print, _to_rank
+from polyrank.cli.answering import _context_of_line, print_row
 from polyrank.cli.console import drawable
+from polyrank.cli.ranking import _query_of_line
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import write_index
 from polyrank.index.ann import read_kind
@@ -66,7 +67,7 @@ def test_rank_reads_rows_as_evaluate_does() -> None:
         {"context": ["?"], "candidates": ["coffee", "tea"]},
     ]
     lines = "\n\n".join(map(json.dumps, rows)).encode()
-    found = run("rank", "bm25", stdin=b"\xef\xbb\xbf" + lines)
+    found = run("rank", "bm25", "--scores-only", stdin=b"\xef\xbb\xbf" + lines)
     assert found.returncode == 0, found.stderr
     one, informed, ignorant = (json.loads(line)["scores"] for line in found.stdout.splitlines())
     assert len(one) == 1
@@ -86,7 +87,7 @@ def test_rank_reads_rows_as_evaluate_does() -> None:
 )
 def test_a_line_that_cannot_be_ranked_is_refused(line: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        _to_rank(line)
+        _query_of_line(line)
 
 
 @pytest.mark.parametrize("line", [b'{"context": ["a"], "candidates": ["\xff"]}', b'{"context": ["a"]}'])
@@ -98,7 +99,7 @@ def test_what_rank_cannot_read_is_placed(line: bytes) -> None:
 
 def test_scores_that_are_not_finite_are_never_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ArtifactError, match="runs/model gave a score that is not finite"):
-        _print({"scores": [1.0, float("nan")]}, "runs/model")
+        print_row({"scores": [1.0, float("nan")]}, "runs/model")
     assert capsys.readouterr().out == ""
 
 

@@ -1,19 +1,17 @@
 """What the README and the pages of docs/ tell people to type runs as it stands there, on a small copy of the sample."""
 
 import json
-import os
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from polyrank.data import read_examples, read_pool
+from polyrank.data import read_pool
 from processes import run
 
 ROOT = Path(__file__).parents[1]
@@ -51,7 +49,9 @@ def home(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
     small = {"backbone": json.dumps(str(tiny_backbone))}
     for output, kind, method in (("my-run", "poly", ""), ("other-run", "bi", ""), ("cross-run", "cross", "listwise")):
         recipe = f'output = "{output}"\n[model]\nkind = "{kind}"\nbackbone = {small["backbone"]}\n'
-        recipe += '[data]\ntrain = "conversations.jsonl"\nvalid = "valid.jsonl"\nspeaker = "agent"\n[train]\nmax_steps = 2\n'
+        recipe += (
+            '[data]\ntrain = "conversations.jsonl"\nvalid = "valid.jsonl"\nspeaker = "agent"\n[train]\nmax_steps = 2\n'
+        )
         recipe += "[train.negatives]\nn = 3\n" if method else ""
         (folder / f"{output}.toml").write_text(recipe, "utf-8")
         result = run("train", f"{output}.toml", cwd=folder)
@@ -61,7 +61,9 @@ def home(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_python_as_it_is_written(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_as_it_is_written(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(home)
     names: dict[str, Any] = {}
     page = blocks("docs/python.md", "python")

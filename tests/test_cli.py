@@ -152,7 +152,7 @@ def test_a_pipeline_is_made_and_answers(trained: dict[str, Path], tmp_path: Path
 
 def test_rank_scores_candidates(trained: dict[str, Path]) -> None:
     row = json.dumps({"context": ["hi", "my wifi"], "candidates": ["thanks", "did that", "restart the router"]})
-    found = run("rank", trained["cross"], stdin=row + "\n")
+    found = run("rank", trained["cross"], "--scores-only", stdin=row + "\n")
     assert found.returncode == 0, found.stderr
     assert len(json.loads(found.stdout)["scores"]) == 3
 

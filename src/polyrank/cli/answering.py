@@ -1,4 +1,4 @@
-"""``polyrank respond`` and ``polyrank rank``: lines of stdin are read and checked as rows of data files are."""
+"""``polyrank respond``: lines of stdin are read and checked as rows of data files are."""
 
 import json
 import math
@@ -60,7 +60,7 @@ def respond(
     asked = None
     if context:
         try:
-            asked = _context({"context": context})
+            asked = context_of_row({"context": context})
         except ValueError as error:
             raise DataError(f"the context on the command line: {error}") from error
     use_threads(threads)
@@ -85,7 +85,7 @@ def respond(
             row |= {"confidence": confidence, "abstained": result.abstained}
         if result.exact is not None:
             row |= {"exact": result.exact, "n_scored": result.n_scored, "ways": result.ways}
-        _print(row, str(path))
+        print_row(row, str(path))
 
     if asked is not None:
         answer(asked)
@@ -105,7 +105,12 @@ def _row(reply: "Ranked") -> dict[str, Any]:
     return row | ({"stages": reply.stages} if reply.stages else {})
 
 
-def _print(row: dict[str, Any], model: str) -> None:
+def print_row(row: dict[str, Any], model: str) -> None:
+    """One line of JSON on stdout.
+
+    Raises:
+        ArtifactError: a score is not finite.
+    """
     try:
         print(json.dumps(row, ensure_ascii=False, allow_nan=False), flush=True)
     except ValueError as error:
@@ -133,10 +138,10 @@ def _context_of_line(line: str) -> "Context":
         raise ValueError(f"broken JSON ({error}); write a list of turns or plain text") from error
     except RecursionError as error:
         raise ValueError("nested too deeply; write a list of turns or plain text") from error
-    return _context({"context": value} if isinstance(value, list) else value)
+    return context_of_row({"context": value} if isinstance(value, list) else value)
 
 
-def _context(row: dict[str, Any]) -> "Context":
+def context_of_row(row: dict[str, Any]) -> "Context":
     """The context of a row, by the rules of data files.
 
     Raises:
@@ -189,51 +194,3 @@ def _turn(pipeline: "Pipeline", turns: list[str], k: int) -> list[str]:
     for rank, reply in enumerate(answer.ranked):
         print(f"  {reply.score:7.2f}  {'→ ' if rank == 0 and not answer.abstained else '  '}{reply.text}")
     return turns if answer.abstained else [*turns, answer.ranked[0].text]
-
-
-def rank(
-    model: Annotated[
-        str, typer.Argument(help="A model or pipeline folder, bm25, tfidf, untuned:BACKBONE or shipped:convert.")
-    ],
-    rerank: Rerank = None,
-    n_retrieved: NRetrieved = 100,
-    ensemble: EnsembleName = "none",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
-) -> None:
-    """Score candidates: lines of {"context": [...], "candidates": [...]} on stdin, lines of {"scores": [...]} out.
-
-    A line may have a "background" as well, as in data files.
-    """
-    from polyrank.data.rows import row_error
-    from polyrank.ranking.ensembles import read_ensemble
-    from polyrank.retrieval.pipeline import open_ranker
-    from polyrank.scorers.exported import read_backend
-
-    scorer = open_ranker(
-        model,
-        rerank=rerank,
-        n_retrieved=n_retrieved,
-        ensemble=read_ensemble(ensemble),
-        device=device,
-        backend=read_backend(backend),
-    )
-    for number, line in stdin_lines():
-        try:
-            context, candidates = _to_rank(line)
-        except ValueError as error:
-            raise row_error(STDIN, number, error) from error
-        _print({"scores": scorer.score([context], [candidates])[0].tolist()}, model)
-
-
-def _to_rank(line: str) -> "tuple[Context, tuple[str, ...]]":
-    """A line as a context and candidates, by the rules of data files.
-
-    Raises:
-        ValueError: it is no JSON object, or a field is missing or holds something else.
-    """
-    from polyrank.data import fields
-    from polyrank.data.rows import parse_object
-
-    row = parse_object(line)
-    return _context(row), fields.texts(row, "candidates")

@@ -15,6 +15,8 @@ from polyrank.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from polyrank.scorers.protocols import Scorer
+
 STDIN = Path("stdin")
 Rerank = Annotated[
     str | None, typer.Option(metavar="MODEL", help="A second stage: a model that orders the best of the first one.")
@@ -34,6 +36,14 @@ Threads = Annotated[
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier output file.")]
+ContextTokens = Annotated[
+    int | None, typer.Option(min=4, help="Of untuned and other people's models: how much of a context is read.")
+]
+CandidateTokens = Annotated[
+    int | None, typer.Option(min=4, help="Of untuned and other people's models: how much of a candidate is read.")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Runtime = Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")]
 FIGURES = (".png", ".svg", ".pdf")
 
 
@@ -48,6 +58,22 @@ def console() -> "Console":
 def talk(message: str) -> None:
     """A line on stderr, unwrapped and taken literally, as users' file names must be."""
     console().print(message, soft_wrap=True, markup=False)
+
+
+def say_cut(scorer: "Scorer", *names: str | None) -> None:
+    """Say which texts were too long to be read whole, and what can be done about it.
+
+    Args:
+        scorer: has read them.
+        names: of its models.
+    """
+    from polyrank.scorers.open import has_settable_lengths
+
+    remedy = ""
+    if any(name is not None and has_settable_lengths(name) for name in names):
+        remedy = "; --max-candidate-tokens and --max-context-tokens set how much is read"
+    for cut in filter(None, scorer.cut):
+        talk(f"{cut}{remedy}")
 
 
 def stdin_lines() -> Iterator[tuple[int, str]]:

@@ -9,19 +9,22 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import Overwrite, console, talk
+from polyrank.cli.console import Device, Overwrite, Runtime, console, say_cut, talk
 from polyrank.errors import ArtifactError, DataError, UsageError
 
 index_app = typer.Typer(no_args_is_help=True, help="Build, change and inspect indexes of candidates.")
 IndexPath = Annotated[Path, typer.Argument(help="An index folder.")]
 Replies = Annotated[Path, typer.Argument(help="Replies: JSON lines of id and text, CSV, or one per line.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Runtime = Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")]
 
 
 @index_app.command("build")
 def index_build(
-    model: Annotated[str, typer.Argument(help="A Bi- or Poly-encoder's folder, untuned:BACKBONE or shipped:convert.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A Bi- or Poly-encoder's folder, a Hugging Face bi-encoder, untuned:BACKBONE or shipped:convert."
+        ),
+    ],
     candidates: Replies,
     output: Annotated[Path, typer.Option("-o", "--output", help="The index folder to make.")],
     ann: Annotated[str, typer.Option(help="For approximate search: auto, flat, sq8, ivfpq, hnsw, or none.")] = "none",
@@ -61,6 +64,7 @@ def index_build(
             overwrite=overwrite,
             progress=progress,
         )
+    say_cut(encoder)
     talk(f"{output}: {len(pool):,} candidates of dimension {encoder.dimension}, {n:,} texts encoded")
 
 
@@ -89,6 +93,7 @@ def index_add(
     encoder = encoder_of_index(built_with, model, device=device, backend=runtime)
     with Writer(index, fingerprint=encoder.fingerprint) as writer, _progress() as progress:
         n = add_to_index(writer, encoder, pool, replace=replace, progress=progress)
+        say_cut(encoder)
         there = f" ({len(pool) - n:,} were there already)" if n < len(pool) else ""
         talk(f"{index}: added {n:,}{there}, now {len(writer):,} candidates")
 

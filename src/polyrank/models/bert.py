@@ -97,7 +97,8 @@ class BertModel(nn.Module):
         """``last_hidden_state`` ``[B, T, D]`` of ids and a mask ``[B, T]``, 1 on real tokens."""
         mask = attention_mask.bool()[:, None, None, :]
         # without padding attention is faster; a graph that is traced takes both
-        unmasked = not torch.jit.is_tracing() and bool(mask.all())
+        tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]  # it has no types
+        unmasked = not tracing and bool(mask.all())
         hidden = self.encoder(self.embeddings(input_ids, token_type_ids), None if unmasked else mask)
         return SimpleNamespace(last_hidden_state=hidden)
 
@@ -156,7 +157,7 @@ class _Embeddings(nn.Module):
 
 def _empty_table(n: int, size: int, padding: int | None = None) -> nn.Embedding:
     """Not drawn at random: without memory, torch would load its compiler for that, which takes seconds."""
-    return nn.Embedding.from_pretrained(torch.empty(n, size), freeze=False, padding_idx=padding)
+    return nn.Embedding(n, size, padding, _weight=torch.empty(n, size), _freeze=False)
 
 
 class _Encoder(nn.Module):

@@ -18,7 +18,7 @@ from polyrank.retrieval.pipeline import PIPELINE, check_stages, dense, fingerpri
 from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
 from polyrank.retrieval.two_stage import SHORTLIST, TwoStage
 from polyrank.scorers.exported import Backend
-from polyrank.scorers.open import encoder_of_index, open_scorer
+from polyrank.scorers.open import encoder_of_index, load
 from polyrank.scorers.protocols import Encoder, Responds
 from polyrank.search import Mode
 from polyrank.storage.document import has_document
@@ -217,7 +217,7 @@ def open_pipeline(
         first = dense(path, model, mode or "exact", distinct, device, backend)
         if rerank is None:
             return Pipeline(first)
-        second = open_scorer(rerank, device=device, backend=backend)
+        second = load(rerank, device=device, backend=backend)
         return Pipeline(TwoStage(first, second, n_retrieved=n_retrieved, ensemble=ensemble))
     config, tuning = read_pipeline(path)
     if config.retriever != "dense" and (mode or model):
