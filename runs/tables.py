@@ -15,7 +15,8 @@ from report.crashes import crashes, faults
 from report.figures import described, machine, table
 from report.front import BLOCKS
 from report.quality import a_sixth, frozen_codes, intents, response_selection, two_encoders
-from report.speed import answers, million, peers, ranking, scoring
+from report.ranking import ranking
+from report.speed import answers, million, peers, scoring
 from report.stages import abstention, medquad, mutual_learning, ubuntu
 
 ROOT = Path(__file__).parents[1]

@@ -1,6 +1,6 @@
 """How long things take, everything compared taking turns in one run."""
 
-from report.figures import described, machine, ms, percent, read_if_there, row, section, share, table, times
+from report.figures import machine, ms, percent, row, section, table, times
 
 AMX, BARE, AVX = "bench/amx/scoring", "bench/amx/scoring-without-loops", "bench/avx512/scoring"
 VECTORS = {
@@ -153,28 +153,4 @@ def peers() -> str:
         f"""OpenVINO's export of this Cross-encoder, whose head is untrained, is not faithful in bf16 and was
         refused. A multi-context ConveRT encodes a context {times(convert["ratio"])} times as fast as the library's
         MiniLM on AVX-512 alone.""",
-    )
-
-
-def ranking() -> str:
-    """What runs/picture.py measured and draws."""
-    result = read_if_there("picture")
-    if result is None:
-        return ""
-    rows = []
-    for one in result["rows"]:
-        quality = read_if_there(one["quality"]) if one["quality"] else None
-        n = f"{quality['n_examples']:,}" if quality else ""
-        rows.append([one["title"], one["tokens"], ms(one["ms"]), str(one["n"]), share(quality), n])
-    return section(
-        "Speed and quality: ranking 100 candidates on star",
-        f"""Milliseconds from a context's text to the scores of its 100 candidates, medians over contexts, one
-        process and one thread, all in fp32 and taking turns; candidate vectors are encoded before. On
-        {", ".join(described("picture"))}, sentence-transformers {result["sentence-transformers"]}; the load of the
-        machine was {result["load"]:.1f} when it began. Beside them R@1 of the trained models, where it was measured
-        on the same test lists: those of [response selection](#response-selection), [two
-        encoders](#two-encoders-at-once), and for the Cross-encoder of [mutual learning](#mutual-learning), which
-        learnt alone from 4,000 lists of 8. Made by `python runs/picture.py measure`, drawn by `python
-        runs/picture.py draw`.""",
-        table(["scorer", "tokens", "ms", "contexts timed", "R@1", "of examples"], rows, (2, 3, 5)),
     )
