@@ -39,14 +39,15 @@ def ranking() -> str:
     ]
     return section(
         "Ranking 100 candidates: milliseconds and R@1",
-        f"""Milliseconds of processor time from a context's text to the scores of its 100 candidates on star, medians over
-        contexts, and beside them what passed on the wall clock of a shared machine; one process, one thread, fp32, all
-        taking turns; 128 + 48 tokens where nothing else is said; candidate vectors are there before, as in an index.
-        {processor[0]} ({processor[1]}), {processor[2]} cores with a load of {measured["load"]:.1f} when it began;
-        {libraries}, sentence-transformers {measured["sentence-transformers"]}. Networks are untrained, which changes no
-        time. Beside them R@1 of the trained ones, where there is a file of it on the same test lists: those of
-        [response selection](#response-selection) and [two encoders](#two-encoders-at-once), and the Cross-encoder that
-        learnt alone from 4,000 lists of 8 in [mutual learning](#mutual-learning), in bf16. Made by
-        `python runs/picture.py measure`; [the picture](picture.svg) by `python runs/picture.py draw`.""",
+        f"""Processor time in milliseconds from a context's text to the scores of its 100 candidates on star,
+        medians over contexts, and beside them what passed on the wall clock of a shared machine; one process, one
+        thread, fp32, all taking turns; 128 + 48 tokens where nothing else is said; candidate vectors are there
+        before, as in an index. {processor[0]} ({processor[1]}), {processor[2]} cores with a load of
+        {measured["load"]:.1f} when it began; {libraries}, sentence-transformers
+        {measured["sentence-transformers"]}. Networks are untrained, which changes no time. Beside them R@1 of the
+        trained ones, where there is a file of it on the same test lists: those of [response
+        selection](#response-selection) and [two encoders](#two-encoders-at-once), and the Cross-encoder that learnt
+        alone from 4,000 lists of 8 in [mutual learning](#mutual-learning), in bf16. Made by `python runs/picture.py
+        measure`; [the picture](picture.svg) by `python runs/picture.py draw`.""",
         table(["scorer", "ms", "wall clock", "contexts timed", "R@1", "of examples"], cells, (1, 2, 3, 5)),
     )
