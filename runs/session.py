@@ -8,6 +8,7 @@ import fcntl
 import os
 import pty
 import re
+import select
 import struct
 import subprocess
 import sys
@@ -26,6 +27,7 @@ COMMAND = ("polyrank", "respond", "support", "-k", "3")
 TYPED = ("my wifi is down", "", "how do I change my wifi password?")  # the empty line begins anew
 PROMPT, END = b"> ", b"\x04"
 COLUMNS, LINES = 96, 24
+PATIENCE = 120  # seconds without a word from the command
 
 
 def converse(folder: Path) -> str:
@@ -43,7 +45,7 @@ def converse(folder: Path) -> str:
     )
     os.close(follower)
     shown, lines = b"", [*(line.encode() + b"\n" for line in TYPED), END]
-    while True:
+    while select.select([leader], [], [], PATIENCE)[0]:
         try:
             part = os.read(leader, 4096)
         except OSError:  # the other end is closed
@@ -53,7 +55,7 @@ def converse(folder: Path) -> str:
         shown += part
         if lines and Text.from_ansi(shown.decode("utf-8", "replace")).plain.encode().endswith(PROMPT):
             os.write(leader, lines.pop(0))
-    os.close(leader)
+    os.close(leader)  # which ends a command that still waits for something else
     if command.wait() or lines:
         raise SystemExit(f"the chat ended early:\n{shown.decode('utf-8', 'replace')}")
     return shown.decode()
