@@ -62,6 +62,7 @@ def measure(data: Path, n: int, n_cross: int) -> dict[str, Any]:
     torch.set_num_threads(1)
     load = os.getloadavg()[0]
     examples = read_examples(data / "star/test.jsonl.gz").examples[:n]
+    n, n_cross = len(examples), min(n_cross, len(examples))
     contexts, lists = [example.query for example in examples], [list(example.candidates) for example in examples]
     texts = list(dict.fromkeys(text for candidates in lists for text in candidates))
     rows = {text: row for row, text in enumerate(texts)}
