@@ -4,13 +4,14 @@ lines of stdin; and where it draws."""
 import sys
 from collections.abc import Iterator
 from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from polyrank.cli import interrupts
-from polyrank.errors import UsageError
+from polyrank.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -100,8 +101,10 @@ def drawable(path: Path | None) -> Path | None:
     """Where a figure is to be drawn, looked at before the work is done.
 
     Raises:
-        UsageError: its ending is unknown, or its folder is not there.
+        UsageError: its ending is unknown, its folder is not there, or what draws is not installed.
     """
+    if path is not None and find_spec("matplotlib") is None:
+        raise MissingExtraError("matplotlib", "plots")
     if path is not None and path.suffix.lower() not in FIGURES:
         raise UsageError(f"{path} names no kind of figure; let it end in {', '.join(FIGURES)}")
     if path is not None and not path.parent.is_dir():

@@ -129,8 +129,8 @@ def evaluate(
     limited = examples[:limit]
     examples = ev.rankable(limited, candidates)
     base = None if against is None else comparison.Scored(str(against), (None,), (ev.read_scores(against),))
-    for member in found:
-        check_name(member.name)
+    for name in (*(member.name for member in found), *([] if rerank is None else [rerank])):
+        check_name(name)
 
     bar: dict[str, Any] = {"console": console(), "disable": not console().is_terminal, "transient": True}
     scored: list[comparison.Scored] = []

@@ -1,0 +1,329 @@
+"""Models side by side: seeds joined, tests over examples and over seeds, and tables for every place they go to."""
+
+import csv
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from polyrank.config.models import BiConfig, TextPolicy
+from polyrank.config.recipe import DataConfig, Recipe
+from polyrank.errors import DataError, UsageError
+from polyrank.evaluation import Evaluation, Record, breakdown, paired_test, paired_tests, summarise, write_scores
+from polyrank.evaluation.comparison import Scored, by_model, compared, compared_figures
+from polyrank.evaluation.layout import comma_separated, latex, markdown, remarks
+from polyrank.evaluation.runs import members
+from polyrank.ranking.metrics import Group, Placement
+from polyrank.ranking.statistics import holm, paired_t, student_p
+from polyrank.training import train
+from processes import run
+from train_settings import train_config
+
+C = 20
+
+
+def ranked(ranks: Any, prefix: str = "e") -> Evaluation:
+    """An evaluation whose right answers came at these ranks, of contexts of 1 to 4 turns."""
+    records = [
+        Record(f"{prefix}{i}", 1 + i % 4, 3, (0,), None, Placement(C, (Group(int(rank) - 1, 1, 1),)))
+        for i, rank in enumerate(ranks)
+    ]
+    return Evaluation(tuple(records), "pool")
+
+
+def drawn(seed: int, skill: float, n: int = 60) -> Evaluation:
+    generator = np.random.default_rng(seed)
+    return ranked(np.where(generator.random(n) < skill, 1, generator.integers(2, C + 1, n)))
+
+
+def three_seeds(name: str, skill: float, first: int = 1) -> Scored:
+    return Scored(name, (1, 2, 3), tuple(drawn(first + seed, skill) for seed in range(3)))
+
+
+# statistics
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 9, 10, 30])
+def test_students_p_is_that_of_scipy(freedom: int) -> None:
+    for t in (-8.0, -0.3, 0.0, 0.7, 1.96, 4.5, 30.0):
+        assert student_p(t, freedom) == pytest.approx(2 * stats.t.sf(abs(t), freedom), abs=1e-12)
+
+
+def test_the_paired_test_over_seeds_is_that_of_scipy() -> None:
+    a, b = [0.61, 0.64, 0.60, 0.66], [0.58, 0.63, 0.61, 0.60]
+    found = paired_t([x - y for x, y in zip(a, b, strict=True)])
+    assert found["p"] == pytest.approx(stats.ttest_rel(a, b).pvalue)
+    assert (found["n_seeds"], found["difference"]) == (4, pytest.approx(np.mean(a) - np.mean(b)))
+    assert paired_t([0.0, 0.0])["p"] == 1
+    assert paired_t([0.5, 0.5])["p"] == 0
+
+
+def test_holm_is_never_below_the_plain_p_and_keeps_the_order() -> None:
+    plain = [0.001, 0.2, 0.012, 0.04, 0.04]
+    adjusted = holm(plain)
+    assert adjusted == pytest.approx([0.005, 0.2, 0.048, 0.12, 0.12])
+    assert holm([]) == []
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_several_seeds_are_summarised_by_hand() -> None:
+    first, second = ranked([1, 1, 2, 4]), ranked([1, 2, 2, 2])
+    summary = summarise([first, second])
+    assert summary["metrics"]["R@1"] == (0.5 + 0.25) / 2
+    assert summary["std"]["R@1"] == pytest.approx(np.std([0.5, 0.25], ddof=1))
+    assert [each["R@1"] for each in summary["by_seed"]] == [0.5, 0.25]
+    assert summarise([first]) == summarise(first)
+    rows = breakdown([first, second], edges=(1, 3))
+    assert [row["metrics"]["R@1"] for row in rows] == [(1.0 + 0.5) / 2, 0.0]
+    with pytest.raises(DataError, match="measured on different examples"):
+        summarise([first, ranked([1, 2, 2, 2], "other")])
+
+
+def test_tests_of_several_metrics_are_those_of_each_one() -> None:
+    a, b = [drawn(1, 0.6), drawn(2, 0.6)], [drawn(3, 0.4), drawn(4, 0.4)]
+    both = paired_tests(a, b, ["R@1", "MRR"])
+    assert both == [paired_test(a, b, metric="R@1"), paired_test(a, b, metric="MRR")]
+    assert both[0]["difference"] == pytest.approx(
+        np.mean([summarise(each)["metrics"]["R@1"] for each in a])
+        - np.mean([summarise(each)["metrics"]["R@1"] for each in b])
+    )
+
+
+# rows
+
+
+def test_models_of_one_name_are_joined_unless_a_seed_comes_twice() -> None:
+    alone = [Scored("poly", (seed,), (drawn(seed, 0.5),)) for seed in (1, 2)]
+    other = Scored("bm25", (None,), (drawn(9, 0.5),))
+    assert by_model([alone[0], other, alone[1]]) == [
+        Scored("poly", (1, 2), (*alone[0].evaluations, *alone[1].evaluations)), other,
+    ]  # fmt: skip
+    with pytest.raises(UsageError, match="poly has seed 1 twice; name them apart"):
+        by_model([alone[0], alone[0]])
+
+
+def test_a_row_says_what_was_measured_and_tested() -> None:
+    base, better = three_seeds("base", 0.3), three_seeds("better", 0.9, 10)
+    rows = compared([base, better, Scored("single", (None,), (drawn(5, 0.3),))], ["MRR", "R@5"])
+    assert "against" not in rows[0]
+    test = rows[1]["against"]
+    assert (test["scores"], test["metric"], [each["metric"] for each in test["others"]]) == ("base", "MRR", ["R@5"])
+    assert test["p"] < 0.001
+    assert test["p_adjusted"] == pytest.approx(2 * test["p"])
+    means = [[summarise(each)["metrics"]["MRR"] for each in model.evaluations] for model in (better, base)]
+    assert test["over_seeds"]["p"] == pytest.approx(stats.ttest_rel(*means).pvalue)
+    assert "over_seeds" not in rows[2]["against"]
+    assert "seeds" not in rows[2]
+    assert [each["seed"] for each in rows[1]["by_seed"]] == [1, 2, 3]
+    told = remarks(rows)
+    assert any(line.startswith("better against base: MRR +") and "over 3 seeds" in line for line in told)
+    assert told[-1].startswith("† differs from base: p < 0.05, paired randomisation test over examples, adjusted for 2")
+    assert compared([better], ["R@1"], base)[0]["against"]["scores"] == "base"
+
+
+def test_figures_alone_are_paired_by_seed() -> None:
+    a = {1: {"R@1": 0.5, "loss": 2.0}, 2: {"R@1": 0.6, "loss": 1.5}, 3: {"R@1": 0.7, "loss": 1.0}}
+    b = {2: {"R@1": 0.4, "loss": 1.9}, 3: {"R@1": 0.4, "loss": 1.5}, 7: {"R@1": 0.9, "loss": 1.0}}
+    rows = compared_figures({"a": a, "b": b, "c": {1: {"R@1": 0.1}}}, ["R@1", "loss"])
+    assert rows[0]["metrics"]["R@1"] == pytest.approx(0.6)
+    assert rows[0]["std"]["R@1"] == pytest.approx(0.1)
+    test = rows[1]["against"]
+    assert (test["n_seeds"], test["difference"]) == (2, pytest.approx(-0.25))
+    assert test["p"] == pytest.approx(stats.ttest_rel([0.4, 0.4], [0.6, 0.7]).pvalue)
+    assert test["others"][0]["metric"] == "loss"
+    assert rows[2]["metrics"] == {"R@1": 0.1}
+    assert "against" not in rows[2]
+    with pytest.raises(UsageError, match="there is no MAP of these runs; choose R@1, loss"):
+        compared_figures({"a": a}, ["MAP"])
+
+
+# layouts
+
+
+@pytest.fixture
+def rows() -> list[dict[str, Any]]:
+    models = [Scored("a|b_50%", (None,), (drawn(4, 0.3),)), three_seeds("good", 0.9, 10)]
+    return compared(models, ["R@1", "MRR"])
+
+
+def test_markdown_has_as_many_cells_in_each_line(rows: list[dict[str, Any]]) -> None:
+    lines = markdown(rows, ["R@1", "MRR"]).splitlines()
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines[:4]} == {7}
+    assert lines[0] == "| scorer | seeds | n | C | R@1 | MRR |"
+    assert lines[2].startswith(r"| a\|b_50% | 1 | 60 | 20 | ")
+    figure = rows[1]["metrics"]["R@1"], rows[1]["std"]["R@1"]
+    assert f"**{100 * figure[0]:.1f} ± {100 * figure[1]:.1f}** †" in lines[3]
+    assert "± standard deviation over seeds; in brackets 95% intervals" in lines[5]
+    assert "† differs from a|b_50%" in lines[7]
+
+
+def test_latex_is_escaped_and_balanced(rows: list[dict[str, Any]]) -> None:
+    text = latex(rows, ["R@1", "MRR"])
+    assert text.count("{") == text.count("}")
+    lines = text.splitlines()
+    assert lines[1] == r"\begin{tabular}{lrrrrr}"
+    body = [line for line in lines if line.endswith(r"\\")]
+    assert {line.count("&") for line in body} == {5}
+    assert r"a|b\_50\%" in body[1]
+    assert re.search(r"\\textbf\{[0-9.]+ \$\\pm\$ [0-9.]+\}\$\^\{\\dagger\}\$", body[2])
+
+
+def test_csv_keeps_every_digit(rows: list[dict[str, Any]]) -> None:
+    first, second = csv.DictReader(io.StringIO(comma_separated(rows, ["R@1", "MRR"])))
+    assert (first["scorer"], first["seeds"], second["seeds"]) == ("a|b_50%", "", "1 2 3")
+    assert float(second["R@1"]) == rows[1]["metrics"]["R@1"]
+    assert float(second["MRR std"]) == rows[1]["std"]["MRR"]
+    assert float(second["MRR p_adjusted"]) == rows[1]["against"]["others"][0]["p_adjusted"]
+    assert first["R@1 p"] == first["R@1 std"] == ""
+    assert [float(first[f"R@1 {end}"]) for end in ("low", "high")] == rows[0]["intervals"]["R@1"]
+
+
+# run folders and the command line
+
+WORDS = ("wifi", "bill", "router", "light")
+
+
+@pytest.fixture(scope="module")
+def runs(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs of two seeds each, and what to evaluate them on."""
+    folder = tmp_path_factory.mktemp("runs")
+    pairs = [{"context": [f"my {word}", other], "response": f"{word} thanks"} for word in WORDS for other in WORDS]
+    replies = [f"{word} thanks" for word in WORDS]
+    lists = [
+        {"id": f"{word}-{i}", "context": [f"my {word}"] * i, "candidates": replies, "relevant": WORDS.index(word)}
+        for word in WORDS
+        for i in (1, 2, 5)
+    ]
+    for name, examples in (("train.jsonl", pairs), ("test.jsonl", lists)):
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in examples), "utf-8")
+    for name, lr in (("low", 1e-5), ("high", 1e-2)):
+        settings = train_config(batch_size=8, epochs=2, lr=lr, train_layers="all", precision="fp32", seeds=(1, 2))
+        train(
+            Recipe(
+                model=BiConfig(backbone=str(tiny_backbone), reduction="mean"),
+                text=TextPolicy(max_context_tokens=24, max_candidate_tokens=8),
+                data=DataConfig(train=str(folder / "train.jsonl"), valid=str(folder / "test.jsonl")),
+                train=settings,
+                output=str(folder / name),
+            )
+        )
+    return folder
+
+
+def test_a_run_folder_means_each_of_its_seeds(runs: Path) -> None:
+    found = members([str(runs / "low"), "bm25", str(runs / "high" / "seed-2" / "model")])
+    assert [(member.group, member.seed) for member in found] == [
+        (str(runs / "low"), 1), (str(runs / "low"), 2), ("bm25", None), (str(runs / "high"), 2),
+    ]  # fmt: skip
+    assert [Path(member.name).parts[-2] for member in found[:2]] == ["seed-1", "seed-2"]
+    assert set(found[0].figures) == {"loss", "R@1", "MRR"}
+    assert members([str(runs / "low" / "seed-1")])[0].name == str(runs / "low" / "seed-1" / "model")
+
+
+def test_evaluate_takes_a_run_of_several_seeds(runs: Path) -> None:
+    found = run("evaluate", "low", "test.jsonl", "--json", cwd=runs)
+    assert found.returncode == 0, found.stderr
+    row = json.loads(found.stdout)
+    singly = [
+        json.loads(run("evaluate", f"low/seed-{seed}/model", "test.jsonl", "--json", cwd=runs).stdout)["metrics"]
+        for seed in (1, 2)
+    ]
+    assert (row["name"], row["seeds"]) == ("low", [1, 2])
+    assert [each["metrics"] for each in row["by_seed"]] == singly
+    for name in ("R@1", "MRR"):
+        assert row["metrics"][name] == pytest.approx(np.mean([each[name] for each in singly]))
+        assert row["std"][name] == pytest.approx(np.std([each[name] for each in singly], ddof=1))
+    shown = run("evaluate", "low", "test.jsonl", cwd=runs).stdout
+    assert f"± {100 * row['std']['R@1']:.1f}" in shown
+    assert "low: R@1 of seed 1: " in shown
+
+
+def test_several_models_are_one_table_and_their_scores_are_compared_again(runs: Path, tmp_path: Path) -> None:
+    scores, plot = tmp_path / "scores", tmp_path / "plot.svg"
+    found = run("evaluate", "bm25", "low", "high", "test.jsonl", "--json", "--scores", scores, "--plot", plot, cwd=runs)
+    assert found.returncode == 0, found.stderr
+    assert found.stderr.count("12 rows, 12 examples") == 1  # read once
+    rows = json.loads(found.stdout)
+    assert [row["name"] for row in rows] == ["bm25", "low", "high"]
+    assert [row["against"]["scores"] for row in rows[1:]] == ["bm25", "bm25"]
+    names = ["bm25.jsonl", "high-seed-1.jsonl", "high-seed-2.jsonl", "low-seed-1.jsonl", "low-seed-2.jsonl"]
+    assert sorted(path.name for path in scores.iterdir()) == names
+    assert plot.read_text("utf-8").startswith("<?xml")
+    again = json.loads(run("compare", scores, "--json").stdout)
+    wanted = {row["name"]: row["metrics"] for row in rows}
+    assert {row["name"]: row["metrics"] for row in again} == wanted
+    labelled = run("compare", f"b={scores / 'bm25.jsonl'}", f"x={scores / 'low-seed-1.jsonl'}",
+                   f"x={scores / 'low-seed-2.jsonl'}", "--format", "csv", "--metric", "MRR,hits@9,R@2")  # fmt: skip
+    table = list(csv.DictReader(io.StringIO(labelled.stdout)))
+    assert [(row["scorer"], row["seeds"]) for row in table] == [("b", ""), ("x", "1 2")]
+    assert float(table[1]["MRR"]) == pytest.approx(wanted["low"]["MRR"])
+    assert "hits@9 left out: k must be below 4" in labelled.stderr
+
+
+def test_run_folders_are_compared_by_validation(runs: Path, tmp_path: Path) -> None:
+    done = run("compare", "low", "high", "--json", "--plot", tmp_path / "x.png", cwd=runs)
+    assert done.returncode == 0, done.stderr
+    low, high = json.loads(done.stdout)
+    results = [json.loads((runs / "low" / f"seed-{seed}" / "result.json").read_bytes())["best"] for seed in (1, 2)]
+    assert low["metrics"]["R@1"] == pytest.approx(np.mean([each["R@1"] for each in results]))
+    assert (high["against"]["n_seeds"], high["against"]["metric"]) == (2, "R@1")
+    assert (tmp_path / "x.png").stat().st_size > 1000
+    done = run("compare", "low", "high", "--format", "latex", "--metric", "loss", cwd=runs)
+    assert "loss" in done.stdout
+    assert "tabular" in done.stdout
+
+
+def test_what_is_missing_of_a_run_is_said(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "low", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "seed-2" / "model")
+    done = run("evaluate", tmp_path / "run", runs / "test.jsonl", "--json")
+    assert f"{tmp_path / 'run' / 'seed-2'} has no model yet and is left out" in done.stderr.replace("\n", "")
+    assert "std" not in json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ("evaluate low bm25 low test.jsonl", 2, "is named twice"),
+        ("evaluate low bm25 test.jsonl --scores x.jsonl", 2, "is one file and there are 3 models; name a folder"),
+        ("evaluate bm25 low nowhere test.jsonl", 2, "nowhere is no model folder"),
+        ("evaluate bm25 low gone.jsonl", 3, "no such file"),
+        ("evaluate low test.jsonl --against gone.jsonl", 3, "cannot read gone.jsonl"),
+        ("evaluate low test.jsonl --rerank nowhere", 2, "nowhere is no model folder"),
+        ("evaluate low test.jsonl --format html", 2, "'html' is no format; choose table, markdown, csv or latex"),
+        ("evaluate low test.jsonl --metric recall", 2, "write it like R@1,R@5,MRR"),
+        ("evaluate low test.jsonl --metric R@0", 2, "write it like R@1,R@5,MRR"),
+        ("evaluate low test.jsonl --metric MRR --k 1", 2, "give one"),
+        ("compare low test.jsonl", 2, "cannot be compared with each other"),
+        ("compare test.jsonl", 3, "not a line of a scores file"),
+        ("compare empty", 2, "holds neither scores files nor a model"),
+        ("compare low low", 2, "has seed 1 twice"),
+        ("compare x=low x=high", 2, "x has seed 1 twice"),
+        ("compare low high --metric MAP", 2, "there is no MAP of these runs; choose MRR, R@1, loss"),
+        ("compare gone", 3, "cannot read gone"),
+    ],
+)
+def test_mistakes_are_told_before_any_model_is_loaded(runs: Path, arguments: str, code: int, message: str) -> None:
+    (runs / "empty").mkdir(exist_ok=True)
+    done = run(*arguments.split(), cwd=runs)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_scores_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    files = {"a": (drawn(1, 0.5), "1"), "b": (ranked([1, 2], "x"), "2"), "c": (drawn(2, 0.5), "1")}
+    for name, (evaluation, seed) in files.items():
+        write_scores(tmp_path / f"{name}.jsonl", evaluation, scorer=name, model="poly", seed=seed)
+    done = run("compare", tmp_path / "a.jsonl", tmp_path / "b.jsonl")
+    assert (done.returncode, "measured on different examples" in done.stderr) == (3, True)
+    done = run("compare", tmp_path / "a.jsonl", tmp_path / "c.jsonl")
+    assert (done.returncode, "poly has seed 1 twice" in done.stderr) == (2, True)
+    done = run("compare", f"x={tmp_path / 'a.jsonl'}", f"y={tmp_path / 'c.jsonl'}")
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,150 @@
+"""Plots: what is drawn is what was measured, labels do not cover each other, the same figures are the same bytes."""
+
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
+
+from polyrank.cli.console import drawable
+from polyrank.errors import MissingExtraError
+from polyrank.evaluation import plot_comparison, plot_times
+from polyrank.evaluation.curves import Check, plot_curves
+from polyrank.evaluation.plots import LINES, MARKERS, style
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every figure that is saved, as it was drawn."""
+    from matplotlib.figure import Figure
+
+    found: list[Any] = []
+    save = Figure.savefig
+
+    def savefig(self: Any, *arguments: Any, **options: Any) -> None:
+        save(self, *arguments, **options)
+        found.append(self)
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    return found
+
+
+def boxes(figure: Any, axes: Any) -> list[Any]:
+    """Where the labels beside the axes are, from above."""
+    FigureCanvasAgg(figure).draw()
+    found = [Text.get_window_extent(text) for text in axes.texts]  # an annotation's own has its arrow in it
+    return sorted((box for box in found), key=lambda box: -box.y0)
+
+
+def curves(n: int, last: float = 0.5) -> dict[str, list[Check]]:
+    """Runs that end close to each other."""
+    return {
+        f"model-{i:02d} with a name": [Check(s, s / 4, {"R@1": last * s / 8 + i / 1000}) for s in range(1, 9)]
+        for i in range(n)
+    }
+
+
+@pytest.mark.parametrize("n", [1, 2, 15, 30])
+def test_labels_of_many_runs_do_not_cover_each_other(figures: list[Any], tmp_path: Path, n: int) -> None:
+    plot_curves(curves(n), tmp_path / "x.svg")
+    (figure,) = figures
+    (axes,) = figure.axes
+    labels = boxes(figure, axes)
+    assert len(labels) == n
+    assert all(upper.y0 >= lower.y1 - 1 for upper, lower in pairwise(labels))
+    canvas = figure.bbox
+    inside = axes.get_window_extent()
+    for box in labels:
+        assert box.x0 >= inside.x1  # beside the lines, not over them
+        assert (box.x1 <= canvas.x1 + 1, box.y1 <= canvas.y1 + 1, box.y0 >= -1) == (True, True, True)
+    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.get_lines()}
+    assert len(looks) == n
+
+
+def test_labels_stand_in_the_order_of_the_ends(figures: list[Any], tmp_path: Path) -> None:
+    plot_curves(curves(15), tmp_path / "x.png")
+    (axes,) = figures[0].axes
+    FigureCanvasAgg(figures[0]).draw()
+    heights = {text.get_text(): Text.get_window_extent(text).y0 for text in axes.texts}
+    assert sorted(heights, key=heights.__getitem__) == sorted(heights)  # a later run ends higher
+
+
+def test_seeds_are_thin_lines_around_their_mean(figures: list[Any], tmp_path: Path) -> None:
+    runs = {
+        f"poly/seed-{seed}": [Check(s, s / 2, {"R@1": 0.1 * seed * s}) for s in (1, 2, 2 + seed)] for seed in (1, 2)
+    }
+    plot_curves({**runs, "bi/seed-1": [Check(1, 0.5, {"R@1": 0.3})]}, tmp_path / "x.svg")
+    (axes,) = figures[0].axes
+    assert {text.get_text() for text in axes.texts} == {"poly (2 seeds)", "bi/seed-1"}
+    thick = {line.get_label(): line for line in axes.get_lines() if not line.get_label().startswith("_")}
+    mean = np.asarray(thick["poly (2 seeds)"].get_xydata(), float)
+    np.testing.assert_allclose(mean, [[0.5, 15], [1, 30]])  # where both were checked
+    assert len(axes.get_lines()) == 4
+
+
+@pytest.fixture
+def rows() -> list[dict[str, Any]]:
+    return [
+        {"name": "bm25", "n_examples": 100, "n_candidates": 20, "metrics": {"R@1": 0.4, "MRR": 0.5},
+         "intervals": {"R@1": [0.3, 0.45], "MRR": [0.45, 0.6]}},
+        {"name": "poly", "n_examples": 100, "n_candidates": 20, "metrics": {"R@1": 0.6, "MRR": 0.7},
+         "intervals": {"R@1": [0.5, 0.7], "MRR": [0.6, 0.8]}, "std": {"R@1": 0.02, "MRR": 0.01}, "seeds": [1, 2],
+         "by_seed": [{"seed": 1, "metrics": {"R@1": 0.58}}, {"seed": 2, "metrics": {"R@1": 0.62}}]},
+    ]  # fmt: skip
+
+
+def test_a_comparison_shows_intervals_and_seeds(figures: list[Any], tmp_path: Path, rows: list[Any]) -> None:
+    plot_comparison(rows, {}, tmp_path / "x.svg", metrics=["R@1", "R@5", "MRR"])
+    first, second = figures[0].axes
+    assert [axes.get_xlabel() for axes in (first, second)] == ["R@1 (%)", "MRR (%)"]
+    assert [label.get_text() for label in first.get_yticklabels()] == ["bm25", "poly"]
+    assert first.get_ylim() == (1.5, -0.5)  # the first on top
+    spans = [container.lines[2][0].get_segments()[0][:, 0].tolist() for container in first.containers]
+    np.testing.assert_allclose(spans, [[30, 45], [58, 62]])  # an interval, and a standard deviation
+    (seeds,) = (line for line in first.get_lines() if line.get_marker() == "|" and len(line.get_xdata()) == 2)
+    np.testing.assert_allclose(np.asarray(seeds.get_xdata(), float), [58, 62])
+    assert (
+        figures[0].get_suptitle().startswith("100 examples, 20 candidates each\nbars: 95% intervals; of several seeds")
+    )
+
+
+def test_times_that_grow_are_lines_and_others_are_points(figures: list[Any], tmp_path: Path) -> None:
+    grows = [{"what": "growth", "form": form, "n": n, "m": 64, "ms": n / 7} for form in "ab" for n in (10, 1000)]
+    alone = [{"what": "trained", "form": form, "n": 500, "m": 16, "ms": 3.0} for form in "ab"]
+    plot_times([*alone, *grows], "m", tmp_path / "x.svg")
+    points, lines = figures[0].axes
+    assert [label.get_text() for label in points.get_yticklabels()] == ["trained, a", "trained, b"]
+    assert {text.get_text() for text in points.texts} == {"3"}
+    assert lines.get_xlabel() == "candidates (n)"
+    assert [label.get_text() for label in lines.get_xticklabels()] == ["10", "1,000"]
+
+
+@pytest.mark.parametrize("ending", ["svg", "png", "pdf"])
+def test_the_same_figures_give_the_same_bytes(tmp_path: Path, rows: list[Any], ending: str) -> None:
+    code = f"from polyrank.evaluation import plot_comparison as p\nfrom pathlib import Path\np({rows!r}, {{}}, Path('b.{ending}'), metrics=['R@1', 'MRR'])"  # noqa: E501
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)  # in another process, with other hashes
+    plot_comparison(rows, {}, tmp_path / f"a.{ending}", metrics=["R@1", "MRR"])
+    data = [(tmp_path / f"{name}.{ending}").read_bytes() for name in "ab"]
+    assert data[0] == data[1]
+    assert not re.search(rb"<dc:date>|CreationDate", data[0])
+
+
+def test_lines_are_told_apart_without_colours() -> None:
+    looks = {(style(i)["linestyle"], style(i)["marker"]) for i in range(len(LINES) * len(MARKERS))}
+    assert len(looks) == len(LINES) * len(MARKERS)
+
+
+def test_what_draws_is_missed_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError, match=r"polyrank\[plots\]"):
+        drawable(tmp_path / "x.svg")
+    assert drawable(None) is None
