@@ -410,12 +410,13 @@ def test_lengths_of_an_untuned_backbone_are_settings(tiny_backbone: Path) -> Non
 
 
 def test_an_index_of_a_sentence_encoder_knows_its_weights(bi: Path, tmp_path: Path) -> None:
-    from polyrank import Candidate, Retriever, build_index, open_index
+    from polyrank import Candidate, Retriever, build_index
+    from polyrank.index import open_index
     from polyrank.scorers.open import encoder_of_index
 
     encoder: Any = load(bi, device="cpu")
     pool = [Candidate(str(i), text) for i, text in enumerate(DOCUMENTS) if text]
-    build_index(tmp_path / "index", encoder, pool, model=str(bi))
+    build_index(tmp_path / "index", encoder, pool)
     with open_index(tmp_path / "index") as index:
         again = encoder_of_index(index.model, device="cpu")
         found = Retriever(again, index).respond([Context(QUERIES[0])], 3)[0]

@@ -141,12 +141,14 @@ def _documents(files: Sequence[Path], lines: bool | None) -> "Iterator[Candidate
 def _documents_of(path: Path, lines: bool, prefix: str) -> "Iterator[Candidate]":
     from dataclasses import replace
 
-    from polyrank.data import read_pool
+    from polyrank.data.pool import numbered_candidates, text_id
     from polyrank.data.rows import numbered_lines, opened, suffix
     from polyrank.records import Candidate
 
     if suffix(path) in TABLES:
-        yield from (replace(document, id=prefix + document.id) for document in read_pool(path))
+        for number, document in numbered_candidates(path):
+            own = document.id if document.id != text_id(document.text) else str(number)
+            yield replace(document, id=prefix + own)
     elif lines:
         for number, line in numbered_lines(path):
             if isinstance(line, DataError):

@@ -37,14 +37,16 @@ def read_pool(
     Raises:
         DataError: ``file:line: what is wrong; what to do``; also for an id that was used before, and an empty file.
     """
-    path = Path(path)
-    if suffix(path) == ".txt":
-        return _unique(path, _lines(path, max_line_bytes), say)
-    return _unique(path, _rows(path, max_line_bytes), say)
+    return _unique(Path(path), numbered_candidates(Path(path), max_line_bytes=max_line_bytes), say)
+
+
+def numbered_candidates(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Candidate]]:
+    """Each candidate of a file with its line, those that come again as well."""
+    return (_lines if suffix(path) == ".txt" else _rows)(path, max_line_bytes)
 
 
 def pool_of(candidates: Iterable[CandidateLike]) -> list[Candidate]:
-    """Candidates from memory, by the same checks as those of a file; a text that comes again counts once.
+    """Candidates from memory, by the same checks as those of a file; one without an id counts once by its text.
 
     Args:
         candidates: texts, rows with ``text`` and maybe ``id`` and ``metadata``, or Candidates; a table of rows as
@@ -53,21 +55,21 @@ def pool_of(candidates: Iterable[CandidateLike]) -> list[Candidate]:
     Raises:
         DataError: ``candidate 3: what is wrong; what to do``.
     """
-    result: dict[str, Candidate] = {}
+    result, unnamed = [], set()
     for number, value in enumerate(rows_of(candidates)):
-        if isinstance(value, str):
-            candidate = Candidate(text_id(value), value)
-        elif isinstance(value, Candidate):
-            candidate = value
-        else:
-            try:
-                row = checked(value, escaped=True)
-                candidate = _candidate(row)
-            except (ValueError, TypeError) as error:
-                raise DataError(f"candidate {number}: {error}") from error
-        if (earlier := result.setdefault(candidate.id, candidate)) != candidate:
-            raise DataError(f"candidate {number}: id {candidate.id!r} is that of {earlier.text!r} too; give it its own")
-    return [*result.values()]
+        if isinstance(value, Candidate):
+            result.append(value)
+            continue
+        try:
+            row = {"text": value} if isinstance(value, str) else checked(value, escaped=True)
+            candidate = _candidate(row)
+        except (ValueError, TypeError) as error:
+            raise DataError(f"candidate {number}: {error}") from error
+        if row.get("id") is not None or candidate.text not in unnamed:
+            result.append(candidate)
+        if row.get("id") is None:
+            unnamed.add(candidate.text)
+    return result
 
 
 def text_id(text: str) -> str:

@@ -1,18 +1,21 @@
 """Candidates to an index: encoded, equal texts once, and written or added."""
 
+import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.errors import ArtifactError
+from polyrank.data.pool import CandidateLike, pool_of
+from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import KnownVectors, Writer, open_index, write_index
 from polyrank.index.checks import check_candidates
 from polyrank.index.reader import check_fingerprint
 from polyrank.index.store import FILE
 from polyrank.records import Candidate
+from polyrank.scorers.open import load_encoder
 from polyrank.scorers.protocols import Encoder
 from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision
@@ -25,10 +28,10 @@ Progress = Callable[[int, int], None]
 
 def build_index(
     path: AnyPath,
-    encoder: Encoder,
-    candidates: Sequence[Candidate],
+    encoder: Encoder | AnyPath,
+    candidates: Iterable[CandidateLike],
     *,
-    model: str,
+    model: str | None = None,
     ann: str = "",
     precision: Precision = "fp32",
     overwrite: bool = False,
@@ -41,9 +44,9 @@ def build_index(
 
     Args:
         path: the folder to make.
-        encoder: of candidates.
-        candidates: with distinct ids and texts that are not empty.
-        model: where the encoder's folder is.
+        encoder: of candidates; or its name, as ``polyrank.load`` takes it.
+        candidates: with distinct ids and texts that are not empty, see ``polyrank.data.pool.pool_of``.
+        model: where the encoder is found when the index is opened; None: by what it was loaded.
         ann: see ``write_index``.
         precision: see ``write_index``; vectors of a replaced index that rounds more are not taken over.
         overwrite: whether an existing index may be replaced.
@@ -54,9 +57,15 @@ def build_index(
 
     Raises:
         DataError: names faulty candidates by position; before anything is encoded, where it can be seen then.
-        UsageError: the path is taken, or a library is missing; before anything is encoded.
+        UsageError: the path is taken, a library is missing, or nothing says where the encoder is found; before
+            anything is encoded.
         ResourceError: the disk is full; an earlier index is intact.
     """
+    if not isinstance(encoder, Encoder):
+        encoder = load_encoder(os.fspath(encoder))
+    if not (model := model or encoder.name):
+        raise UsageError("the encoder was not loaded by a name, so the index could not find it again; give model=")
+    candidates = pool_of(candidates)
     known = _known_vectors(path, encoder, precision) if overwrite and (Path(path) / FILE).exists() else None
     n_left = Counter(candidate.text for candidate in candidates)  # how often each text is still to come
     new = [text for text in n_left if known is None or text not in known]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from polyrank.config.models import MODEL
-from polyrank.config.names import UNTUNED, is_hub_name, is_there, model_folder
+from polyrank.config.names import UNTUNED, is_hub_name, is_there, lasting_name, model_folder
 from polyrank.errors import UsageError
 from polyrank.records import Candidate, Example
 from polyrank.scorers.lexical import BM25, TfIdf
@@ -63,8 +63,21 @@ def load(
     >>> [reply.text for reply in load("bm25").rank("is tea ready", ["coffee is", "tea is ready"])]
     ['tea is ready', 'coffee is']
     """
-    name = str(name)
-    lengths = Lengths(max_context_tokens=max_context_tokens, max_candidate_tokens=max_candidate_tokens)
+    scorer = _load(
+        str(name),
+        device,
+        precision,
+        backend,
+        Lengths(max_context_tokens=max_context_tokens, max_candidate_tokens=max_candidate_tokens),
+        corpus,
+    )
+    scorer.name = lasting_name(str(name))
+    return scorer
+
+
+def _load(
+    name: str, device: str, precision: "Precision", backend: "Backend", lengths: Lengths, corpus: Sequence[str]
+) -> Scorer:
     for key, value in lengths.items():
         if value is not None and not has_settable_lengths(name):
             raise UsageError(f"{key} is not for {name}, which reads as much as it was made for; leave it out")

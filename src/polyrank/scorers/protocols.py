@@ -27,6 +27,9 @@ class Scorer(Protocol):
     Scores are fp32, higher is better; what they mean is the model's own.
     """
 
+    name: str = ""
+    """What it was loaded by, from any working directory; empty where it was made otherwise."""
+
     fingerprint: str = ""
     """Hex digest of weights, configuration and tokenizer: what an index must match; empty where nothing was learnt."""
 
