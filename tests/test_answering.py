@@ -137,7 +137,7 @@ def test_files_that_cannot_be_used_are_the_callers_mistake(tmp_path: Path) -> No
     ):
         found = run(*arguments)
         assert found.returncode == 2, found.stderr
-        assert f"error: cannot use {place}: " in found.stderr
+        assert f"error: {place} cannot be written, for " in found.stderr or f"error: cannot use {place}: " in found.stderr
         assert "check the path and its permissions" in found.stderr
 
 

@@ -61,7 +61,7 @@ def build_index(
             anything is encoded.
         ResourceError: the disk is full; an earlier index is intact.
     """
-    if not isinstance(encoder, Encoder):
+    if isinstance(encoder, str | os.PathLike):
         encoder = load_encoder(os.fspath(encoder))
     if not (model := model or encoder.name):
         raise UsageError("the encoder was not loaded by a name, so the index could not find it again; give model=")
