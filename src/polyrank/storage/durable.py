@@ -111,7 +111,8 @@ def check_output(path: Path | None, *, inputs: Iterable[AnyPath | None] = (), ov
         return
     for other in (Path(name) for name in inputs if name is not None):
         if path.resolve() == other.resolve() or (path.exists() and other.exists() and path.samefile(other)):
-            raise UsageError(f"{path} is named as an output and for something else too; name another output")
+            what = "already exists and is read by this command" if path.exists() else "is named for two outputs"
+            raise UsageError(f"{path} {what}; name another file")
     if path.exists():
         _file_mode(path)
         if not overwrite:
