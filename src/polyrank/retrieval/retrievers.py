@@ -92,9 +92,7 @@ class LexicalRetriever:
         distinct: give each text once, with the id of its first candidate, whatever else has that text.
     """
 
-    def __init__(
-        self, scorer: BM25 | TfIdf, candidates: Sequence[Candidate] | Index, *, distinct: bool = True
-    ) -> None:
+    def __init__(self, scorer: BM25 | TfIdf, candidates: Sequence[Candidate] | Index, *, distinct: bool = True) -> None:
         self.scorer, self.distinct = scorer, distinct
         self.index = candidates if isinstance(candidates, Index) else None
         # replaced as a whole, since threads may share this
