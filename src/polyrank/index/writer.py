@@ -28,7 +28,7 @@ from polyrank.records import Candidate
 from polyrank.storage.durable import AnyPath, check_replaceable, disk_error, new_folder, sync_folder
 from polyrank.storage.quantized import Precision
 
-OURS = (FILE, "index.json")  # what tells an index from other folders; the second was in earlier ones
+OURS = (FILE, f"{FILE}-*", lock.LOCK, "matrix-*", ".matrix-*")  # all that an index folder holds
 MIN_STALE, STALE_SHARE = 10_000, 0.2  # rows added and removed since the matrix, beyond which it is made anew
 ROWS_AT_A_TIME = 1024
 PATIENCE_MS = 1000
@@ -80,7 +80,7 @@ def write_index(
         if overwrite and (target / FILE).exists():
             _take(guard, target)
         meta = Meta(fingerprint, model, dimension=0, change=1, ann=kind, precision=precision)
-        with new_folder(target, replace=overwrite) as folder:
+        with new_folder(target, replace=overwrite, ours=OURS) as folder:
             _write(folder, candidates, vectors, meta)
 
 

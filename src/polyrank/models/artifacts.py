@@ -21,6 +21,8 @@ from polyrank.storage.durable import new_folder
 from polyrank.storage.tensors import read_file, to_bytes
 from polyrank.text import Texts
 
+OURS = (MODEL.file, "model.safetensors", "tokenizer.json", "backends")  # all that a model folder holds, exports too
+
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
@@ -72,7 +74,7 @@ def save_model(
     }
     fingerprint = checksum({key: document[key] for key in ("model", "text", "backbone", "files")})
     whole = seal({**document, "fingerprint": fingerprint}, MODEL)
-    with new_folder(path, replace=replace) as folder:
+    with new_folder(path, replace=replace, ours=OURS) as folder:
         for name, data in files.items():
             (folder / name).write_bytes(data)
         (folder / MODEL.file).write_bytes(whole)
