@@ -190,7 +190,7 @@ def test_lengths_are_those_of_the_files_unless_they_are_set(network: Any, tmp_pa
     found = load(folder, device="cpu")
     wanted = theirs(SentenceTransformer(str(folder), device="cpu"), QUERIES[:1], [long])
     np.testing.assert_allclose(found.score_pool(QUERIES[:1], [long]), wanted, atol=1e-5)
-    assert [str(cut) for cut in found.cut] == ["1 candidate was longer than 12 tokens, and its end was not read"]
+    assert [str(cut) for cut in found.cut] == ["1 candidate did not fit into 12 tokens, so its end was not read"]
     model.max_seq_length = 40
     longer = load(folder, device="cpu", max_candidate_tokens=40)
     np.testing.assert_allclose(longer.score_pool(QUERIES[:1], [long]), theirs(model, QUERIES[:1], [long]), atol=1e-5)
@@ -208,7 +208,7 @@ def test_a_context_that_is_too_long_keeps_its_end_and_its_prompt(network: Any, t
     end = tokenizer.encode("[SEP] my wifi is down", add_special_tokens=False)[-(8 - len(prompt)) :]
     start, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
     assert found.texts.context_ids(Context(turns)) == [start, *prompt, *end, sep]
-    assert [str(cut) for cut in found.cut] == ["1 context was longer than 10 tokens, and its start was not read"]
+    assert [str(cut) for cut in found.cut] == ["1 context did not fit into 10 tokens, so its start was not read"]
     with pytest.raises(ConfigError, match="leaves no room behind a prompt"):
         load(folder, max_context_tokens=4)
 
@@ -254,6 +254,29 @@ def test_a_pair_with_a_prompt_scores_as_its_library(network: Any, tmp_path: Path
     np.testing.assert_allclose(found, model.predict([(QUERIES[0], text) for text in DOCUMENTS]), rtol=1e-5, atol=1e-5)
 
 
+def test_a_decoder_whose_last_token_is_the_vector(tokenizers: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(tokenizers["bytes"], tmp_path / "decoder")
+    config = transformers.Qwen2Config(**SIZES, num_key_value_heads=2, max_position_embeddings=64, **SPECIAL)
+    torch.manual_seed(4)
+    transformers.Qwen2Model(config).save_pretrained(tmp_path / "decoder")
+    folder = saved(sentences(tmp_path / "decoder", Pooling(32, "lasttoken")), tmp_path / "m")
+    wanted = theirs(SentenceTransformer(str(folder), device="cpu"), QUERIES, DOCUMENTS)
+    np.testing.assert_allclose(load(folder, device="cpu").score_pool(QUERIES, DOCUMENTS), wanted, atol=1e-5)
+
+
+def test_a_cross_encoder_of_modules_scores_as_its_library(network: Any, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    score = Dense(32, 1, activation_function=torch.nn.Identity(), module_output_name="scores")
+    model = CrossEncoder(
+        modules=[Transformer(str(network("ModernBert"))), Pooling(32, "cls"), Dense(32, 32), score], device="cpu"
+    )
+    folder = saved(model, tmp_path / "m")
+    wanted = CrossEncoder(str(folder), device="cpu").predict([(QUERIES[0], text) for text in DOCUMENTS])
+    found = load(folder, device="cpu").score(QUERIES[:1], [DOCUMENTS])[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    assert np.ptp(wanted) > 0.01
+
+
 def test_bf16_is_near(network: Any) -> None:
     for architecture in ("Bert", "Roberta", "DistilBert"):
         folder = network(architecture, "ForSequenceClassification", num_labels=1)
@@ -290,6 +313,7 @@ def bi(network: Any, tmp_path: Path) -> Path:
         ("config_sentence_transformers.json", lambda v: v | {"similarity_fn_name": "manhattan"}, "by manhattan"),
         ("config_sentence_transformers.json", lambda v: v | {"model_type": "SparseEncoder"}, "is a SparseEncoder"),
         ("1_Pooling/config.json", lambda v: v | {"pooling_mode": "best"}, "pools by best"),
+        ("modules.json", lambda v: [v[0], v[1] | {"path": "3_Pooling"}], r"3_Pooling/config\.json is missing"),
         ("2_Dense/config.json", lambda v: v | {"activation_function": "torch.save"}, "names the activation torch.save"),
         ("2_Dense/config.json", lambda v: v | {"module_input_name": "token_embeddings"}, "reads token_embeddings"),
         ("sentence_bert_config.json", lambda v: v | {"transformer_task": "text-generation"}, "by text-generation"),
@@ -398,7 +422,7 @@ def test_lengths_of_an_untuned_backbone_are_settings(tiny_backbone: Path) -> Non
     short, long = load(f"untuned:{tiny_backbone}"), load(f"untuned:{tiny_backbone}", max_candidate_tokens=100)
     assert len(set(short.score(["my wifi"], [documents])[0].tolist())) == 1
     assert len(set(long.score(["my wifi"], [documents])[0].tolist())) == 3
-    assert [str(cut) for cut in short.cut] == ["3 candidates were longer than 72 tokens, and their ends were not read"]
+    assert [str(cut) for cut in short.cut] == ["3 candidates did not fit into 72 tokens, so their ends were not read"]
     assert not any(long.cut)
     with pytest.raises(ConfigError, match="max_candidate_tokens = 129 is outside 4 to 128"):
         load(f"untuned:{tiny_backbone}", max_candidate_tokens=129)

@@ -97,6 +97,20 @@ def test_the_best_come_first_and_ties_in_their_order(scorer: Scorer) -> None:
     assert scorer.rank("my wifi", []) == []
 
 
+def test_what_was_cut_is_logged_once(tiny_backbone: Path, caplog: pytest.LogCaptureFixture) -> None:
+    scorer = load(f"untuned:{tiny_backbone}", max_candidate_tokens=6)
+    scorer.rank("my wifi", ["the bill", "hello"])
+    for reranker in (scorer, TwoStageScorer(BM25(), load(f"untuned:{tiny_backbone}", max_candidate_tokens=6))):
+        assert not caplog.messages
+        reranker.rank("my wifi", ["the bill is too high please", "hello"])
+        reranker.rank("my wifi", ["the router is too high please", "hello"])
+        assert [text[:66] for text in caplog.messages] == [
+            "1 candidate did not fit into 6 tokens, so its end was not read; it"
+        ]
+        caplog.clear()
+        assert [len(cut.candidates) for cut in reranker.cut] == [2]
+
+
 def test_candidates_keep_their_ids_and_metadata() -> None:
     pool = [Candidate("r1", "the bill"), Candidate("r2", "my wifi", {"kind": "tech"}), Candidate("r1", "my wifi")]
     ranked = BM25().rank("my wifi", pool)
@@ -201,6 +215,7 @@ def test_each_line_may_have_its_own_query(run: Run) -> None:
         (["bm25", "q", "nosuch.txt", "a.txt"], "", 3, "nosuch.txt: no such file"),
         (["bm25", "q", "."], "", 3, "cannot be read"),
         (["bm25", "a.txt", "b.txt"], "", 2, "the query 'a.txt' is a file; write the query first"),
+        (["bm25", "q"], "", 3, "there are no documents to rank; name their files"),
         (["bm25", " "], "x", 2, "the query is empty"),
         (["bm25", "q", "bytes", "a.txt"], "", 3, "bytes: byte 1 is not UTF-8"),
         (["bm25", "q"], '{"id": 1}', 3, 'stdin:1: missing field "text"'),
@@ -232,13 +247,13 @@ def test_what_was_cut_is_said_once_with_a_remedy(run: Run, tiny_backbone: Path) 
     files = ["0.txt", "1.txt", "2.txt"]
     found = run(f"untuned:{tiny_backbone}", "my wifi", *files)
     assert len({row["score"] for row in json.loads(found.stdout)["results"]}) == 1
-    said = "3 candidates were longer than 72 tokens, and their ends were not read; --max-candidate-tokens and"
+    said = "3 candidates did not fit into 72 tokens, so their ends were not read; --max-candidate-tokens and"
     assert found.stderr.count(said) == 1
     found = run(f"untuned:{tiny_backbone}", "my wifi", *files, "--max-candidate-tokens", "100")
     assert len({row["score"] for row in json.loads(found.stdout)["results"]}) == 3
-    assert "longer" not in found.stderr
+    assert "fit into" not in found.stderr
     found = run("bm25", "my wifi", *files, "--rerank", f"untuned:{tiny_backbone}", "--max-candidate-tokens", "9")
-    assert "3 candidates were longer than 9 tokens" in found.stderr
+    assert "3 candidates did not fit into 9 tokens" in found.stderr
 
 
 def test_a_terminal_gets_a_table(run: Run, tmp_path: Path) -> None:

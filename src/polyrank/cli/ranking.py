@@ -76,6 +76,8 @@ def rank(
     if query is not None and Path(query).is_file():
         raise UsageError(f"the query {query!r} is a file; write the query first, and then the files to rank")
     given = None if query is None else (_context({"query": query}), list(_documents(files or [], lines)))
+    if given is not None and not given[1]:
+        raise DataError("there are no documents to rank; name their files, or send one in each line of stdin")
     scorer = open_ranker(
         model,
         rerank=rerank,
@@ -86,6 +88,8 @@ def rank(
         max_context_tokens=max_context_tokens,
         max_candidate_tokens=max_candidate_tokens,
     )
+    for cut in scorer.cut:
+        cut.said = True  # below, when all is counted
     show_table = sys.stdout.isatty() and not json_
     for row, context, documents in _rows() if given is None else [({}, *given)]:
         if scores_only:

@@ -46,6 +46,8 @@ class Scorer(Protocol):
     def rank(self, context: ContextLike, candidates: Sequence[str | Candidate], k: int | None = None) -> list[Ranked]:
         """The best ``k`` candidates, or all of them, best first; ties in the order in which they were given.
 
+        Where texts are too long to be read whole, a warning in the log says so once.
+
         Args:
             context: what to answer.
             candidates: texts, whose ids are their positions, or Candidates with their own.
@@ -62,6 +64,8 @@ class Scorer(Protocol):
         scores = self.score([context], [[candidate.text for candidate in choice]])[0]
         if not np.isfinite(scores).all():
             raise ArtifactError("a score is not finite; the model's weights are damaged or diverged in training")
+        for cut in self.cut:
+            cut.warn()
         best = ((choice[row], float(scores[row])) for row in top_rows(scores, len(choice) if k is None else k))
         return [Ranked(candidate.id, candidate.text, score, candidate.metadata) for candidate, score in best]
 

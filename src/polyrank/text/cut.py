@@ -1,6 +1,9 @@
 """A count of the texts that were too long to be read whole."""
 
+import logging
 from dataclasses import dataclass, field
+
+log = logging.getLogger("polyrank")
 
 
 @dataclass(slots=True)
@@ -10,12 +13,20 @@ class Cut:
     Args:
         max_context_tokens, max_candidate_tokens: the budgets, as whoever set them counts.
         contexts, candidates: hashes of those that were longer.
+        said: whether a warning was given.
     """
 
     max_context_tokens: int
     max_candidate_tokens: int
     contexts: set[int] = field(default_factory=set)
     candidates: set[int] = field(default_factory=set)
+    said: bool = False
+
+    def warn(self) -> None:
+        """Log once that something was cut: to stderr, unless the program sends it elsewhere."""
+        if self and not self.said:
+            self.said = True
+            log.warning("%s; its scorer counts them in cut", str(self))
 
     def __bool__(self) -> bool:
         return bool(self.contexts or self.candidates)
@@ -24,23 +35,15 @@ class Cut:
         """What was cut, in words; empty if nothing was.
 
         >>> str(Cut(360, 72, candidates={1, 2}))
-        '2 candidates were longer than 72 tokens, and their ends were not read'
+        '2 candidates did not fit into 72 tokens, so their ends were not read'
         """
         parts = []
         if n := len(self.candidates):
-            parts.append(f"{_were(n, 'candidate')} longer than {self.max_candidate_tokens:,} tokens, and {_ends(n)}")
+            what = "1 candidate" if n == 1 else f"{n:,} candidates"
+            rest = "its end was" if n == 1 else "their ends were"
+            parts.append(f"{what} did not fit into {self.max_candidate_tokens:,} tokens, so {rest} not read")
         if n := len(self.contexts):
-            parts.append(f"{_were(n, 'context')} longer than {self.max_context_tokens:,} tokens, and {_starts(n)}")
+            what = "1 context" if n == 1 else f"{n:,} contexts"
+            rest = "its start was" if n == 1 else "their starts were"
+            parts.append(f"{what} did not fit into {self.max_context_tokens:,} tokens, so {rest} not read")
         return "; ".join(parts)
-
-
-def _were(n: int, noun: str) -> str:
-    return f"{n:,} {noun} was" if n == 1 else f"{n:,} {noun}s were"
-
-
-def _ends(n: int) -> str:
-    return "its end was not read" if n == 1 else "their ends were not read"
-
-
-def _starts(n: int) -> str:
-    return "its start was not read" if n == 1 else "their starts were not read"

@@ -116,7 +116,10 @@ def _of_modules(folder: Path, modules: Any) -> Description:
     if odd := [kind for _, kind in parts[1:] if kind not in LAYERS]:
         raise _refused(folder, f"has a module {odd[0]}, which is not read", f"choose a model of {', '.join(LAYERS)}")
     transformer = parts[0][0]
-    layers = tuple(Layer(kind, path, _object(path / "config.json", missing={})) for path, kind in parts[1:])
+    layers = tuple(
+        Layer(kind, path, _object(path / "config.json", missing=None if kind in ("Pooling", "Dense") else {}))
+        for path, kind in parts[1:]
+    )
     model = _object(folder / "config_sentence_transformers.json", missing={})
     files = sorted(transformer.glob("sentence_*_config.json"))
     reading = _object(files[0]) if files else {}
