@@ -223,7 +223,10 @@ def test_a_run_folder_means_each_of_its_seeds(runs: Path) -> None:
     ]  # fmt: skip
     assert [Path(member.name).parts[-2] for member in found[:2]] == ["seed-1", "seed-2"]
     assert set(found[0].figures) == {"loss", "R@1", "MRR"}
-    assert members([str(runs / "low" / "seed-1")])[0].name == str(runs / "low" / "seed-1" / "model")
+    (seed,) = members([str(runs / "low" / "seed-1")])
+    assert (seed.name, seed.group) == (str(runs / "low" / "seed-1" / "model"), str(runs / "low"))
+    (labelled,) = members([str(runs / "low" / "seed-1" / "model")], ["mine"])
+    assert (labelled.group, labelled.seed) == ("mine", 1)
 
 
 def test_evaluate_takes_a_run_of_several_seeds(runs: Path) -> None:

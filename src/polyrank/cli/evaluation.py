@@ -33,7 +33,7 @@ def evaluate(
     models: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODEL...",
+            metavar="MODEL",
             help="Model, run or pipeline folders (of a run, all seeds), bm25, tfidf, untuned:BACKBONE or"
             " shipped:convert.",
         ),
@@ -148,7 +148,7 @@ def compare(
     scores: Annotated[
         list[str],
         typer.Argument(
-            metavar="[NAME=]PATH...",
+            metavar="[NAME=]PATH",
             help="Scores files of `evaluate --scores` or folders of them; or run folders, of which validation figures"
             " are compared. Several paths of one NAME are the seeds of one model.",
         ),
