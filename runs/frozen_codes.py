@@ -22,8 +22,9 @@ from polyrank.models.losses import cross_entropy, distinct
 from polyrank.models.poly_encoder import attend
 from polyrank.models.scoring import scores
 from polyrank.records import Context, Example
-from polyrank.scorers.encoder import EncoderScorer, inference, token_batches
-from polyrank.scorers.load import load_scorer
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.network import inference, token_batches
+from polyrank.scorers.open import load
 from polyrank.text import BackboneTexts, pad
 
 N_TRAIN, N_TEST, N_CODES, BATCH, STEPS = 3840, 1000, 64, 64, 600
@@ -69,7 +70,7 @@ def pair_loss(codes: Tensor, parts: Sequence[tuple[Tensor, Tensor]], responses: 
 
 def main(model: Path, train: Path, test: Path, speaker: str | None = None) -> None:
     """Print one JSON object."""
-    scorer = load_scorer(model, device="cpu", precision="fp32")
+    scorer = load(model, device="cpu", precision="fp32")
     assert isinstance(scorer, EncoderScorer)
     examples: list[Example] = read_examples(train, speaker=speaker).examples
     order = np.random.Generator(np.random.PCG64(0)).permutation(len(examples))[:N_TRAIN]

@@ -147,9 +147,9 @@ def loaded_model(folder: Path) -> None:
 
 
 def loaded_map(folder: Path) -> None:
-    from polyrank.scorers.open import open_scorer
+    from polyrank.scorers.open import load
 
-    open_scorer(str(folder))
+    load(str(folder))
 
 
 def loaded_intents(folder: Path) -> None:

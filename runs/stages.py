@@ -33,7 +33,7 @@ from polyrank.retrieval.answering import open_pipeline
 from polyrank.retrieval.calibration import is_right
 from polyrank.retrieval.retrievers import LexicalRetriever
 from polyrank.scorers.lexical import BM25
-from polyrank.scorers.open import open_scorer
+from polyrank.scorers.open import load
 from polyrank.scorers.protocols import Responds, Scorer
 
 Floats = NDArray[np.float32]
@@ -201,7 +201,7 @@ def main() -> None:
         retrievers[name] = open_pipeline(Path(index), device=options.device)
     table = measure(
         retrievers,
-        {name: open_scorer(model, device=options.device) for model, name in short_names(options.rerank).items()},
+        {name: load(model, device=options.device) for model, name in short_names(options.rerank).items()},
         read_examples(options.data).examples[: options.limit],
         lengths=options.n or LENGTHS,
         ensembles=[read_ensemble(name) for name in options.ensemble or ("none",)],

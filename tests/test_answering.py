@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyrank.cli.answering import _context_of_line, _print, _to_rank
+from polyrank.cli.answering import _context_of_line, print_row
 from polyrank.cli.console import drawable
+from polyrank.cli.ranking import _query_of_line
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import write_index
 from polyrank.index.ann import read_kind
@@ -66,7 +67,7 @@ def test_rank_reads_rows_as_evaluate_does() -> None:
         {"context": ["?"], "candidates": ["coffee", "tea"]},
     ]
     lines = "\n\n".join(map(json.dumps, rows)).encode()
-    found = run("rank", "bm25", stdin=b"\xef\xbb\xbf" + lines)
+    found = run("rank", "bm25", "--scores-only", stdin=b"\xef\xbb\xbf" + lines)
     assert found.returncode == 0, found.stderr
     one, informed, ignorant = (json.loads(line)["scores"] for line in found.stdout.splitlines())
     assert len(one) == 1
@@ -86,7 +87,7 @@ def test_rank_reads_rows_as_evaluate_does() -> None:
 )
 def test_a_line_that_cannot_be_ranked_is_refused(line: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        _to_rank(line)
+        _query_of_line(line)
 
 
 @pytest.mark.parametrize("line", [b'{"context": ["a"], "candidates": ["\xff"]}', b'{"context": ["a"]}'])
@@ -98,7 +99,7 @@ def test_what_rank_cannot_read_is_placed(line: bytes) -> None:
 
 def test_scores_that_are_not_finite_are_never_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ArtifactError, match="runs/model gave a score that is not finite"):
-        _print({"scores": [1.0, float("nan")]}, "runs/model")
+        print_row({"scores": [1.0, float("nan")]}, "runs/model")
     assert capsys.readouterr().out == ""
 
 
@@ -130,14 +131,20 @@ def test_files_that_cannot_be_used_are_the_callers_mistake(tmp_path: Path) -> No
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text('{"context": ["a"], "candidates": ["b", "c"], "relevant": [0]}\n', "utf-8")
     (tmp_path / "model" / "config.json").mkdir(parents=True)
-    for arguments, place in (
-        (["evaluate", "bm25", pairs, "--scores", tmp_path / "file" / "y"], tmp_path / "file" / "y"),
-        (["info", tmp_path / "model"], tmp_path / "model" / "config.json"),
+    file = tmp_path / "file"
+    for arguments, says in (
+        (
+            ["evaluate", "bm25", pairs, "--scores", file / "y"],
+            f"{file / 'y'} cannot be written, for {file} takes no files",
+        ),
+        (
+            ["info", tmp_path / "model"],
+            f"cannot use {tmp_path / 'model' / 'config.json'}: Is a directory; check the path",
+        ),
     ):
-        found = run(*arguments)
-        assert found.returncode == 2, found.stderr
-        assert f"error: cannot use {place}: " in found.stderr
-        assert "check the path and its permissions" in found.stderr
+        result = run(*arguments)
+        assert result.returncode == 2, result.stderr
+        assert f"error: {says}" in result.stderr
 
 
 def test_only_files_are_replaced(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from polyrank.data import read_examples
 from polyrank.errors import DataError
 from polyrank.models.artifacts import load_model
 from polyrank.records import Context, Example
-from polyrank.scorers.load import load_scorer
+from polyrank.scorers.open import load
 from polyrank.training import train
 from polyrank.training.network import validation_figures
 from polyrank.training.recipe import load_data
@@ -63,7 +63,7 @@ def train_losses(folder: Path) -> list[float]:
 
 
 def recall(model: Path, file: Path) -> float:
-    scorer = load_scorer(model, device="cpu", precision="fp32")
+    scorer = load(model, device="cpu", precision="fp32")
     examples = read_examples(file).examples
     values = scorer.score([e.query for e in examples], [e.candidates for e in examples])
     return float(np.mean([int(np.argmax(row)) == e.relevant[0] for row, e in zip(values, examples, strict=True)]))

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import polyrank
 from polyrank.cli import commands
 from polyrank.config.models import BiConfig, CrossConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
+from polyrank.data.pool import text_id
 from polyrank.errors import ArtifactError
 from polyrank.index import Writer
 from polyrank.retrieval.answering import open_pipeline
@@ -152,20 +154,23 @@ def test_a_pipeline_is_made_and_answers(trained: dict[str, Path], tmp_path: Path
 
 def test_rank_scores_candidates(trained: dict[str, Path]) -> None:
     row = json.dumps({"context": ["hi", "my wifi"], "candidates": ["thanks", "did that", "restart the router"]})
-    found = run("rank", trained["cross"], stdin=row + "\n")
+    found = run("rank", trained["cross"], "--scores-only", stdin=row + "\n")
     assert found.returncode == 0, found.stderr
     assert len(json.loads(found.stdout)["scores"]) == 3
 
 
 def test_an_index_is_changed_from_the_command_line(trained: dict[str, Path], tmp_path: Path) -> None:
     assert run("index", "snapshot", trained["index"], "-o", tmp_path / "i").returncode == 0
-    (tmp_path / "more.jsonl").write_text('{"id": "m", "text": "purple elephant"}\n{"id": "1", "text": "new one"}\n')
+    first, second = text_id("restart the router"), text_id("the bill is too high")
+    (tmp_path / "more.jsonl").write_text(
+        f'{{"id": "m", "text": "purple elephant"}}\n{{"id": "{first}", "text": "new one"}}\n'
+    )
     refused = run("index", "add", tmp_path / "i", tmp_path / "more.jsonl")
-    assert (refused.returncode, "candidate 1: id '1' is in the index already" in refused.stderr) == (3, True)
+    assert (refused.returncode, f"candidate 1: id '{first}' is in the index" in refused.stderr) == (3, True)
     added = run("index", "add", tmp_path / "i", tmp_path / "more.jsonl", "--replace")
     assert added.returncode == 0, added.stderr
     assert "added 2, now 5 candidates" in added.stderr
-    (tmp_path / "ids.txt").write_text("2\nnothing\n")
+    (tmp_path / "ids.txt").write_text(f"{second}\nnothing\n")
     assert "removed 2, now 3" in run("index", "remove", tmp_path / "i", "m", "--file", tmp_path / "ids.txt").stderr
     assert run("index", "compact", tmp_path / "i").returncode == 0
     info = json.loads(run("index", "info", tmp_path / "i").stdout)
@@ -174,6 +179,92 @@ def test_an_index_is_changed_from_the_command_line(trained: dict[str, Path], tmp
     assert sorted(reply["text"] for reply in answer["results"]) == ["did that", "new one", "thanks"]
     assert run("index", "verify", tmp_path / "i").returncode == 0
     assert run("index", "remove", tmp_path / "i").returncode == 2
+
+
+def test_a_second_file_of_texts_is_added_beside_the_first(trained: dict[str, Path], tmp_path: Path) -> None:
+    index, more = tmp_path / "i", tmp_path / "more.txt"
+    assert run("index", "snapshot", trained["index"], "-o", index).returncode == 0
+    more.write_text("hello\nthanks\n\nhello\nbye\n", "utf-8")
+    for said in ("added 2 (1 were there already), now 6 candidates", "added 0 (3 were there already), now 6"):
+        added = run("index", "add", index, more)
+        assert added.returncode == 0, added.stderr
+        assert f"{more}: 1 of 4 replies repeat an earlier one and count once" in added.stderr
+        assert said in added.stderr
+
+
+def test_an_index_is_listed_and_written_and_built_again(trained: dict[str, Path], tmp_path: Path) -> None:
+    index, dump = tmp_path / "i", tmp_path / "dump.jsonl"
+    rows = [{"id": "a", "text": "one\ntwo", "metadata": {"topic": ["x"]}}, {"id": "é", "text": "thanks"}]
+    rows += [{"id": "b", "text": "thanks"}]
+    source = tmp_path / "source.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    assert run("index", "build", trained["bi"], source, "-o", index).returncode == 0
+    assert run("index", "list", index).stdout == "a\tone two\né\tthanks\nb\tthanks\n"
+    listed = run("index", "list", index, "--json", "--limit", "2").stdout
+    assert [json.loads(line) for line in listed.splitlines()] == rows[:2]
+    assert run("index", "dump", index, "-o", dump).returncode == 0
+    assert [json.loads(line) for line in dump.read_text("utf-8").splitlines()] == rows
+    refused = [run("index", "dump", index, "-o", dump), run("index", "dump", index, "-o", tmp_path / "dump.csv")]
+    for ended, why in zip(refused, ("already exists", "does not say that it holds JSON lines"), strict=True):
+        assert (ended.returncode, why in ended.stderr) == (2, True)
+    assert run("index", "build", trained["bi"], dump, "-o", tmp_path / "again").returncode == 0
+    first, again = (run("respond", path, "thanks", "--duplicates") for path in (index, tmp_path / "again"))
+    assert first.stdout == again.stdout
+    assert [reply["id"] for reply in json.loads(first.stdout)["results"] if reply["text"] == "thanks"] == ["é", "b"]
+    once = json.loads(run("respond", index, "thanks").stdout)["results"]
+    assert sorted(reply["id"] for reply in once) == ["a", "é"]
+
+
+def test_files_of_others_in_a_folder_of_ours_are_not_lost(trained: dict[str, Path], tmp_path: Path) -> None:
+    index = tmp_path / "i"
+    assert run("index", "snapshot", trained["index"], "-o", index).returncode == 0
+    (index / "notes.txt").write_text("mine", "utf-8")
+    command = ["index", "build", trained["bi"], trained["folder"] / "replies.txt", "-o", index, "--overwrite"]
+    refused = run(*command)
+    assert (refused.returncode, "which would be lost: notes.txt; move it away" in refused.stderr) == (2, True)
+    assert (index / "notes.txt").read_text("utf-8") == "mine"
+    (index / "notes.txt").unlink()
+    assert run(*command).returncode == 0
+
+
+def test_a_runtime_that_nothing_computes_in_is_refused(trained: dict[str, Path], tmp_path: Path) -> None:
+    made = run("pipeline", "create", trained["index"], "-o", tmp_path / "p", "--retriever", "bm25")
+    assert made.returncode == 0, made.stderr
+    refused = run("respond", tmp_path / "p", "hi", "--backend", "onnx")
+    assert (refused.returncode, "retrieves by bm25, which has no onnx export" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("variable", [False, True])
+def test_threads_are_as_many_as_asked_for(trained: dict[str, Path], variable: bool) -> None:
+    program = "import sys, torch\nfrom polyrank.cli import commands\ncommands.run()\nprint(torch.get_num_threads())"
+    command = [sys.executable, "-c", program, "respond", str(trained["index"]), "hi"]
+    environment = os.environ | ({"POLYRANK_THREADS": "3"} if variable else {})
+    ended = subprocess.run(
+        [*command, *([] if variable else ["--threads", "3"])],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.splitlines()[-1] == "3"
+
+
+def test_a_chat_knows_its_commands(trained: dict[str, Path]) -> None:
+    typed, terminal = pty.openpty()
+    command = [sys.executable, "-m", "polyrank", "respond", str(trained["index"]), "-k", "1"]
+    pipes: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, stdin=terminal, text=True, **pipes) as process:
+        os.close(terminal)
+        os.write(typed, b"/help\n/start\n/etc/hosts is gone\n/new\n\n/quit\nnever read\n")
+        answers, said = process.communicate(timeout=120)
+    os.close(typed)
+    assert process.returncode == 0
+    assert answers.count("→") == len(answers.splitlines()) == 1
+    lines = said.splitlines()
+    assert all(command in lines[0] for command in ("/new", "/help", "/quit", "Ctrl-D"))
+    assert "/start is no command; there are /new, /help, /quit" in said
+    assert said.count("(new conversation)") == 2
+    assert all(f"  {command} " in said for command in ("/new", "/help", "/quit"))
 
 
 def test_index_info_and_verify(trained: dict[str, Path]) -> None:
@@ -310,7 +401,7 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         ("evaluate bm25 {test} --k 1,x", "'1,x' is no list of positive whole numbers"),
         ("mine {test} --from bm25 -o {folder}/m --ranks 5", "'5' is not FIRST:LAST"),
         ("mine {test} --from bm25 -o {folder}/m --ranks a:5", "'a:5' is not FIRST:LAST"),
-        ("mine {test} --from bm25 -o {test}", "test.jsonl already exists"),
+        ("mine {test} --from bm25 -o {test}", "test.jsonl is named as an output and for something else too"),
         ("import pairs {test} -o {folder}/y --answers {test}", "--answers goes with dstc7 and dstc7-pool only"),
         ("import dstc7-candidates {test} -o {folder}/y --skip-bad", "--skip-bad does not go with dstc7-candidates"),
         ("export {folder}/none --to onnx", "there is no model folder"),

@@ -75,7 +75,7 @@ def test_every_command_works_with_a_trained_convert(polyrank: Run, task: dict[st
     assert json.loads(polyrank("compare", tmp_path / "s.jsonl", "--json"))[0]["metrics"] == figures["metrics"]
 
     row: dict[str, Any] = {"context": ["hi", "my router"], "candidates": ["router thanks", "light thanks", "猫"]}
-    scores = json.loads(polyrank("rank", model, stdin=json.dumps(row) + "\n"))["scores"]
+    scores = json.loads(polyrank("rank", model, "--scores-only", stdin=json.dumps(row) + "\n"))["scores"]
     assert len(scores) == 3
     assert max(map(abs, scores)) <= 12**0.5 + 1e-4  # a cosine times sqrt(12) at most
 

@@ -11,7 +11,7 @@ from convert_models import ABLATIONS, BATCH, CONTEXTS, OTHERS, REPLIES, make, st
 from polyrank.config.models import ConvertConfig, ConvertText
 from polyrank.models import Convert
 from polyrank.models.artifacts import load_model, read_sizes, save_model
-from polyrank.models.convert import empty_convert
+from polyrank.models.convert import build_convert
 from polyrank.models.convert.quantization import (
     Embedding,
     Linear,
@@ -28,7 +28,7 @@ from polyrank.text import ConvertSubwords, ConvertTexts
 def paper(**changes: Any) -> tuple[Convert, ConvertTexts, ConvertConfig]:
     """At the paper's sizes, with as many rows as its vocabulary has."""
     config = ConvertConfig(**changes)
-    model = empty_convert(config, 31_476 + 1_000)
+    model = build_convert(config, 31_476 + 1_000)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(0.25)

@@ -23,7 +23,7 @@ from polyrank.models.artifacts import load_model
 from polyrank.models.losses import cross_entropy
 from polyrank.negatives.hard import rights
 from polyrank.records import Example
-from polyrank.scorers.load import load_scorer
+from polyrank.scorers.open import load
 from polyrank.training import train
 from polyrank.training.convert_step import annealed_scale
 from polyrank.training.optimizer import freeze, make_optimizer
@@ -227,7 +227,7 @@ def test_resumed_equals_uninterrupted(task: dict[str, Path], tmp_path: Path, opt
 def test_a_trained_model_scores_as_its_last_validation_said(task: dict[str, Path], tmp_path: Path) -> None:
     result = train(recipe(task, tmp_path / "run", epochs=4), device="cpu")[0]
     assert result.fit.best["R@1"] > 2 / 12  # chance is 1/12
-    scorer = load_scorer(result.model, device="cpu", precision="fp32")
+    scorer = load(result.model, device="cpu", precision="fp32")
     valid = read_examples(task["valid"]).examples
     lists = scorer.score([e.query for e in valid], [e.candidates for e in valid])
     hits = [int(np.argmax(values)) == e.relevant[0] for values, e in zip(lists, valid, strict=True)]

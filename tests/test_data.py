@@ -336,29 +336,37 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_pools_of_every_format(tmp_path: Path) -> None:
     path = written(tmp_path / "p.jsonl", {"id": 7, "text": "a", "metadata": {"k": 1}}, {"text": ""})
-    assert read_pool(path) == [Candidate("7", "a", {"k": 1}), Candidate("2", "")]
+    assert read_pool(path) == [Candidate("7", "a", {"k": 1}), Candidate(text_id(""), "")]
     assert read_pool(written(tmp_path / "p.csv", "id,text", "x,y")) == [Candidate("x", "y")]
     assert read_pool(written(tmp_path / "p.txt", "hello", "", "bye \r")) == [
-        Candidate("1", "hello"),
-        Candidate("3", "bye "),
+        Candidate(text_id("hello"), "hello"),
+        Candidate(text_id("bye "), "bye "),
     ]
-    assert read_pool(written(tmp_path / "p.txt.gz", "hello")) == [Candidate("1", "hello")]
+    assert read_pool(written(tmp_path / "p.txt.gz", "hello")) == [Candidate(text_id("hello"), "hello")]
 
 
 def test_other_fields_of_a_pool_row_are_metadata(tmp_path: Path) -> None:
     path = written(tmp_path / "p.jsonl", {"text": "a", "topic": ["x"], "k": 0, "none": None, "metadata": {"k": 1}})
-    assert read_pool(path) == [Candidate("1", "a", {"topic": ["x"], "k": 1})]
-    assert read_pool(written(tmp_path / "p.csv", "text,topic", "a,x")) == [Candidate("2", "a", {"topic": "x"})]
+    assert read_pool(path) == [Candidate(text_id("a"), "a", {"topic": ["x"], "k": 1})]
+    assert read_pool(written(tmp_path / "p.csv", "text,topic", "a,x")) == [Candidate(text_id("a"), "a", {"topic": "x"})]
+
+
+def test_what_comes_again_counts_once_and_is_told(tmp_path: Path) -> None:
+    said: list[str] = []
+    path = written(tmp_path / "p.txt", "hello", "bye", "hello", "hello")
+    assert [candidate.text for candidate in read_pool(path, say=said.append)] == ["hello", "bye"]
+    assert said == [f"{path}: 2 of 4 replies repeat an earlier one and count once"]
+    rows = [{"text": "a", "topic": "x"}, {"text": "a", "topic": "x"}, {"id": "1", "text": "a"}]
+    assert len(read_pool(written(tmp_path / "p.jsonl", *rows), say=said.append)) == 2
+    read_pool(written(tmp_path / "q.txt", "hello", "bye"), say=said.append)
+    assert len(said) == 2
 
 
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
         ([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}], r":2: id 'a' was used at line 1 already; give"),
-        (
-            [{"id": 2, "text": "x"}, {"text": "y"}],
-            r":2: id '2' .*; where a row has no id, its line number is one; give",
-        ),
+        ([{"text": "x", "k": 1}, {"text": "x"}], r":2: the text of line 1 comes again with other metadata; give each"),
         ([{"id": "a"}], r':1: missing field "text"'),
         ([{"text": "a", "metadata": 1}], r':1: field "metadata" holds a number'),
         (["{"], r":1: not JSON"),

@@ -1,14 +1,40 @@
-"""The written references say what the commands and the settings say."""
+"""The written references say what the commands and the settings say, the pages of results what the runs printed."""
 
+import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 
 
 @pytest.mark.parametrize("name", ["commands", "recipe"])
 def test_references_are_current(name: str) -> None:
     written = runpy.run_path(str(DOCS / "reference.py"))[name]()
     assert (DOCS / f"{name}.md").read_text("utf-8") == written, "run python docs/reference.py"
+
+
+def test_results_are_current() -> None:
+    command = [sys.executable, str(ROOT / "runs/tables.py"), "--check"]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, f"run python runs/tables.py: {checked.stdout}{checked.stderr}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Of a page's titles, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
+        name, _, anchor = link.partition("#")
+        if not name.startswith("http"):
+            target = page.parent / name if name else page
+            assert target.exists(), link
+            assert not anchor or anchor in anchors(target), link

@@ -18,7 +18,6 @@ from polyrank.records import Candidate, Context, Example, contexts_of
 from polyrank.retrieval.pipeline import PipelineConfig, write_pipeline
 from polyrank.retrieval.retrievers import LexicalRetriever
 from polyrank.scorers.lexical import BM25
-from polyrank.scorers.open import load_encoder
 
 REPLIES = ["restart the router", "the bill is too high", "thanks", "did that", "the light is red", "wifi is down"]
 TURNS = ["hi", "my wifi is down"]
@@ -29,7 +28,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index of the shipped ConveRT, and a BM25 pipeline over it."""
     home = tmp_path_factory.mktemp("door")
     pool = [Candidate(f"r{i}", text) for i, text in enumerate(REPLIES)]
-    polyrank.build_index(home / "index", load_encoder("shipped:convert"), pool, model="shipped:convert")
+    polyrank.build_index(home / "index", "shipped:convert", pool)
     write_pipeline(home / "lexical", PipelineConfig(index=str(home / "index"), retriever="bm25"))
     return home
 

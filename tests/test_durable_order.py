@@ -8,6 +8,7 @@ import ctypes
 import errno
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -286,7 +287,8 @@ def current_umask() -> int:
 
 def test_a_folder_that_is_replaced_keeps_its_permissions_and_its_link(tmp_path: Path) -> None:
     for turn in (1, 2):
-        with new_folder(tmp_path / ("link" if turn == 2 else "place"), replace=turn == 2) as folder:
+        path = tmp_path / ("link" if turn == 2 else "place")
+        with new_folder(path, replace=turn == 2, ours=["of ?"]) as folder:
             (folder / "ours").write_text(f"{turn}")
             (folder / f"of {turn}").write_text("x")
         if turn == 1:
@@ -318,19 +320,24 @@ def test_a_folder_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_only_what_is_ours_or_empty_may_be_replaced(tmp_path: Path) -> None:
-    """One of the names is enough; a place that is free may always be taken."""
-    for name in ("empty", "ours", "theirs"):
+    """Nothing else may be lost; a place that is free may always be taken."""
+    for name in ("empty", "ours", "theirs", "mixed"):
         (tmp_path / name).mkdir()
-    (tmp_path / "ours" / "b").write_text("x")
-    (tmp_path / "theirs" / "c").write_text("x")
+    for name in ("ours/b1", "theirs/c", "mixed/a", "mixed/b2", *(f"mixed/notes{i}.txt" for i in range(5))):
+        (tmp_path / name).write_text("x")
     (tmp_path / "file").write_text("x")
     for name in ("empty", "ours", "free"):
-        check_replaceable(tmp_path / name, ours=("a", "b"), replace=True)
+        check_replaceable(tmp_path / name, ours=("a", "b*"), replace=True)
     check_replaceable(tmp_path / "free", ours=("a", "b"), replace=False)
-    for name in ("theirs", "file"):
-        with pytest.raises(UsageError, match=r"holds something else \(a or b is not in it\)"):
-            check_replaceable(tmp_path / name, ours=("a", "b"), replace=True)
-    for name in ("empty", "ours", "theirs", "file"):
+    lost = "holds something else, which would be lost: "
+    for name, why in (
+        ("theirs", f"{lost}c; move"),
+        ("mixed", f"{lost}notes0.txt, notes1.txt, notes2.txt and 2 more; move"),
+        ("file", "is no folder; choose"),
+    ):
+        with pytest.raises(UsageError, match=re.escape(f"{tmp_path / name} {why}")):
+            check_replaceable(tmp_path / name, ours=("a", "b*"), replace=True)
+    for name in ("empty", "ours", "theirs", "mixed", "file"):
         with pytest.raises(UsageError, match="already exists"):
             check_replaceable(tmp_path / name, ours=("a", "b"), replace=False)
 

@@ -22,8 +22,10 @@ from polyrank.models.exported import ExportedEncoder
 from polyrank.models.first_output import FirstOutput
 from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
-from polyrank.scorers.encoder import EncoderScorer, inference, token_batches
-from polyrank.scorers.load import load_scorer, make_scorer, untuned_scorer
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.load import make_scorer, untuned_scorer
+from polyrank.scorers.network import inference, token_batches
+from polyrank.scorers.open import load
 from polyrank.text import BackboneTexts, load_subwords, pad
 
 POLICY = TextPolicy(max_context_tokens=48, max_candidate_tokens=16)
@@ -236,12 +238,12 @@ def test_saved_and_loaded_it_scores_the_same_bits(tiny_backbone: Path, tmp_path:
     model, texts, config = of_kind(tiny_backbone, kind)
     before = make_scorer(model, texts, device="cpu", precision="fp32")
     fingerprint = save_model(tmp_path / "m", model, texts, config)
-    after = load_scorer(tmp_path / "m", device="cpu", precision="fp32")
+    after = load(tmp_path / "m", device="cpu", precision="fp32")
     assert (after.fingerprint, type(after)) == (fingerprint, type(before))
     if isinstance(config, ConvertConfig):  # what is saved is rounded; what is loaded stays as it is
         found = load_model(tmp_path / "m")
         save_model(tmp_path / "again", found.model, found.texts, found.config)
-        before, after = after, load_scorer(tmp_path / "again", device="cpu", precision="fp32")
+        before, after = after, load(tmp_path / "again", device="cpu", precision="fp32")
         assert after.fingerprint == fingerprint
     for a, b in zip(before.score(MIXED, LISTS), after.score(MIXED, LISTS), strict=True):
         assert np.array_equal(a, b)

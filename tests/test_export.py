@@ -28,8 +28,7 @@ from polyrank.scorers.exported import (
 from polyrank.scorers.exported.fidelity import worst_cosine
 from polyrank.scorers.exported.folder import write_manifest
 from polyrank.scorers.exported.sessions import Backend, read_backend
-from polyrank.scorers.load import load_scorer
-from polyrank.scorers.open import load_encoder, open_scorer
+from polyrank.scorers.open import load, load_encoder
 from processes import run
 
 POLICY = TextPolicy(max_context_tokens=48, max_candidate_tokens=16)
@@ -82,7 +81,7 @@ def test_an_export_scores_as_the_network_does(
         pytest.skip("OpenVINO reads the ONNX graph, and one Poly-encoder is tested below")
     path = make(tmp_path / "m", tiny_backbone, kind, **settings)
     assert export_model(path, backend) >= 0.9999
-    exported, reference = load_exported(path, backend, precision="fp32"), load_scorer(path, precision="fp32")
+    exported, reference = load_exported(path, backend, precision="fp32"), load(path, precision="fp32")
     assert exported.fingerprint == reference.fingerprint
     lists = [CANDIDATES[: 1 + row] for row in range(len(CONTEXTS))]
     expected = reference.score(CONTEXTS, lists)
@@ -105,7 +104,7 @@ def test_vectors_of_an_export_fit_the_index_of_the_model(tmp_path: Path, tiny_ba
     vectors, mask = exported.encode_contexts(CONTEXTS)
     assert mask.all()
     np.testing.assert_allclose(vectors, ours.encode_contexts(CONTEXTS)[0], atol=1e-4)
-    assert isinstance(open_scorer(str(path), backend=backend), EncoderScorer)
+    assert isinstance(load(str(path), backend=backend), EncoderScorer)
 
 
 def test_an_export_of_other_weights_is_stale(tmp_path: Path, tiny_backbone: Path, cross: Path) -> None:
@@ -165,10 +164,10 @@ def test_an_unfaithful_export_is_refused(tmp_path: Path, tiny_backbone: Path) ->
 
 
 def test_scorers_that_disagree_have_a_low_cosine(tmp_path: Path, tiny_backbone: Path) -> None:
-    first = load_scorer(make(tmp_path / "a", tiny_backbone, PolyConfig, n_codes=3, code_std=1.0))
-    same = load_scorer(tmp_path / "a")
-    other = load_scorer(make(tmp_path / "b", tiny_backbone, PolyConfig, n_codes=3, code_std=1.0, seed=1))
-    fewer = load_scorer(make(tmp_path / "c", tiny_backbone, PolyConfig, n_codes=2, code_std=1.0))
+    first = load(make(tmp_path / "a", tiny_backbone, PolyConfig, n_codes=3, code_std=1.0))
+    same = load(tmp_path / "a")
+    other = load(make(tmp_path / "b", tiny_backbone, PolyConfig, n_codes=3, code_std=1.0, seed=1))
+    fewer = load(make(tmp_path / "c", tiny_backbone, PolyConfig, n_codes=2, code_std=1.0))
     assert worst_cosine(first, same, CONTEXTS, CANDIDATES) == pytest.approx(1)
     assert worst_cosine(first, other, CONTEXTS, CANDIDATES) < 0.999
     assert worst_cosine(first, fewer, CONTEXTS, CANDIDATES) == -1
@@ -182,8 +181,8 @@ def test_what_is_not_there_is_named(tmp_path: Path, tiny_backbone: Path, monkeyp
         read_backend("tpu")
     with pytest.raises(UsageError, match="computes on the CPU, not on cuda"):
         load_exported(path, "onnx", device="cuda")
-    with pytest.raises(UsageError, match="use --backend torch"):
-        open_scorer("untuned:embedded", backend="onnx")
+    with pytest.raises(UsageError, match="use the torch backend"):
+        load("untuned:embedded", backend="onnx")
     for backend, library in ((b, name) for b in BACKENDS for name in ("onnx", LIBRARIES[b])):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, library, None)  # as Python marks what cannot be imported
@@ -232,9 +231,9 @@ def test_the_commands(cross: Path) -> None:
     found = run("export", cross, "--to", "onnx", "--check")
     assert (found.returncode, "worst cosine to fp32" in found.stderr) == (0, True), found.stderr
     query = json.dumps({"context": ["hi"], "candidates": CANDIDATES})
-    answer = CliRunner().invoke(app, ["rank", str(cross), "--backend", "onnx"], input=query)
+    answer = CliRunner().invoke(app, ["rank", str(cross), "--backend", "onnx", "--scores-only"], input=query)
     scores = json.loads(answer.stdout)["scores"]
-    np.testing.assert_allclose(scores, load_scorer(cross).score([Context(("hi",))], [CANDIDATES])[0], atol=1e-4)
+    np.testing.assert_allclose(scores, load(cross).score([Context(("hi",))], [CANDIDATES])[0], atol=1e-4)
 
 
 def test_artifacts_are_unchanged_by_their_exports(cross: Path) -> None:

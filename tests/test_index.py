@@ -16,12 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrank.errors import ArtifactError, DataError, MissingExtraError, UsageError
-from polyrank.index import open_index, write_index
+from polyrank.index import Writer, open_index, write_index
 from polyrank.models.scoring import scores
 from polyrank.records import Candidate, Context
-from polyrank.retrieval.build import build_index
-from polyrank.retrieval.retrievers import Retriever
-from polyrank.scorers.protocols import Encoder
+from polyrank.retrieval.build import add_to_index, build_index
+from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
+from polyrank.retrieval.two_stage import TwoStage
+from polyrank.scorers.lexical import BM25
+from polyrank.scorers.protocols import Encoder, Responds
 from polyrank.storage.quantized import read_precision
 
 
@@ -72,23 +74,49 @@ def build(path: Path, pool: Sequence[Candidate] = POOL, encoder: Encoder | None 
     build_index(path, encoder or Hashed(), pool, model="somewhere")
 
 
-@given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 50), st.sampled_from([0.0, 0.1, 30.0]), st.integers(0, 9))
-@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 40), st.integers(1, 3), st.integers(1, 50), st.sampled_from([0.0, 0.1, 30.0]), st.integers(0, 9),
+    st.booleans(),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
 def test_search_equals_brute_force(
-    tmp_path_factory: pytest.TempPathFactory, n: int, m: int, k: int, scale: float, seed: int
+    tmp_path_factory: pytest.TempPathFactory, n: int, m: int, k: int, scale: float, seed: int, distinct: bool
 ) -> None:
     generator = np.random.default_rng(seed)
-    pool = [Candidate(str(i), f"w{generator.integers(12)} w{generator.integers(12)}") for i in range(n)]  # many ties
+    pool = [Candidate(str(i), f"w{generator.integers(12)} w{generator.integers(3)}") for i in range(n)]  # many ties
     path = tmp_path_factory.mktemp("i") / "index"
     encoder = Hashed(scale=max(scale, 1e-3))
     build(path, pool, encoder)
     context = Context(tuple(f"w{generator.integers(12)}" for _ in range(m)))
-    found = Retriever(encoder, open_index(path)).respond([context], k)[0]
+    found = Retriever(encoder, open_index(path), distinct=distinct).respond([context], k)[0]
     values = encoder.score([context], [[c.text for c in pool]])[0]
-    assert len(found) == min(k, n)
-    order = sorted(range(n), key=lambda i: (-values[i], i))[:k]
+    rows = {c.text: i for i, c in reversed([*enumerate(pool)])}.values() if distinct else range(n)  # the first of each
+    order = sorted(rows, key=lambda i: (-values[i], i))[:k]
+    assert len(found) == len(order)
+    assert {r.id for r in found} <= {str(i) for i in rows}
     np.testing.assert_allclose([r.score for r in found], values[order], rtol=1e-4, atol=1e-5)
     assert len({r.id for r in found}) == len(found)
+
+
+@pytest.mark.parametrize("n_copies", [1, 7, 300])
+def test_equal_texts_fill_a_list_once(tmp_path: Path, n_copies: int) -> None:
+    copies = [Candidate(f"c{i}", "wifi down") for i in range(n_copies)]
+    pool = [*copies, Candidate("x", "restart it"), *(Candidate(f"d{i}", "thanks") for i in range(n_copies))]
+    build(tmp_path / "i", pool)
+    contexts = [Context(("wifi down",)), Context(("thanks",))]
+    with open_index(tmp_path / "i") as index:
+        dense: list[Responds] = [Retriever(Hashed(), index), LexicalRetriever(BM25(), index)]
+        every: list[Responds] = [
+            Retriever(Hashed(), index, distinct=False),
+            LexicalRetriever(BM25(), index, distinct=False),
+        ]
+        for retriever, of_all in zip(dense, every, strict=True):
+            for first, ranked in zip(("c0", "d0"), retriever.respond(contexts, 3), strict=True):
+                assert ranked[0].id == first
+                assert {reply.id for reply in ranked} == {"c0", "x", "d0"}
+            assert [len({r.text for r in row}) for row in of_all.respond(contexts, 3)] == [1 if n_copies > 1 else 3] * 2
+        shortlist = TwoStage(dense[0], Hashed(), n_retrieved=2).respond(contexts, 5)
+        assert [len({reply.text for reply in row}) for row in shortlist] == [2, 2]
 
 
 def test_an_empty_index_answers_nothing(tmp_path: Path) -> None:
@@ -196,11 +224,6 @@ def test_texts_are_encoded_part_by_part_and_equal_ones_once(tmp_path: Path, monk
 
 
 def test_a_retriever_follows_the_writer(tmp_path: Path) -> None:
-    from polyrank.index import Writer
-    from polyrank.retrieval.build import add_to_index
-    from polyrank.retrieval.retrievers import LexicalRetriever
-    from polyrank.scorers.lexical import BM25
-
     build(tmp_path / "i")
     encoder = Hashed()
     with open_index(tmp_path / "i") as index, Writer(tmp_path / "i") as writer:
@@ -216,6 +239,23 @@ def test_a_retriever_follows_the_writer(tmp_path: Path) -> None:
             add_to_index(writer, Hashed("e" * 64), [Candidate("q", "x")])
 
 
+def test_what_an_index_holds_already_is_left_as_it_is(tmp_path: Path) -> None:
+    build(tmp_path / "i")
+    encoder = Hashed()
+    with Writer(tmp_path / "i") as writer:
+        before = writer.change
+        assert add_to_index(writer, encoder, POOL[1:3]) == 0
+        assert add_to_index(writer, encoder, POOL[1:3], replace=True) == 0
+        assert writer.change == before
+        assert add_to_index(writer, encoder, [*POOL, Candidate("n", "new")]) == 1
+        for other in (Candidate("1", "other"), Candidate("1", POOL[1].text, {"k": 1})):
+            with pytest.raises(DataError, match=r"candidate 0: id '1' is in the index already .*replace=True"):
+                add_to_index(writer, encoder, [other])
+            assert add_to_index(writer, encoder, [other], replace=True) == 1
+            assert writer.find(["1", "nosuch", "\ud800"]) == {"1": other}
+        assert len(writer) == len(POOL) + 1
+
+
 def numbered(path: Path, generation: int, n: int = 30) -> None:
     """An index whose texts say which one it is; all have other vectors."""
     pool = [Candidate(f"c{i}", f"generation {generation} reply {i}") for i in range(n)]
@@ -223,10 +263,6 @@ def numbered(path: Path, generation: int, n: int = 30) -> None:
 
 
 def test_threads_share_retrievers_while_the_index_is_changed_and_replaced(tmp_path: Path) -> None:
-    from polyrank.index import Writer
-    from polyrank.retrieval.retrievers import LexicalRetriever
-    from polyrank.scorers.lexical import BM25
-
     numbered(tmp_path / "i", 0)
     encoder, context = Hashed(), Context(("reply 3",))
     faults: list[str] = []

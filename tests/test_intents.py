@@ -467,6 +467,17 @@ def test_precision_calibrates_without_out_of_scope_data(bi: Encoder) -> None:
     assert result.figures["out_of_scope"]["n_out_of_scope"] == 0
 
 
+def test_a_precision_out_of_reach_costs_no_training(bi: Encoder) -> None:
+    dev = tuple(Utterance(text, intent) for text in ("a a", "b b") for intent in ("x", "y"))  # half right at best
+    splits = IntentSplits((*dev, *dev), dev)
+    result = train_intents(splits, bi, encoder_name="x", grid=GRID, precision=0.9, max_epochs=2)
+    assert result.classifier.abstention is None
+    assert "no threshold makes 90% of the answers right" in result.unreached
+    outside = IntentSplits(utterances(), (*dev, Utterance("c", None)))
+    with pytest.raises(UsageError, match=r"precision 0\.9 is asked for, but the development part has"):
+        train_intents(outside, bi, encoder_name="x", grid=GRID, precision=0.9)
+
+
 def test_what_cannot_be_is_said(bi: Encoder) -> None:
     def run(splits: IntentSplits, **options: object) -> None:
         train_intents(splits, bi, encoder_name="x", grid=GRID, **options)  # type: ignore[arg-type]

@@ -105,7 +105,8 @@ def rank_lines(lines: tuple[Any, ...], folder: str) -> None:
     sys.stderr = sys.__stderr__ = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     happens, number, more, waits = lines
     sys.stdin = io.TextIOWrapper(io.BytesIO())
-    sys.stdin = type("Stdin", (), {"buffer": Lines(happens, number, more=more, waits=waits)})()
+    read = {"buffer": Lines(happens, number, more=more, waits=waits), "isatty": lambda _: False}
+    sys.stdin = type("Stdin", (), read)()
     sys.argv = ["polyrank", "rank", "bm25"]
     from polyrank.cli import program
 
@@ -238,7 +239,7 @@ def test_a_process_that_waits_for_a_line_ends(number: int) -> None:
         assert process.stdout is not None
         process.stdin.write(ROW)
         process.stdin.flush()
-        assert b"scores" in process.stdout.readline()
+        assert b"results" in process.stdout.readline()
         process.send_signal(number)
         out, said = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out, said) == (128 + number, b"", b"interrupted\n")
@@ -278,7 +279,7 @@ IN_A_TEXT = """
 import signal, sys, types
 def readline(size):
     exec("import signal; signal.raise_signal(signal.SIGTERM)")
-sys.stdin = types.SimpleNamespace(buffer=types.SimpleNamespace(readline=readline))
+sys.stdin = types.SimpleNamespace(buffer=types.SimpleNamespace(readline=readline), isatty=lambda: False)
 sys.argv = ["polyrank", "rank", "bm25"]
 from polyrank.cli import program
 program()

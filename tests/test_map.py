@@ -31,7 +31,7 @@ from polyrank.records import Candidate, Context, Example
 from polyrank.retrieval.build import build_index
 from polyrank.retrieval.retrievers import Retriever
 from polyrank.scorers.mapped import MapEncoder, load_map, save_map
-from polyrank.scorers.open import load_encoder, open_scorer
+from polyrank.scorers.open import load, load_encoder
 from polyrank.scorers.protocols import Encoder
 from processes import run
 
@@ -183,7 +183,7 @@ def test_fitted_on_texts_saved_and_opened_like_a_model(models: dict[str, Path], 
     assert "training contexts" in seen
     place = tmp_path / "map"
     save_map(place, made, name=str(models[name]), metadata=figures)
-    opened = open_scorer(str(place), device="cpu")
+    opened = load(str(place), device="cpu")
     assert isinstance(opened, MapEncoder)
     assert opened.fingerprint == made.fingerprint
     np.testing.assert_array_equal(opened.score_pool(CONTEXTS, REPLIES), made.score_pool(CONTEXTS, REPLIES))
@@ -207,14 +207,14 @@ def test_the_folder_moves_with_its_encoder_and_refuses_another(models: dict[str,
     assert load_encoder(place, device="cpu").fingerprint == made.fingerprint
     shutil.rmtree(tmp_path / "moved" / "bi")
     with pytest.raises(UsageError, match="which is not there"):
-        open_scorer(str(place))
+        load(str(place))
     shutil.copytree(models["other"], tmp_path / "moved" / "bi")
     with pytest.raises(ArtifactError, match="was fitted on encoder"):
-        open_scorer(str(place))
+        load(str(place))
     shutil.rmtree(tmp_path / "moved" / "bi")
     shutil.copytree(models["cross"], tmp_path / "moved" / "bi")
     with pytest.raises(UsageError, match="has no vectors"):
-        open_scorer(str(place))
+        load(str(place))
     data = (place / "map.safetensors").read_bytes()
     (place / "map.safetensors").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     with pytest.raises(ArtifactError, match="SHA-256 does not match"):
@@ -241,7 +241,7 @@ def test_the_command_makes_what_evaluate_takes(models: dict[str, Path], task: di
     assert made.returncode == 0, made.stderr
     figures = json.loads(made.stdout)
     assert figures["map"] >= figures["similarity"]
-    found = evaluate(open_scorer(str(place), device="cpu"), read_examples(task["valid"]).examples)
+    found = evaluate(load(str(place), device="cpu"), read_examples(task["valid"]).examples)
     assert summarise(found)["metrics"]["R@1"] == pytest.approx(figures["map"])
 
 

@@ -30,7 +30,7 @@ from polyrank.models import new_model
 from polyrank.models.losses import imitation, margin_mse
 from polyrank.negatives.random import RandomNegatives
 from polyrank.records import Context, Example
-from polyrank.scorers.load import load_scorer
+from polyrank.scorers.open import load
 from polyrank.training import DistillStep, Imitation, ListwiseStep, MutualStep, train
 from polyrank.training.steps import listwise_loss
 from polyrank.training.teacher import RememberedScores
@@ -301,7 +301,7 @@ def test_mutual_learning_moves_both_and_keeps_the_best_of_each(
     for result in results:
         checks = [valid["R@1"] for _, _, valid in curve(result.model.parent) if valid]
         assert result.fit.best["R@1"] == max(checks)
-        load_scorer(result.model, device="cpu")
+        load(result.model, device="cpu")
     assert results[0].fit.best["R@1"] > 2 / 12
     assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
     assert train(plan, resume=True) == results  # finished: nothing to do
@@ -344,7 +344,7 @@ def test_any_two_kinds(tiny_backbone: Path, task: dict[str, Path], tmp_path: Pat
     plan = recipe(task, tiny_backbone, tmp_path / "run", model=model, partner=partner, max_steps=2, dropout=0.0)
     for result in train(plan):
         assert all(np.isfinite(loss) for _, loss, _ in curve(result.model.parent) if loss is not None)
-        scores = load_scorer(result.model, device="cpu").score([Context(("my wifi",))], [["wifi thanks", "bill"]])[0]
+        scores = load(result.model, device="cpu").score([Context(("my wifi",))], [["wifi thanks", "bill"]])[0]
         assert np.isfinite(scores).all()
 
 

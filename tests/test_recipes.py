@@ -106,7 +106,7 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     def loaded(name: str, **named: Any) -> Any:
         return SimpleNamespace(fingerprint=f"{name} {named}")
 
-    monkeypatch.setattr(methods, "load_scorer", loaded)
+    monkeypatch.setattr(methods, "load", loaded)
 
     class Encodes:
         def __repr__(self) -> str:

@@ -1,6 +1,5 @@
 """Networks equal what others compute with the same weights: transformers, sentence-transformers, papers by hand."""
 
-import copy
 import dataclasses
 import itertools
 import math
@@ -14,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor
-from transformers import AutoTokenizer, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
 
 from polyrank.config.models import BiConfig, ConvertConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.models import BiEncoder, Convert, CrossEncoder, PolyEncoder, new_model
@@ -61,7 +60,7 @@ def fresh(config: Any) -> tuple[Any, Any]:
 
 def bert_of(network: Any) -> BertModel:
     """transformers' own network with the weights of ours."""
-    bert = BertModel(network.config, add_pooling_layer=False)
+    bert = BertModel(BertConfig(**network.config.to_dict()), add_pooling_layer=False)
     bert.load_state_dict(network.state_dict())
     return bert.eval()
 
@@ -147,8 +146,7 @@ def test_a_bi_encoder_scores_as_sentence_transformers(
 
 def classifier_of(model: CrossEncoder) -> BertForSequenceClassification:
     """A BERT sequence classifier with one class and the weights of a Cross-encoder with an mlp head."""
-    config = copy.deepcopy(model.backbone.config)
-    config.num_labels = 1
+    config = BertConfig(**model.backbone.config.to_dict(), num_labels=1)
     theirs = BertForSequenceClassification(config)
     pooler, classifier = model.head[0], model.head[2]
     assert isinstance(pooler, torch.nn.Linear)

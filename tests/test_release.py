@@ -51,7 +51,8 @@ def test_the_wheel_has_all_that_the_package_has(built: Path) -> None:
 
 def test_the_archive_of_sources_has_no_results(built: Path) -> None:
     (archive,) = built.glob("*.tar.gz")
-    names = {name.partition("/")[2] for name in tarfile.open(archive).getnames()}
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
     assert {"README.md", "LICENSE", "pyproject.toml", "src/polyrank/__init__.py", "CITATION.cff"} <= names
     assert not any(name.startswith(("runs/", "tests/", ".")) for name in names - {".gitignore"})
 
@@ -73,7 +74,8 @@ def test_installed_from_the_wheel_it_ranks(built: Path, tmp_path: Path) -> None:
 def test_the_compiled_loops_build_from_their_sources(tmp_path: Path) -> None:
     command("-m", "build", "--no-isolation", "--sdist", "--outdir", tmp_path, ROOT / "kernels", cwd=tmp_path)
     (archive,) = tmp_path.glob("*.tar.gz")
-    names = {Path(name).name for name in tarfile.open(archive).getnames()}
+    with tarfile.open(archive) as opened:
+        names = {Path(name).name for name in opened.getnames()}
     assert {"kernels.c", "tiles.c", "kernels.h", "setup.py", "pyproject.toml", "py.typed"} <= names
     said = (ROOT / "kernels" / "pyproject.toml").read_text("utf-8")
     assert 'version = "0.1.0"' in said  # which the extra "fast" names

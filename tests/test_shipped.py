@@ -16,8 +16,7 @@ from polyrank.models.artifacts import read_config, read_sizes
 from polyrank.records import Candidate, Context
 from polyrank.retrieval.build import build_index
 from polyrank.retrieval.retrievers import Retriever
-from polyrank.scorers.load import load_scorer
-from polyrank.scorers.open import encoder_of_index, load_encoder, open_scorer
+from polyrank.scorers.open import encoder_of_index, load, load_encoder
 
 CONVERT = "shipped:convert"
 
@@ -26,7 +25,7 @@ def test_the_shipped_model_is_small_and_names_no_machine() -> None:
     folder = model_folder(CONVERT)
     assert read_sizes(folder).n_bytes < 20e6
     config = read_config(folder)
-    assert config["fingerprint"] == load_encoder(CONVERT).fingerprint == load_scorer(CONVERT).fingerprint
+    assert config["fingerprint"] == load_encoder(CONVERT).fingerprint == load(CONVERT).fingerprint
     paths = [value for value in _strings(config["metadata"]) if value.startswith("/")]
     assert not paths
     card = (folder / "README.md").read_text("utf-8")
@@ -43,7 +42,7 @@ def _strings(value: object) -> list[str]:
 
 def test_it_knows_small_talk_from_nonsense() -> None:
     replies = ["No problem, have a nice day!", "The cat's theorem boils on Tuesday.", "Segfault in libfoo.so.4"]
-    scores = open_scorer(CONVERT).score([Context(("Thank you so much for your help",))], [replies])[0]
+    scores = load(CONVERT).score([Context(("Thank you so much for your help",))], [replies])[0]
     assert int(np.argmax(scores)) == 0
 
 
@@ -58,7 +57,7 @@ def test_an_index_made_with_it_opens_from_anywhere(tmp_path: Path, monkeypatch: 
 
 def test_a_name_that_is_not_shipped_says_what_is() -> None:
     with pytest.raises(UsageError, match="shipped:other does not come with the package; take one of convert"):
-        open_scorer("shipped:other")
+        load("shipped:other")
     with pytest.raises(UsageError, match="does not come"):
         model_folder("shipped:../convert")
     assert not is_there("no/such/folder")

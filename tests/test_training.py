@@ -32,7 +32,8 @@ from polyrank.models.losses import cross_entropy, distinct
 from polyrank.negatives.random import RandomNegatives
 from polyrank.records import Context, Example
 from polyrank.scorers.encoder import EncoderScorer
-from polyrank.scorers.load import load_scorer, make_scorer
+from polyrank.scorers.load import make_scorer
+from polyrank.scorers.open import load
 from polyrank.training import InBatchStep, ListwiseStep, train
 from polyrank.training.loop import check_steps
 from polyrank.training.methods import make_negatives, make_step
@@ -90,7 +91,7 @@ def test_every_model_learns_the_toy_task(
     assert result.fit.best["R@1"] > 2 / 12  # chance is 1/12
     first, last = losses(tmp_path / "run")[0][1], [loss for _, loss, _ in losses(tmp_path / "run") if loss][-1]
     assert last < first
-    loaded = load_scorer(result.model, device="cpu", precision="fp32")
+    loaded = load(result.model, device="cpu", precision="fp32")
     valid = read_examples(task["valid"]).examples
     hits = [
         int(np.argmax(values)) == example.relevant[0]
@@ -400,9 +401,7 @@ def test_a_learner_is_validated_and_kept_as_it_is_now(tiny_backbone: Path, tmp_p
         learner.save_best(dict(figures))
     kept = load_model(tmp_path / "deep" / "run" / "model")
     assert kept.metadata == {"seed": 4, "validation": after}
-    again = validation_figures(
-        load_scorer(tmp_path / "deep" / "run" / "model", device="cpu", precision="fp32"), examples
-    )
+    again = validation_figures(load(tmp_path / "deep" / "run" / "model", device="cpu", precision="fp32"), examples)
     assert again["loss"] == pytest.approx(after["loss"], rel=1e-5)
     alone = make_learner(ranker, settings, tmp_path / "b", [], metadata=metadata, report=reported.append)
     assert (alone.name, alone.evaluate) == ("", None)
@@ -541,8 +540,8 @@ def test_a_poly_encoder_starts_from_a_bi_encoder(tiny_backbone: Path, task: dict
     poly = train(start_from)[0]
     valid = read_examples(task["valid"]).examples
     contexts, lists = [e.query for e in valid], [e.candidates for e in valid]
-    a = load_scorer(bi.model, precision="fp32", device="cpu").score(contexts, lists)
-    b = load_scorer(poly.model, precision="fp32", device="cpu").score(contexts, lists)
+    a = load(bi.model, precision="fp32", device="cpu").score(contexts, lists)
+    b = load(poly.model, precision="fp32", device="cpu").score(contexts, lists)
     np.testing.assert_allclose(np.stack(a), np.stack(b), atol=1e-3)  # codes of zero: the mean
 
 
@@ -596,7 +595,7 @@ def test_a_scale_is_fitted_to_the_weights_that_training_starts_from(
     ].model
     plan = recipe(task, mean_pooled_backbone, tmp_path / "bi", BiConfig(), **{**still, "lr": 0.0}, init_from=str(cross))
     bi = train(plan)[0].model
-    encoder = load_scorer(bi, device="cpu", precision="fp32")
+    encoder = load(bi, device="cpu", precision="fp32")
     assert isinstance(encoder, EncoderScorer)
     replies = [example.response or "" for example in read_examples(task["train"]).examples]
     vectors = encoder.encode_candidates(replies)

@@ -30,9 +30,7 @@ if TYPE_CHECKING:  # the one list of public names: type checkers read it, and th
     from polyrank.retrieval.two_stage import TwoStage as TwoStage
     from polyrank.scorers.lexical import BM25 as BM25
     from polyrank.scorers.lexical import TfIdf as TfIdf
-    from polyrank.scorers.load import load_scorer as load_scorer
-    from polyrank.scorers.open import load_encoder as load_encoder
-    from polyrank.scorers.open import open_scorer as open_scorer
+    from polyrank.scorers.open import load as load
     from polyrank.scorers.protocols import Encoder as Encoder
     from polyrank.scorers.protocols import Scorer as Scorer
     from polyrank.training import train as train

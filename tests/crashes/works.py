@@ -36,8 +36,8 @@ from polyrank.records import Candidate, Context, Example
 from polyrank.retrieval.pipeline import PipelineConfig, write_pipeline
 from polyrank.scorers.exported import export_to_sentence_transformers
 from polyrank.scorers.lexical import BM25
-from polyrank.scorers.load import load_scorer
 from polyrank.scorers.mapped import MapEncoder, save_map
+from polyrank.scorers.open import load
 from polyrank.scorers.protocols import Encoder
 from polyrank.storage.durable import make_folders, sync_folder, write_file
 from polyrank.training import train
@@ -87,7 +87,7 @@ def _saved() -> Path:
 
 @cache
 def _encoder() -> Encoder:
-    found = load_scorer(_saved(), device="cpu", precision="fp32")
+    found = load(_saved(), device="cpu", precision="fp32")
     assert isinstance(found, Encoder)
     return found
 

@@ -26,7 +26,7 @@ from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported import Backend, export_model, load_exported
-from polyrank.scorers.load import load_scorer, untuned_scorer
+from polyrank.scorers.load import saved_scorer, untuned_scorer
 
 CONTEXT_WORDS = 100
 POLICY = TextPolicy(max_context_tokens=256, max_candidate_tokens=72)
@@ -98,7 +98,7 @@ def bench_encoding(
         bi = _saved(Path(folder) / "bi", BiConfig(shared_towers=True, output_scale=1.0))
         cross = _saved(Path(folder) / "cross", CrossConfig())
         for name, precision in (("polyrank", "auto"), ("exact", "fp32")):
-            _sort(name, load_scorer(cross, precision=precision), encoders, crosses)  # type: ignore[arg-type]
+            _sort(name, saved_scorer(cross, precision=precision), encoders, crosses)  # type: ignore[arg-type]
         for backend in backends:
             progress(f"exporting to {backend}")
             for model in (bi, cross):
@@ -109,7 +109,7 @@ def bench_encoding(
                     continue
                 _sort(f"polyrank {backend}", load_exported(model, backend), encoders, crosses)
     for model in models:
-        _sort(str(model), load_scorer(model), encoders, crosses)
+        _sort(str(model), saved_scorer(model), encoders, crosses)
     exact_cross = crosses.pop("exact")
     context = long_context(texts, n_words)
     distinct, shortlist = list(dict.fromkeys(texts)), list(texts[:n_pairs])

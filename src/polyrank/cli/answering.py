@@ -1,4 +1,4 @@
-"""``polyrank respond`` and ``polyrank rank``: lines of stdin are read and checked as rows of data files are."""
+"""``polyrank respond``: lines of stdin are read and checked as rows of data files are."""
 
 import json
 import math
@@ -10,13 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrank.cli import interrupts
-from polyrank.cli.console import STDIN, EnsembleName, NRetrieved, Rerank, console, stdin_lines, talk
+from polyrank.cli.console import (
+    STDIN,
+    EnsembleName,
+    NRetrieved,
+    Rerank,
+    Threads,
+    console,
+    stdin_lines,
+    talk,
+    use_threads,
+)
 from polyrank.errors import ArtifactError, DataError
 
 if TYPE_CHECKING:
     from polyrank.records import Context, Ranked
     from polyrank.retrieval.answering import Pipeline
 
+COMMAND = re.compile(r"/[A-Za-z]*")  # unlike the turn "/etc/hosts is gone"
 MEANT_AS_JSON = re.compile(r'\[\s*"|\{\s*"')  # unlike the turn "[laughs] hello"
 
 
@@ -29,8 +40,12 @@ def respond(
     rerank: Rerank = None,
     n_retrieved: NRetrieved = 100,
     ensemble: EnsembleName = "none",
+    duplicates: Annotated[
+        bool, typer.Option("--duplicates", help="List every candidate of a text, where several have the same.")
+    ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
+    threads: Threads = None,
 ) -> None:
     """The best replies: a chat in a terminal; in a pipe, JSON for each line of stdin.
 
@@ -42,6 +57,13 @@ def respond(
     from polyrank.retrieval.pipeline import read_mode
     from polyrank.scorers.exported import read_backend
 
+    asked = None
+    if context:
+        try:
+            asked = context_of_row({"context": context})
+        except ValueError as error:
+            raise DataError(f"the context on the command line: {error}") from error
+    use_threads(threads)
     pipeline = open_pipeline(
         path,
         model=model,
@@ -49,6 +71,7 @@ def respond(
         rerank=rerank,
         n_retrieved=n_retrieved,
         ensemble=read_ensemble(ensemble),
+        distinct=not duplicates,
         device=device,
         backend=read_backend(backend),
     )
@@ -62,13 +85,10 @@ def respond(
             row |= {"confidence": confidence, "abstained": result.abstained}
         if result.exact is not None:
             row |= {"exact": result.exact, "n_scored": result.n_scored, "ways": result.ways}
-        _print(row, str(path))
+        print_row(row, str(path))
 
-    if context:
-        try:
-            answer(_context({"context": context}))
-        except ValueError as error:
-            raise DataError(f"the context on the command line: {error}") from error
+    if asked is not None:
+        answer(asked)
     elif sys.stdin.isatty():
         _chat(pipeline, k)
     else:
@@ -85,7 +105,12 @@ def _row(reply: "Ranked") -> dict[str, Any]:
     return row | ({"stages": reply.stages} if reply.stages else {})
 
 
-def _print(row: dict[str, Any], model: str) -> None:
+def print_row(row: dict[str, Any], model: str) -> None:
+    """One line of JSON on stdout.
+
+    Raises:
+        ArtifactError: a score is not finite.
+    """
     try:
         print(json.dumps(row, ensure_ascii=False, allow_nan=False), flush=True)
     except ValueError as error:
@@ -113,10 +138,10 @@ def _context_of_line(line: str) -> "Context":
         raise ValueError(f"broken JSON ({error}); write a list of turns or plain text") from error
     except RecursionError as error:
         raise ValueError("nested too deeply; write a list of turns or plain text") from error
-    return _context({"context": value} if isinstance(value, list) else value)
+    return context_of_row({"context": value} if isinstance(value, list) else value)
 
 
-def _context(row: dict[str, Any]) -> "Context":
+def context_of_row(row: dict[str, Any]) -> "Context":
     """The context of a row, by the rules of data files.
 
     Raises:
@@ -130,10 +155,16 @@ def _context(row: dict[str, Any]) -> "Context":
     return Context(fields.context(row), fields.optional_texts(row, "background"))
 
 
-def _chat(pipeline: "Pipeline", k: int) -> None:
-    """Type a turn, see the best replies; the first one is taken as said. An empty line starts anew."""
+CHAT_COMMANDS = {
+    "/new": "start a new conversation; so does an empty line",
+    "/help": "these lines",
+    "/quit": "leave; so do /exit and Ctrl-D",
+}
 
-    talk("Type what the customer says. An empty line starts a new conversation, Ctrl-D leaves.")
+
+def _chat(pipeline: "Pipeline", k: int) -> None:
+    """Type a turn, see the best replies; the first one is taken as said. What begins with a slash is a command."""
+    talk(f"Type what the customer says. {', '.join(CHAT_COMMANDS)}: an empty line starts anew, Ctrl-D leaves.")
     turns: list[str] = []
     while True:
         interrupts.check()
@@ -141,63 +172,25 @@ def _chat(pipeline: "Pipeline", k: int) -> None:
             text = console().input("[bold]> [/]").strip()
         except EOFError:
             return
-        if not text:
+        if text in ("/quit", "/exit"):
+            return
+        if text in ("", "/new"):
             turns = []
             talk("(new conversation)")
-            continue
-        turns.append(text)
-        answer = pipeline.answer(turns, k)
-        if answer.abstained:
-            talk("(no good answer; the nearest are)" if answer.ranked else "(no good answer)")
-        for rank, reply in enumerate(answer.ranked):
-            print(f"  {reply.score:7.2f}  {'→ ' if rank == 0 and not answer.abstained else '  '}{reply.text}")
-        if not answer.abstained:
-            turns.append(answer.ranked[0].text)
+        elif text == "/help":
+            for command, meaning in CHAT_COMMANDS.items():
+                talk(f"  {command:7} {meaning}")
+        elif COMMAND.fullmatch(text):
+            talk(f"{text} is no command; there are {', '.join(CHAT_COMMANDS)}")
+        else:
+            turns = _turn(pipeline, [*turns, text], k)
 
 
-def rank(
-    model: Annotated[
-        str, typer.Argument(help="A model or pipeline folder, bm25, tfidf, untuned:BACKBONE or shipped:convert.")
-    ],
-    rerank: Rerank = None,
-    n_retrieved: NRetrieved = 100,
-    ensemble: EnsembleName = "none",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
-) -> None:
-    """Score candidates: lines of {"context": [...], "candidates": [...]} on stdin, lines of {"scores": [...]} out.
-
-    A line may have a "background" as well, as in data files.
-    """
-    from polyrank.data.rows import row_error
-    from polyrank.ranking.ensembles import read_ensemble
-    from polyrank.retrieval.pipeline import open_ranker
-    from polyrank.scorers.exported import read_backend
-
-    scorer = open_ranker(
-        model,
-        rerank=rerank,
-        n_retrieved=n_retrieved,
-        ensemble=read_ensemble(ensemble),
-        device=device,
-        backend=read_backend(backend),
-    )
-    for number, line in stdin_lines():
-        try:
-            context, candidates = _to_rank(line)
-        except ValueError as error:
-            raise row_error(STDIN, number, error) from error
-        _print({"scores": scorer.score([context], [candidates])[0].tolist()}, model)
-
-
-def _to_rank(line: str) -> "tuple[Context, tuple[str, ...]]":
-    """A line as a context and candidates, by the rules of data files.
-
-    Raises:
-        ValueError: it is no JSON object, or a field is missing or holds something else.
-    """
-    from polyrank.data import fields
-    from polyrank.data.rows import parse_object
-
-    row = parse_object(line)
-    return _context(row), fields.texts(row, "candidates")
+def _turn(pipeline: "Pipeline", turns: list[str], k: int) -> list[str]:
+    """Show the best replies; the turns with the one that is taken as said."""
+    answer = pipeline.answer(turns, k)
+    if answer.abstained:
+        talk("(no good answer; the nearest are)" if answer.ranked else "(no good answer)")
+    for rank, reply in enumerate(answer.ranked):
+        print(f"  {reply.score:7.2f}  {'→ ' if rank == 0 and not answer.abstained else '  '}{reply.text}")
+    return turns if answer.abstained else [*turns, answer.ranked[0].text]

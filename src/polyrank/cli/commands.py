@@ -25,6 +25,7 @@ from polyrank.cli import (
     maps,
     mining,
     pipelines,
+    ranking,
     splitting,
     training,
 )
@@ -70,7 +71,7 @@ app.command("map")(maps.map_)
 app.command("evaluate")(evaluation.evaluate)
 app.command("compare")(evaluation.compare)
 app.command("respond")(answering.respond)
-app.command("rank")(answering.rank)
+app.command("rank")(ranking.rank)
 app.command("export")(exporting.export)
 app.command("info")(info.info)
 app.add_typer(data.import_app, name="import")

@@ -16,6 +16,8 @@ from polyrank.errors import MissingExtraError, UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from polyrank.scorers.protocols import Scorer
+
 STDIN = Path("stdin")
 Rerank = Annotated[
     str | None, typer.Option(metavar="MODEL", help="A second stage: a model that orders the best of the first one.")
@@ -28,7 +30,21 @@ NRetrieved = Annotated[int, typer.Option(min=1, help="With --rerank: how many th
 EnsembleName = Annotated[
     str, typer.Option(help="With --rerank: none, raw, sigmoid, z-score or softmax; how both scores are added.")
 ]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1, envvar="POLYRANK_THREADS", help="CPU threads; else as many as there are cores that nobody keeps busy."
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an earlier output file.")]
+ContextTokens = Annotated[
+    int | None, typer.Option(min=4, help="Of untuned and other people's models: how much of a context is read.")
+]
+CandidateTokens = Annotated[
+    int | None, typer.Option(min=4, help="Of untuned and other people's models: how much of a candidate is read.")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Runtime = Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")]
 FIGURES = (".png", ".svg", ".pdf")
 
 
@@ -43,6 +59,22 @@ def console() -> "Console":
 def talk(message: str) -> None:
     """A line on stderr, unwrapped and taken literally, as users' file names must be."""
     console().print(message, soft_wrap=True, markup=False)
+
+
+def say_cut(scorer: "Scorer", *names: str | None) -> None:
+    """Say which texts were too long to be read whole, and what can be done about it.
+
+    Args:
+        scorer: has read them.
+        names: of its models.
+    """
+    from polyrank.scorers.open import has_settable_lengths
+
+    remedy = ""
+    if any(name is not None and has_settable_lengths(name) for name in names):
+        remedy = "; --max-candidate-tokens and --max-context-tokens set how much is read"
+    for cut in filter(None, scorer.cut):
+        talk(f"{cut}{remedy}")
 
 
 def stdin_lines() -> Iterator[tuple[int, str]]:
@@ -78,3 +110,11 @@ def drawable(path: Path | None) -> Path | None:
     if path is not None and not path.parent.is_dir():
         raise UsageError(f"there is no folder {path.parent} for {path.name}; make it first")
     return path
+
+
+def use_threads(n: int | None) -> None:
+    """Compute on so many threads, where a number is given."""
+    if n is not None:
+        from polyrank.devices import set_threads
+
+        set_threads(n)

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyrank.cli.console import EnsembleName, NRetrieved, Overwrite, Rerank, Speaker, console, drawable, talk
+from polyrank.cli.console import (
+    CandidateTokens,
+    ContextTokens,
+    EnsembleName,
+    NRetrieved,
+    Overwrite,
+    Rerank,
+    Speaker,
+    console,
+    drawable,
+    say_cut,
+    talk,
+)
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,6 +78,8 @@ def evaluate(
     plot: Plot = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
+    max_context_tokens: ContextTokens = None,
+    max_candidate_tokens: CandidateTokens = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
     overwrite: Overwrite = False,
     format_: Format = "table",
@@ -134,6 +148,7 @@ def evaluate(
             ev.write_scores(file, result, scorer=member.name, model=group, data=str(data), **own)
             talk(f"wrote {file}")
         scored.append(comparison.Scored(group, (member.seed,), (result,)))
+        say_cut(scorer, member.name, rerank)
         del scorer  # before the next one is read
     joined = comparison.by_model(scored)
     rows = comparison.compared(joined, tested, base, by_turns=json_)

@@ -3,24 +3,28 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import console, talk
+from polyrank.cli.console import Device, Overwrite, Runtime, console, say_cut, talk
 from polyrank.errors import ArtifactError, DataError, UsageError
 
 index_app = typer.Typer(no_args_is_help=True, help="Build, change and inspect indexes of candidates.")
 IndexPath = Annotated[Path, typer.Argument(help="An index folder.")]
 Replies = Annotated[Path, typer.Argument(help="Replies: JSON lines of id and text, CSV, or one per line.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Runtime = Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")]
 
 
 @index_app.command("build")
 def index_build(
-    model: Annotated[str, typer.Argument(help="A Bi- or Poly-encoder's folder, untuned:BACKBONE or shipped:convert.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A Bi- or Poly-encoder's folder, a Hugging Face bi-encoder, untuned:BACKBONE or shipped:convert."
+        ),
+    ],
     candidates: Replies,
     output: Annotated[Path, typer.Option("-o", "--output", help="The index folder to make.")],
     ann: Annotated[str, typer.Option(help="For approximate search: auto, flat, sq8, ivfpq, hnsw, or none.")] = "none",
@@ -35,14 +39,20 @@ def index_build(
     from polyrank.config.names import lasting_name
     from polyrank.data import read_pool
     from polyrank.index.ann import read_kind
+    from polyrank.index.checks import check_candidates
+    from polyrank.index.writer import OURS
     from polyrank.retrieval.build import build_index
     from polyrank.scorers.exported import read_backend
     from polyrank.scorers.open import load_encoder
+    from polyrank.storage.durable import check_replaceable
     from polyrank.storage.quantized import read_precision
 
-    kind, stored = read_kind(ann), read_precision(precision)
-    encoder = load_encoder(model, device=device, backend=read_backend(backend))
-    pool = read_pool(candidates)
+    # all that can be wrong before a model is loaded
+    kind, stored, runtime = read_kind(ann), read_precision(precision), read_backend(backend)
+    check_replaceable(output, ours=OURS, replace=overwrite)
+    pool = read_pool(candidates, say=talk)
+    check_candidates(pool)
+    encoder = load_encoder(model, device=device, backend=runtime)
     with _progress() as progress:
         n = build_index(
             output,
@@ -54,6 +64,7 @@ def index_build(
             overwrite=overwrite,
             progress=progress,
         )
+    say_cut(encoder)
     talk(f"{output}: {len(pool):,} candidates of dimension {encoder.dimension}, {n:,} texts encoded")
 
 
@@ -69,17 +80,22 @@ def index_add(
     """Add candidates: all of them or, with an error, none. Whoever searches the index sees them at once."""
     from polyrank.data import read_pool
     from polyrank.index import Writer, open_index
+    from polyrank.index.checks import check_candidates
     from polyrank.retrieval.build import add_to_index
     from polyrank.scorers.exported import read_backend
     from polyrank.scorers.open import encoder_of_index
 
+    runtime = read_backend(backend)
     with open_index(index) as opened:
         built_with = opened.model
-    encoder = encoder_of_index(built_with, model, device=device, backend=read_backend(backend))
-    pool = read_pool(candidates)
+    pool = read_pool(candidates, say=talk)
+    check_candidates(pool)
+    encoder = encoder_of_index(built_with, model, device=device, backend=runtime)
     with Writer(index, fingerprint=encoder.fingerprint) as writer, _progress() as progress:
-        add_to_index(writer, encoder, pool, replace=replace, progress=progress)
-        talk(f"{index}: added {len(pool):,}, now {len(writer):,} candidates")
+        n = add_to_index(writer, encoder, pool, replace=replace, progress=progress)
+        say_cut(encoder)
+        there = f" ({len(pool) - n:,} were there already)" if n < len(pool) else ""
+        talk(f"{index}: added {n:,}{there}, now {len(writer):,} candidates")
 
 
 @index_app.command("remove")
@@ -125,6 +141,45 @@ def index_snapshot(
     with Writer(index) as writer:
         writer.snapshot(output)
         talk(f"{output}: {len(writer):,} candidates")
+
+
+@index_app.command("list")
+def index_list(
+    index: IndexPath,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first ones, as they were added.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="JSON lines, with metadata.")] = False,
+) -> None:
+    """What an index holds: a line for each candidate, its id, a tab, and its text."""
+    from polyrank.data.pool import row_of
+    from polyrank.index import open_index
+
+    with open_index(index) as opened:
+        for _, candidate in islice(opened.iter_candidates(), limit):
+            if json_:
+                print(json.dumps(row_of(candidate), ensure_ascii=False))
+            else:  # a line is a line, whatever the text holds
+                print(*(" ".join(part.split()) for part in (candidate.id, candidate.text)), sep="\t")
+
+
+@index_app.command("dump")
+def index_dump(
+    index: IndexPath,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write, .jsonl or .jsonl.gz.")],
+    overwrite: Overwrite = False,
+) -> None:
+    """Write an index's candidates as JSON lines, of which polyrank index build makes an equal one."""
+    from polyrank.data import write_pool
+    from polyrank.data.rows import suffix
+    from polyrank.index import open_index
+    from polyrank.storage.durable import check_output
+
+    if suffix(output) != ".jsonl":  # else it would be read as what its name says
+        raise UsageError(f"{output} does not say that it holds JSON lines; let its name end in .jsonl or .jsonl.gz")
+    check_output(output, overwrite=overwrite)
+    with open_index(index) as opened:
+        pool = [candidate for _, candidate in opened.iter_candidates()]
+    write_pool(output, pool)
+    talk(f"{output}: {len(pool):,} candidates")
 
 
 @index_app.command("info")

@@ -9,6 +9,7 @@ import typer
 
 from polyrank.cli.console import drawable, stdin_lines, talk
 from polyrank.cli.progress import WorkDisplay, numbers
+from polyrank.errors import DataError
 
 intents_app = typer.Typer(no_args_is_help=True, help="Classify utterances on the vectors of an encoder.")
 
@@ -86,9 +87,12 @@ def intents_train(
         talk(f"wrote {plot}")
     if json_:
         print(json.dumps({"data": data.name, **result.figures}))
-        return
-    _show(result.figures)
-    talk(f"{output}: try it with polyrank intents predict {output}")
+    else:
+        _show(result.figures)
+    if result.unreached:
+        raise DataError(f"{output} rejects nothing: {result.unreached}")
+    if not json_:
+        talk(f"{output}: try it with polyrank intents predict {output}")
 
 
 def _seed(text: str) -> int:

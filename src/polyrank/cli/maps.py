@@ -34,7 +34,7 @@ def map_(
     from polyrank.errors import UsageError
     from polyrank.frozen.maps import MapConfig, fit_response_map
     from polyrank.scorers.mapped import check_map_path, save_map
-    from polyrank.scorers.open import open_scorer
+    from polyrank.scorers.open import load
     from polyrank.scorers.protocols import Encoder
     from polyrank.training.recipe import load_data
 
@@ -48,7 +48,7 @@ def map_(
     )
     settings = DataConfig(train=str(data), valid=str(valid), speaker=speaker, max_train=max_train, max_valid=max_valid)
     examples, lists = load_data(settings, say=talk)
-    frozen = open_scorer(encoder, device=device)
+    frozen = load(encoder, device=device)
     if not isinstance(frozen, Encoder):
         raise UsageError(f"{encoder} has no vectors to map; give a Bi- or Poly-encoder, a ConveRT or an untuned one")
     with WorkDisplay() as display:

@@ -48,7 +48,7 @@ def mine(
     from polyrank.negatives.mine import mine as run
     from polyrank.retrieval.answering import open_pipeline
     from polyrank.retrieval.pipeline import catalogue
-    from polyrank.scorers.open import open_scorer
+    from polyrank.scorers.open import corpus_of, load
     from polyrank.storage.durable import check_output
 
     check_output(output, inputs=(data, pool), overwrite=overwrite)
@@ -69,8 +69,10 @@ def mine(
     else:
         examples = with_texts(examples, candidates or ())
         texts = [c.text for c in candidates] if candidates is not None else [e.response for e in examples if e.response]
-        retrieve = from_pool(open_scorer(retriever, examples, candidates, device=device), texts)
-    reranker = None if rerank is None else open_scorer(rerank, examples, candidates, device=device)
+        retrieve = from_pool(load(retriever, device=device, corpus=corpus_of(examples, candidates)), texts)
+    reranker = None
+    if rerank is not None:
+        reranker = load(rerank, device=device, corpus=corpus_of(examples, candidates))
     mined = run(
         examples,
         retrieve,

@@ -10,7 +10,6 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from polyrank.config.models import TextPolicy
 from polyrank.config.recipe import DataConfig, load_recipe
 from polyrank.config.starting import RECIPES, Start, best_start
 from polyrank.data import read_examples, read_pool
@@ -22,8 +21,8 @@ from polyrank.index.writer import OURS
 from polyrank.records import Context, Ranked
 from polyrank.retrieval.build import build_index
 from polyrank.retrieval.retrievers import Retriever
-from polyrank.scorers.load import load_scorer
-from polyrank.scorers.open import load_encoder, open_scorer
+from polyrank.scorers.open import corpus_of, load, load_encoder
+from polyrank.scorers.protocols import Scorer
 from polyrank.storage.durable import check_replaceable
 from polyrank.training import train
 
@@ -104,14 +103,12 @@ def quickstart(
         test = read_examples(sample / "test.jsonl").examples
         replies = read_pool(sample / "replies.jsonl")
     say(f"ranking the catalogue of {len(replies)} replies for {len(test)} held-out contexts")
-    scorers = {"BM25": open_scorer("bm25", pool=replies)}
+    scorers: dict[str, Scorer] = {"BM25": load("bm25", corpus=corpus_of(pool=replies))}
     if start == "embedded":
-        scorers["untuned backbone"] = open_scorer(
-            "untuned:embedded", policy=TextPolicy(max_context_tokens=128, max_candidate_tokens=48)
-        )
+        scorers["untuned backbone"] = load("untuned:embedded", max_context_tokens=128, max_candidate_tokens=48)
     else:
-        scorers["ConveRT as shipped"] = open_scorer(start)
-    scorers["tuned Poly-encoder" if start == "embedded" else "tuned ConveRT"] = load_scorer(model)
+        scorers["ConveRT as shipped"] = load(start)
+    scorers["tuned Poly-encoder" if start == "embedded" else "tuned ConveRT"] = load(model)
     evaluations = {name: evaluate(scorer, test, pool=replies) for name, scorer in scorers.items()}
     summaries = [{"name": name, **summarise(evaluation)} for name, evaluation in evaluations.items()]
     picture = _picture(summaries, evaluations, output / "quickstart.svg")

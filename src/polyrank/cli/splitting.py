@@ -1,6 +1,7 @@
 """``polyrank split``: a file of conversations to three parts and a recipe to train with."""
 
 import json
+from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,7 +55,7 @@ def split(
     )
     talk(f"{file}: {parts.report}")
     if candidates is None and parts.n_candidates < USUAL:
-        talk(f"lists of {parts.n_candidates} candidates, not {USUAL}: a part has too few different responses")
+        talk(f"lists of {parts.n_candidates} candidates, not {USUAL}: the smaller part has no more different responses")
     write_split(output, parts)
     write_file(output / RECIPE, _recipe(parts).encode())
     if json_:
@@ -71,7 +72,7 @@ def _recipe(parts: "Split") -> str:
     named = [name for name in ("train", "valid", "test") if getattr(parts, name).examples]
     data = [f'{name} = "{name}.jsonl"' for name in named]
     if parts.train.conversations[0].dialogues:
-        data.append(f"speaker = {json.dumps(parts.speaker or '*')}")
+        data.append(f"speaker = {json.dumps(parts.speaker or '*', ensure_ascii=False)}")
     return 'output = "run"\n\n[data]\n' + "\n".join(data) + f"\n\n{RECIPES[best_start()]}"
 
 
@@ -101,19 +102,19 @@ def _show(parts: "Split") -> None:
 
     from polyrank.data.splits import PARTS
 
-    how = "by time: the latest are the test part" if parts.by == "time" else "drawn by id"
-    table = Table(title=f"conversations, {how}")
-    for heading in ("part", "conversations", "examples", "candidates"):
+    table = Table()
+    for heading in ("part", "conversations", "examples"):
         table.add_column(heading, justify="left" if heading == "part" else "right")
     if parts.by == "time":
-        table.add_column("from")
-        table.add_column("to")
+        table.add_column("from (UTC)")
+        table.add_column("to (UTC)")
     for name in PARTS:
         part = getattr(parts, name)
-        times = [time.isoformat(" ", "minutes") for time in part.times or ()] if parts.by == "time" else []
-        width = "" if name == "train" or not part.examples else str(parts.n_candidates)
-        table.add_row(name, f"{len(part.conversations):,}", f"{len(part.examples):,}", width, *times)
+        times = [f"{time.astimezone(UTC):%Y-%m-%d %H:%M}" for time in part.times or ()] if parts.by == "time" else []
+        table.add_row(name, f"{len(part.conversations):,}", f"{len(part.examples):,}", *times)
     out = Console()
     out.print(table)
+    how = "by time: the latest are the test part" if parts.by == "time" else "drawn by id"
+    out.print(f"{how}; each valid and test example has {parts.n_candidates} candidates of its part")
     if parts.n_repeated:
         out.print(f"{parts.n_repeated:,} conversations equal another one word by word, and are in the same part")

@@ -69,11 +69,11 @@ def _show_test(data: "DataConfig", results: "list[RunResult]") -> None:
     from rich.console import Console
 
     from polyrank.evaluation import evaluate, summarise, table
-    from polyrank.scorers.open import open_scorer
+    from polyrank.scorers.open import corpus_of, load
     from polyrank.training.recipe import read_lists
 
     examples = read_lists(data, "test")
-    words = summarise(evaluate(open_scorer("bm25", examples), examples))
+    words = summarise(evaluate(load("bm25", corpus=corpus_of(examples)), examples))
     Console().print(table([{"name": "bm25", **words}, *({"name": str(r.model), **r.test} for r in results)]))
 
 

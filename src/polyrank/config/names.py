@@ -1,12 +1,14 @@
-"""What the name of a model means: a folder, "untuned:BACKBONE", or "shipped:NAME", which comes with the package."""
+"""What a model's name means: a folder, "untuned:BACKBONE", "shipped:NAME", or a model of the Hugging Face hub."""
 
 import os
+import re
 from pathlib import Path
 
 from polyrank.errors import UsageError
 
 UNTUNED = "untuned:"
 SHIPPED = "shipped:"
+HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _HERE = Path(__file__).parent.parent / "shipped"
 
 
@@ -33,7 +35,16 @@ def is_there(name: str) -> bool:
     >>> is_there("untuned:embedded"), is_there("shipped:convert"), is_there("no/such/folder")
     (True, True, False)
     """
-    return name.startswith(UNTUNED) or model_folder(name).is_dir()
+    return name.startswith(UNTUNED) or is_hub_name(name) or model_folder(name).is_dir()
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether a name can only mean a model of the Hugging Face hub: an owner and a model, and no path.
+
+    >>> is_hub_name("cross-encoder/ms-marco-MiniLM-L6-v2"), is_hub_name("./model"), is_hub_name("runs/a/model")
+    (True, False, False)
+    """
+    return bool(HUB_NAME.fullmatch(name)) and not Path(name).exists() and not Path(name).parent.is_dir()
 
 
 def lasting_name(name: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from polyrank.data.report import counted
 from polyrank.data.wording import same_words
 from polyrank.errors import DataError
 from polyrank.records import Example
@@ -52,7 +53,7 @@ class Responses:
 
     @property
     def _count(self) -> str:
-        return f"{len(self._texts):,} different response{'' if len(self._texts) == 1 else 's'}"
+        return counted(len(self._texts), "different response")
 
     def lists(self, n_candidates: int, seed: int) -> list[Example]:
         """The examples with lists of that length; see ``draw_candidates``."""

@@ -9,7 +9,7 @@ Every kind may have "id" and "background"; other fields, such as the time of a d
 Parquet files hold the same rows as columns.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -73,14 +73,7 @@ def read_examples(
     candidates = read_pool(pool) if isinstance(pool, Path | str) else pool
     pool_ids = None if candidates is None else frozenset(candidate.id for candidate in candidates)
     reader = Reader(path, kind, speaker, pool_ids)
-    source = parsed(path, numbered, reader.examples)
-    try:
-        return collect(source, path, skip_bad=skip_bad)
-    except NoExamplesError as error:
-        if speaker is None or not reader.speakers or speaker in reader.speakers:
-            raise
-        speakers = ", ".join(sorted(reader.speakers)[:10])
-        raise NoExamplesError(f"{path}: no turn is by speaker {speaker!r}; its speakers are {speakers}") from error
+    return read_with(reader, path, numbered, reader.examples, skip_bad=skip_bad)
 
 
 class Reader:
@@ -164,6 +157,24 @@ class Reader:
         return speaker, text
 
 
+def read_with(
+    reader: Reader,
+    path: Path,
+    numbered: Iterable[tuple[int, Any]],
+    examples: Callable[[int, Row], Iterable[Example]],
+    *,
+    skip_bad: bool,
+) -> Loaded:
+    """Run through rows, with a function that gives each row's examples by the reader."""
+    try:
+        return collect(parsed(path, numbered, examples), path, skip_bad=skip_bad)
+    except NoExamplesError as error:
+        if reader.speaker is None or not reader.speakers or reader.speaker in reader.speakers:
+            raise
+        names = ", ".join(sorted(reader.speakers)[:10])
+        raise NoExamplesError(f"{path}: no turn is by speaker {reader.speaker!r}; its speakers are {names}") from error
+
+
 def kind_of(row: Row) -> Kind:
     """The kind of a row, by its fields.
 
@@ -177,7 +188,10 @@ def kind_of(row: Row) -> Kind:
         if name in row:
             return kind
     telling = ", ".join(f'"{name}"' for name in TELLING)
-    raise ValueError(f"cannot tell the kind of row; it needs one of {telling} and has {', '.join(row) or 'no fields'}")
+    raise ValueError(
+        f"cannot tell the kind of row; it needs one of {telling} and has"
+        f" {', '.join(row) or 'no fields'}; of other tables and exports polyrank import chats makes dialogues"
+    )
 
 
 def write_examples(path: Path | str, examples: Iterable[Example]) -> None:

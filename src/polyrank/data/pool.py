@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import isnan
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,28 +19,34 @@ CandidateLike: TypeAlias = Candidate | str | Mapping[str, Any]
 KNOWN = ("id", "text", "metadata")
 
 
-def read_pool(path: Path | str, *, max_line_bytes: int = MAX_LINE_BYTES) -> list[Candidate]:
+def read_pool(
+    path: Path | str, *, max_line_bytes: int = MAX_LINE_BYTES, say: Callable[[str], None] = lambda text: None
+) -> list[Candidate]:
     """Candidates of a file, in its order.
 
-    JSON lines, CSV and Parquet rows have ``text``, an ``id`` (or else their line number is the id) and JSON lines may
-    have ``metadata``, to which all other fields are added unless they are null. A ``.txt`` file has one reply per line,
-    the line number as its id, and blank lines are passed over. Any may be gzipped and named ``.gz``.
+    JSON lines, CSV and Parquet rows have ``text``, maybe an ``id``, and JSON lines may have ``metadata``, to which all
+    other fields are added unless they are null. A ``.txt`` file has one reply per line, and blank lines are passed
+    over. The id of a candidate without one comes from its text (``text_id``). What comes again, alike in every
+    respect, counts once. Any file may be gzipped and named ``.gz``.
 
     Args:
         path: the file.
         max_line_bytes: a longer line is an error.
+        say: told how many came again.
 
     Raises:
         DataError: ``file:line: what is wrong; what to do``; also for an id that was used before, and an empty file.
     """
-    path = Path(path)
-    if suffix(path) == ".txt":
-        return _unique(path, _lines(path, max_line_bytes))
-    return _unique(path, _rows(path, max_line_bytes))
+    return _unique(Path(path), numbered_candidates(Path(path), max_line_bytes=max_line_bytes), say)
+
+
+def numbered_candidates(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Candidate]]:
+    """Each candidate of a file with its line, those that come again as well."""
+    return (_lines if suffix(path) == ".txt" else _rows)(path, max_line_bytes)
 
 
 def pool_of(candidates: Iterable[CandidateLike]) -> list[Candidate]:
-    """Candidates from memory, by the same checks as those of a file; a text that comes again counts once.
+    """Candidates from memory, by the same checks as those of a file; one without an id counts once by its text.
 
     Args:
         candidates: texts, rows with ``text`` and maybe ``id`` and ``metadata``, or Candidates; a table of rows as
@@ -49,21 +55,21 @@ def pool_of(candidates: Iterable[CandidateLike]) -> list[Candidate]:
     Raises:
         DataError: ``candidate 3: what is wrong; what to do``.
     """
-    result: dict[str, Candidate] = {}
+    result, unnamed = [], set()
     for number, value in enumerate(rows_of(candidates)):
-        if isinstance(value, str):
-            candidate = Candidate(text_id(value), value)
-        elif isinstance(value, Candidate):
-            candidate = value
-        else:
-            try:
-                row = checked(value, escaped=True)
-                candidate = _candidate(row, text_id(fields.text(row, "text")))
-            except (ValueError, TypeError) as error:
-                raise DataError(f"candidate {number}: {error}") from error
-        if (earlier := result.setdefault(candidate.id, candidate)) != candidate:
-            raise DataError(f"candidate {number}: id {candidate.id!r} is that of {earlier.text!r} too; give it its own")
-    return [*result.values()]
+        if isinstance(value, Candidate):
+            result.append(value)
+            continue
+        try:
+            row = {"text": value} if isinstance(value, str) else checked(value, escaped=True)
+            candidate = _candidate(row)
+        except (ValueError, TypeError) as error:
+            raise DataError(f"candidate {number}: {error}") from error
+        if row.get("id") is not None or candidate.text not in unnamed:
+            result.append(candidate)
+        if row.get("id") is None:
+            unnamed.add(candidate.text)
+    return result
 
 
 def text_id(text: str) -> str:
@@ -102,28 +108,37 @@ def write_pool(path: Path | str, pool: Iterable[Candidate]) -> None:
     Raises:
         DataError: a candidate holds a lone surrogate.
     """
-    write_rows(Path(path), (_row(candidate) for candidate in pool))
+    write_rows(Path(path), map(row_of, pool))
 
 
-def _row(candidate: Candidate) -> Row:
+def row_of(candidate: Candidate) -> Row:
+    """A candidate as a row of a file, from which ``read_pool`` makes it again.
+
+    >>> row_of(Candidate("a", "hello"))
+    {'id': 'a', 'text': 'hello'}
+    """
     row: Row = {"id": candidate.id, "text": candidate.text}
     return row | {"metadata": candidate.metadata} if candidate.metadata else row
 
 
-def _unique(path: Path, candidates: Iterator[tuple[int, Candidate]]) -> list[Candidate]:
-    first: dict[str, int] = {}
-    pool = []
+def _unique(
+    path: Path, candidates: Iterator[tuple[int, Candidate]], say: Callable[[str], None] = lambda text: None
+) -> list[Candidate]:
+    first: dict[str, tuple[int, Candidate]] = {}
+    n_repeated = 0
     for line, candidate in candidates:
-        if candidate.id in first:
-            numbers = (str(line), str(first[candidate.id]))
-            why = "; where a row has no id, its line number is one" if candidate.id in numbers else ""
-            problem = f"id {candidate.id!r} was used at line {first[candidate.id]} already{why}"
-            raise row_error(path, line, f"{problem}; give each candidate its own")
-        first[candidate.id] = line
-        pool.append(candidate)
-    if not pool:
+        earlier_line, earlier = first.setdefault(candidate.id, (line, candidate))
+        if earlier != candidate:
+            problem = f"id {candidate.id!r} was used at line {earlier_line} already; give each candidate its own"
+            if candidate.id == text_id(candidate.text) and candidate.text == earlier.text:
+                problem = f"the text of line {earlier_line} comes again with other metadata; give each of them an id"
+            raise row_error(path, line, problem)
+        n_repeated += earlier_line != line
+    if not first:
         raise DataError(f"{path}: holds no candidates; give a file with at least one")
-    return pool
+    if n_repeated:
+        say(f"{path}: {n_repeated:,} of {n_repeated + len(first):,} replies repeat an earlier one and count once")
+    return [candidate for _, candidate in first.values()]
 
 
 def _lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, Candidate]]:
@@ -131,7 +146,8 @@ def _lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, Candidate]]:
         if isinstance(line, DataError):
             raise line
         if not line.isspace():
-            yield number, Candidate(str(number), line.rstrip("\r\n"))
+            text = line.rstrip("\r\n")
+            yield number, Candidate(text_id(text), text)
 
 
 def _tabbed(path: Path) -> Iterator[tuple[int, Candidate]]:
@@ -149,12 +165,12 @@ def _rows(path: Path, max_line_bytes: int) -> Iterator[tuple[int, Candidate]]:
         if isinstance(row, DataError):
             raise row
         try:
-            yield number, _candidate(row, str(number))
+            yield number, _candidate(row)
         except ValueError as error:
             raise row_error(path, number, error) from error
 
 
-def _candidate(row: Row, default_id: str) -> Candidate:
+def _candidate(row: Row) -> Candidate:
     metadata = row.get("metadata")
     if metadata is not None and not isinstance(metadata, dict):
         raise ValueError(f'field "metadata" holds {named(metadata)}; write an object')
@@ -163,4 +179,5 @@ def _candidate(row: Row, default_id: str) -> Candidate:
     others = {name: value for name, value in row.items() if name not in KNOWN and name not in absent}
     if others:  # Parquet has dates and bytes, which metadata, being JSON, cannot hold
         others = json.loads(json.dumps(others, default=str, allow_nan=False))
-    return Candidate(fields.optional_id(row, default_id), fields.text(row, "text"), others | (metadata or {}))
+    text = fields.text(row, "text")
+    return Candidate(fields.optional_id(row, text_id(text)), text, others | (metadata or {}))

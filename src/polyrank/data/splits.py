@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from polyrank.data import fields
 from polyrank.data.candidate_lists import Responses, usual_length
-from polyrank.data.examples import Reader, kind_of, write_examples
-from polyrank.data.report import ReadReport, collect, parsed
+from polyrank.data.examples import Reader, read_with, write_examples
+from polyrank.data.report import ReadReport, counted
 from polyrank.data.rows import Row, named, rows, stem, write_rows
 from polyrank.data.speakers import choose_speaker
 from polyrank.data.wording import same_words
@@ -130,12 +130,14 @@ def split(
             " more whose sum is above 0 and below 1"
         )
     speaker = choose_speaker(path, speaker, say=say)
-    reader = _Conversations(path, speaker, timed=by != "id")
-    report = collect(parsed(path, rows(path), reader.examples), path, skip_bad=skip_bad).report
-    conversations = [conversation for conversation in reader.conversations.values() if conversation.examples]
+    known = _Conversations(path, speaker, timed=by != "id")
+    report = read_with(known.reader, path, rows(path), known.examples, skip_bad=skip_bad).report
+    conversations = [conversation for conversation in known.conversations.values() if conversation.examples]
     groups = _equal_ones(conversations)
     chosen = _way(path, conversations, by, say)
-    groups.sort(key=_by_time if chosen == "time" else _by_id(seed))
+    groups.sort(key=_drawn(seed))
+    if chosen == "time":
+        groups.sort(key=_latest)  # those of one time stay drawn
     n_valid, n_test = _sizes(path, len(groups), valid, test)
     first, second = len(groups) - n_valid - n_test, len(groups) - n_test
     parts = {
@@ -187,13 +189,13 @@ class _Conversations:
     def __init__(self, path: Path, speaker: str | None, timed: bool) -> None:
         self.path, self.timed = path, timed
         self.conversations: dict[str, Conversation] = {}
-        self._reader = Reader(path, None, speaker, None)
+        self.reader = Reader(path, None, speaker, None)
         self._last: Example | None = None
 
     def examples(self, line: int, row: Row) -> Iterable[Example]:
         """The examples of a row with a right answer, noted as a conversation's; ValueError says what is wrong."""
-        examples = [example for example in self._reader.examples(line, row) if example.relevant]
-        kind = self._reader.kind or kind_of(row)
+        examples = [example for example in self.reader.examples(line, row) if example.relevant]
+        kind = self.reader.kind
         if kind == "pool":
             raise UsageError(
                 f"{self.path} names right answers by ids of a pool, and lists are drawn from texts; give pairs or"
@@ -207,7 +209,7 @@ class _Conversations:
         if time is not None:
             conversation.time = time if conversation.time is None else max(conversation.time, time)
         if kind == "dialogues":
-            conversation.dialogues.append(_dialogue(row, name, self._reader.turns(row), time))
+            conversation.dialogues.append(_dialogue(row, name, self.reader.turns(row), time))
         return examples
 
     def _key(self, row: Row, name: str, examples: Sequence[Example]) -> str:
@@ -271,7 +273,8 @@ def _way(
     path: Path, conversations: Sequence[Conversation], by: By, say: Callable[[str], None]
 ) -> Literal["time", "id"]:
     """By time or by id."""
-    n_timed = sum(conversation.time is not None for conversation in conversations)
+    times = [conversation.time for conversation in conversations if conversation.time is not None]
+    n_timed = len(times)
     if by == "time" and n_timed < len(conversations):
         raise DataError(
             f"{path}: {len(conversations) - n_timed} of {len(conversations)} conversations have no time; give each a"
@@ -282,15 +285,16 @@ def _way(
             f"{path}: {len(conversations) - n_timed} of {len(conversations)} conversations have no time, so all are"
             " drawn by their ids"
         )
-    return "id" if by == "id" or n_timed < len(conversations) else "time"
+    tells = n_timed == len(conversations) and len(set(times)) > 1
+    return "time" if by == "time" or (by == "auto" and tells) else "id"
 
 
-def _by_time(group: Sequence[Conversation]) -> tuple[float, str]:
-    """The latest of equal ones counts, so that nothing is learnt from after the first test conversation."""
-    return max(c.time.timestamp() for c in group if c.time is not None), group[0].id
+def _latest(group: Sequence[Conversation]) -> datetime:
+    """The time of the latest of equal ones, so that nothing is learnt from later than what is tested."""
+    return max(conversation.time for conversation in group if conversation.time is not None)
 
 
-def _by_id(seed: int) -> Callable[[Sequence[Conversation]], bytes]:
+def _drawn(seed: int) -> Callable[[Sequence[Conversation]], bytes]:
     def key(group: Sequence[Conversation]) -> bytes:
         name = min(conversation.id for conversation in group)
         return hashlib.blake2b(f"{seed}\0{name}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
@@ -304,7 +308,7 @@ def _sizes(path: Path, n: int, valid: float, test: float) -> tuple[int, int]:
     if n - n_valid - n_test < 1:
         n_parts = 1 + bool(valid) + bool(test)
         raise DataError(
-            f"{path}: {n} different conversations with a response do not make {n_parts} parts; give {n_parts} or more"
-            " (several hundred make figures worth reading)"
+            f"{path}: {counted(n, 'different conversation')} with a response, too few for {n_parts} parts; give"
+            f" {n_parts} or more (several hundred make figures worth reading)"
         )
     return n_valid, n_test

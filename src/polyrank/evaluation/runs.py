@@ -36,7 +36,7 @@ def members(names: Sequence[str], labels: Sequence[str | None] | None = None) ->
     """The models that names mean: a run folder means each of its models.
 
     Args:
-        names: model folders, run folders, or anything else that ``open_scorer`` takes.
+        names: model folders, run folders, or anything else that ``polyrank.load`` takes.
         labels: what to call each one's group instead; None: as it is named.
     """
     found = []

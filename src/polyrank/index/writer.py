@@ -28,7 +28,7 @@ from polyrank.records import Candidate
 from polyrank.storage.durable import AnyPath, check_replaceable, disk_error, new_folder, sync_folder
 from polyrank.storage.quantized import Precision
 
-OURS = (FILE, "index.json")  # what tells an index from other folders; the second was in earlier ones
+OURS = (FILE, f"{FILE}-*", lock.LOCK, "matrix-*", ".matrix-*")  # all that an index folder holds
 MIN_STALE, STALE_SHARE = 10_000, 0.2  # rows added and removed since the matrix, beyond which it is made anew
 ROWS_AT_A_TIME = 1024
 PATIENCE_MS = 1000
@@ -80,7 +80,7 @@ def write_index(
         if overwrite and (target / FILE).exists():
             _take(guard, target)
         meta = Meta(fingerprint, model, dimension=0, change=1, ann=kind, precision=precision)
-        with new_folder(target, replace=overwrite) as folder:
+        with new_folder(target, replace=overwrite, ours=OURS) as folder:
             _write(folder, candidates, vectors, meta)
 
 
@@ -204,7 +204,7 @@ class Writer:
             array, faults = as_vectors(vectors, len(candidates), self._meta.dimension or None)
             old_rows = self._rows([candidate.id for candidate in candidates])
             if not replace:
-                fault = "is in the index already (--replace replaces it; lines without an id are numbered)"
+                fault = "is in the index already (to replace it: --replace, in Python replace=True)"
                 faults |= {i: f"id {c.id!r} {fault}" for i, c in enumerate(candidates) if c.id in old_rows}
             refuse(vector_faults(array) | faults | candidate_faults(candidates))
             if not candidates:
@@ -234,6 +234,17 @@ class Writer:
                 self._connection.execute("ROLLBACK")
             self._meta = store.read_meta(self._connection, self.path)
             yield
+
+    def find(self, ids: Sequence[str]) -> dict[str, Candidate]:
+        """Candidates by id, of those ids that are there.
+
+        Raises:
+            ArtifactError: one is damaged.
+        """
+        with self._turn():
+            rows = self._rows(ids)
+            stored = store.read_rows(self._connection, self.path, list(rows.values()))
+        return {row.candidate.id: row.candidate for row in stored}
 
     def _rows(self, ids: Sequence[str]) -> dict[str, int]:
         """Rows of the ids that are there."""

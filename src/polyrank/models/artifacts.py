@@ -14,11 +14,14 @@ from typing import Any
 from polyrank.config.models import MODEL, ModelConfig, model_from_dict, model_to_dict, text_from_dict
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.models.build import empty_model, saved_texts
+from polyrank.models.foreign.files import is_foreign
 from polyrank.models.network import Network
 from polyrank.storage.document import check_part, checksum, read_document, seal
 from polyrank.storage.durable import new_folder
-from polyrank.storage.tensors import from_bytes, to_bytes
+from polyrank.storage.tensors import read_file, to_bytes
 from polyrank.text import Texts
+
+OURS = (MODEL.file, "model.safetensors", "tokenizer.json", "backends")  # all that a model folder holds, exports too
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ def save_model(
     }
     fingerprint = checksum({key: document[key] for key in ("model", "text", "backbone", "files")})
     whole = seal({**document, "fingerprint": fingerprint}, MODEL)
-    with new_folder(path, replace=replace) as folder:
+    with new_folder(path, replace=replace, ours=OURS) as folder:
         for name, data in files.items():
             (folder / name).write_bytes(data)
         (folder / MODEL.file).write_bytes(whole)
@@ -90,6 +93,11 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises:
         ArtifactError: it is missing, damaged, or newer than this program.
     """
+    if is_foreign(path):
+        raise ArtifactError(
+            f"{path} is a Hugging Face model, which can rank, be evaluated and fill an index, but this takes a model"
+            f" folder of polyrank; train one with model.backbone = {str(path)!r}"
+        )
     return read_document(path, MODEL)
 
 
@@ -100,15 +108,17 @@ def load_model(path: Path) -> Artifact:
         ArtifactError: a file is missing, damaged, or made by a newer version.
     """
     document = read_config(path)
-    data = {name: check_part(path / name, digest, MODEL).read_bytes() for name, digest in document["files"].items()}
+    for name, digest in document["files"].items():
+        check_part(path / name, digest, MODEL)
     try:
         config = model_from_dict(document["model"])
         policy = text_from_dict(config, document["text"])
     except ConfigError as error:
         raise ArtifactError(f"{path / 'config.json'}: {error}") from error
     model = empty_model(config, document["backbone"])
-    model.restore(from_bytes(data["model.safetensors"]))
-    texts = saved_texts(model, policy, data["tokenizer.json"], str(path / "tokenizer.json"))
+    model.restore(read_file(path / "model.safetensors")[0])
+    tokenizer = path / "tokenizer.json"
+    texts = saved_texts(model, policy, tokenizer.read_bytes(), str(tokenizer))
     return Artifact(model.eval(), texts, config, document["fingerprint"], document["metadata"])
 
 

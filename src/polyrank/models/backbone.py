@@ -5,9 +5,7 @@ Tokens ``[B, T]`` in, outputs ``[B, T, D]`` out. Weights are read from safetenso
 
 import importlib.util
 import json
-import os
 import shutil
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polyrank.errors import ArtifactError, ConfigError, MissingExtraError, OfflineError
+from polyrank.errors import ArtifactError, ConfigError, MissingExtraError
+from polyrank.models.bert import BertConfig, BertModel, is_plain_bert
+from polyrank.models.hub import check_weights, hub_folder
 from polyrank.models.packed_linear import pack_linear_layers
+from polyrank.models.pretrained import load_pretrained, max_positions, read_pretrained_config
 from polyrank.storage.durable import sha256_file
 from polyrank.text import Tokens
 
@@ -60,9 +61,7 @@ class Backbone(nn.Module):
     @property
     def max_positions(self) -> int:
         """The longest input in tokens. RoBERTa-style models count positions from behind the padding id."""
-        positions = int(getattr(self.config, "max_position_embeddings", 512))
-        offset = int(self.config.pad_token_id) + 1 if self.config.model_type in ("roberta", "xlm-roberta") else 0
-        return positions - offset
+        return max_positions(self.network)
 
     def layers(self) -> list[nn.Module]:
         """Transformer layers from bottom to top."""
@@ -106,9 +105,8 @@ def find_backbone(name: str) -> Source:
     elif Path(name).is_dir():
         folder = Path(name)
     else:
-        folder = _hub_folder(name)
-    if not (folder / "model.safetensors").exists() and not list(folder.glob("*.safetensors")):
-        raise ArtifactError(f"{folder} holds no .safetensors weights; convert the model first, pickles are not read")
+        folder = hub_folder(name)
+    check_weights(folder)
     pooling = folder / "1_Pooling" / "config.json"
     mean = pooling.exists() and bool(json.loads(pooling.read_text("utf-8")).get("pooling_mode_mean_tokens"))
     return Source(folder, name, mean)
@@ -129,62 +127,33 @@ def _embedded_folder() -> Path:
     return folder
 
 
-def _hub_folder(name: str) -> Path:
-    """A hub model's files: the local copy if there is one, else a download after a quick look for a network."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "1_Pooling/*"]
-    remedy = "give a local model folder, or download it where there is a network and copy it here"
-    try:
-        return Path(snapshot_download(name, allow_patterns=patterns, local_files_only=True))
-    except (LocalEntryNotFoundError, OSError, ValueError):
-        pass
-    if name.count("/") > 1 or name.startswith(("/", ".", "~")):
-        raise ConfigError(f"there is no folder {name}; give an existing model folder or a hub name")
-    if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
-        raise OfflineError(f"{name} is not stored on this machine and HF_HUB_OFFLINE is set; {remedy}")
-    try:
-        # the hub client itself retries for minutes; a user without a network should know in seconds
-        socket.create_connection(("huggingface.co", 443), timeout=3).close()
-    except OSError as error:
-        raise OfflineError(f"{name} is not stored on this machine and the hub cannot be reached; {remedy}") from error
-    try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
-    except Exception as error:  # the client raises many kinds, all meaning: not to be had
-        raise OfflineError(f"cannot fetch {name} from the hub ({type(error).__name__}); {remedy}") from error
-
-
 def load_backbone(folder: Path, dropout: float | None = None) -> Backbone:
     """A backbone with its trained weights, in fp32.
 
     Raises:
         ConfigError: ``dropout`` is given, and the network's configuration names none that we know.
     """
-    from transformers import AutoConfig, AutoModel
-    from transformers.utils import logging
+    if (bert := BertConfig.read(folder)) is not None:
+        _set_dropout(bert, dropout)
+        if (own := BertModel.read(folder, bert)) is not None:
+            return Backbone(own)
+    config = read_pretrained_config(folder)
+    _set_dropout(config, dropout)
+    return Backbone(load_pretrained(folder, config, "AutoModel"))
 
-    logging.disable_progress_bar()  # a bar of its own for 100 tensors would cut through ours
-    config = AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    if dropout is not None:
-        known = [name for name in DROPOUTS if hasattr(config, name)]
-        if not known:
-            raise ConfigError(f"train.dropout = {dropout}: a {config.model_type} network has no dropout; leave it out")
-        for name in known:
-            setattr(config, name, dropout)
-    network = AutoModel.from_pretrained(
-        str(folder),
-        config=config,
-        local_files_only=True,
-        use_safetensors=True,
-        trust_remote_code=False,
-        dtype=torch.float32,
-    )
-    return Backbone(network)
+
+def _set_dropout(config: Any, dropout: float | None) -> None:
+    known = [name for name in DROPOUTS if hasattr(config, name)]
+    if dropout is not None and not known:
+        raise ConfigError(f"train.dropout = {dropout}: a {config.model_type} network has no dropout; leave it out")
+    for name in known if dropout is not None else ():
+        setattr(config, name, dropout)
 
 
 def empty_backbone(config: dict[str, Any]) -> Backbone:
-    """A backbone of the same shape with random weights, from a saved configuration."""
+    """A backbone of the same shape, from a saved configuration, for weights to be restored into."""
+    if is_plain_bert(config):
+        return Backbone(BertModel.empty(BertConfig(**config)))
     from transformers import AutoConfig, AutoModel
 
     values = dict(config)

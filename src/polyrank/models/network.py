@@ -55,13 +55,16 @@ class Network(nn.Module, ABC):
         return {name: tensor.detach() for name, tensor in self.state_dict().items() if name in once}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what ``stored`` gave.
+        """Put back what ``stored`` gave; an empty network, whose weights have no memory yet, takes that of copies.
 
         Raises:
             ArtifactError: the tensors are another network's.
         """
-        check_names(tensors, self.stored())
-        self.load_state_dict(tensors, strict=False)  # a shared tower has two names in the module and one in the file
+        own = self.stored()
+        check_names(tensors, own)
+        copies = {name: tensor.to(own[name].dtype, copy=True) for name, tensor in tensors.items()}
+        # a shared tower has two names in the module and one in the file
+        self.load_state_dict(copies, strict=False, assign=True)
 
     def observe_weights(self) -> None:
         """Take in that the weights have moved, where something depends on their range."""

@@ -18,7 +18,7 @@ from polyrank.retrieval.pipeline import PIPELINE, check_stages, dense, fingerpri
 from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
 from polyrank.retrieval.two_stage import SHORTLIST, TwoStage
 from polyrank.scorers.exported import Backend
-from polyrank.scorers.open import encoder_of_index, open_scorer
+from polyrank.scorers.open import encoder_of_index, load
 from polyrank.scorers.protocols import Encoder, Responds
 from polyrank.search import Mode
 from polyrank.storage.document import has_document
@@ -190,6 +190,7 @@ def open_pipeline(
     rerank: str | None = None,
     n_retrieved: int = SHORTLIST,
     ensemble: Ensemble | None = None,
+    distinct: bool = True,
     device: str = "auto",
     backend: Backend = "torch",
 ) -> Pipeline:
@@ -201,24 +202,30 @@ def open_pipeline(
         mode: of the dense search; None: the pipeline's.
         rerank: the second stage over an index; a pipeline has its own.
         n_retrieved, ensemble: see ``TwoStage``; with ``rerank``.
+        distinct: give each text once, whatever else in the index has that text.
         device: for networks.
         backend: of every model, see ``polyrank.load``.
 
     Raises:
         ArtifactError: it is neither, or something in it is damaged.
-        UsageError: a model is not where it should be, or the folder leaves no room for a second stage.
+        UsageError: a model is not where it should be, the folder leaves no room for a second stage, or a setting is
+            one that nothing in the pipeline heeds.
     """
     path, model = Path(path), None if model is None else Path(model)
     check_stages(path, rerank, ensemble)
     if not has_document(path, PIPELINE):
-        first = dense(path, model, mode or "exact", device, backend)
+        first = dense(path, model, mode or "exact", distinct, device, backend)
         if rerank is None:
             return Pipeline(first)
-        second = open_scorer(rerank, device=device, backend=backend)
+        second = load(rerank, device=device, backend=backend)
         return Pipeline(TwoStage(first, second, n_retrieved=n_retrieved, ensemble=ensemble))
     config, tuning = read_pipeline(path)
     if config.retriever != "dense" and (mode or model):
         raise UsageError(f"{path} retrieves by {config.retriever}, which takes no model and no mode; leave them out")
+    if config.retriever != "dense" and config.reranker is None and backend != "torch":
+        raise UsageError(f"{path} retrieves by {config.retriever}, which has no {backend} export; leave it out")
+    if config.threshold is not None and not distinct:
+        raise UsageError(f"the threshold of {path} was chosen with each text once; ask its index for all of them")
     if mode is not None:
         config = replace(config, mode=mode)
     if model is not None:
@@ -226,7 +233,7 @@ def open_pipeline(
     abstention = None
     if config.measure is not None and config.threshold is not None:
         abstention = Abstention(config.measure, config.threshold)
-    retriever = make_retriever(config, device=device, backend=backend)
+    retriever = make_retriever(config, distinct=distinct, device=device, backend=backend)
     for name, expected in tuning.get("fingerprints", {}).items():
         if (actual := fingerprints(retriever).get(name)) != expected:
             raise ArtifactError(

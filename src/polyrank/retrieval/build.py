@@ -1,18 +1,21 @@
 """Candidates to an index: encoded, equal texts once, and written or added."""
 
+import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.errors import ArtifactError
+from polyrank.data.pool import CandidateLike, pool_of
+from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import KnownVectors, Writer, open_index, write_index
 from polyrank.index.checks import check_candidates
 from polyrank.index.reader import check_fingerprint
 from polyrank.index.store import FILE
 from polyrank.records import Candidate
+from polyrank.scorers.open import load_encoder
 from polyrank.scorers.protocols import Encoder
 from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision
@@ -25,10 +28,10 @@ Progress = Callable[[int, int], None]
 
 def build_index(
     path: AnyPath,
-    encoder: Encoder,
-    candidates: Sequence[Candidate],
+    encoder: Encoder | AnyPath,
+    candidates: Iterable[CandidateLike],
     *,
-    model: str,
+    model: str | None = None,
     ann: str = "",
     precision: Precision = "fp32",
     overwrite: bool = False,
@@ -41,9 +44,9 @@ def build_index(
 
     Args:
         path: the folder to make.
-        encoder: of candidates.
-        candidates: with distinct ids and texts that are not empty.
-        model: where the encoder's folder is.
+        encoder: of candidates; or its name, as ``polyrank.load`` takes it.
+        candidates: with distinct ids and texts that are not empty, see ``polyrank.data.pool.pool_of``.
+        model: where the encoder is found when the index is opened; None: by what it was loaded.
         ann: see ``write_index``.
         precision: see ``write_index``; vectors of a replaced index that rounds more are not taken over.
         overwrite: whether an existing index may be replaced.
@@ -54,9 +57,15 @@ def build_index(
 
     Raises:
         DataError: names faulty candidates by position; before anything is encoded, where it can be seen then.
-        UsageError: the path is taken, or a library is missing; before anything is encoded.
+        UsageError: the path is taken, a library is missing, or nothing says where the encoder is found; before
+            anything is encoded.
         ResourceError: the disk is full; an earlier index is intact.
     """
+    if isinstance(encoder, str | os.PathLike):
+        encoder = load_encoder(os.fspath(encoder))
+    if not (model := model or encoder.name):
+        raise UsageError("the encoder was not loaded by a name, so the index could not find it again; give model=")
+    candidates = pool_of(candidates)
     known = _known_vectors(path, encoder, precision) if overwrite and (Path(path) / FILE).exists() else None
     n_left = Counter(candidate.text for candidate in candidates)  # how often each text is still to come
     new = [text for text in n_left if known is None or text not in known]
@@ -108,14 +117,18 @@ def add_to_index(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> int:
-    """Encode candidates and add them: all of them or, with an error, none. Returns the number of the change.
+    """Encode candidates and add them: all of them or, with an error, none.
 
     Args:
         writer: of the index.
         encoder: that made the index.
-        candidates: with distinct ids and texts that are not empty.
+        candidates: with distinct ids and texts that are not empty; those that the index holds, alike in every respect,
+            are left as they are.
         replace: whether candidates of the same ids are replaced; else they are an error.
         progress: told how many distinct texts are encoded, and of how many.
+
+    Returns:
+        How many were added, or replaced.
 
     Raises:
         ArtifactError: the encoder is another one.
@@ -124,12 +137,15 @@ def add_to_index(
     """
     check_fingerprint(writer.fingerprint, encoder.fingerprint, writer.path)
     check_candidates(candidates)
+    there = writer.find([candidate.id for candidate in candidates])
+    new = [candidate for candidate in candidates if there.get(candidate.id) != candidate]
     vectors = {
         text: vector
-        for part in _parts(list(dict.fromkeys(c.text for c in candidates)), progress)
+        for part in _parts(list(dict.fromkeys(c.text for c in new)), progress)
         for text, vector in zip(part, encoder.encode_candidates(part), strict=True)
     }
-    return writer.add(candidates, [vectors[c.text] for c in candidates], replace=replace)
+    writer.add(new, [vectors[c.text] for c in new], replace=replace)
+    return len(new)
 
 
 def _parts(texts: Sequence[str], progress: Progress | None) -> Iterator[Sequence[str]]:

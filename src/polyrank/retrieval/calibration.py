@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.errors import DataError, UsageError
+from polyrank.index import open_index
+from polyrank.negatives.mine import with_texts
 from polyrank.ranking.abstention import N_SCORES, Point, area, calibrate, confidence, coverage_curve
 from polyrank.ranking.ensembles import Ensemble, choose_ensemble
 from polyrank.records import ContextLike, Example, Ranked
@@ -47,7 +50,7 @@ def choose_settings(
     """
     if not examples:
         raise DataError("there are no validation examples; give a file with at least one")
-    retriever = make_retriever(config, device=device)
+    retriever, examples = make_retriever(config, device=device), _named(config, examples)
     tuning: dict[str, Any] = {"n_examples": len(examples)}
     if isinstance(retriever, TwoStage) and ensemble is not None:
         if ensemble == "auto":
@@ -94,7 +97,8 @@ def try_threshold(
     if config.measure is None or config.threshold is None:
         raise UsageError("this pipeline has no threshold; make one with polyrank pipeline create --valid --precision")
     hidden = _hidden(len(examples), no_answer, seed)
-    scores, right = outcomes(make_retriever(config, device=device), examples, hidden.tolist())
+    retriever, examples = make_retriever(config, device=device), _named(config, examples)
+    scores, right = outcomes(retriever, examples, hidden.tolist())
     confidences = np.array([confidence(row, config.measure) for row in scores])
     curve = coverage_curve(confidences, right)
     answered = confidences >= config.threshold
@@ -109,6 +113,12 @@ def try_threshold(
         "answered_without": float(answered[hidden].mean()) if hidden.any() else 0.0,
         "area": area(curve),
     }, curve
+
+
+def _named(config: PipelineConfig, examples: Sequence[Example]) -> list[Example]:
+    """With the texts of right answers that are named by id: of equal texts the retriever gives one, whatever its id."""
+    with open_index(Path(config.index)) as index:
+        return with_texts(examples, (candidate for _, candidate in index.iter_candidates()))
 
 
 def outcomes(

@@ -19,7 +19,7 @@ from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
 from polyrank.retrieval.two_stage import SHORTLIST, TwoStage, TwoStageScorer
 from polyrank.scorers.exported import Backend
 from polyrank.scorers.lexical import BM25, TfIdf
-from polyrank.scorers.open import encoder_of_index, open_scorer
+from polyrank.scorers.open import corpus_of, encoder_of_index, has_settable_lengths, load
 from polyrank.scorers.protocols import Responds, Scorer
 from polyrank.search import Mode
 from polyrank.storage.document import DocumentKind, has_document, read_document, seal
@@ -101,24 +101,35 @@ def read_mode(name: str | None) -> Mode | None:
     return mode
 
 
-def make_retriever(config: PipelineConfig, *, device: str = "auto", backend: Backend = "torch") -> Responds:
-    """The stages that the settings name; its paths are absolute or relative to the working directory."""
+def make_retriever(
+    config: PipelineConfig, *, distinct: bool = True, device: str = "auto", backend: Backend = "torch"
+) -> Responds:
+    """The stages that the settings name; its paths are absolute or relative to the working directory.
+
+    Args:
+        config: the settings.
+        distinct: see ``Retriever``.
+        device: for networks.
+        backend: of every model, see ``polyrank.load``.
+    """
     retriever: Responds
     if config.retriever == "dense":
         model = None if config.model is None else Path(config.model)
-        retriever = dense(Path(config.index), model, config.mode, device, backend)
+        retriever = dense(Path(config.index), model, config.mode, distinct, device, backend)
     else:
         lexical = BM25() if config.retriever == "bm25" else TfIdf()
-        retriever = LexicalRetriever(lexical, open_index(Path(config.index)))
+        retriever = LexicalRetriever(lexical, open_index(Path(config.index)), distinct=distinct)
     if config.reranker is None:
         return retriever
-    reranker = open_scorer(config.reranker, device=device, backend=backend)
+    reranker = load(config.reranker, device=device, backend=backend)
     return TwoStage(retriever, reranker, n_retrieved=config.n_retrieved, ensemble=config.ensemble)
 
 
-def dense(index: Path, model: Path | None, mode: Mode, device: str, backend: Backend) -> Retriever:
+def dense(index: Path, model: Path | None, mode: Mode, distinct: bool, device: str, backend: Backend) -> Retriever:
+    """An index searched by the encoder that it was made with."""
     candidates = open_index(index)
-    return Retriever(encoder_of_index(candidates.model, model, device=device, backend=backend), candidates, mode=mode)
+    encoder = encoder_of_index(candidates.model, model, device=device, backend=backend)
+    return Retriever(encoder, candidates, mode=mode, distinct=distinct)
 
 
 def open_ranker(
@@ -131,19 +142,23 @@ def open_ranker(
     ensemble: Ensemble | None = None,
     device: str = "auto",
     backend: Backend = "torch",
+    max_context_tokens: int | None = None,
+    max_candidate_tokens: int | None = None,
 ) -> Scorer:
     """A Scorer of one stage or two, to rank given lists or a pool.
 
     Args:
-        name: what ``open_scorer`` takes, or a pipeline folder, whose settings count and whose index is not looked at.
-        examples, pool: see ``open_scorer``.
-        rerank: a second stage, what ``open_scorer`` takes; a pipeline has its own.
+        name: what ``polyrank.load`` takes, or a pipeline folder, whose settings count and whose index is not looked at.
+        examples, pool: their candidates are what lexical scorers learn word statistics from.
+        rerank: a second stage, what ``polyrank.load`` takes; a pipeline has its own.
         n_retrieved, ensemble: see ``TwoStageScorer``; with ``rerank``.
         device: for networks.
-        backend: of every model, see ``open_scorer``.
+        backend: of every model, see ``polyrank.load``.
+        max_context_tokens, max_candidate_tokens: of each stage that has such a setting, see ``polyrank.load``.
 
     Raises:
-        UsageError: there is no model of that name, or the folder leaves no room for a second stage.
+        UsageError: there is no model of that name, a setting is for neither stage, or the folder leaves no room for a
+            second one.
     """
     check_stages(name, rerank, ensemble)
     if has_document(Path(name), PIPELINE):
@@ -152,11 +167,22 @@ def open_ranker(
         n_retrieved, ensemble = config.n_retrieved, config.ensemble
         if name == "dense":
             name = config.model or open_index(Path(config.index)).model
-    retriever = open_scorer(name, examples, pool, device=device, backend=backend)
+    names = [name] if rerank is None else [name, rerank]
+    adjustable = [stage for stage in names if has_settable_lengths(stage)] or names[:1]
+    stages = [
+        load(
+            stage,
+            device=device,
+            backend=backend,
+            max_context_tokens=max_context_tokens if stage in adjustable else None,
+            max_candidate_tokens=max_candidate_tokens if stage in adjustable else None,
+            corpus=corpus_of(examples, pool),
+        )
+        for stage in names
+    ]
     if rerank is None:
-        return retriever
-    reranker = open_scorer(rerank, examples, pool, device=device, backend=backend)
-    return TwoStageScorer(retriever, reranker, n_retrieved=n_retrieved, ensemble=ensemble)
+        return stages[0]
+    return TwoStageScorer(*stages, n_retrieved=n_retrieved, ensemble=ensemble)
 
 
 def write_pipeline(

@@ -11,7 +11,7 @@ from polyrank.index.reader import check_fingerprint
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, ContextLike, Ranked, contexts_of
 from polyrank.scorers.lexical import BM25, TfIdf
-from polyrank.scorers.protocols import Encoder
+from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.search import Mode, Result, search
 
 
@@ -23,14 +23,15 @@ class Retriever:
         index: candidates encoded by the same encoder.
         mode: "exact" finds the best replies; "approximate" nearly, by the index's own inner-product index.
             See ``polyrank.search.search``.
+        distinct: give each text once, with the id of its first row, whatever else has that text.
 
     Raises:
         ArtifactError: the index was made by another encoder.
     """
 
-    def __init__(self, encoder: Encoder, index: Index, *, mode: Mode = "exact") -> None:
+    def __init__(self, encoder: Encoder, index: Index, *, mode: Mode = "exact", distinct: bool = True) -> None:
         check_fingerprint(index.fingerprint, encoder.fingerprint, index.path)
-        self.encoder, self.index, self.mode = encoder, index, mode
+        self.encoder, self.index, self.mode, self.distinct = encoder, index, mode, distinct
 
     def respond(self, contexts: Sequence[ContextLike], k: int = 5) -> list[list[Ranked]]:
         """The best ``k`` replies to each context, best first; ties by row. Fewer when the index holds fewer.
@@ -48,6 +49,22 @@ class Retriever:
         if not contexts:
             return []
         vectors, mask = self.encoder.encode_contexts(contexts_of(contexts))
+        results = self._search(vectors, mask, k)
+        if not self.distinct:
+            return results
+        return [self._widened(vectors[[i]], mask[[i]], k, *found) for i, found in enumerate(results)]
+
+    def _widened(
+        self, vectors: Floats, mask: NDArray[np.bool_], k: int, ranked: list[Ranked], result: Result
+    ) -> tuple[list[Ranked], Result]:
+        """The best k texts of one context, by searches for more rows while equal texts leave too few."""
+        n = k
+        while len(texts := _distinct(ranked)) < k and len(ranked) == n:
+            n *= 2
+            ((ranked, result),) = self._search(vectors, mask, n)
+        return texts[:k], result
+
+    def _search(self, vectors: Floats, mask: NDArray[np.bool_], k: int) -> list[tuple[list[Ranked], Result]]:
         while True:
             opening = self.index.opening
             blocks, indexes = self.index.view()
@@ -72,10 +89,11 @@ class LexicalRetriever:
     Args:
         scorer: fitted, or it takes word statistics from the candidates.
         candidates: to choose from; an index: its live ones, as of each call.
+        distinct: give each text once, with the id of its first candidate, whatever else has that text.
     """
 
-    def __init__(self, scorer: BM25 | TfIdf, candidates: Sequence[Candidate] | Index) -> None:
-        self.scorer = scorer
+    def __init__(self, scorer: BM25 | TfIdf, candidates: Sequence[Candidate] | Index, *, distinct: bool = True) -> None:
+        self.scorer, self.distinct = scorer, distinct
         self.index = candidates if isinstance(candidates, Index) else None
         # replaced as a whole, since threads may share this
         self._cached = (0, 0), *_with_texts(() if isinstance(candidates, Index) else candidates)
@@ -94,7 +112,18 @@ class LexicalRetriever:
             if now != self._cached[0]:
                 self._cached = now, *_with_texts([candidate for _, candidate in self.index.iter_candidates()])
         _, candidates, texts = self._cached
-        return [_ranked(candidates, row, k) for row in self.scorer.score_pool(contexts_of(contexts), texts)]
+        return [self._best(candidates, row, k) for row in self.scorer.score_pool(contexts_of(contexts), texts)]
+
+    def _best(self, candidates: Sequence[Candidate], values: NDArray[np.float32], k: int) -> list[Ranked]:
+        """The best ``k`` by score, then by row; ``values``: ``[N]``."""
+        n = k
+        while True:
+            best = [(candidates[row], float(values[row])) for row in top_rows(values, n)]
+            ranked = [Ranked(c.id, c.text, score, c.metadata) for c, score in best]
+            texts = _distinct(ranked) if self.distinct else ranked
+            if len(texts) >= k or len(ranked) < n:
+                return texts[:k]
+            n *= 2
 
 
 def _with_texts(candidates: Sequence[Candidate]) -> tuple[tuple[Candidate, ...], list[str]]:
@@ -106,7 +135,9 @@ def _check_k(k: int) -> None:
         raise UsageError(f"k is {k}; ask for one reply at least")
 
 
-def _ranked(candidates: Sequence[Candidate], values: NDArray[np.float32], k: int) -> list[Ranked]:
-    """The best ``k`` by score, then by row; ``values``: ``[N]``."""
-    best = ((candidates[row], float(values[row])) for row in top_rows(values, k))
-    return [Ranked(c.id, c.text, score, c.metadata) for c, score in best]
+def _distinct(ranked: Sequence[Ranked]) -> list[Ranked]:
+    """The best of each text, in the same order."""
+    best: dict[str, Ranked] = {}
+    for reply in ranked:
+        best.setdefault(reply.text, reply)
+    return list(best.values())

@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polyrank.errors import UsageError
 from polyrank.ranking.ensembles import Ensemble, combine
 from polyrank.ranking.top import as_good_as, top_rows
 from polyrank.records import Context, ContextLike, Ranked, contexts_of
-from polyrank.scorers.protocols import Responds, Scorer
-
-Floats = NDArray[np.float32]
-
+from polyrank.scorers.inputs import as_texts, paired
+from polyrank.scorers.protocols import Floats, Responds, Scorer
+from polyrank.text.cut import Cut
 
 SHORTLIST = 100
 
@@ -64,7 +62,7 @@ class TwoStage:
         return results
 
 
-class TwoStageScorer:
+class TwoStageScorer(Scorer):
     """The same as a Scorer: what the retriever leaves out comes after all that it lets through, in its own order.
 
     Args:
@@ -80,14 +78,21 @@ class TwoStageScorer:
         self.retriever, self.reranker = retriever, reranker
         self.n_retrieved, self.ensemble = _at_least_one(n_retrieved), ensemble
 
-    def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+    def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        return self._rerank(contexts, self.retriever.score(contexts, candidates), candidates)
+        queries, lists = paired(contexts, candidates)
+        return self._rerank(queries, self.retriever.score(queries, lists), lists)
 
-    def score_pool(self, contexts: Sequence[Context], pool: Sequence[str]) -> Floats:
+    def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
         """One shared pool for every context: ``[B, N]``."""
-        first = self.retriever.score_pool(contexts, pool)
-        return np.stack(self._rerank(contexts, list(first), [pool] * len(contexts)))
+        queries, shared = contexts_of(contexts), as_texts(pool, "pool")
+        rows = self._rerank(queries, list(self.retriever.score_pool(queries, shared)), [shared] * len(queries))
+        return np.array(rows, np.float32).reshape(len(queries), len(shared))
+
+    @property
+    def cut(self) -> tuple[Cut, ...]:
+        """What was too long for either stage."""
+        return (*self.retriever.cut, *self.reranker.cut)
 
     def _rerank(
         self, contexts: Sequence[Context], first: Sequence[Floats], candidates: Sequence[Sequence[str]]

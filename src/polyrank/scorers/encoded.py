@@ -12,24 +12,26 @@ import torch
 from numpy.typing import NDArray
 
 from polyrank.models.scoring import scores
-from polyrank.records import Context
+from polyrank.records import ContextLike
+from polyrank.scorers.inputs import paired
 from polyrank.scorers.protocols import Encoder, Floats
 
 CANDIDATES_AT_A_TIME = 8192
 
 
-def score_lists(encoder: Encoder, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+def score_lists(encoder: Encoder, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
     """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-    vectors, mask = encoder.encode_contexts(contexts)
-    encoded = encoder.encode_candidates([text for texts in candidates for text in texts])
-    ends = np.cumsum([len(texts) for texts in candidates]).tolist()
+    queries, lists = paired(contexts, candidates)
+    vectors, mask = encoder.encode_contexts(queries)
+    encoded = encoder.encode_candidates([text for texts in lists for text in texts])
+    ends = np.cumsum([len(texts) for texts in lists]).tolist()
     return [
         score_row(vectors[row], mask[row], encoded[end - len(texts) : end])
-        for row, (end, texts) in enumerate(zip(ends, candidates, strict=True))
+        for row, (end, texts) in enumerate(zip(ends, lists, strict=True))
     ]
 
 
-def score_shared(encoder: Encoder, contexts: Sequence[Context], pool: Sequence[str]) -> Floats:
+def score_shared(encoder: Encoder, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
     """One shared pool for every context: ``[B, N]``."""
     vectors, mask = encoder.encode_contexts(contexts)
     encoded = encoder.encode_candidates(pool)

@@ -10,23 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+from polyrank.records import Context, ContextLike, contexts_of
+from polyrank.scorers.inputs import as_texts, paired
+from polyrank.scorers.protocols import Floats, Scorer
+
 Weights = dict[str, float]
-
-
-class Contextual(Protocol):
-    """What a lexical scorer looks at in a context (``records.Context`` is one)."""
-
-    @property
-    def turns(self) -> tuple[str, ...]: ...
-
-    @property
-    def background(self) -> tuple[str, ...]: ...
 
 
 def words(text: str) -> list[str]:
@@ -38,7 +31,7 @@ def words(text: str) -> list[str]:
     return re.findall(r"\w+", text.lower())
 
 
-def query_words(context: Contextual) -> Counter[str]:
+def query_words(context: Context) -> Counter[str]:
     """Words of background and turns with their counts; a word said twice counts twice."""
     return Counter(word for text in (*context.background, *context.turns) for word in words(text))
 
@@ -73,7 +66,7 @@ class Statistics:
         return cls(len(corpus), holding, n_words / len(corpus) if corpus else 1.0)
 
 
-class BM25:
+class BM25(Scorer):
     """Okapi BM25 with Lucene's idf.
 
     ``sum over query words of idf(w) tf / (tf + k1 (1 - b + b n_words / mean_words))``, with
@@ -102,10 +95,11 @@ class BM25:
         self._fitted, self._pool = Statistics.of(corpus), None
         return self
 
-    def score(self, contexts: Sequence[Contextual], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+    def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        fitted = self._fitted or Statistics.of(_distinct(candidates))
-        return _score_lists(map(query_words, contexts), candidates, lambda text: self._weigh(text, fitted))
+        queries, lists = paired(contexts, candidates)
+        fitted = self._fitted or Statistics.of(_distinct(lists))
+        return _score_lists(map(query_words, queries), lists, lambda text: self._weigh(text, fitted))
 
     def _weigh(self, text: str, fitted: Statistics) -> Weights:
         """What each word of a text adds to its score when it is asked for once."""
@@ -117,16 +111,16 @@ class BM25:
             if word in fitted.holding
         }
 
-    def score_pool(self, contexts: Sequence[Contextual], pool: Sequence[str]) -> Floats:
+    def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
         """One shared pool for every context: ``[B, N]``. The pool is indexed once and remembered."""
-        if not pool:
-            return np.zeros((len(contexts), 0), np.float32)
-        key = tuple(pool)
+        queries, key = contexts_of(contexts), tuple(as_texts(pool, "pool"))
+        if not key:
+            return np.zeros((len(queries), 0), np.float32)
         if self._pool is None or self._pool[0] != key:
             self._pool = key, self._index(key)
         postings = self._pool[1]
-        result = np.empty((len(contexts), len(pool)), np.float32)
-        for row, context in enumerate(contexts):
+        result = np.empty((len(queries), len(key)), np.float32)
+        for row, context in enumerate(queries):
             result[row] = postings.score(query_words(context))
         return result
 
@@ -188,7 +182,7 @@ def _lucene_idf(corpus: Statistics, word: str) -> float:
     return log(1 + (corpus.n - df + 0.5) / (df + 0.5))
 
 
-class TfIdf:
+class TfIdf(Scorer):
     """Cosine of tf-idf vectors, whose entries are ``tf (1 + ln((1 + N) / (1 + df)))``.
 
     ``tf`` is the plain count, in the context as in candidates. A word that the corpus does not hold has df = 0.
@@ -207,21 +201,22 @@ class TfIdf:
         self._fitted, self._pool = Statistics.of(corpus), None
         return self
 
-    def score(self, contexts: Sequence[Contextual], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+    def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        fitted = self._fitted or Statistics.of(_distinct(candidates))
-        queries = (_unit(query_words(context), fitted) for context in contexts)
-        return _score_lists(queries, candidates, lambda text: _unit(Counter(words(text)), fitted))
+        queries, lists = paired(contexts, candidates)
+        fitted = self._fitted or Statistics.of(_distinct(lists))
+        vectors = (_unit(query_words(query), fitted) for query in queries)
+        return _score_lists(vectors, lists, lambda text: _unit(Counter(words(text)), fitted))
 
-    def score_pool(self, contexts: Sequence[Contextual], pool: Sequence[str]) -> Floats:
+    def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
         """One shared pool for every context: ``[B, N]``. The pool's vectors are computed once and remembered."""
-        key = tuple(pool)
+        queries, key = contexts_of(contexts), tuple(as_texts(pool, "pool"))
         if self._pool is None or self._pool[0] != key:
             fitted = self._fitted or Statistics.of(_distinct([key]))
             self._pool = key, fitted, {text: _unit(Counter(words(text)), fitted) for text in _distinct([key])}
         _, fitted, vectors = self._pool
-        result = np.zeros((len(contexts), len(key)), np.float32)
-        for row, context in enumerate(contexts):
+        result = np.zeros((len(queries), len(key)), np.float32)
+        for row, context in enumerate(queries):
             query = _unit(query_words(context), fitted)
             result[row] = [_dot(query, vectors[text]) for text in key]
         return result

@@ -1,26 +1,29 @@
-"""Scorers: a model bound to its text policy, device and precision, ready to rank.
-
-Two narrow protocols. A Cross-encoder cannot honestly encode, so it is a Scorer only.
-"""
+"""Networks to scorers: ours, backbones as they come, and other people's models."""
 
 import hashlib
 import json
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
 from polyrank.config.models import BiConfig, TextPolicy, model_to_dict
-from polyrank.config.names import model_folder
 from polyrank.devices import Precision, choose_device, choose_dtype
-from polyrank.models import BiEncoder, CrossEncoder, EncoderNetwork, Network, new_model
+from polyrank.errors import UsageError
+from polyrank.models import BiEncoder, CrossEncoder, EncoderNetwork, Network, find_backbone, new_model
 from polyrank.models.artifacts import load_model
+from polyrank.models.foreign import PairEncoder, SentenceEncoder, build_foreign, describe
+from polyrank.models.foreign.files import CLASSIFIER
+from polyrank.models.pretrained import read_pretrained_config
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import CosineScorer, EncoderScorer
-from polyrank.text import Texts
+from polyrank.text import BackboneTexts, Texts, load_template_texts
 
 
-def freeze(model: Network, dtype: torch.dtype) -> torch.dtype:
+def freeze(model: Network | SentenceEncoder | PairEncoder, dtype: torch.dtype) -> torch.dtype:
     """Make a model faster in bf16 for good, at the price that it can be neither trained nor saved.
 
     The backbones' weights are held in bf16, which beats converting them in every pass and takes half the memory; what
@@ -67,15 +70,13 @@ def make_scorer(
     return EncoderScorer(model, texts, fingerprint=fingerprint, device=chosen, dtype=dtype)
 
 
-def load_scorer(
-    path: str | Path, *, device: str = "auto", precision: Precision = "auto"
-) -> EncoderScorer | CrossScorer:
-    """A model folder, or "shipped:convert", as a Scorer, and as an Encoder unless it is a Cross-encoder.
+def saved_scorer(path: Path, *, device: str = "auto", precision: Precision = "auto") -> EncoderScorer | CrossScorer:
+    """A model folder of ours as a Scorer, and as an Encoder unless it is a Cross-encoder.
 
     Raises:
         ArtifactError: the folder is damaged, missing or too new.
     """
-    artifact = load_model(model_folder(path))
+    artifact = load_model(path)
     return make_scorer(
         artifact.model,
         artifact.texts,
@@ -87,21 +88,97 @@ def load_scorer(
 
 
 def untuned_scorer(
-    name: str, policy: TextPolicy | None = None, *, device: str = "auto", precision: Precision = "auto"
+    name: str,
+    policy: TextPolicy | None = None,
+    *,
+    device: str = "auto",
+    precision: Precision = "auto",
+    max_context_tokens: int | None = None,
+    max_candidate_tokens: int | None = None,
 ) -> EncoderScorer:
-    """A backbone as it comes: its own reduction, cosine as the score. The baseline that fine-tuning must beat."""
+    """A backbone as it comes: its own reduction, cosine as the score. The baseline that fine-tuning must beat.
+
+    Args:
+        name: of the backbone.
+        policy: its text settings; None: the defaults, as far as the network can take them.
+        device, precision: see ``make_scorer``.
+        max_context_tokens, max_candidate_tokens: other budgets than the policy's.
+
+    Raises:
+        UsageError: it is a Cross-encoder, whose outputs mean nothing without its head.
+    """
+    folder = find_backbone(name).folder
+    architecture = next(iter(read_pretrained_config(folder).architectures or ()), "")
+    if architecture.endswith(CLASSIFIER):
+        raise UsageError(f"{name} is a {architecture}, whose head untuned: leaves out; give {name} without untuned:")
     model, texts, config = new_model(
         BiConfig(backbone=name, shared_towers=True, output_scale=1.0), policy, seed=0, sample=()
     )
     assert isinstance(model, BiEncoder)
+    assert isinstance(texts, BackboneTexts)
+    if max_context_tokens or max_candidate_tokens:
+        policy = texts.policy
+        policy = replace(
+            policy,
+            max_context_tokens=max_context_tokens or policy.max_context_tokens,
+            max_candidate_tokens=max_candidate_tokens or policy.max_candidate_tokens,
+        )
+        texts = BackboneTexts(texts.subwords, policy, texts.max_positions)
+    settings = model_to_dict(config)
+    del settings["backbone"]  # its path says nothing
+    fingerprint = _fingerprint("cosine", settings, texts, model)
     chosen = choose_device(device)
-    settings = {
-        key: value for key, value in model_to_dict(config).items() if key != "backbone"
-    }  # its path says nothing
-    digest = hashlib.sha256(b"cosine" + json.dumps([settings, asdict(texts.policy)], sort_keys=True).encode())
+    dtype = freeze(model, choose_dtype(precision, chosen))
+    return CosineScorer(model.to(chosen), texts, fingerprint=fingerprint, device=chosen, dtype=dtype)
+
+
+def foreign_scorer(
+    folder: Path,
+    *,
+    device: str = "auto",
+    precision: Precision = "auto",
+    max_context_tokens: int | None = None,
+    max_candidate_tokens: int | None = None,
+) -> EncoderScorer | CrossScorer:
+    """A model of Hugging Face or sentence-transformers, with the scores that it has there.
+
+    Args:
+        folder: of the model.
+        device: see ``make_scorer``.
+        precision: "auto" is fp32, so that scores are the library's.
+        max_context_tokens, max_candidate_tokens: budgets; None: what the model's files say.
+
+    Raises:
+        ArtifactError: it is damaged, or cannot be scored here; the message says why.
+        ConfigError: a budget is outside what the network takes.
+    """
+    description = describe(folder)
+    model = build_foreign(description)
+    texts = load_template_texts(
+        description.transformer,
+        model.max_positions,
+        max_tokens=description.max_tokens,
+        max_context_tokens=max_context_tokens or description.max_context_tokens,
+        max_candidate_tokens=max_candidate_tokens or description.max_candidate_tokens,
+        lower_case=description.lower_case,
+        prompts=description.prompts,
+    )
+    layers = [[layer.kind, layer.settings] for layer in description.layers]
+    settings = {"layers": layers, "output": description.output, "prompts": description.prompts}
+    fingerprint = _fingerprint(description.kind, settings, texts, model)
+    chosen = choose_device(device)
+    dtype = freeze(model, choose_dtype("fp32" if precision == "auto" else precision, chosen))
+    kind: Any = CrossScorer if isinstance(model, PairEncoder) else EncoderScorer
+    scorer: EncoderScorer | CrossScorer = kind(
+        model.to(chosen), texts, fingerprint=fingerprint, device=chosen, dtype=dtype
+    )
+    return scorer
+
+
+def _fingerprint(kind: str, settings: Mapping[str, Any], texts: Texts, model: nn.Module) -> str:
+    """Of all that decides the scores of a model without a sealed config.json."""
+    digest = hashlib.sha256(kind.encode() + json.dumps([settings, asdict(texts.policy)], sort_keys=True).encode())
     digest.update(texts.subwords.to_bytes())
     for _, weight in sorted(model.state_dict().items()):
         digest.update(weight.contiguous().numpy().tobytes())
-    dtype = choose_dtype(precision, chosen)
-    dtype = freeze(model, dtype)
-    return CosineScorer(model.to(chosen), texts, fingerprint=digest.hexdigest(), device=chosen, dtype=dtype)
+    return digest.hexdigest()

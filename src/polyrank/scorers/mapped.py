@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from polyrank.config.names import is_there, portable_name, resolved_name
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.records import Context
-from polyrank.scorers.encoded import score_lists, score_shared
+from polyrank.records import ContextLike
 from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.storage.durable import check_replaceable
 from polyrank.storage.tensors import read_tensors, write_tensors
+from polyrank.text.cut import Cut
 
 KIND = "map"
 
 
-class MapEncoder:
+class MapEncoder(Encoder):
     """``score = h_c . W h_r``: contexts as the frozen encoder gives them, candidates mapped by ``W = s (I + A)``.
 
     Args:
@@ -45,7 +45,7 @@ class MapEncoder:
         digest = hashlib.sha256(f"{KIND} {encoder.fingerprint}".encode())
         self.fingerprint = "" if not encoder.fingerprint else _extended(digest, self.matrix)
 
-    def encode_contexts(self, contexts: Sequence[Context]) -> tuple[Floats, NDArray[np.bool_]]:
+    def encode_contexts(self, contexts: Sequence[ContextLike]) -> tuple[Floats, NDArray[np.bool_]]:
         """Context vectors ``[B, M, D]`` and a mask ``[B, M]``, of the frozen encoder."""
         return self.encoder.encode_contexts(contexts)
 
@@ -53,13 +53,10 @@ class MapEncoder:
         """Mapped candidate vectors ``[N, D]``."""
         return mapped(self.encoder.encode_candidates(candidates), self.matrix)
 
-    def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[Floats]:
-        """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        return score_lists(self, contexts, candidates)
-
-    def score_pool(self, contexts: Sequence[Context], pool: Sequence[str]) -> Floats:
-        """One shared pool for every context: ``[B, N]``."""
-        return score_shared(self, contexts, pool)
+    @property
+    def cut(self) -> tuple[Cut, ...]:
+        """What was too long for the frozen encoder."""
+        return self.encoder.cut
 
 
 def mapped(vectors: Floats, matrix: Floats) -> Floats:
@@ -79,7 +76,7 @@ def _extended(digest: Any, matrix: Floats) -> str:
 
 def check_map_path(path: Path, *, replace: bool) -> None:
     """Refuse a path that a map must not be written to, before the work is done."""
-    check_replaceable(path, ours=(f"{KIND}.json",), replace=replace)
+    check_replaceable(path, ours=(f"{KIND}.json", f"{KIND}.safetensors"), replace=replace)
 
 
 def save_map(

@@ -1,52 +1,121 @@
-"""From a name on the command line to a Scorer: a model or map, "bm25" or "tfidf"; see ``polyrank.config.names``."""
+"""From a name to a Scorer: a model or a map of ours, somebody else's model, "bm25" or "tfidf"."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
 
-from polyrank.config.models import TextPolicy
-from polyrank.config.names import UNTUNED, is_there, model_folder
+from polyrank.config.models import MODEL
+from polyrank.config.names import UNTUNED, is_hub_name, is_there, lasting_name, model_folder
 from polyrank.errors import UsageError
 from polyrank.records import Candidate, Example
-from polyrank.scorers.exported import Backend, load_exported
 from polyrank.scorers.lexical import BM25, TfIdf
-from polyrank.scorers.load import load_scorer, untuned_scorer
-from polyrank.scorers.mapped import KIND as MAP
-from polyrank.scorers.mapped import load_map
 from polyrank.scorers.protocols import Encoder, Scorer
-from polyrank.storage.tensors import is_folder_of
+
+if TYPE_CHECKING:  # whoever asks for BM25 does not wait for torch
+    from polyrank.devices import Precision
+    from polyrank.scorers.exported import Backend
 
 LEXICAL = ("bm25", "tfidf")
+NAMES = (
+    "give a model folder, a Hugging Face name such as cross-encoder/ms-marco-MiniLM-L6-v2, bm25, tfidf,"
+    " untuned:embedded or shipped:convert"
+)
 
 
-def open_scorer(
-    name: str,
-    examples: Sequence[Example] = (),
-    pool: Sequence[Candidate] | None = None,
+class Lengths(TypedDict):
+    """How much of a text is read; None: what the model says."""
+
+    max_context_tokens: int | None
+    max_candidate_tokens: int | None
+
+
+def load(
+    name: str | Path,
     *,
     device: str = "auto",
-    policy: TextPolicy | None = None,
-    backend: Backend = "torch",
+    precision: "Precision" = "auto",
+    backend: "Backend" = "torch",
+    max_context_tokens: int | None = None,
+    max_candidate_tokens: int | None = None,
+    corpus: Sequence[str] = (),
 ) -> Scorer:
-    """The Scorer that ``name`` means.
+    """A model that ranks, by its name.
 
     Args:
-        name: "bm25", "tfidf", "untuned:embedded", "untuned:FOLDER", "shipped:convert", or a model or map folder.
-        examples, pool: lexical scorers learn word statistics from their distinct candidates; nobody is told which of
-            them are right.
-        device: for networks.
-        policy: for untuned backbones; a model folder has its own.
-        backend: of model folders; "onnx" and "openvino" need an export, see ``polyrank.scorers.exported``.
+        name: a model folder that training wrote, or a map; a folder or the hub name of a bi-encoder or Cross-encoder of
+            Hugging Face or sentence-transformers; "shipped:convert"; "untuned:embedded" or "untuned:FOLDER", the
+            cosines of a backbone as it comes; "bm25" or "tfidf".
+        device: "auto", "cpu" or "cuda".
+        precision: "fp32" or "bf16"; "auto" is what the hardware is fast at, and fp32 for other people's models.
+        backend: "torch"; or "onnx" or "openvino", for a model folder that has such an export.
+        max_context_tokens, max_candidate_tokens: how much of a text is read, of untuned and of other people's models.
+            None: what the model says. Ours read what they were trained with.
+        corpus: texts that "bm25" and "tfidf" learn word statistics from; without them, from what they are to rank.
+
+    Returns:
+        A Scorer, which is an Encoder unless it is a Cross-encoder or lexical.
+
+    Raises:
+        UsageError: there is no such model, or a setting is not for it.
+        ArtifactError: the model is damaged, or cannot be read; the message says why.
+        OfflineError: a hub name that is not stored on this machine, and no network.
+
+    >>> [reply.text for reply in load("bm25").rank("is tea ready", ["coffee is", "tea is ready"])]
+    ['tea is ready', 'coffee is']
     """
+    scorer = _load(
+        str(name),
+        device,
+        precision,
+        backend,
+        Lengths(max_context_tokens=max_context_tokens, max_candidate_tokens=max_candidate_tokens),
+        corpus,
+    )
+    scorer.name = lasting_name(str(name))
+    return scorer
+
+
+def _load(
+    name: str, device: str, precision: "Precision", backend: "Backend", lengths: Lengths, corpus: Sequence[str]
+) -> Scorer:
+    for key, value in lengths.items():
+        if value is not None and not has_settable_lengths(name):
+            raise UsageError(f"{key} is not for {name}, which reads as much as it was made for; leave it out")
+        if value is not None and not (isinstance(value, int) and value > 0):
+            raise UsageError(f"{key} = {value!r} is no number of tokens; give one of 4 or more")
     if name in LEXICAL:
-        texts = [c.text for c in pool] if pool is not None else [text for e in examples for text in e.candidates]
         lexical = BM25() if name == "bm25" else TfIdf()
-        return lexical.fit(list(dict.fromkeys(texts))) if texts else lexical
+        return lexical.fit(list(dict.fromkeys(corpus))) if corpus else lexical
     if name.startswith(UNTUNED):
-        if backend != "torch":
-            raise UsageError(f"{name} has no {backend} export, only model folders have; use --backend torch")
-        return untuned_scorer(name.removeprefix(UNTUNED), policy, device=device)
+        _only_torch(name, backend)
+        from polyrank.scorers.load import untuned_scorer
+
+        return untuned_scorer(name.removeprefix(UNTUNED), device=device, precision=precision, **lengths)
     check_name(name)
-    return _open_folder(model_folder(name), device, backend)
+    from polyrank.index.store import FILE as INDEX
+    from polyrank.models.foreign import is_foreign
+    from polyrank.models.hub import hub_folder
+    from polyrank.scorers.load import foreign_scorer, saved_scorer
+    from polyrank.scorers.mapped import KIND, load_map
+    from polyrank.storage.document import has_document
+    from polyrank.storage.tensors import is_folder_of
+
+    folder = hub_folder(name) if is_hub_name(name) else model_folder(name)
+    if not has_document(folder, MODEL):
+        if has_document(folder / "model", MODEL):
+            raise UsageError(f"{name} is the folder of a training; give the model in it, {folder / 'model'}")
+        if (folder / INDEX).is_file() or (folder / "pipeline.json").is_file():
+            raise UsageError(f"{name} answers from a catalogue and ranks no lists; polyrank.open and respond take it")
+    if is_foreign(folder):
+        _only_torch(name, backend)
+        return foreign_scorer(folder, device=device, precision=precision, **lengths)
+    if is_folder_of(folder, KIND):
+        return load_map(folder, lambda name: load_encoder(name, device=device, precision=precision, backend=backend))
+    if backend == "torch":
+        return saved_scorer(folder, device=device, precision=precision)
+    from polyrank.scorers.exported import load_exported
+
+    return load_exported(folder, backend, device=device, precision=precision)
 
 
 def check_name(name: str) -> None:
@@ -55,26 +124,37 @@ def check_name(name: str) -> None:
     Raises:
         UsageError: it is neither a folder nor one of the known names.
     """
-    if name not in LEXICAL and not is_there(name):
-        raise UsageError(f"{name} is no model folder; give one, or bm25, tfidf, untuned:embedded or shipped:convert")
+    if name not in LEXICAL and not (name and is_there(name)):
+        raise UsageError(f"{name or 'an empty name'} is no model folder; {NAMES}")
 
 
-def _open_folder(path: Path, device: str, backend: Backend) -> Scorer:
-    """A model folder, or a map with the frozen encoder that it belongs to."""
-    if not is_folder_of(path, MAP):
-        return load_scorer(path, device=device) if backend == "torch" else load_exported(path, backend, device=device)
+def has_settable_lengths(name: str) -> bool:
+    """Whether ``load`` takes lengths for a model of that name."""
+    if name in LEXICAL:
+        return False
+    if name.startswith(UNTUNED) or is_hub_name(name):
+        return True
+    from polyrank.models.foreign import is_foreign
 
-    def open_encoder(name: str) -> Encoder:
-        scorer = open_scorer(name, device=device, backend=backend)
-        if not isinstance(scorer, Encoder):
-            raise UsageError(f"{name} has no vectors to map; {path} needs the encoder that it was fitted on")
-        return scorer
-
-    return load_map(path, open_encoder)
+    return is_there(name) and is_foreign(model_folder(name))
 
 
-def load_encoder(name: str | Path, *, device: str = "auto", backend: Backend = "torch") -> Encoder:
-    """A model or map folder, or "untuned:BACKBONE", as an Encoder.
+def _only_torch(name: str, backend: "Backend") -> None:
+    if backend != "torch":
+        raise UsageError(f"{name} has no {backend} export, only model folders of ours have; use the torch backend")
+
+
+def corpus_of(examples: Iterable[Example] = (), pool: Iterable[Candidate] | None = None) -> list[str]:
+    """What lexical scorers may learn word statistics from: the candidates, nobody told which of them are right."""
+    if pool is not None:
+        return [candidate.text for candidate in pool]
+    return [text for example in examples for text in example.candidates]
+
+
+def load_encoder(
+    name: str | Path, *, device: str = "auto", precision: "Precision" = "auto", backend: "Backend" = "torch"
+) -> Encoder:
+    """As ``load``, where vectors are wanted.
 
     Raises:
         UsageError: it is not there, or it is a lexical scorer or a Cross-encoder, which have no vectors to index.
@@ -85,14 +165,14 @@ def load_encoder(name: str | Path, *, device: str = "auto", backend: Backend = "
             f"{name} has no vectors and needs no index of them; give a Bi- or Poly-encoder, or put {name} over an"
             f" index's texts with: polyrank pipeline create INDEX --retriever {name}"
         )
-    scorer = open_scorer(name, device=device, backend=backend)
+    scorer = load(name, device=device, precision=precision, backend=backend)
     if not isinstance(scorer, Encoder):
         raise UsageError(f"{name} is a Cross-encoder, which has no vectors to index; give a Bi- or Poly-encoder")
     return scorer
 
 
 def encoder_of_index(
-    built_with: str, moved: Path | None = None, *, device: str = "auto", backend: Backend = "torch"
+    built_with: str, moved: Path | None = None, *, device: str = "auto", backend: "Backend" = "torch"
 ) -> Encoder:
     """The encoder of an index.
 

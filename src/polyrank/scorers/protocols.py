@@ -1,50 +1,106 @@
-"""What can rank, as narrow protocols. A Cross-encoder cannot honestly encode, so it is a Scorer only."""
+"""What can rank, as narrow protocols. A Cross-encoder cannot honestly encode, so it is a Scorer only.
+
+Whoever inherits from them gets the methods that are the same for all.
+"""
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.records import Context, ContextLike, Ranked
+from polyrank.errors import ArtifactError, UsageError
+from polyrank.ranking.top import top_rows
+from polyrank.records import Candidate, ContextLike, Ranked, contexts_of
+from polyrank.scorers.inputs import as_candidates, as_texts
+
+if TYPE_CHECKING:  # BM25 needs no torch
+    from polyrank.text.cut import Cut
 
 Floats = NDArray[np.float32]
 
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Scores candidates for contexts. Raw fp32 scores, higher is better."""
+    """Scores candidates for contexts, each of which is a Context, one turn, or a list of turns.
 
-    def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+    Scores are fp32, higher is better; what they mean is the model's own.
+    """
+
+    name: str = ""
+    """What it was loaded by, from any working directory; empty where it was made otherwise."""
+
+    fingerprint: str = ""
+    """Hex digest of weights, configuration and tokenizer: what an index must match; empty where nothing was learnt."""
+
+    def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Score each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         ...
 
-    def score_pool(self, contexts: Sequence[Context], pool: Sequence[str]) -> Floats:
+    def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
         """Score one shared pool for every context: ``[B, N]``."""
-        ...
+        queries, shared = contexts_of(contexts), as_texts(pool, "pool")
+        rows = [self.score([query], [shared])[0] for query in queries]
+        return np.array(rows, np.float32).reshape(len(queries), len(shared))
+
+    def rank(self, context: ContextLike, candidates: Sequence[str | Candidate], k: int | None = None) -> list[Ranked]:
+        """The best ``k`` candidates, or all of them, best first; ties in the order in which they were given.
+
+        Where texts are too long to be read whole, a warning in the log says so once.
+
+        Args:
+            context: what to answer.
+            candidates: texts, whose ids are their positions, or Candidates with their own.
+            k: how many to return.
+
+        Raises:
+            TypeError: something else is given.
+            UsageError: ``k`` is less than one.
+            ArtifactError: a score is not finite.
+        """
+        if k is not None and k < 1:
+            raise UsageError(f"k = {k}; ask for one candidate at least, or leave it out for all of them")
+        choice = as_candidates(candidates)
+        scores = self.score([context], [[candidate.text for candidate in choice]])[0]
+        if not np.isfinite(scores).all():
+            raise ArtifactError("a score is not finite; the model's weights are damaged or diverged in training")
+        for cut in self.cut:
+            cut.warn()
+        best = ((choice[row], float(scores[row])) for row in top_rows(scores, len(choice) if k is None else k))
+        return [Ranked(candidate.id, candidate.text, score, candidate.metadata) for candidate, score in best]
+
+    @property
+    def cut(self) -> "tuple[Cut, ...]":
+        """What was too long to be read whole, for each network that reads."""
+        return ()
 
 
 @runtime_checkable
 class Encoder(Scorer, Protocol):
     """A Scorer whose two sides can be computed apart, so that candidates are encoded once and searched."""
 
-    @property
-    def fingerprint(self) -> str:
-        """Hex digest of weights, configuration and tokenizer: what an index must match."""
-        ...
+    dimension: int
+    """D, the length of each vector."""
 
-    @property
-    def dimension(self) -> int:
-        """D, the length of each vector."""
-        ...
-
-    def encode_contexts(self, contexts: Sequence[Context]) -> tuple[Floats, NDArray[np.bool_]]:
+    def encode_contexts(self, contexts: Sequence[ContextLike]) -> tuple[Floats, NDArray[np.bool_]]:
         """Context vectors ``[B, M, D]`` and a mask ``[B, M]``, true where a vector is real."""
         ...
 
     def encode_candidates(self, candidates: Sequence[str]) -> Floats:
         """Candidate vectors ``[N, D]``."""
         ...
+
+    def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+        """Score each context's own candidates: one array of length ``len(candidates[i])`` per context."""
+        from polyrank.scorers.encoded import score_lists  # torch, which who only names protocols does not need
+
+        return score_lists(self, contexts, candidates)
+
+    def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
+        """Score one shared pool for every context: ``[B, N]``."""
+        from polyrank.scorers.encoded import score_shared
+
+        return score_shared(self, contexts, pool)
 
 
 class Responds(Protocol):

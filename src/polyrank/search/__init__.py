@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrank.devices import cpu_has_bf16
+from polyrank.devices import cpu_has_bf16, free_cores
 from polyrank.errors import UsageError
 from polyrank.search import kernels
 from polyrank.search.best import Best, Result
@@ -88,8 +88,9 @@ def search(
         if to_scan:
             policy = Policy(machine, load_profile(), usable)
             queries = [policy.choose(one, to_scan) for one in best]
-            for block in to_scan:
-                scan(queries, block, machine)
+            with free_cores():
+                for block in to_scan:
+                    scan(queries, block, machine)
     return [one.result(exact=sure) for one, sure in zip(best, exact, strict=True)]
 
 

@@ -13,6 +13,7 @@ import stat
 import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from polyrank.errors import ResourceError, UsageError
@@ -127,22 +128,29 @@ def check_replaceable(path: Path, *, ours: Collection[str], replace: bool) -> No
 
     Args:
         path: where the folder will be.
-        ours: names that tell our folders from others.
+        ours: names of all that an earlier folder may hold, "*" for any letters.
         replace: whether an earlier folder may be replaced.
 
     Raises:
-        UsageError: something is there and ``replace`` is false, or what is there is not ours.
+        UsageError: something is there and ``replace`` is false, or it holds what is not ours and would be lost.
     """
     if not path.exists():
         return
     if not replace:
         raise UsageError(f"{path} already exists; choose another path or pass --overwrite")
-    if not path.is_dir() or (any(path.iterdir()) and not any((path / name).exists() for name in ours)):
-        raise UsageError(f"{path} holds something else ({' or '.join(ours)} is not in it); choose another path")
+    if not path.is_dir():
+        raise UsageError(f"{path} is no folder; choose another path")
+    entries = sorted(entry.name for entry in path.iterdir())
+    if foreign := [name for name in entries if not any(fnmatchcase(name, known) for known in ours)]:
+        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
+        raise UsageError(
+            f"{path} holds something else, which would be lost: {', '.join(foreign[:3])}{more}; move it away or choose"
+            " another path"
+        )
 
 
 @contextmanager
-def new_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
+def new_folder(path: Path, *, replace: bool = False, ours: Collection[str] = ()) -> Iterator[Path]:
     """Yield a temporary sibling to fill; on success it becomes ``path``, whole and durable, or nothing changes.
 
     What processes that died at this have left beside ``path`` is removed.
@@ -150,9 +158,10 @@ def new_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     Args:
         path: the folder to be made.
         replace: whether an existing folder may be replaced. The old one is kept until the new one has its name.
+        ours: names that the old one may have besides those of the new one, see ``check_replaceable``.
 
     Raises:
-        UsageError: ``path`` exists and ``replace`` is false.
+        UsageError: ``path`` exists and ``replace`` is false, or it holds what is not ours.
         ResourceError: the disk is full or failing.
     """
     if not replace:
@@ -168,7 +177,7 @@ def new_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
             for entry in sorted(temporary.rglob("*")):
                 sync_folder(entry) if entry.is_dir() else sync_file(entry)
             sync_folder(temporary)
-            check_replaceable(path, ours=sorted(entry.name for entry in temporary.iterdir()), replace=replace)
+            check_replaceable(path, ours=[*ours, *(entry.name for entry in temporary.iterdir())], replace=replace)
             if path.exists():
                 temporary.chmod(stat.S_IMODE(path.stat().st_mode))
                 _hold(path, resources)  # once it has the temporary name, nobody may take it for a leftover

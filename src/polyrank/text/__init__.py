@@ -3,8 +3,10 @@
 from polyrank.text.convert_policy import ConvertTexts
 from polyrank.text.convert_subwords import ConvertSubwords, load_convert_subwords, read_convert_subwords
 from polyrank.text.convert_vocabulary import learn_subwords
+from polyrank.text.cut import Cut
 from polyrank.text.policy import BackboneTexts
 from polyrank.text.subwords import Subwords, load_subwords, read_subwords
+from polyrank.text.template import TemplateTexts, load_template_texts
 from polyrank.text.texts import Texts
 from polyrank.text.tokens import Tokens, pad
 
@@ -12,12 +14,15 @@ __all__ = [
     "BackboneTexts",
     "ConvertSubwords",
     "ConvertTexts",
+    "Cut",
     "Subwords",
+    "TemplateTexts",
     "Texts",
     "Tokens",
     "learn_subwords",
     "load_convert_subwords",
     "load_subwords",
+    "load_template_texts",
     "pad",
     "read_convert_subwords",
     "read_subwords",

@@ -10,6 +10,7 @@ from polyrank.config.models import ConvertText
 from polyrank.errors import ConfigError
 from polyrank.records import Context
 from polyrank.text.convert_subwords import ConvertSubwords
+from polyrank.text.cut import Cut
 from polyrank.text.tokens import Tokens, pad
 
 
@@ -32,10 +33,13 @@ class ConvertTexts:
             if getattr(policy, name) < 1:
                 raise ConfigError(f"text.{name} = {getattr(policy, name)} is below 1; give at least 1")
         self.subwords, self.policy, self.multi_context = subwords, policy, multi_context
+        self.cut = Cut(policy.max_context_tokens, policy.max_candidate_tokens)
 
     def immediate_ids(self, context: Context) -> list[int]:
         """The end of the last turn."""
         last = self.subwords.encode(context.turns[-1]) if context.turns else ()
+        if len(last) > self.policy.max_context_tokens:
+            self.cut.contexts.add(hash(context))
         return list(last[-self.policy.max_context_tokens :])
 
     def earlier_ids(self, context: Context) -> list[int]:
@@ -59,7 +63,10 @@ class ConvertTexts:
 
     def candidate_ids(self, text: str) -> list[int]:
         """The start of a candidate."""
-        return list(self.subwords.encode(text)[: self.policy.max_candidate_tokens])
+        ids = self.subwords.encode(text)
+        if len(ids) > self.policy.max_candidate_tokens:
+            self.cut.candidates.add(hash(ids))
+        return list(ids[: self.policy.max_candidate_tokens])
 
     def all_candidate_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """``candidate_ids`` of many texts."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from polyrank.config.models import TextPolicy
 from polyrank.errors import ConfigError
 from polyrank.records import Context
+from polyrank.text.cut import Cut
 from polyrank.text.subwords import Subwords
 from polyrank.text.tokens import Tokens, pad
 
@@ -33,6 +34,7 @@ class BackboneTexts:
                     " input; choose a value between"
                 )
         self.subwords, self.policy, self.max_positions = subwords, policy, max_positions
+        self.cut = Cut(policy.max_context_tokens, policy.max_candidate_tokens)
         separator = subwords.tokenizer.token_to_id(policy.turn_separator)
         if separator is None and policy.turn_separator == TextPolicy().turn_separator:
             separator = subwords.end_id  # what RoBERTa calls </s>
@@ -43,13 +45,17 @@ class BackboneTexts:
         prefixes = self.policy.speaker_prefixes
         return self.subwords.encode(prefixes[age % len(prefixes)] + text if prefixes else text)
 
-    def _joined(self, turns: Sequence[str], budget: int) -> list[int]:
+    def _joined(self, context: Context, budget: int) -> list[int]:
         """The last ``budget`` ids of the joined turns; walks backwards, so old turns beyond the budget cost nothing."""
         ids: list[int] = []
-        for age, turn in enumerate(reversed(turns)):
+        n_read = 0
+        for age, turn in enumerate(reversed(context.turns)):
             ids = [*self._turn(turn, age), *(self._separator if age else ()), *ids]
+            n_read += 1
             if len(ids) >= budget:
                 break
+        if len(ids) > budget or n_read < len(context.turns):
+            self.cut.contexts.add(hash(context))
         return ids[len(ids) - min(len(ids), max(budget, 0)) :]
 
     def _background(self, facts: Sequence[str]) -> list[int]:
@@ -63,8 +69,8 @@ class BackboneTexts:
     def _context(self, context: Context, budget: int) -> list[int]:
         facts = self._background(context.background)[: max(budget - 1, 0)]
         if not facts:
-            return self._joined(context.turns, budget)
-        turns = self._joined(context.turns, budget - len(facts) - len(self._separator))
+            return self._joined(context, budget)
+        turns = self._joined(context, budget - len(facts) - len(self._separator))
         first, last = (facts, turns) if self.policy.background == "before" else (turns, facts)
         return [*first, *self._separator, *last] if turns else facts
 
@@ -85,7 +91,13 @@ class BackboneTexts:
         return [self._candidate(ids) for ids in self.subwords.encode_all(texts)]
 
     def _candidate(self, ids: Sequence[int]) -> list[int]:
-        return [self.subwords.start_id, *ids[: self.policy.max_candidate_tokens - 2], self.subwords.end_id]
+        return [self.subwords.start_id, *self._start(ids, self.policy.max_candidate_tokens - 2), self.subwords.end_id]
+
+    def _start(self, ids: Sequence[int], budget: int) -> Sequence[int]:
+        """The first ids of a candidate."""
+        if len(ids) > budget:
+            self.cut.candidates.add(hash(tuple(ids)))
+        return ids[:budget]
 
     def pair_ids(self, context: Context, candidate: str) -> tuple[list[int], list[int]]:
         """``[S] context [S] candidate [S]`` and its segments 0 and 1.
@@ -95,7 +107,8 @@ class BackboneTexts:
         """
         contexts, candidates = self.policy.max_context_tokens, self.policy.max_candidate_tokens
         budget = min(contexts + candidates, self.max_positions) - 3
-        right = self.subwords.encode(candidate)[: min(candidates - 2, max(budget // 2, budget - contexts + 2))]
+        most = min(candidates - 2, max(budget // 2, budget - contexts + 2))
+        right = self._start(self.subwords.encode(candidate), most)
         left = self._context(context, budget - len(right))
         ids = [self.subwords.start_id, *left, self.subwords.end_id, *right, self.subwords.end_id]
         return ids, [0] * (len(left) + 2) + [1] * (len(right) + 1)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,8 @@ def load_subwords(folder: Path) -> Subwords:
     Raises:
         ConfigError: the folder has no fast tokenizer, or one without boundary tokens.
     """
+    if (subwords := _read_word_pieces(folder)) is not None:
+        return subwords
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
@@ -91,6 +94,54 @@ def load_subwords(folder: Path) -> Subwords:
     if not (start and end and padding):
         raise ConfigError(f"the tokenizer in {folder} names no start, end or padding token; set them in its config")
     return Subwords(Tokenizer.from_str(backend.to_str()), start, end, padding)
+
+
+def _read_word_pieces(folder: Path) -> Subwords | None:
+    """BERT's word pieces, where both files of the tokenizer say the same.
+
+    Otherwise None: which of them counts is for transformers to know, whose import takes longer than all else here.
+    """
+    try:
+        settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+        document = json.loads((folder / "tokenizer.json").read_text("utf-8"))
+        names = {
+            kind: settings.get(f"{kind}_token", f"[{kind.upper()}]") for kind in ("pad", "unk", "cls", "sep", "mask")
+        }
+        vocabulary = document["model"]["vocab"]
+        special = [_special(vocabulary[name], name) for name in names.values()]
+        listed = settings.get("added_tokens_decoder")
+        expected = {
+            "added_tokens": sorted(special, key=itemgetter("id")),
+            "normalizer": {
+                "type": "BertNormalizer",
+                "clean_text": True,
+                "handle_chinese_chars": settings.get("tokenize_chinese_chars", True),
+                "strip_accents": settings.get("strip_accents"),
+                "lowercase": settings.get("do_lower_case", True),
+            },
+            "pre_tokenizer": {"type": "BertPreTokenizer"},
+            "model": {
+                "type": "WordPiece",
+                "unk_token": names["unk"],
+                "continuing_subword_prefix": "##",
+                "max_input_chars_per_word": 100,
+                "vocab": vocabulary,
+            },
+        }
+        agree = (
+            settings["tokenizer_class"] in ("BertTokenizer", "BertTokenizerFast")
+            and all(document[name] == value for name, value in expected.items())
+            and (listed is None or [{"id": int(i), **token} for i, token in listed.items()] == expected["added_tokens"])
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    tokenizer = Tokenizer.from_str(json.dumps(document)) if agree else None
+    return tokenizer and Subwords(tokenizer, names["cls"], names["sep"], names["pad"])
+
+
+def _special(token_id: int, name: str) -> dict[str, Any]:
+    switches = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": token_id, "content": name, "special": True, **switches}
 
 
 def read_subwords(data: bytes, where: str) -> Subwords:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from polyrank.records import Context
+from polyrank.text.cut import Cut
 from polyrank.text.tokens import Tokens
 
 
@@ -31,6 +32,11 @@ class Texts(Protocol):
     @property
     def subwords(self) -> Vocabulary:
         """The vocabulary."""
+        ...
+
+    @property
+    def cut(self) -> Cut:
+        """What was longer than its budget, of all that was read so far."""
         ...
 
     def context_ids(self, context: Context) -> list[int]:

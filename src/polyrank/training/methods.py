@@ -21,7 +21,7 @@ from polyrank.negatives.random import Negatives, RandomNegatives, given_negative
 from polyrank.negatives.remined import MinedNegatives
 from polyrank.records import Example
 from polyrank.scorers.encoder import EncoderScorer
-from polyrank.scorers.load import load_scorer
+from polyrank.scorers.open import load
 from polyrank.training.convert_step import ConvertStep
 from polyrank.training.mutual import DistillStep, Imitation, MutualStep
 from polyrank.training.network import Ranker
@@ -76,9 +76,9 @@ def make_step(
     imitation = Imitation(method.imitation, method.alpha, method.temperature, method.label_weight)
     if isinstance(method, MutualMethod):
         return MutualStep(steps[0], steps[1], imitation)
-    teacher = load_scorer(method.teacher, device=str(device), precision=settings.precision)
+    teacher = load(method.teacher, device=str(device), precision=settings.precision)
     file = folder / "teacher-scores.sqlite" if method.teacher_scores is None else Path(method.teacher_scores)
-    known = f"{teacher.fingerprint} {choose_dtype(settings.precision, device)}"
+    known = f"{teacher.fingerprint or method.teacher} {choose_dtype(settings.precision, device)}"
     return DistillStep(steps[0], RememberedScores(file, teacher, known), imitation)
 
 

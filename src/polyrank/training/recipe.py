@@ -25,7 +25,7 @@ from polyrank.devices import choose_device, keep_freed_memory
 from polyrank.errors import ConfigError, DataError
 from polyrank.evaluation import evaluate, summarise
 from polyrank.records import Example
-from polyrank.scorers.open import open_scorer
+from polyrank.scorers.open import load
 from polyrank.scorers.protocols import Scorer
 from polyrank.storage.document import has_document, read_document, seal
 from polyrank.storage.durable import make_folders, write_file
@@ -66,7 +66,7 @@ class RunResult:
 
     def load(self, *, device: str = "auto") -> Scorer:
         """The model, to rank with."""
-        return open_scorer(str(self.model), device=device)
+        return load(self.model, device=device)
 
 
 def train(

@@ -9,8 +9,9 @@ from polyrank.config.names import TWO
 from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_to_dict
 from polyrank.config.training import NetworkTraining
 from polyrank.errors import ConfigError, UsageError
+from polyrank.models.artifacts import OURS
 from polyrank.storage.document import DocumentKind, has_document, read_document
-from polyrank.storage.durable import make_folders
+from polyrank.storage.durable import check_replaceable, make_folders
 from polyrank.storage.lock import hold
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.loop import check_steps, count_steps
@@ -57,9 +58,12 @@ def check_folder(folder: Path, recipe: Recipe, *, resume: bool, overwrite: bool)
     """Refuse a folder before any work, as far as it can be known then.
 
     Raises:
-        UsageError: an earlier run, or something else, is there, and nothing says what to do about it.
+        UsageError: an earlier run, or something else, is there, and nothing says what to do about it; or a model's
+            folder, which will be replaced, holds what would be lost.
         ConfigError: the run that would go on was started with other settings; names them.
     """
+    for name in ("", *TWO):
+        check_replaceable(folder / name / "model", ours=OURS, replace=True)
     if overwrite or not folder.exists():
         return
     if _has_begun(folder):

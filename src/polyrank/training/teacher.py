@@ -11,17 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polyrank.errors import ArtifactError, ResourceError
-from polyrank.records import Context
-from polyrank.scorers.protocols import Scorer
+from polyrank.records import Context, ContextLike
+from polyrank.scorers.inputs import paired
+from polyrank.scorers.protocols import Floats, Scorer
 from polyrank.storage.durable import make_folders
 
-Floats = NDArray[np.float32]
 
-
-class RememberedScores:
+class RememberedScores(Scorer):
     """A Scorer that asks another one only for pairs that its file does not hold.
 
     Args:
@@ -46,27 +44,22 @@ class RememberedScores:
         except sqlite3.DatabaseError as error:
             raise ArtifactError(f"{path} is no file of scores ({error}); delete it or name another one") from error
 
-    def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+    def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        pairs = [
-            [self._key(context, text) for text in texts] for context, texts in zip(contexts, candidates, strict=True)
-        ]
+        queries, lists = paired(contexts, candidates)
+        pairs = [[self._key(query, text) for text in texts] for query, texts in zip(queries, lists, strict=True)]
         known = self._find([key for row in pairs for key in row])
         missing = [[i for i, key in enumerate(row) if key not in known] for row in pairs]
         rows = [row for row, columns in enumerate(missing) if columns]
         if rows:
-            texts = [[candidates[row][i] for i in missing[row]] for row in rows]
+            texts = [[lists[row][i] for i in missing[row]] for row in rows]
             new: dict[bytes, float] = {}
-            for row, values in zip(rows, self.scorer.score([contexts[row] for row in rows], texts), strict=True):
+            for row, values in zip(rows, self.scorer.score([queries[row] for row in rows], texts), strict=True):
                 new |= {pairs[row][i]: float(value) for i, value in zip(missing[row], values, strict=True)}
             self.n_asked += len(new)
             self._keep(new)
             known |= new
         return [np.array([known[key] for key in row], np.float32) for row in pairs]
-
-    def score_pool(self, contexts: Sequence[Context], pool: Sequence[str]) -> Floats:
-        """One shared pool for every context: ``[B, N]``."""
-        return np.stack(self.score(contexts, [pool] * len(contexts)))
 
     def close(self) -> None:
         """Close the file."""

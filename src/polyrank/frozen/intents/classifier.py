@@ -15,7 +15,7 @@ from polyrank.frozen.intents.network import Head
 from polyrank.frozen.intents.report import predicted
 from polyrank.ranking.abstention import Abstention, confidence
 from polyrank.records import Context
-from polyrank.scorers.open import open_scorer
+from polyrank.scorers.open import load
 from polyrank.scorers.protocols import Encoder
 from polyrank.storage.durable import check_replaceable
 from polyrank.storage.tensors import is_folder_of, read_tensors, write_tensors
@@ -93,7 +93,7 @@ class IntentClassifier:
 
 def check_path(path: Path, *, replace: bool) -> None:
     """Refuse a path that a classifier must not be written to, before the work is done."""
-    check_replaceable(path, ours=(f"{KIND}.json",), replace=replace)
+    check_replaceable(path, ours=(f"{KIND}.json", f"{KIND}.safetensors"), replace=replace)
 
 
 def save_intents(path: Path, classifier: IntentClassifier, *, replace: bool = False) -> None:
@@ -159,7 +159,7 @@ def open_encoder(name: str, *, device: str = "auto") -> Encoder:
     """
     if is_folder_of(Path(name), KIND):
         raise UsageError(f"{name} is an intent classifier; give the encoder that it is to be trained on")
-    scorer = open_scorer(name, device=device)
+    scorer = load(name, device=device)
     if not isinstance(scorer, Encoder):
         raise UsageError(
             f"{name} has no vectors to learn from; give a Bi- or Poly-encoder, a ConveRT or an untuned one"

@@ -33,11 +33,13 @@ class IntentResult:
         classifier: of the seed that did best on the development part.
         figures: ready for JSON: counts, the grid, each seed, test, out of scope, per intent.
         matrix: confusion ``[L + 1, L + 1]`` on the test part, else on the development part.
+        unreached: why there is no threshold, where a precision was asked for that none reaches.
     """
 
     classifier: IntentClassifier
     figures: dict[str, Any]
     matrix: NDArray[np.int64]
+    unreached: str = ""
 
 
 def few_shot(utterances: Sequence[Utterance], n: int, *, seed: int) -> Utterances:
@@ -131,7 +133,7 @@ def train_intents(
         seeds: of weights, order, dropout and few-shot samples.
         aim: of the threshold, see ``calibrate_rejection``.
         precision: where no development utterance is out of scope: reject so much that this share of answers is
-            right; None: reject nothing.
+            right; None: reject nothing. Where no threshold does, there is none.
         patience: epochs without a gain on the development part.
         max_epochs: most epochs.
         cache: folder of encodings.
@@ -148,6 +150,11 @@ def train_intents(
         raise UsageError(f"{n_few_shot} utterances per intent are too few; give at least 1")
     train, dev = (splits.train, splits.dev) if splits.dev else split_off(splits.train, DEV_SHARE, seed=seeds[0])
     intents = tuple(_by_intent(train))
+    if precision is not None and any(utterance.intent is None for utterance in dev):
+        raise UsageError(
+            f"precision {precision} is asked for, but the development part has utterances out of scope, which draw the"
+            " threshold; leave it out"
+        )
     if len(intents) < 2:
         raise DataError(f"the training part has {len(intents)} intents; there is nothing to tell apart, give two")
     layer_name = read_layer(layer, encoder)
@@ -188,7 +195,11 @@ def train_intents(
     seed, fit, (rows, dev_rows) = max(fits, key=lambda item: item[1].rank)
     classifier = IntentClassifier(encoder, encoder_name, layer_name, fit.head, intents)
     judges = sorted([*dev_rows, *np.flatnonzero(parts["dev"][1] < 0).tolist()])
-    abstention = _threshold(classifier, _encoded_rows(parts["dev"], judges), aim, precision)
+    abstention, unreached = None, ""
+    try:
+        abstention = _threshold(classifier, _encoded_rows(parts["dev"], judges), aim, precision)
+    except DataError as error:  # the training is worth keeping without
+        unreached = str(error)
     figures: dict[str, Any] = {
         "encoder": encoder_name,
         "layer": layer_name,
@@ -203,7 +214,7 @@ def train_intents(
     metadata = dict(figures)
     classifier = replace(classifier, abstention=abstention, metadata=metadata)
     test_figures, matrix = _figures(classifier, parts, fits)
-    return IntentResult(classifier, {**figures, **test_figures}, matrix)
+    return IntentResult(classifier, {**figures, **test_figures}, matrix, unreached)
 
 
 def _named(fit: HeadFit) -> str:

@@ -45,10 +45,9 @@ def build_convert(config: ConvertConfig, n_subwords: int, dropout: float | None 
 
 
 def empty_convert(config: ConvertConfig, n_subwords: int) -> Convert:
-    """A network for saved weights to be put into; nothing is initialised."""
+    """A network for saved weights to be restored into, which has no memory for them yet."""
     with torch.device("meta"):
-        model = build_convert(config, n_subwords)
-    return model.to_empty(device="cpu")
+        return build_convert(config, n_subwords)
 
 
 def new_convert(

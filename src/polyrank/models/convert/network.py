@@ -218,11 +218,12 @@ class Convert(EncoderNetwork):
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """The inverse of ``stored``. The weights then are what a forward pass of training would make of them."""
-        check_names(tensors, self.state_dict())
+        own = self.state_dict()
+        check_names(tensors, own)
         if self.dtype is not None:
             weight = from_eight_bits(tensors["subwords.weight"], tensors["subwords.seen"])
             tensors = {**tensors, "subwords.weight": weight}
-        self.load_state_dict(tensors)
+        self.load_state_dict({name: t.to(own[name].dtype, copy=True) for name, t in tensors.items()}, assign=True)
         for module in self.modules():
             if isinstance(module, Rounding):
                 module.on_grid = True

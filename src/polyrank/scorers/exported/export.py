@@ -7,7 +7,7 @@ from polyrank.errors import ArtifactError
 from polyrank.models import EncoderNetwork
 from polyrank.models.artifacts import Artifact, load_model
 from polyrank.scorers.exported.fidelity import MIN_COSINE, sample_texts, worst_cosine
-from polyrank.scorers.exported.folder import FILE, export_folder, open_export, read_manifest, write_manifest
+from polyrank.scorers.exported.folder import OURS, export_folder, open_export, read_manifest, write_manifest
 from polyrank.scorers.exported.graphs import write_graphs
 from polyrank.scorers.exported.sessions import Backend, check_installed
 from polyrank.scorers.load import make_scorer
@@ -35,9 +35,9 @@ def export_model(path: Path, backend: Backend, *, replace: bool = False) -> floa
     """
     check_installed(backend)
     folder = export_folder(path, backend)
-    check_replaceable(folder, ours=(FILE,), replace=replace)
+    check_replaceable(folder, ours=OURS, replace=replace)
     artifact = load_model(path)
-    with new_folder(folder, replace=replace) as temporary:
+    with new_folder(folder, replace=replace, ours=OURS) as temporary:
         model = copy.deepcopy(artifact.model)  # the reference below is the network as it is
         model.read_first_outputs_only()
         graphs = write_graphs(model, temporary, backend)

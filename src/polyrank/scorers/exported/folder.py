@@ -21,6 +21,7 @@ from polyrank.storage.document import DocumentKind, check_part, has_document, re
 from polyrank.storage.durable import sha256_file
 
 FILE = "export.json"
+OURS = (FILE, "*.onnx", "*.xml", "*.bin")  # all that an export holds
 
 
 def export_folder(model: Path, backend: Backend) -> Path:

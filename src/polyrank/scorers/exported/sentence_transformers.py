@@ -14,7 +14,10 @@ from polyrank.storage.durable import check_replaceable, new_folder
 from polyrank.storage.tensors import to_bytes
 from polyrank.text import BackboneTexts
 
-OURS = ("modules.json",)  # tells such a folder from others
+OURS = (
+    "modules.json", "config.json", "config_sentence_transformers.json", "sentence_bert_config.json",
+    "model.safetensors", "tokenizer.json", "tokenizer_config.json", "1_Pooling", "2_Dense",
+)  # fmt: skip  # all that such a folder holds
 POOLING = {"first": "cls_token", "mean": "mean_tokens", "sqrt_n": "mean_sqrt_len_tokens"}
 
 
@@ -53,7 +56,7 @@ def export_to_sentence_transformers(path: Path, output: Path, *, replace: bool =
             " one of these, or export to onnx"
         )
     assert isinstance(texts, BackboneTexts), "a Bi-encoder has these"
-    with new_folder(output, replace=replace) as folder:
+    with new_folder(output, replace=replace, ours=OURS) as folder:
         _write_network(model, folder)
         _write_tokenizer(texts, folder)
         last = _write_last_layer(model, folder)

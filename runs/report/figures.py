@@ -1,0 +1,123 @@
+"""Results as the runs printed them, and how their numbers are written in Markdown."""
+
+import json
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parents[1] / "results"
+INSTRUCTIONS = {"amx_int8": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}  # the best one names a machine
+LIBRARIES = ("python", "numpy", "torch", "transformers", "faiss-cpu")
+BACKBONE, LEFT = "MiniLM", "left truncation, our learning rate"
+Result = dict[str, Any]
+
+
+def read(name: str) -> Result:
+    """The JSON object of a run, by its path below runs/results."""
+    result: Result = json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
+    return result
+
+
+def read_if_there(name: str) -> Result | None:
+    """The same, of a run that not every set or model has."""
+    return read(name) if (RESULTS / f"{name}.json").exists() else None
+
+
+def row(name: str, **wanted: Any) -> Result:
+    """The one row of a benchmark's file that has these values."""
+    rows = [row for row in read(name)["rows"] if all(row[key] == value for key, value in wanted.items())]
+    if len(rows) != 1:
+        raise ValueError(f"{name}.json has {len(rows)} rows with {wanted}")
+    return rows[0]
+
+
+def last_valid_loss(name: str) -> float:
+    """Of the last validation in a run's metrics."""
+    lines = map(json.loads, (RESULTS / f"{name}.metrics.jsonl").read_text("utf-8").splitlines())
+    loss: float = [line["valid"]["loss"] for line in lines if "valid" in line][-1]
+    return loss
+
+
+def percent(value: float) -> str:
+    """A share.
+
+    >>> percent(0.588)
+    '58.8'
+    """
+    return f"{100 * value:.1f}"
+
+
+def change(value: float) -> str:
+    """A difference of shares, with its sign."""
+    return f"{100 * value:+.1f}"
+
+
+def p_value(value: float) -> str:
+    """Of a paired test."""
+    return f"p = {value:.2g}"
+
+
+def ms(value: float) -> str:
+    """Milliseconds.
+
+    >>> ms(9.588), ms(7286.6)
+    ('9.6', '7,287')
+    """
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def times(value: float) -> str:
+    """How many times faster."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def share(result: Result | None, figure: str = "R@1") -> str:
+    """A figure with its 95% interval, in percent; nothing where there is no result."""
+    if result is None:
+        return ""
+    low, high = result["intervals"][figure]
+    return f"{percent(result['metrics'][figure])} ({percent(low)}-{percent(high)})"
+
+
+def compared(test: Result) -> str:
+    """The outcome of a paired test."""
+    return f"{change(test['difference'])}, {p_value(test['p'])}"
+
+
+def gain(test: Result) -> str:
+    """The same with the difference's interval."""
+    low, high = test["interval"]
+    return f"{change(test['difference'])} points [{percent(low)}, {percent(high)}], {p_value(test['p'])}"
+
+
+def machine(name: str) -> str:
+    """What a benchmark ran on in a word, and with how many threads."""
+    said = read(name)["machine"]
+    best = next(flag for flag in INSTRUCTIONS if flag in said["flags"])
+    return f"{INSTRUCTIONS[best]}, {said['threads']} thread{'s' if said['threads'] > 1 else ''}"
+
+
+def described(name: str) -> list[str]:
+    """The same at length: processor, instructions, cores, memory, libraries."""
+    said = read(name)["machine"]
+    libraries = [f"{library} {version}" for library, version in said["versions"].items() if library in LIBRARIES]
+    return [said["cpu"], " ".join(said["flags"]), str(said["cores"]), f"{said['memory_gb']:.0f}", ", ".join(libraries)]
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """A table of the rows that hold something besides their names; the columns ``right`` are aligned so."""
+    line = "|".join("---:" if column in right else "---" for column in range(len(head)))
+    return "\n".join(
+        [f"| {' | '.join(head)} |", f"|{line}|", *(f"| {' | '.join(row)} |" for row in rows if any(row[1:]))]
+    )
+
+
+def prose(text: str) -> str:
+    """A paragraph in lines of bearable length."""
+    return textwrap.fill(" ".join(text.split()), 130, break_long_words=False, break_on_hyphens=False)
+
+
+def section(title: str, *parts: str) -> str:
+    """A title, and paragraphs and tables below it."""
+    return "\n\n".join([f"## {title}", *(part if part.startswith("|") else prose(part) for part in parts)])

@@ -1,0 +1,124 @@
+"""The small tables that README.md and docs/choosing.md show, by the markers that they stand between."""
+
+from report.convert import MODELS
+from report.figures import BACKBONE, ms, percent, read, read_if_there, row, share, table, times
+from report.quality import SETS
+
+
+def quality() -> str:
+    """R@1 of one model of each kind on every set."""
+    rows = {
+        "BM25": "{}/bm25",
+        f"{BACKBONE}, untuned": "{}/untuned",
+        "sentence-transformers, our settings": "{}/sentence-transformers-matched",
+        "Bi-encoder": "{}/bi",
+        "Poly-encoder, 64 codes": "{}/poly-64",
+        "ConveRT, shipped": "convert/permissive-{}",
+        "Bi-encoder + ConveRT": "encoders/{}/ensemble-start",
+    }
+    results = {title: [read_if_there(file.format(name)) for name in SETS] for title, file in rows.items()}
+    known = [result for row in results.values() for result in row if result]
+    widest = max(high - low for result in known for low, high in [result["intervals"]["R@1"]])
+    counts = {result["n_examples"] for result in known}
+    cells = [
+        [title, *(percent(result["metrics"]["R@1"]) if result else "" for result in row)]
+        for title, row in results.items()
+    ]
+    head = ["R@1, %", *(f"{name} (1 of {size})" for name, size in SETS.items())]
+    count = " or ".join(f"{n:,}" for n in sorted(counts))
+    note = f"{count} test examples each; 95% intervals of ±{percent(widest / 2)} at most. "
+    note += "ConveRT has read the training parts of star and ubuntu-irc, among others."
+    return f"{table(head, cells, range(1, 5))}\n\n{note}"
+
+
+def speed() -> str:
+    """What takes how long, and what beside it."""
+    scoring = {form: row("bench/amx/scoring", what="trained", m=64, form=form) for form in ("papers", "fast")}
+    search = {what: row("bench/amx/search", what=what)["ms"] for what in ("exact", "fast", "add 1")}
+    respond = {form: row("bench/amx/respond", n=100_000, form=form)["ms"] for form in ("Poly-64", "Poly-64, papers")}
+    forms = ("polyrank", "sentence-transformers", "sentence-transformers bf16")
+    peers = {what: [row("bench/amx/encode", what=what, form=form) for form in forms] for what in ("bulk", "rerank")}
+    (encoded, *others), (ranked, *rankers) = peers["bulk"], peers["rerank"]
+    per_second = ", in bf16 ".join(f"{one['per_second']:,.0f}" for one in others)
+    rerank = ", in bf16 ".join(ms(one["ms"]) for one in rankers)
+    rows = [
+        [
+            "ten best of 100,000, 64 codes, exact",
+            f"{ms(scoring['fast']['ms'])} ms",
+            f"the papers' form {ms(scoring['papers']['ms'])} ms",
+        ],
+        [
+            "ten best of a million on disk, int8, 16 codes, exact",
+            f"{ms(search['fast'])} ms",
+            f"all scored {ms(search['exact'])} ms",
+        ],
+        ["one more candidate in that million, durable", f"{ms(search['add 1'])} ms", ""],
+        [
+            "text to the ten best of 100,000, Poly-64",
+            f"{ms(respond['Poly-64'])} ms",
+            f"the papers' form {ms(respond['Poly-64, papers'])} ms",
+        ],
+        [
+            "encode turns of chat",
+            f"{encoded['per_second']:,.0f} a second",
+            f"sentence-transformers {per_second}",
+        ],
+        ["re-rank 100 by a Cross-encoder", f"{ms(ranked['ms'])} ms", f"sentence-transformers {rerank} ms"],
+    ]
+    return table(["two cores with AMX", "polyrank", "beside it"], rows, (1,))
+
+
+def number_of_codes() -> str:
+    """What more codes bring and cost."""
+    rows = []
+    for n in (16, 64, 360):
+        search = row("bench/amx/respond", n=100_000, form=f"Poly-{n}")
+        rows.append([str(n), share(read(f"short/star/poly-{n}")), ms(search["ms"] - search["encode_ms"])])
+    bi = row("bench/amx/respond", n=100_000, form="Bi")
+    rows.insert(0, ["1 (Bi-encoder)", share(read("short/star/bi")), ms(bi["ms"] - bi["encode_ms"])])
+    return table(["codes", "R@1 on star, 1,920 pairs", "ms to search 100,000"], rows, (0, 2))
+
+
+def stages() -> str:
+    """One stage and two on medquad."""
+    titles = {("alone", 0): "Bi alone", ("cross", 10): "its ten best by Cross", ("cross + z-score", 10): "both, summed"}
+    rows = []
+    for (form, n), title in titles.items():
+        one = row("medquad/stages", what="bi", form=form, n=n)
+        rows.append([title, percent(one["hits@1"]), percent(one["hits@5"]), ms(one["ms"])])
+    return table(["15,805 answers, one thread", "hits@1", "hits@5", "ms"], rows, (1, 2, 3))
+
+
+def without_training() -> str:
+    """Shipped and untuned models, and what fine-tuning gives."""
+    sets = ("self-dialogue", "sgd", "star", "ubuntu-irc")
+    rows = [
+        ["BM25", *(read_if_there(f"{name}/bm25") for name in sets)],
+        [f"{BACKBONE}, untuned", *(read_if_there(f"{name}/untuned") for name in sets)],
+        *(
+            [MODELS[key].replace("*", ""), *(read_if_there(f"convert/{key}-{name}") for name in sets)]
+            for key in ("permissive", "shipped-tuned")
+        ),
+    ]
+    cells = [[title, *(percent(one["metrics"]["R@1"]) if one else "" for one in results)] for title, *results in rows]
+    return table(["R@1 of 100, %", *sets], cells, range(1, 5))
+
+
+def runtimes() -> str:
+    """Encoding by torch and by exports."""
+    forms = {"polyrank": "torch", "polyrank openvino": "OpenVINO", "polyrank onnx": "ONNX"}
+    rows = []
+    for form, title in forms.items():
+        pair = [row(f"bench/{where}/encode", what="bulk", form=form) for where in ("amx", "avx512")]
+        rows.append([title, *(f"{one['per_second']:,.0f} ({times(one['ratio'])})" for one in pair)])
+    return table(["encode turns, per second", "AMX", "AVX-512"], rows, (1, 2))
+
+
+BLOCKS = {
+    "quality": quality,
+    "speed": speed,
+    "number-of-codes": number_of_codes,
+    "stages": stages,
+    "without-training": without_training,
+    "runtimes": runtimes,
+}

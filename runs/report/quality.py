@@ -1,0 +1,185 @@
+"""Response selection, what codes can learn, two encoders at once, intents."""
+
+from collections.abc import Mapping
+
+from report.figures import (
+    BACKBONE,
+    LEFT,
+    Result,
+    change,
+    compared,
+    gain,
+    p_value,
+    percent,
+    read,
+    read_if_there,
+    section,
+    share,
+    table,
+)
+
+SETS = {"star": 100, "ubuntu-irc": 100, "sgd": 100, "convai2-valid": 20}
+SCORERS = {
+    "bm25": "BM25",
+    "untuned": f"{BACKBONE}, untuned",
+    "map-untuned": f"{BACKBONE}, frozen, with a learnt map (MAP)",
+    "sentence-transformers-default": "sentence-transformers, its defaults",
+    "sentence-transformers-matched": f"sentence-transformers, {LEFT}",
+    "bi": "**Bi-encoder**",
+    "poly-16": "**Poly-encoder**, 16 learnt codes",
+    "poly-64": "**Poly-encoder**, 64 learnt codes",
+    "poly-360": "**Poly-encoder**, 360 learnt codes",
+    "poly-64-first": "**Poly-encoder**, first 64 tokens",
+    "cross": "**Cross-encoder**, 5 candidates each",
+    "sentence-transformers-cross-default": "sentence-transformers' CrossEncoder, its defaults",
+}
+TESTED = ("poly-", "cross", "sentence-transformers-matched")  # beside the Bi-encoder
+
+
+def _responses(folder: str = "") -> str:
+    results = {name: {key: read_if_there(f"{folder}{name}/{key}") for key in SCORERS} for name in SETS}
+    rows = [[title, *(_response(results[name], key) for name in SETS)] for key, title in SCORERS.items()]
+    return table(["scorer", *(f"{name} (1 of {size})" for name, size in SETS.items())], rows)
+
+
+def _response(results: Mapping[str, Result | None], key: str) -> str:
+    """R@1 with its interval, the number of examples where it is smaller, and the test against the Bi-encoder."""
+    result = results[key]
+    if result is None:
+        return ""
+    text = share(result)
+    if result["n_examples"] < max(one["n_examples"] for one in results.values() if one):
+        text += f" of {result['n_examples']}"
+    if key.startswith(TESTED) and (test := result.get("against")):
+        text += f"; {compared(test)}"
+    return text
+
+
+def response_selection() -> str:
+    tests = [read(f"{name}/poly-64")["against"] for name in SETS]
+    peer = read("star/sentence-transformers-matched")["against"]
+    return section(
+        "Response selection",
+        """R@1 of the first 1,000 test examples of each set with 95% bootstrap intervals; behind a semicolon, the
+        paired difference from the Bi-encoder of that column and its p value. All start from the embedded MiniLM and
+        are trained on the same 11,520 pairs, once (180 steps of 64, no dropout, one seed, 128 + 48 tokens;
+        convai2-valid has 5,470 pairs), in fp32. MAP learns from 1,920 pairs, on encodings that are computed once.
+        Made by `THREADS=1 bash runs/real.sh`, `bash runs/maps.sh` and `python
+        runs/peers/sentence_transformers_bi.py matched star`.""",
+        _responses(),
+        f"""The Poly-encoder is as good as the Bi-encoder: its differences lie between
+        {change(min(test["difference"] for test in tests))} and {change(max(test["difference"] for test in tests))}
+        points, and the smallest p value is {min(test["p"] for test in tests):.2g}. Codes start near zero, where a
+        Poly-encoder is its mean-pooling Bi-encoder, and so short a training hardly parts them. On star the
+        Bi-encoder is {percent(-peer["difference"])} points above sentence-transformers with left truncation and our
+        learning rate ({p_value(peer["p"])}). Full training sets and several seeds are still to be run.""",
+    )
+
+
+def a_sixth() -> str:
+    library = {one["name"].removesuffix(".scores.jsonl"): one for one in read("short/star/compare")}
+    default = library["sentence-transformers-default"]["against"]
+    matched = library["sentence-transformers-matched"]["against"]
+    cross = read("short/star/sentence-transformers-cross-default")["against"]
+    return section(
+        "A sixth of the pairs",
+        """1,920 pairs (30 steps of 64, the backbone's dropout of 0.1), and the usual library on the same examples;
+        the Cross-encoders on 200 test examples. Made by `NAME=short BUDGET=1920 DROPOUT=0.1 bash runs/real.sh`,
+        `python runs/peers/sentence_transformers_bi.py default star --budget 1920 --name short` (and `matched star
+        ... --dropout 0.1`), and `python runs/peers/sentence_transformers_cross.py default star --limit 200 --name
+        short`.""",
+        _responses("short/"),
+        f"""On star, sentence-transformers with its defaults (cosine x 20, right-hand truncation, learning rate
+        5e-5) is {gain(default)}, from the Bi-encoder, and with left truncation and our learning rate
+        {gain(matched)}; its Cross-encoder is {gain(cross)}, from ours. The number of codes does not matter at this
+        budget, and the papers' order of Bi-, Poly- and Cross-encoder is turned round: MiniLM was made for comparing
+        means of outputs, and a Cross-encoder has to learn comparing from nothing.""",
+    )
+
+
+def frozen_codes() -> str:
+    result = read("star/frozen-codes")
+    codes = {name: value for name, value in result.items() if name.startswith("64 codes")}
+    rows = [
+        [
+            name.removeprefix("64 codes, "),
+            percent(value["R@1"]),
+            f"{value['loss before']:.3f}",
+            f"{value['loss after']:.3f}",
+        ]
+        for name, value in codes.items()
+    ]
+    plain = [[name, percent(value), "", ""] for name, value in result.items() if isinstance(value, float)]
+    return section(
+        "What codes can learn",
+        f"""With the transformer of the Bi-encoder above frozen, on star: contexts as several fixed vectors, and 64
+        codes that learn alone for {result["steps"]} steps on {result["n_train"]:,} pairs; R@1 among 100 of
+        {result["n_test"]:,} test examples, and the loss on held-out pairs. Made by `python runs/frozen_codes.py
+        runs/work/star/bi/model TRAIN TEST agent`.""",
+        table(
+            ["context vectors", "R@1", "loss before", "loss after"],
+            [*plain, *(["64 codes, " + r[0], *r[1:]] for r in rows)],
+            (1, 2, 3),
+        ),
+        """Codes have little to find in a network that was made for its mean, and vectors that do differ lose.""",
+    )
+
+
+def two_encoders() -> str:
+    both = read("encoders/star/ensemble-start")
+    bi, convert = read("encoders/star/retriever-start"), read("encoders/star/reranker-start")
+    tests = both["tests"]
+    one = tests["ensemble against retriever-start"]
+    other = tests["ensemble against reranker-start"]
+    return section(
+        "Two encoders at once",
+        f"""On star, R@1 among 100 of {both["n_examples"]:,} test examples: the Bi-encoder of 11,520 pairs, the
+        ConveRT that comes with the package, and the sum of their z-scores, a scale that was chosen on
+        {both["n_validation"]} validation lists. `bash runs/mutual_encoders.sh` begins with it; for one's own data
+        it is `polyrank evaluate my-run/model test.jsonl --rerank shipped:convert --ensemble z-score`.""",
+        table(
+            ["scorer", "R@1", "MRR"],
+            [
+                [name, share(result), share(result, "MRR")]
+                for name, result in (("Bi-encoder", bi), ("ConveRT, shipped", convert), ("**both, summed**", both))
+            ],
+        ),
+        f"""They differ in words, network and data, and the sum is better than either: {gain(one)} against the
+        Bi-encoder, {gain(other)} against ConveRT.""",
+    )
+
+
+def intents() -> str:
+    sets, shots = ("banking77", "clinc150", "hwu64"), {"full": "all", "10": "10 per intent", "5": "5 per intent"}
+    encoders = {"minilm": BACKBONE, "convert": "ConveRT, multi-context", "shipped": "ConveRT, shipped"}
+    results = {
+        (encoder, shot, name): read_if_there(f"intents/{encoder}/{name}-{shot}")
+        for encoder in encoders
+        for shot in shots
+        for name in sets
+    }
+    rows = [
+        [title, said, *(_accuracy(results[encoder, shot, name]) for name in sets)]
+        for encoder, title in encoders.items()
+        for shot, said in shots.items()
+        if any(results[encoder, shot, name] for name in sets)
+    ]
+    full = {name: read(f"intents/minilm/{name}-full") for name in sets}
+    outside = full["clinc150"]["out_of_scope"]
+    counts = ", ".join(f"{full[name]['n_test']:,} of {name}" for name in sets)
+    return section(
+        "Intents on frozen encodings",
+        f"""Accuracy in percent on the test parts ({counts}), mean and standard deviation over the seeds (their
+        number behind the semicolon). Made by `bash runs/intents.sh`.""",
+        table(["encoder", "training utterances", *sets], rows, (2, 3, 4)),
+        f"""For clinc150 and MiniLM with all utterances there are {outside["n_out_of_scope"]:,} utterances besides
+        that are out of scope: {percent(outside["recall"])}% of them are rejected, {percent(outside["precision"])}%
+        of what is rejected is out of scope, and {percent(outside["in_scope_accuracy"])}% of the others still get
+        their intent.""",
+    )
+
+
+def _accuracy(result: Result | None) -> str:
+    if result is None:
+        return ""
+    return f"{percent(result['accuracy'])} ± {percent(result['accuracy_std'])}; {len(result['seeds'])}"

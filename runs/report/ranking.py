@@ -1,0 +1,53 @@
+"""What each kind of model costs to rank 100 candidates, beside how well it ranks them."""
+
+from report.figures import Result, described, ms, read, read_if_there, section, share, table
+
+# a scorer that runs/picture.py times, and the file with R@1 of a trained one on the same test lists
+QUALITY = {
+    "BM25": "star/bm25",
+    "MiniLM, untuned": "star/untuned",
+    "sentence-transformers": "star/sentence-transformers-matched",
+    "Bi-encoder": "star/bi",
+    "Poly-encoder, 64 codes": "star/poly-64",
+    "ConveRT, shipped": "convert/permissive-star",
+    "Bi-encoder + ConveRT": "encoders/star/ensemble-start",
+    "Cross-encoder, 64 + 32 tokens": "mutual/star/cross",
+}
+
+
+def points() -> list[tuple[Result, Result | None]]:
+    """What was timed, and its quality where a file has it."""
+    rows = read("picture")["rows"]
+    return [(row, read(QUALITY[row["form"]]) if row["form"] in QUALITY else None) for row in rows]
+
+
+def ranking() -> str:
+    measured = read_if_there("picture")
+    if measured is None:
+        return ""
+    *processor, libraries = described("picture")
+    cells = [
+        [
+            row["form"],
+            ms(row["ms"]),
+            ms(row["wall_ms"]),
+            str(row["n"]),
+            share(quality),
+            f"{quality['n_examples']:,}" if quality else "",
+        ]
+        for row, quality in points()
+    ]
+    return section(
+        "Ranking 100 candidates: milliseconds and R@1",
+        f"""Processor time in milliseconds from a context's text to the scores of its 100 candidates on star,
+        medians over contexts, and beside them what passed on the wall clock of a shared machine; one process, one
+        thread, fp32, all taking turns; 128 + 48 tokens where nothing else is said; candidate vectors are there
+        before, as in an index. {processor[0]} ({processor[1]}), {processor[2]} cores with a load of
+        {measured["load"]:.1f} when it began; {libraries}, sentence-transformers
+        {measured["sentence-transformers"]}. Networks are untrained, which changes no time. Beside them R@1 of the
+        trained ones, where there is a file of it on the same test lists: those of [response
+        selection](#response-selection) and [two encoders](#two-encoders-at-once), and the Cross-encoder that learnt
+        alone from 4,000 lists of 8 in [mutual learning](#mutual-learning), in bf16. Made by `python runs/picture.py
+        measure`; [the picture](picture.svg) by `python runs/picture.py draw`.""",
+        table(["scorer", "ms", "wall clock", "contexts timed", "R@1", "of examples"], cells, (1, 2, 3, 5)),
+    )

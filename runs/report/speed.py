@@ -1,0 +1,156 @@
+"""How long things take, everything compared taking turns in one run."""
+
+from report.figures import machine, ms, percent, row, section, table, times
+
+AMX, BARE, AVX = "bench/amx/scoring", "bench/amx/scoring-without-loops", "bench/avx512/scoring"
+VECTORS = {
+    "trained": "as trained Poly-encoders make them",
+    "isotropic": "without any structure",
+    "wide": "wide logits",
+}
+
+
+def scoring() -> str:
+    rows = []
+    for kind, title in VECTORS.items():
+        for m in (16, 64, 360) if kind != "wide" else (360,):
+            cells = []
+            for name in (AMX, BARE, AVX):
+                papers, plain, exact = (row(name, what=kind, m=m, form=form) for form in ("papers", "exact", "fast"))
+                cells += [ms(papers["ms"]), *(f"{ms(one['ms'])} ({times(one['ratio'])})" for one in (plain, exact))]
+            rows.append([title, str(m), *cells])
+    forms = [f"{where}: {form}" for where in ("AMX", "no loops", "AVX-512") for form in ("papers'", "plain", "exact")]
+    plain, exact = (row("bench/amx/growth", n=1_000_000, form=form) for form in ("exact", "fast"))
+    return section(
+        "Speed: the ten best of 100,000",
+        f"""Vectors of 768 dimensions, milliseconds, and in parentheses how many times faster than the papers' form
+        beside it (attention weights, attended vectors, products; chunked). `plain` computes every score in fp32;
+        `exact` is exact search, which returns the same. (In the files `exact` is the plain scan and `fast` exact
+        search.) First with the compiled loops of `kernels/` ({machine(AMX)}), then without them, then with them on
+        the other machine ({machine(AVX)}). Made by `polyrank bench scoring`; [files](../runs/results/bench).""",
+        table(["vectors", "context vectors", *forms], rows, range(1, 11)),
+        f"""On AVX-512 without bf16 the plain scan is sometimes faster than exact search, where vectors have no
+        structure. At {plain["d"]} dimensions with {plain["m"]} trained vectors (`--growth 1000000`), a million
+        candidates take {ms(plain["ms"])} ms plain and {ms(exact["ms"])} ms exact on AMX ({times(exact["ratio"])}
+        times as fast as the papers' form), in which a search takes {exact["peak_mb"]:.0f} MB beside the int8 copy
+        that is made once.""",
+    )
+
+
+def million() -> str:
+    def cells(what: str) -> list[str]:
+        return [ms(row(f"bench/{where}/search", what=what)["ms"]) for where in ("amx", "avx512")]
+
+    titles = {
+        "build": "build it",
+        "open": "open and verify it",
+        "exact": "the ten best, every score computed",
+        "fast": "**the ten best, exact search**",
+        "add 1": "one more candidate, durable",
+        "add 100 while searching": "a hundred more, durable, with a search running beside",
+        "search while adding": "that search",
+        "remove 20": "remove twenty",
+    }
+    built, best = row("bench/amx/search", what="build"), row("bench/amx/search", what="fast")
+    return section(
+        "Speed: a million candidates on disk",
+        f"""{built["n"]:,} candidates of {built["d"]} dimensions in int8 with their texts,
+        {built["bytes"] / 1e9:.1f} GB, {built["m"]} context vectors; milliseconds on the same two machines. Made by
+        `polyrank bench search -n 1000000 -m 16 --precision int8`.""",
+        table(["what", "AMX", "AVX-512"], [[title, *cells(what)] for what, title in titles.items()], (1, 2)),
+        f"""Exact search scores {best["n_scored"]} candidates in full on AMX. The ten best are
+        {percent(best["recall_at_10"])}% of those in fp32: rounding when they are stored is what differs, not the
+        search.""",
+    )
+
+
+def answers() -> str:
+    kinds = ("Bi", "Poly-16", "Poly-64", "Poly-360", "Cross")
+    small, base = "bench/amx/respond", "bench/amx/respond-base"
+
+    def cells(name: str, n: int, suffix: str = "") -> list[str]:
+        result = []
+        for kind in kinds:
+            if kind == "Cross" and (suffix or name == base):
+                result.append("")
+                continue
+            one = row(name, n=n, form=kind + suffix)
+            result.append(ms(one["ms"]) + (f" ({ms(one['encode_ms'])})" if one["encode_ms"] else ""))
+        return result
+
+    def faster(name: str) -> list[str]:
+        return [times(row(name, n=100_000, form=kind)["papers_ratio"]) if kind != "Cross" else "" for kind in kinds]
+
+    return section(
+        "Speed: from text to the ten best",
+        f"""In the shape of the Poly-encoder paper's Table 5: a context of 100 words through MiniLM, then candidates
+        of 384 dimensions; milliseconds, of which the context's encoding in parentheses. Then a network of
+        BERT-base's size and 768 dimensions (`--backbone base`, random weights). The papers' form is all in fp32
+        with attended vectors. The Cross-encoder's times are reckoned from a part. On {machine(small)}. Made by
+        `polyrank bench respond`.""",
+        table(
+            ["", *kinds],
+            [
+                ["MiniLM, 1,000 candidates", *cells(small, 1_000)],
+                ["MiniLM, 100,000", *cells(small, 100_000)],
+                ["the same in the papers' form", *cells(small, 100_000, ", papers")],
+                ["times faster", *faster(small)],
+                ["BERT-base, 100,000", *cells(base, 100_000)],
+                ["the same in the papers' form", *cells(base, 100_000, ", papers")],
+                ["times faster", *faster(base)],
+            ],
+            range(1, 6),
+        ),
+    )
+
+
+def peers() -> str:
+    library, ours = "sentence-transformers", "polyrank"
+
+    def cells(what: str, figure: str) -> list[str]:
+        forms = {one: row("bench/amx/encode", what=what, form=one) for one in (library, f"{library} bf16", ours)}
+        usual, bf16, own = forms.values()
+        slow = row("bench/avx512/encode", what=what, form=ours)
+        other = {}
+        for backend in ("openvino", "onnx"):
+            if not (what == "rerank" and backend == "openvino"):  # its export was refused
+                other[backend] = row("bench/amx/encode", what=what, form=f"{ours} {backend}")
+
+        def beside(one: dict[str, float] | None) -> str:
+            if one is None:
+                return ""
+            return f"{ms(one[figure])} ({times(usual['ms'] / one['ms'])} / {times(bf16['ms'] / one['ms'])})"
+
+        first = [ms(usual[figure]), ms(bf16[figure]), beside(own)]
+        return [*first, *(beside(other.get(backend)) for backend in ("openvino", "onnx")), f"({times(slow['ratio'])})"]
+
+    train = {one: row("bench/amx/train", form=one) for one in (library, f"{ours}, like lengths")}
+    slow = row("bench/avx512/train", form=f"{ours}, like lengths")
+    learnt = train[f"{ours}, like lengths"]
+    convert = row("bench/avx512/encode", what="context", form="runs/work/convert/multi/model")
+    rows = [
+        ["encode 1,000 turns of chat, per second", *cells("bulk", "per_second")],
+        ["encode one context of 100 words, ms", *cells("context", "ms")],
+        ["re-rank 100 candidates by a Cross-encoder, ms", *cells("rerank", "ms")],
+        [
+            "train a Bi-encoder in batches of 32, pairs per second",
+            "",
+            f"{train[library]['per_second']:.1f}",
+            f"{learnt['per_second']:.1f} (- / {times(learnt['ratio'])})",
+            "",
+            "",
+            f"({times(slow['ratio'])})",
+        ],
+    ]
+    return section(
+        "Speed: against sentence-transformers",
+        f"""The same MiniLM in sentence-transformers 6.2 and here. In parentheses, times faster than the library's
+        default and, behind the slash, than the library told to hold bf16 weights; ours and OpenVINO compute in bf16
+        of themselves. On {machine("bench/amx/encode")}; the last column is on {machine("bench/avx512/encode")}.
+        Made by `python runs/peers/speed.py encode POOL --backend onnx --backend openvino` and `python
+        runs/peers/speed.py train DATA --limit 256`.""",
+        table(["what", "the library", "in bf16", "ours", "OpenVINO", "ONNX", "ours, AVX-512"], rows, range(1, 7)),
+        f"""OpenVINO's export of this Cross-encoder, whose head is untrained, is not faithful in bf16 and was
+        refused. A multi-context ConveRT encodes a context {times(convert["ratio"])} times as fast as the library's
+        MiniLM on AVX-512 alone.""",
+    )

@@ -1,0 +1,156 @@
+"""Two stages in a pool, mutual learning, and giving no answer."""
+
+from collections.abc import Mapping
+
+from report.figures import (
+    Result,
+    change,
+    compared,
+    last_valid_loss,
+    machine,
+    ms,
+    percent,
+    read,
+    row,
+    section,
+    share,
+    table,
+)
+
+FIGURES = ("hits@1", "hits@2", "hits@5", "hits@10", "hits@50", "MRR")
+FORMS = {"alone": "", "cross": "Cross", "cross + z-score": "Cross + z-score"}
+MUTUAL = {"reranker": "Cross, mutual", "reranker + z-score": "Cross, mutual + z-score", "alone": ""}
+
+
+def _stages(name: str, retrievers: Mapping[str, str], forms: Mapping[str, str]) -> list[list[str]]:
+    return [
+        [
+            retrievers[row["what"]],
+            f"{row['n']}, {forms[row['form']]}" if row["n"] else "",
+            *(percent(row[figure]) for figure in FIGURES),
+            ms(row["ms"]),
+        ]
+        for row in read(name)["rows"]
+        if row["what"] in retrievers
+    ]
+
+
+def _pool(rows: list[list[str]]) -> str:
+    return table(["retriever", "re-ranked", *FIGURES, "ms"], rows, range(2, 9))
+
+
+def medquad() -> str:
+    name = "medquad/stages"
+    first, cross, both = (
+        row(name, what="bi", form=form, n=n) for form, n in (("alone", 0), ("cross", 10), ("cross + z-score", 10))
+    )
+    return section(
+        "Two stages: medquad",
+        f"""The first {first["n_examples"]} test questions among 15,805 answers; all three models from MiniLM on
+        1,920 pairs, 128 + 48 tokens; milliseconds from text to order, with other work on the second core, on
+        {machine(name)}. Made by `OMP_NUM_THREADS=1 SETS=medquad bash runs/two_stage.sh`; [hits@1 and milliseconds
+        against the length](../runs/results/medquad/stages.svg).""",
+        _pool(_stages(name, {"bm25": "BM25", "bi": "Bi", "poly-64": "Poly-64"}, FORMS)),
+        f"""Of the Bi-encoder's ten best the Cross-encoder alone puts the right one first in
+        {percent(cross["hits@1"])}%, less than the Bi-encoder that feeds it ({percent(first["hits@1"])}%), and yet
+        the sum of their z-scores has {percent(both["hits@1"])}%, {change(both["hits@1"] - first["hits@1"])} points.
+        It is {first["n_examples"]} questions: a point is one question.""",
+    )
+
+
+def ubuntu() -> str:
+    early = row("ubuntu-irc/stages", what="bi", form="alone", n=0)
+    alone, mutual = "mutual/ubuntu-irc/stages", "mutual/ubuntu-irc/stages-mutual"
+    first = row(alone, what="index", form="alone", n=0)
+    cross = row(alone, what="index", form="cross", n=10)
+    return section(
+        "Two stages: ubuntu-irc",
+        f"""51,113 turns of chat, of which one is right: the first {first["n_examples"]:,} test cases, with the
+        models of the next section; milliseconds with other work on the second core, on {machine(alone)}. Made by
+        `bash runs/mutual.sh`. (The models of 1,920 pairs find {percent(early["hits@10"])}% of the first
+        {early["n_examples"]} answers among their ten best: [figures](../runs/results/ubuntu-irc/stages.json).)""",
+        _pool(
+            _stages(alone, {"bm25": "BM25", "index": "Bi"}, FORMS)
+            + _stages(mutual, {"index-mutual": "Bi, mutual"}, MUTUAL)
+        ),
+        f"""Here the Cross-encoder alone re-ranks for the worse (hits@1 {percent(cross["hits@1"])}% for
+        {percent(first["hits@1"])}%). The sums and mutual learning have the highest figures, by little, in a pool
+        where every model is wrong nearly always.""",
+    )
+
+
+def mutual_learning() -> str:
+    sets = ("star", "ubuntu-irc")
+    names = {
+        "bi-many": "Bi-encoder, 1,000 examples",
+        "bi": "Bi-encoder",
+        "cross": "Cross-encoder",
+        "ensemble": "both, summed",
+    }
+    rows = [[title, *(cell for name in sets for cell in _pair(name, key))] for key, title in names.items()]
+    many = {name: [read(f"mutual/{name}/{key}") for key in ("bi-many", "bi-mutual-many")] for name in sets}
+    mrr = [cell for name in sets for cell in (share(result, "MRR") for result in many[name])]
+    loss = {
+        key: last_valid_loss(f"mutual/{key}")
+        for key in ("star/bi", "star/bi-mutual", "ubuntu-irc/bi", "ubuntu-irc/bi-mutual")
+    }
+    gaps = [read(f"mutual/{name}/ensemble")["tests"]["cross against bi"] for name in ("star-640", "star")]
+    few = [
+        read(f"mutual/star-640/{name}")
+        for name in ("bi-many", "bi-mutual-many", "bi-heavy", "cross-heavy", "bi-distilled")
+    ]
+    return section(
+        "Mutual learning",
+        """In the shape of the paper's Table 1: 64 + 32 tokens, one seed, bf16 on one core with AMX. Both networks
+        are first trained apart on 4,000 contexts with 8 candidates each, then on the same once more: alone, or
+        together (T = 3, alpha = 1, as in the paper). R@1 among 100 of the first 300 test examples, and of 1,000 for
+        the Bi-encoders; behind the semicolon the paired difference from the same network trained alone. Made by
+        `BUDGET=4000 NEGATIVES=7 VALID=60 LIMIT=300 bash runs/mutual.sh`; validation by epoch:
+        [star](../runs/results/mutual/star/curves-mutual.svg),
+        [ubuntu-irc](../runs/results/mutual/ubuntu-irc/curves-mutual.svg).""",
+        table(
+            ["", *(f"{name}, {how}" for name in sets for how in ("alone", "mutual"))],
+            [rows[0], ["its MRR", *mrr], *rows[1:]],
+        ),
+        f"""As in the paper, mutual learning lifts the Bi-encoder, though in R@1 not beyond chance, and does not
+        hurt the Cross-encoder. What it does can be seen on held-out lists: after a second pass over the same lists
+        the Bi-encoder's loss is {loss["star/bi"]:.2f} on star and {loss["ubuntu-irc/bi"]:.2f} on ubuntu-irc when it
+        learns alone, and {loss["star/bi-mutual"]:.2f} and {loss["ubuntu-irc/bi-mutual"]:.2f} with the
+        Cross-encoder's softer answers beside the labels.""",
+        f"""What moved it is the Cross-encoder. With a sixth of the contexts (640) that was {compared(gaps[0])},
+        from the Bi-encoder on star ({compared(gaps[1])} with 4,000) and taught it nothing that shows:
+        {percent(few[1]["metrics"]["R@1"])} for {percent(few[0]["metrics"]["R@1"])} of {few[1]["n_examples"]:,}
+        examples ({compared(few[1]["against"])}), although the Bi-encoder's loss was
+        {last_valid_loss("mutual/star-640/bi-mutual"):.2f} for {last_valid_loss("mutual/star-640/bi"):.2f} there
+        too. With nine times the weight on the KL (`TAG=heavy EXTRA="--set train.method.alpha=9"`) both came out
+        lower, within chance ({compared(few[2]["against"])} and {compared(few[3]["against"])}); with a ConveRT tuned
+        on star as a frozen teacher the Bi-encoder had {percent(few[4]["metrics"]["R@1"])} of {few[4]["n_examples"]}
+        examples ({compared(few[4]["against"])}). [Figures of these](../runs/results/mutual/star-640).""",
+    )
+
+
+def _pair(name: str, key: str) -> tuple[str, str]:
+    """A network trained alone, and with the other."""
+    mutual_key = "bi-mutual-many" if key == "bi-many" else f"{key}-mutual"
+    alone, mutual = read(f"mutual/{name}/{key}"), read(f"mutual/{name}/{mutual_key}")
+    return share(alone), share(mutual) + _tested(mutual)
+
+
+def _tested(result: Result) -> str:
+    return f"; {compared(result['against'])}" if "against" in result else ""
+
+
+def abstention() -> str:
+    result = read("medquad/abstention")
+    return section(
+        "No good answer",
+        f"""A threshold on the Bi-encoder's softmax, chosen on medquad's development questions for 60% right
+        answers, a fifth of them without their answer among the 15,805, and tried on {result["n_examples"]:,} test
+        questions, of which {percent(result["no_answer"])}% have no answer. Made by `bash runs/abstention.sh`; [the
+        curve](../runs/results/medquad/abstention.svg).""",
+        table(
+            ["answered", "right among the answered", "lower end of 95%", "answered among those without an answer"],
+            [[f"{percent(result[key])}%" for key in ("coverage", "precision", "low", "answered_without")]],
+            range(4),
+        ),
+    )

@@ -1,0 +1,250 @@
+"""``polyrank rank``: documents in the order of a model's scores, for one query or for many."""
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polyrank.cli.answering import MEANT_AS_JSON, context_of_row, print_row
+from polyrank.cli.console import (
+    STDIN,
+    CandidateTokens,
+    ContextTokens,
+    Device,
+    EnsembleName,
+    NRetrieved,
+    Rerank,
+    Runtime,
+    say_cut,
+    stdin_lines,
+    talk,
+)
+from polyrank.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from polyrank.records import Candidate, Context, Ranked
+
+TABLES = (".jsonl", ".json", ".csv", ".parquet")
+
+
+def rank(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A model or pipeline folder, a Hugging Face model, bm25, tfidf, untuned:BACKBONE or shipped:convert."
+        ),
+    ],
+    query: Annotated[str | None, typer.Argument(help="What to rank for; none: each line of stdin has its own.")] = None,
+    files: Annotated[list[Path] | None, typer.Argument(help="The documents; none: the lines of stdin.")] = None,
+    lines: Annotated[
+        bool | None, typer.Option("--lines/--no-lines", help="Each line of a file is a document, or the file is one.")
+    ] = None,
+    top: Annotated[int | None, typer.Option("--top", "-k", min=1, help="Show the best N only.")] = None,
+    scores_only: Annotated[
+        bool, typer.Option("--scores-only", help='Print {"scores": [...]}, in the order of the documents.')
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON in a terminal, too.")] = False,
+    rerank: Rerank = None,
+    n_retrieved: NRetrieved = 100,
+    ensemble: EnsembleName = "none",
+    max_context_tokens: ContextTokens = None,
+    max_candidate_tokens: CandidateTokens = None,
+    device: Device = "auto",
+    backend: Runtime = "torch",
+) -> None:
+    """Documents, best first: a table in a terminal; in a pipe, a line of JSON for each query.
+
+    With a query, documents are files, or the lines of stdin. Of several text files each is one document; of a single
+    one, as of stdin, each line is; --lines and --no-lines say it otherwise. JSON lines, CSV and Parquet have a document
+    in each row, with text and maybe an id.
+
+    Without one, each line of stdin is an object: {"query": "...", "documents": ["...", ...]}, or {"context": [...],
+    "candidates": [...]}; a query may be a list of turns, a document {"id": ..., "text": ...}, and there may be a
+    background, as in data files.
+    """
+    from polyrank.ranking.ensembles import read_ensemble
+    from polyrank.retrieval.pipeline import open_ranker
+    from polyrank.scorers.exported import read_backend
+
+    if scores_only and top is not None:
+        raise UsageError(f"--scores-only prints all scores in the order of the documents; leave out --top {top}")
+    if query is not None and not query.strip():
+        raise UsageError("the query is empty; write what to rank for")
+    if query is not None and Path(query).is_file():
+        raise UsageError(f"the query {query!r} is a file; write the query first, and then the files to rank")
+    given = None if query is None else (_context({"query": query}), list(_documents(files or [], lines)))
+    if given is not None and not given[1]:
+        raise DataError("there are no documents to rank; name their files, or send one in each line of stdin")
+    scorer = open_ranker(
+        model,
+        rerank=rerank,
+        n_retrieved=n_retrieved,
+        ensemble=read_ensemble(ensemble),
+        device=device,
+        backend=read_backend(backend),
+        max_context_tokens=max_context_tokens,
+        max_candidate_tokens=max_candidate_tokens,
+    )
+    for cut in scorer.cut:
+        cut.said = True  # below, when all is counted
+    show_table = sys.stdout.isatty() and not json_
+    for row, context, documents in _rows() if given is None else [({}, *given)]:
+        if scores_only:
+            texts = [document.text for document in documents]
+            print_row(row | {"scores": scorer.score([context], [texts])[0].tolist()}, model)
+            continue
+        ranked = scorer.rank(context, documents, top)
+        if show_table:
+            _table(context, ranked)
+        else:
+            print_row(row | {"query": _plain(context), "results": [_result(reply) for reply in ranked]}, model)
+    say_cut(scorer, model, rerank)
+
+
+def _plain(context: "Context") -> str | Sequence[str]:
+    return context.turns[0] if len(context.turns) == 1 else context.turns
+
+
+def _result(reply: "Ranked") -> dict[str, Any]:
+    row = {"id": reply.id, "score": reply.score, "text": reply.text}
+    return row | ({"metadata": reply.metadata} if reply.metadata else {})
+
+
+def _table(context: "Context", ranked: "Sequence[Ranked]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(context.turns[-1]), title_justify="left", box=None, pad_edge=False)
+    table.add_column("", justify="right")
+    table.add_column("score", justify="right")
+    table.add_column("id", overflow="fold")
+    table.add_column("text", no_wrap=True, overflow="ellipsis", ratio=1)
+    for number, reply in enumerate(ranked, 1):
+        table.add_row(str(number), f"{reply.score:.4f}", Text(reply.id), Text(re.sub(r"\s+", " ", reply.text)))
+    Console().print(table)
+
+
+def _documents(files: Sequence[Path], lines: bool | None) -> "Iterator[Candidate]":
+    """The documents that were named, or those of stdin. Ids of several files are told apart by their names."""
+    if files in ([], [Path("-")]):
+        if sys.stdin.isatty():
+            talk("Type one document in each line; Ctrl-D ends them.")
+        yield from _documents_of_lines(STDIN, stdin_lines())
+        return
+    if lines is None and len(files) == 1 and files[0].suffix.lower() not in TABLES:
+        talk(f"each line of {files[0]} is a document; --no-lines makes it one")
+        lines = True
+    for path in files:
+        yield from _documents_of(path, bool(lines), prefix=f"{path}:" if len(files) > 1 else "")
+
+
+def _documents_of(path: Path, lines: bool, prefix: str) -> "Iterator[Candidate]":
+    from dataclasses import replace
+
+    from polyrank.data.pool import numbered_candidates, text_id
+    from polyrank.data.rows import numbered_lines, opened, suffix
+    from polyrank.records import Candidate
+
+    if suffix(path) in TABLES:
+        for number, document in numbered_candidates(path):
+            own = document.id if document.id != text_id(document.text) else str(number)
+            yield replace(document, id=prefix + own)
+    elif lines:
+        for number, line in numbered_lines(path):
+            if isinstance(line, DataError):
+                raise line
+            if not line.isspace():
+                yield Candidate(f"{prefix}{number}", line.rstrip("\r\n"))
+    else:
+        with opened(path) as stream:
+            try:
+                yield Candidate(str(path), stream.read().decode("utf-8-sig"))
+            except UnicodeDecodeError as error:
+                raise DataError(f"{path}: byte {error.start + 1} is not UTF-8; save it as text in UTF-8") from error
+
+
+def _documents_of_lines(path: Path, lines: Iterator[tuple[int, str]]) -> "Iterator[Candidate]":
+    """Plain lines, or objects with a text and maybe an id."""
+    from polyrank.data.rows import parse_object, row_error
+    from polyrank.records import Candidate
+
+    for number, line in lines:
+        if not (line.startswith("{") and MEANT_AS_JSON.match(line)):
+            yield Candidate(str(number), line)
+            continue
+        try:
+            yield _document(parse_object(line), str(number), "the line")
+        except ValueError as error:
+            raise row_error(path, number, error) from error
+
+
+def _document(value: object, default_id: str, where: str) -> "Candidate":
+    from polyrank.data import fields
+    from polyrank.data.rows import named
+    from polyrank.records import Candidate
+
+    if isinstance(value, str):
+        return Candidate(default_id, value)
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} holds {named(value)} at position {default_id}; write texts, or objects with a text")
+    return Candidate(fields.optional_id(value, default_id), fields.text(value, "text"))
+
+
+def _rows() -> "Iterator[tuple[dict[str, Any], Context, list[Candidate]]]":
+    """The queries of stdin with their documents, and what is repeated in the answer: an id."""
+    from polyrank.data.rows import row_error
+
+    if sys.stdin.isatty():
+        talk('Type lines such as {"query": "...", "documents": ["...", "..."]}; Ctrl-D ends them.')
+    for number, line in stdin_lines():
+        try:
+            yield _query_of_line(line)
+        except ValueError as error:
+            raise row_error(STDIN, number, error) from error
+
+
+def _query_of_line(line: str) -> "tuple[dict[str, Any], Context, list[Candidate]]":
+    """What a line says: its id, if it has one, a context, and documents.
+
+    Raises:
+        ValueError: it is no JSON object, or a field is missing or holds something else.
+    """
+    from polyrank.data.rows import parse_object
+
+    row = parse_object(line)
+    return {"id": row["id"]} if "id" in row else {}, _context(row), _listed(row)
+
+
+def _context(row: dict[str, Any]) -> "Context":
+    """The query or context of a row.
+
+    Raises:
+        ValueError: a field is missing or holds something else.
+    """
+    if "query" in row and "context" not in row:
+        from polyrank.data import fields
+
+        row = {**row, "context": list(fields.texts(row, "query"))}
+    return context_of_row(row)
+
+
+def _listed(row: dict[str, Any]) -> "list[Candidate]":
+    """The documents or candidates of a row.
+
+    Raises:
+        ValueError: there are none, or one is something else.
+    """
+    from polyrank.data import fields
+    from polyrank.data.rows import named
+
+    name = "documents" if "documents" in row and "candidates" not in row else "candidates"
+    values = fields.field(row, name)
+    if isinstance(values, str):
+        values = [values]
+    if not isinstance(values, list):
+        raise ValueError(f'field "{name}" holds {named(values)}; write a list of texts')
+    return [_document(value, f"{position}", f'field "{name}"') for position, value in enumerate(values)]

@@ -1,0 +1,238 @@
+"""BERT as the transformers library computes it, number by number, without that library.
+
+Most encoders are BERTs, and importing transformers takes longer than a torch process takes to answer. Weights have the
+names that they have there, so files of either are files of both. Other kinds of encoders are left to that library.
+
+Shapes: B texts, T tokens, D dimensions, H heads, V words.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polyrank.storage.tensors import read_file
+
+DEFAULTS: dict[str, Any] = {
+    "model_type": "bert",
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "initializer_range": 0.02,
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+    "is_decoder": False,
+}
+OTHERWISE = {  # settings of other networks of this name, with the values that they have in this one
+    "model_type": "bert",
+    "hidden_act": "gelu",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "position_embedding_type": "absolute",
+    "chunk_size_feed_forward": 0,
+    "pruned_heads": {},
+}
+NOT_READ = ("pooler.", "cls.", "classifier.", "embeddings.position_ids")  # weights of a file that outputs need not
+
+
+class BertConfig(SimpleNamespace):
+    """The settings of a config.json of Hugging Face; what it leaves out has BERT's defaults."""
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**{**DEFAULTS, **values})
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """That of a folder; None where it has none, or one of another network."""
+        try:
+            values = json.loads((folder / "config.json").read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+        return cls(**values) if isinstance(values, dict) and is_plain_bert(values) else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All settings."""
+        return dict(vars(self))
+
+
+def is_plain_bert(values: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of a network which is computed here.
+
+    >>> is_plain_bert({"model_type": "bert"}), is_plain_bert({"model_type": "bert", "hidden_act": "relu"})
+    (True, False)
+    """
+    return "model_type" in values and all(values.get(name, value) == value for name, value in OTHERWISE.items())
+
+
+class BertModel(nn.Module):
+    """The outputs of BERT's last layer.
+
+    Args:
+        config: its sizes.
+
+    Source: Devlin et al., BERT (NAACL 2019).
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = _Embeddings(config)
+        self.encoder = _Encoder(config)
+
+    def forward(
+        self, *, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> SimpleNamespace:
+        """``last_hidden_state`` ``[B, T, D]`` of ids and a mask ``[B, T]``, 1 on real tokens."""
+        mask = attention_mask.bool()[:, None, None, :]
+        # without padding attention is faster; a graph that is traced takes both
+        tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]  # it has no types
+        unmasked = not tracing and bool(mask.all())
+        hidden = self.encoder(self.embeddings(input_ids, token_type_ids), None if unmasked else mask)
+        return SimpleNamespace(last_hidden_state=hidden)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The word embeddings."""
+        return self.embeddings.word_embeddings
+
+    def resize_token_embeddings(self, n_words: int, **_: object) -> None:
+        """Make room for more words; their vectors are the caller's business."""
+        words = self.embeddings.word_embeddings
+        new = words.weight.new_zeros(n_words, words.embedding_dim)
+        new[: len(words.weight)] = words.weight.detach()
+        words.weight, words.num_embeddings, self.config.vocab_size = nn.Parameter(new), n_words, n_words
+
+    @classmethod
+    def empty(cls, config: BertConfig) -> Self:
+        """Without memory for its weights; ``load_state_dict(..., assign=True)`` brings them."""
+        with torch.device("meta"):
+            return cls(config)
+
+    @classmethod
+    def read(cls, folder: Path, config: BertConfig) -> Self | None:
+        """With the weights of a Hugging Face folder; None where they lie in another form than most do."""
+        if not (folder / "model.safetensors").is_file():
+            return None
+        tensors, _ = read_file(folder / "model.safetensors")
+        tensors = {name.removeprefix("bert."): tensor for name, tensor in tensors.items()}
+        tensors = {
+            name: tensor.to(torch.float32, copy=True)  # into memory of torch's own, which is aligned
+            for name, tensor in tensors.items()
+            if not name.startswith(NOT_READ)
+        }
+        network = cls.empty(config)
+        if {name: t.shape for name, t in tensors.items()} != {n: t.shape for n, t in network.state_dict().items()}:
+            return None
+        network.load_state_dict(tensors, assign=True)
+        return network.eval()
+
+
+class _Embeddings(nn.Module):
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.word_embeddings = _empty_table(config.vocab_size, config.hidden_size, config.pad_token_id)
+        self.position_embeddings = _empty_table(config.max_position_embeddings, config.hidden_size)
+        self.token_type_embeddings = _empty_table(config.type_vocab_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, ids: Tensor, segments: Tensor | None) -> Tensor:
+        positions = torch.arange(ids.shape[1], device=ids.device)[None]
+        segments = torch.zeros_like(ids) if segments is None else segments
+        # the sums in the order in which the library has them
+        sums = self.word_embeddings(ids) + self.token_type_embeddings(segments) + self.position_embeddings(positions)
+        return self.dropout(self.LayerNorm(sums))  # type: ignore[no-any-return]  # nn.Module calls are untyped
+
+
+def _empty_table(n: int, size: int, padding: int | None = None) -> nn.Embedding:
+    """Not drawn at random: without memory, torch would load its compiler for that, which takes seconds."""
+    return nn.Embedding(n, size, padding, _weight=torch.empty(n, size), _freeze=False)
+
+
+class _Encoder(nn.Module):
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.layer = nn.ModuleList([_Layer(config) for _ in range(config.num_hidden_layers)])
+
+    def forward(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        for layer in self.layer:
+            hidden = layer(hidden, mask)
+        return hidden
+
+
+class _Layer(nn.Module):
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.attention = _Attention(config)
+        self.intermediate = _Intermediate(config)
+        self.output = _Output(config.intermediate_size, config)
+
+    def forward(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        return self.feed_forward_chunk(self.attention(hidden, mask))
+
+    def feed_forward_chunk(self, attended: Tensor) -> Tensor:
+        """The layer behind its attention."""
+        return self.output(self.intermediate(attended), attended)  # type: ignore[no-any-return]
+
+
+class _Attention(nn.Module):
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.self = _SelfAttention(config)
+        self.output = _Output(config.hidden_size, config)
+
+    def forward(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        return self.output(self.self(hidden, mask), hidden)  # type: ignore[no-any-return]
+
+
+class _SelfAttention(nn.Module):
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.attention_head_size = config.hidden_size // config.num_attention_heads
+        self.scaling = self.attention_head_size**-0.5
+        self.query = nn.Linear(config.hidden_size, config.hidden_size)
+        self.key = nn.Linear(config.hidden_size, config.hidden_size)
+        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+
+    def forward(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        query, key, value = (
+            projection(hidden).unflatten(-1, (-1, self.attention_head_size)).transpose(1, 2)
+            for projection in (self.query, self.key, self.value)
+        )
+        share = self.dropout.p if self.training else 0.0
+        read = F.scaled_dot_product_attention(query, key, value, mask, share, scale=self.scaling)
+        return read.transpose(1, 2).flatten(2)
+
+
+class _Intermediate(nn.Module):
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return F.gelu(self.dense(hidden))
+
+
+class _Output(nn.Module):
+    """Back to D, added to what came in, and normalised."""
+
+    def __init__(self, size: int, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden: Tensor, before: Tensor) -> Tensor:
+        return self.LayerNorm(self.dropout(self.dense(hidden)) + before)  # type: ignore[no-any-return]

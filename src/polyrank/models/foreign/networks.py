@@ -1,0 +1,245 @@
+"""The networks that such folders describe: a transformer of the transformers library, and the layers behind it.
+
+Shapes: B texts or pairs, T tokens, H dimensions of the transformer, D of a vector.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polyrank.devices import full_precision
+from polyrank.errors import ArtifactError
+from polyrank.models.backbone import Backbone
+from polyrank.models.foreign.files import Description, Layer, poolings
+from polyrank.models.hub import check_weights
+from polyrank.models.packed_linear import pack_linear_layers
+from polyrank.models.pretrained import load_pretrained, max_positions, read_pretrained_config
+from polyrank.models.reductions import reduce
+from polyrank.storage.tensors import read_file
+from polyrank.text import Tokens
+
+
+class SentenceEncoder(nn.Module):
+    """One vector for each text, context or candidate.
+
+    Args:
+        backbone: the transformer.
+        layers: what makes a vector of its outputs.
+        unit: whether vectors get length one at the end, so that their products are cosines.
+    """
+
+    def __init__(self, backbone: Backbone, layers: "Layers", *, unit: bool) -> None:
+        super().__init__()
+        self.backbone, self.layers, self.unit = backbone, layers, unit
+        self.dimension = layers.dimension
+
+    @property
+    def max_positions(self) -> int:
+        """The longest text in tokens."""
+        return self.backbone.max_positions
+
+    def encode_contexts(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Context vectors ``[B, 1, D]`` and their mask ``[B, 1]``."""
+        vectors = self.encode_candidates(tokens)[:, None, :]
+        return vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
+
+    def encode_candidates(self, tokens: Tokens) -> Tensor:
+        """Candidate vectors ``[B, D]``."""
+        vectors = self.layers(self.backbone(tokens), tokens.mask)
+        return F.normalize(vectors, dim=-1) if self.unit else vectors
+
+    def hold_in_bf16(self) -> bool:
+        """Hold the transformer's weights in bf16 from now on."""
+        self.backbone.narrow()
+        return True
+
+
+class PairEncoder(nn.Module):
+    """A Cross-encoder: the score of a context and a candidate read together.
+
+    Args:
+        network: of transformers, with a classification head; or a Backbone, with ``layers`` that end in one number.
+        layers: behind a Backbone.
+        activation: of the scores.
+    """
+
+    def __init__(self, network: nn.Module, layers: "Layers | None", activation: nn.Module) -> None:
+        super().__init__()
+        self.network, self.layers, self.activation = network, layers, activation
+        config: Any = network.config
+        self._takes_segments = int(getattr(config, "type_vocab_size", 0) or 0) > 1
+
+    @property
+    def max_positions(self) -> int:
+        """The longest pair in tokens."""
+        return self.network.max_positions if isinstance(self.network, Backbone) else max_positions(self.network)
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Scores ``[B]`` of pairs."""
+        if self.layers is not None:
+            values = self.layers(self.network(tokens), tokens.mask)
+        else:
+            segments = {"token_type_ids": tokens.segments} if self._takes_segments else {}
+            values = self.network(input_ids=tokens.ids, attention_mask=tokens.mask.long(), **segments).logits
+        return self.activation(values.float())[:, 0]  # type: ignore[no-any-return]  # nn.Module calls are untyped
+
+    def hold_in_bf16(self) -> bool:
+        """Hold the transformer's weights in bf16 from now on; its pooler and its head stay fp32."""
+        if isinstance(self.network, Backbone):
+            self.network.narrow()
+            return True
+        trunk: Any = self.network.base_model
+        trunk.to(torch.bfloat16)
+        trunk.register_forward_hook(_widen_outputs)
+        if getattr(trunk, "pooler", None) is not None:
+            trunk.pooler.float().register_forward_pre_hook(lambda _, inputs: tuple(x.float() for x in inputs))
+        pack_linear_layers(trunk)
+        return True
+
+
+def _widen_outputs(module: nn.Module, inputs: Any, outputs: Any) -> Any:
+    for name, value in list(outputs.items()):
+        if isinstance(value, Tensor) and value.is_floating_point():
+            outputs[name] = value.float()
+    return outputs
+
+
+class Layers(nn.Module):
+    """The modules behind a transformer, one after the other: token outputs ``[B, T, H]`` to vectors ``[B, D]``.
+
+    Args:
+        descriptions: of a Pooling, and of what follows.
+        dimension: H.
+    """
+
+    def __init__(self, descriptions: Sequence[Layer], dimension: int) -> None:
+        super().__init__()
+        pooling, *others = [layer for layer in descriptions if layer.kind != "Dropout"]
+        if pooling.kind != "Pooling":
+            raise ArtifactError(f"{pooling.folder} is a {pooling.kind} before the Pooling, which is not read")
+        self.poolings = poolings(pooling)
+        self.dimension = dimension * len(self.poolings)
+        self.others = nn.ModuleList()
+        for layer in others:
+            if layer.settings.get("module_input_name", "sentence_embedding") != "sentence_embedding":
+                raise ArtifactError(f"{layer.folder} reads {layer.settings['module_input_name']}; choose another model")
+            if layer.kind == "Dense":
+                dense = Dense(layer)
+                if dense.linear.in_features != self.dimension:
+                    raise ArtifactError(
+                        f"{layer.folder} takes vectors of dimension {dense.linear.in_features}, and gets"
+                        f" {self.dimension}; get the model again"
+                    )
+                self.others.append(dense)
+                self.dimension = dense.linear.out_features
+            elif layer.kind == "Normalize":
+                self.others.append(Unit())
+            else:
+                raise ArtifactError(f"{layer.folder} is a second {layer.kind}; choose a model with one")
+
+    def forward(self, outputs: Tensor, mask: Tensor) -> Tensor:
+        """Token outputs ``[B, T, H]`` and their mask ``[B, T]`` to vectors ``[B, D]``, in fp32."""
+        with full_precision(outputs):
+            vectors = torch.cat([pool(outputs.float(), mask, mode) for mode in self.poolings], -1)
+            for layer in self.others:
+                vectors = layer(vectors)
+        return vectors
+
+
+class Dense(nn.Module):
+    """A linear layer with an activation, and maybe the inputs added to its outputs."""
+
+    def __init__(self, layer: Layer) -> None:
+        super().__init__()
+        check_weights(layer.folder)
+        try:
+            tensors, _ = read_file(layer.folder / "model.safetensors")
+            n_out, n_in = tensors["linear.weight"].shape
+            self.linear = nn.Linear(n_in, n_out, bias="linear.bias" in tensors)
+            self.residual = nn.Linear(n_in, n_out, bias=False) if "residual.weight" in tensors else None
+            self.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+        except (ValueError, KeyError, RuntimeError) as error:
+            raise ArtifactError(f"{layer.folder} is damaged ({error}); get the model again") from error
+        self.adds_inputs = bool(layer.settings.get("use_residual"))
+        name = layer.settings.get("activation_function")
+        self.activation = activation(str(name), layer.folder) if str(name).startswith("torch.") else nn.Tanh()
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """``[B, in]`` to ``[B, out]``."""
+        values: Tensor = self.activation(self.linear(vectors))
+        if self.adds_inputs:
+            values = values + (vectors if self.residual is None else self.residual(vectors))
+        return values
+
+
+class Unit(nn.Module):
+    """Vectors of length one."""
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """``[B, D]`` to ``[B, D]``."""
+        return F.normalize(vectors, dim=-1)
+
+
+def pool(outputs: Tensor, mask: Tensor, mode: str) -> Tensor:
+    """Token outputs ``[B, T, H]`` with their mask ``[B, T]`` as one vector each ``[B, H]``, as the library's modes do.
+
+    >>> h = torch.tensor([[[1.0], [4.0], [99.0]]]); real = torch.tensor([[True, True, False]])
+    >>> [pool(h, real, mode).item() for mode in ("cls", "mean", "max", "lasttoken", "weightedmean")]
+    [1.0, 2.5, 4.0, 4.0, 3.0]
+    """
+    match mode:
+        case "cls":
+            return reduce(outputs, mask, "first", 0)
+        case "mean":
+            return reduce(outputs, mask, "mean", 0)
+        case "mean_sqrt_len_tokens":
+            return reduce(outputs, mask, "sqrt_n", 0)
+        case "max":
+            return outputs.masked_fill(~mask[:, :, None], -torch.inf).amax(1)
+        case "lasttoken":
+            return outputs[torch.arange(len(outputs), device=outputs.device), mask.sum(1) - 1]
+        case _:  # "weightedmean": the first token counts once, the second twice, ...
+            weights = (mask * torch.arange(1, mask.shape[1] + 1, device=mask.device)).to(outputs.dtype)[:, :, None]
+            return (outputs * weights).sum(1) / weights.sum(1)
+
+
+def activation(name: str, folder: Path) -> nn.Module:
+    """A function of torch.nn by its full name.
+
+    Raises:
+        ArtifactError: there is none of that name.
+    """
+    kind = getattr(nn, name.rpartition(".")[2], None)
+    if not name.startswith("torch.nn.") or not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        raise ArtifactError(f"{folder} names the activation {name}, which torch.nn does not have; choose another model")
+    return kind()
+
+
+def build_foreign(description: Description) -> SentenceEncoder | PairEncoder:
+    """The network with its weights.
+
+    Raises:
+        ArtifactError: a file is damaged or does not fit the others, or the network gives more than one score.
+    """
+    folder = description.transformer
+    config = read_pretrained_config(folder)
+    if description.kind == "pairs" and not description.layers:
+        if config.num_labels != 1:
+            labels = ", ".join(map(str, list(config.id2label.values())[:5]))
+            raise ArtifactError(
+                f"{folder} gives {config.num_labels} scores to a pair ({labels}), and a ranking needs one; choose a"
+                " model with one label"
+            )
+        network = load_pretrained(folder, config, "AutoModelForSequenceClassification")
+        return PairEncoder(network, None, activation(description.output, folder))
+    backbone = Backbone(load_pretrained(folder, config, "AutoModel"))
+    layers = Layers(description.layers, backbone.dimension)
+    if description.kind == "sentences":
+        return SentenceEncoder(backbone, layers, unit=description.output == "cosine")
+    if layers.dimension != 1:
+        raise ArtifactError(f"{folder} gives {layers.dimension} scores to a pair; choose a model with one label")
+    return PairEncoder(backbone, layers, activation(description.output, folder))

@@ -1,0 +1,84 @@
+"""Networks of the transformers library with their trained weights, which come from safetensors alone.
+
+No code of a model is run.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from polyrank.errors import ArtifactError
+
+
+def read_pretrained_config(folder: Path) -> Any:
+    """The configuration of a Hugging Face model folder.
+
+    Raises:
+        ArtifactError: transformers cannot read it.
+    """
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # the library has many kinds: of a file, of a value, of a kind of model
+        raise _unreadable(folder, error) from error
+
+
+def load_pretrained(folder: Path, config: Any, kind: str) -> nn.Module:
+    """A network with its trained weights, in fp32.
+
+    Args:
+        folder: of the model.
+        config: its configuration.
+        kind: the class of transformers, such as "AutoModel".
+
+    Raises:
+        ArtifactError: transformers cannot read it, or the weights are those of another network.
+    """
+    import transformers
+    from transformers.utils import logging
+
+    bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()  # a bar of its own for 100 tensors would cut through ours
+    logging.set_verbosity_error()  # what it reports of weights is looked at here
+    try:
+        network, report = getattr(transformers, kind).from_pretrained(
+            str(folder),
+            config=config,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            dtype=torch.float32,
+            output_loading_info=True,
+        )
+    except Exception as error:
+        raise _unreadable(folder, error) from error
+    finally:
+        logging.set_verbosity(verbosity)
+        if bar:
+            logging.enable_progress_bar()
+    unknown = {name for name in report["missing_keys"] if ".pooler." not in f".{name}" or kind != "AutoModel"}
+    if unknown or report["mismatched_keys"]:
+        names = sorted(unknown) or [str(key) for key in report["mismatched_keys"]]
+        raise ArtifactError(
+            f"the weights in {folder} are not those of a {type(network).__name__} ({names[0]} is missing or of another"
+            " shape); get the model again"
+        )
+    return network  # type: ignore[no-any-return]  # untyped library
+
+
+def _unreadable(folder: Path, error: Exception) -> ArtifactError:
+    reason = " ".join(str(error).split())[:200]
+    return ArtifactError(f"transformers cannot read {folder} ({type(error).__name__}: {reason}); get the model again")
+
+
+def max_positions(network: nn.Module) -> int:
+    """The longest input in tokens. RoBERTa and its like count positions from behind the padding id."""
+    config: Any = network.config
+    positions = int(getattr(config, "max_position_embeddings", 512) or 512)
+    for name, module in network.named_modules():
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            return positions - module.padding_idx - 1
+    return positions if positions > 0 else 512

@@ -1,0 +1,73 @@
+"""What a scorer is given, checked at the door: each context has its own list of texts, and nothing else is a list."""
+
+from collections.abc import Iterable, Sequence
+
+from polyrank.errors import UsageError
+from polyrank.records import Candidate, Context, ContextLike, contexts_of
+
+
+def paired(
+    contexts: Iterable[ContextLike], candidates: Iterable[Iterable[str]]
+) -> tuple[list[Context], list[Sequence[str]]]:
+    """Contexts and the texts that each of them has, one list of texts for each context.
+
+    Raises:
+        TypeError: a context or a candidate is something else.
+        UsageError: there are more of one than of the other.
+
+    >>> paired(["hi", ["hi", "hello?"]], [["a"], []])[1]
+    [['a'], []]
+    >>> paired(["hi"], [["a"], ["b"]])
+    Traceback (most recent call last):
+    polyrank.errors.UsageError: 1 context and 2 lists of candidates; give each context its own list, or use score_pool
+    """
+    queries = contexts_of(contexts)
+    if isinstance(candidates, str):
+        raise TypeError(f"candidates = {candidates!r} is one text; write a list of texts for each context")
+    lists = [as_texts(listed, f"candidates[{i}]") for i, listed in enumerate(candidates)]
+    if len(queries) != len(lists):
+        raise UsageError(
+            f"{_counted(len(queries), 'context')} and {_counted(len(lists), 'list')} of candidates; give each context"
+            " its own list, or use score_pool"
+        )
+    return queries, lists
+
+
+def as_texts(values: Iterable[str], name: str) -> Sequence[str]:
+    """A list of texts.
+
+    Args:
+        values: the texts.
+        name: of the argument, for errors.
+
+    Raises:
+        TypeError: it is one text, or something else is among them.
+    """
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} = {values!r} is no list of texts; write [{values!r}]")
+    listed = values if isinstance(values, list | tuple) else list(values)
+    if not {*map(type, listed)} <= {str}:  # rarely so, and this is the fast way to see it
+        for i, value in enumerate(listed):
+            if not isinstance(value, str):
+                raise TypeError(f"{name}[{i}] = {value!r} is no text; write a string")
+    return listed
+
+
+def as_candidates(values: Iterable[str | Candidate]) -> list[Candidate]:
+    """Texts become Candidates whose ids are their positions.
+
+    Raises:
+        TypeError: it is one text, or something else is among them.
+
+    >>> as_candidates(["a"])
+    [Candidate(id='0', text='a', metadata={})]
+    """
+    if isinstance(values, str | Candidate):
+        raise TypeError(f"candidates = {values!r} is one candidate; write [{values!r}]")
+    listed = list(values)
+    as_texts([value.text if isinstance(value, Candidate) else value for value in listed], "candidates")
+    return [value if isinstance(value, Candidate) else Candidate(str(i), value) for i, value in enumerate(listed)]
+
+
+def _counted(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

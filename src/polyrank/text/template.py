@@ -1,0 +1,201 @@
+"""Texts for other people's models: their tokenizer's own boundary tokens and prompts, and our policy of what is kept.
+
+A text that fits is read as its own library reads it. One that does not loses its start if it is a context and its end
+if it is a candidate.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+from tokenizers.normalizers import Lowercase
+from tokenizers.normalizers import Sequence as Normalizers
+
+from polyrank.config.models import TextPolicy
+from polyrank.errors import ArtifactError, ConfigError
+from polyrank.records import Context
+from polyrank.text.policy import BackboneTexts
+from polyrank.text.subwords import Subwords
+
+Special = list[tuple[int, int]]
+"""Special tokens at one place: their ids, and their segments."""
+
+
+class TemplateTexts(BackboneTexts):
+    """A tokenizer with a template of its own, bound to a TextPolicy.
+
+    Args:
+        subwords: the vocabulary.
+        policy: budgets and what stands between turns.
+        max_positions: the longest sequence that the network takes, in tokens.
+        single: special tokens before and behind a text.
+        pair: before, between and behind two.
+        segments: of the texts of a pair.
+        max_pair_tokens: of a pair, special ones included.
+        prompts: put before contexts and before candidates.
+
+    Raises:
+        ConfigError: a budget is too small for the prompt, or outside 4 to ``max_positions``.
+    """
+
+    def __init__(
+        self,
+        subwords: Subwords,
+        policy: TextPolicy,
+        max_positions: int,
+        *,
+        single: tuple[Special, Special],
+        pair: tuple[Special, Special, Special],
+        segments: tuple[int, int],
+        max_pair_tokens: int,
+        prompts: tuple[str, str],
+    ) -> None:
+        super().__init__(subwords, policy, max_positions)
+        self.before, self.behind = ([token for token, _ in special] for special in single)
+        self.pair, self.segments = pair, segments
+        self.max_pair_tokens, self.prompts = max_pair_tokens, prompts
+        for prompt, name in zip(prompts, ("max_context_tokens", "max_candidate_tokens"), strict=True):
+            n, budget = len(subwords.encode(prompt)) + self._n_special, getattr(policy, name)
+            if n >= budget:
+                raise ConfigError(f"{name} = {budget} leaves no room behind a prompt of {n} tokens; raise it")
+
+    @property
+    def _n_special(self) -> int:
+        return len(self.before) + len(self.behind)
+
+    def _context(self, context: Context, budget: int) -> list[int]:
+        prompt = self.prompts[0]
+        if not prompt:
+            return super()._context(context, budget)
+        first, *others = (*context.background, *context.turns) or ("",)
+        whole = super()._joined(Context((prompt + first, *others)), 1_000_000)
+        n = len(self.subwords.encode(prompt))
+        if len(whole) <= budget:
+            return whole
+        self.cut.contexts.add(hash(context))
+        return [*whole[:n], *whole[len(whole) - (budget - n) :]]
+
+    def context_ids(self, context: Context) -> list[int]:
+        """A context between its boundary tokens."""
+        return [*self.before, *self._context(context, self.policy.max_context_tokens - self._n_special), *self.behind]
+
+    def all_candidate_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """``candidate_ids`` of many texts, faster than one after the other."""
+        return super().all_candidate_ids([self.prompts[1] + text for text in texts])
+
+    def candidate_ids(self, text: str) -> list[int]:
+        """A candidate between its boundary tokens."""
+        return super().candidate_ids(self.prompts[1] + text)
+
+    def _candidate(self, ids: Sequence[int]) -> list[int]:
+        return [*self.before, *self._start(ids, self.policy.max_candidate_tokens - self._n_special), *self.behind]
+
+    def pair_ids(self, context: Context, candidate: str) -> tuple[list[int], list[int]]:
+        """Context and candidate between their boundary tokens, and the segments.
+
+        What does not fit is taken from the longer of the two, as its library does.
+        """
+        n_special = sum(map(len, self.pair))
+        budget = self.max_pair_tokens - n_special
+        left = self._context(context, min(budget, self.policy.max_context_tokens - n_special))
+        whole = self.subwords.encode(self.prompts[1] + candidate)
+        most = min(self.policy.max_candidate_tokens - n_special, max(budget - len(left), budget // 2))
+        right = self._start(whole, most)
+        if len(left) > budget - len(right):
+            left = self._context(context, budget - len(right))
+        parts = (self.pair[0], _of(left, self.segments[0]), self.pair[1], _of(right, self.segments[1]), self.pair[2])
+        tokens = [token for part in parts for token in part]
+        return [token for token, _ in tokens], [segment for _, segment in tokens]
+
+
+def _of(ids: Sequence[int], segment: int) -> Special:
+    return [(token, segment) for token in ids]
+
+
+def load_template_texts(
+    folder: Path,
+    max_positions: int,
+    *,
+    max_tokens: int | None,
+    max_context_tokens: int | None,
+    max_candidate_tokens: int | None,
+    lower_case: bool,
+    prompts: tuple[str, str],
+) -> TemplateTexts:
+    """The tokenizer of a Hugging Face model folder, with its template.
+
+    Args:
+        folder: of the tokenizer.
+        max_positions: the longest sequence that the network takes, in tokens.
+        max_tokens: of a text or a pair, as the model's files say; None: what the tokenizer says.
+        max_context_tokens, max_candidate_tokens: budgets of the two sides; None: ``max_tokens``. Where one is given,
+            a pair has room for both.
+        lower_case: make texts lower-case first.
+        prompts: put before contexts and before candidates.
+
+    Raises:
+        ArtifactError: transformers cannot read the tokenizer, or it pads with nothing.
+        ConfigError: a budget is outside what the network takes.
+    """
+    tokenizer = _load_tokenizer(folder)
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    if lower_case:
+        before = [] if backend.normalizer is None else [backend.normalizer]
+        backend.normalizer = Normalizers([Lowercase(), *before])
+    padding = tokenizer.pad_token or tokenizer.eos_token
+    if padding is None:
+        raise ArtifactError(f"the tokenizer in {folder} names no token for padding; set pad_token in its config")
+    end = tokenizer.sep_token or tokenizer.eos_token or padding
+    subwords = Subwords(backend, tokenizer.cls_token or tokenizer.bos_token or end, end, padding)
+    longest = min(max_tokens or int(tokenizer.model_max_length), max_positions)
+    policy = TextPolicy(
+        max_context_tokens=max_context_tokens or longest,
+        max_candidate_tokens=max_candidate_tokens or longest,
+        turn_separator=end,
+    )
+    both = policy.max_context_tokens + policy.max_candidate_tokens
+    single, pair = _template(tokenizer, "a"), _template(tokenizer, "a", "b")
+    return TemplateTexts(
+        subwords,
+        policy,
+        max_positions,
+        single=(single[0], single[2]),
+        pair=(pair[0], pair[2], pair[4]),
+        segments=(pair[1][0][1], pair[3][0][1]),
+        max_pair_tokens=min(both, max_positions) if max_context_tokens or max_candidate_tokens else longest,
+        prompts=prompts,
+    )
+
+
+def _load_tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+        if getattr(tokenizer, "backend_tokenizer", None) is None:
+            raise ValueError("it has no tokenizer.json")
+    except Exception as error:  # the library has many kinds: of a file, of a value, of a missing converter
+        reason = " ".join(str(error).split())[:200]
+        raise ArtifactError(
+            f"transformers cannot read the tokenizer in {folder} ({reason}); save its fast tokenizer there"
+        ) from error
+    return tokenizer
+
+
+def _template(tokenizer: Any, *texts: str) -> list[Special]:
+    """Ids and segments around and of short texts: special tokens, a text, special tokens, and so on."""
+    encoded = tokenizer(*texts)
+    segments = encoded.get("token_type_ids") or [0] * len(encoded["input_ids"])
+    places = zip(encoded.sequence_ids(), encoded["input_ids"], segments, strict=True)
+    parts: list[tuple[int | None, Special]] = []
+    for number, group in groupby(places, key=lambda place: place[0]):
+        parts.append((number, [(token, segment) for _, token, segment in group]))
+    whole: list[Special] = [[]]
+    for number, special in parts:
+        if number is None:
+            whole[-1] = special
+        else:
+            whole += [special, []]
+    return whole

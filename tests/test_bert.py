@@ -1,0 +1,178 @@
+"""BERT as it is computed here against the transformers library: the same bits, for the same files."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModel, AutoTokenizer
+
+from polyrank.models import find_backbone
+from polyrank.models.backbone import load_backbone
+from polyrank.models.bert import BertModel
+from polyrank.records import Candidate
+from polyrank.retrieval.build import build_index
+from polyrank.scorers.open import load_encoder
+from polyrank.text import load_subwords
+
+
+def ids(*lengths: int) -> dict[str, Tensor]:
+    """Random ids of texts of these lengths, padded, the later half of each its second segment."""
+    width = max(lengths)
+    mask = torch.tensor([[position < length for position in range(width)] for length in lengths])
+    words = torch.randint(5, 70, mask.shape, generator=torch.Generator().manual_seed(1)) * mask
+    segments = torch.tensor([[int(length / 2 <= position < length) for position in range(width)] for length in lengths])
+    return {"input_ids": words, "attention_mask": mask.long(), "token_type_ids": segments}
+
+
+@pytest.fixture
+def both(tiny_backbone: Path) -> tuple[BertModel, Any]:
+    """Ours and theirs with the same weights."""
+    ours = load_backbone(tiny_backbone).network
+    assert isinstance(ours, BertModel)
+    return ours, AutoModel.from_pretrained(tiny_backbone, add_pooling_layer=False)
+
+
+@pytest.mark.parametrize("lengths", [(7,), (9, 9), (3, 12, 1), (128, 5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_outputs_are_the_same_bits(both: tuple[BertModel, Any], lengths: tuple[int, ...], dtype: torch.dtype) -> None:
+    ours, theirs = (network.to(dtype) for network in both)
+    with torch.inference_mode():
+        found, expected = (network(**ids(*lengths)).last_hidden_state for network in (ours, theirs))
+    assert torch.equal(found, expected)
+    assert found.dtype == dtype
+
+
+def test_training_moves_weights_to_the_same_bits_with_dropout(both: tuple[BertModel, Any]) -> None:
+    for network in both:
+        network.train()
+        torch.manual_seed(5)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2)
+        for lengths in ((4, 9), (6, 6, 2)):
+            loss = network(**ids(*lengths)).last_hidden_state.square()[:, :, 1:].mean()
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    assert [name for name, _ in both[0].named_parameters()] == [name for name, _ in both[1].named_parameters()]
+    for (name, ours), (_, theirs) in zip(both[0].named_parameters(), both[1].named_parameters(), strict=True):
+        assert torch.equal(ours, theirs), name
+
+
+def test_new_words_leave_the_others_as_they_are(both: tuple[BertModel, Any]) -> None:
+    for network in both:
+        network.resize_token_embeddings(100, mean_resizing=False)
+    ours, theirs = (network.get_input_embeddings() for network in both)
+    assert ours.weight.shape == theirs.weight.shape == (100, 32)
+    assert (ours.num_embeddings, ours.padding_idx) == (theirs.num_embeddings, theirs.padding_idx)
+    assert both[0].config.to_dict()["vocab_size"] == 100
+    assert torch.equal(ours.weight[:77], theirs.weight[:77])
+
+
+@pytest.fixture
+def copied(tiny_backbone: Path, tmp_path: Path) -> Path:
+    """A backbone's folder that a test may change."""
+    return Path(shutil.copytree(tiny_backbone, tmp_path / "backbone"))
+
+
+def set_config(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), "utf-8")
+
+
+@pytest.mark.parametrize("changes", [{"hidden_act": "relu"}, {"is_decoder": True}, {"model_type": "roberta"}])
+def test_other_networks_are_the_librarys(copied: Path, changes: dict[str, Any]) -> None:
+    set_config(copied, **changes)
+    backbone = load_backbone(copied)
+    assert type(backbone.network).__module__.startswith("transformers.")
+    assert backbone.config.hidden_size == 32
+
+
+def prefixed(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    heads = {"cls.predictions.bias": torch.zeros(77), "classifier.weight": torch.zeros(2, 32)}
+    return {f"bert.{name}": tensor for name, tensor in tensors.items()} | heads
+
+
+def with_earlier_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in tensors.items()
+    }
+
+
+def in_16_bits(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.half() for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize(
+    ("layout", "ours"), [(prefixed, True), (in_16_bits, True), (with_earlier_names, False), (dict, True)]
+)
+def test_weights_are_read_as_the_library_reads_them(
+    copied: Path, layout: Callable[[dict[str, Tensor]], dict[str, Tensor]], ours: bool
+) -> None:
+    path = copied / "model.safetensors"
+    save_file(layout(load_file(path)), path, {"format": "pt"})
+    found = load_backbone(copied).network
+    assert isinstance(found, BertModel) == ours
+    expected = AutoModel.from_pretrained(copied, dtype=torch.float32).state_dict()
+    for name, tensor in found.state_dict().items():
+        assert torch.equal(tensor, expected[name]), name
+        assert tensor.dtype == torch.float32
+
+
+def test_the_embedded_words_are_those_of_the_library() -> None:
+    folder = find_backbone("embedded").folder
+    found, expected = load_subwords(folder), AutoTokenizer.from_pretrained(folder)
+    assert found.tokenizer.to_str() == without_padding(expected)
+    assert list(found.names.values()) == [expected.cls_token, expected.sep_token, expected.pad_token]
+
+
+def without_padding(tokenizer: Any) -> str:
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    return str(backend.to_str())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"do_lower_case": False},
+        {"strip_accents": True},
+        {"tokenizer_class": "PreTrainedTokenizerFast"},
+        {"sep_token": "."},
+    ],
+)
+def test_words_that_two_files_tell_apart_are_those_of_the_library(tmp_path: Path, changes: dict[str, Any]) -> None:
+    embedded = find_backbone("embedded").folder
+    for name in ("config.json", "tokenizer.json", "vocab.txt"):
+        shutil.copy(embedded / name, tmp_path)
+    settings = json.loads((embedded / "tokenizer_config.json").read_text("utf-8"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | changes), "utf-8")
+    found, expected = load_subwords(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    assert found.tokenizer.to_str() == without_padding(expected)
+    assert list(found.names.values()) == [expected.cls_token, expected.sep_token, expected.pad_token]
+
+
+@pytest.mark.parametrize("model", ["untuned:embedded", "shipped:convert"])
+def test_answering_imports_neither_transformers_nor_a_compiler(tmp_path: Path, model: str) -> None:
+    """They take longer than all the rest of a command."""
+    build_index(tmp_path / "index", load_encoder(model), [Candidate("a", "restart the router")], model=model)
+    program = """
+import sys
+from polyrank.cli import main
+try:
+    main()
+finally:
+    print(*sorted({"transformers", "sympy", "torch._dynamo", "scipy"} & set(sys.modules)), file=sys.stderr)
+"""
+    command = [sys.executable, "-c", program, "respond", str(tmp_path / "index"), "hi"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(ended.stdout)["results"][0]["id"] == "a"
+    assert not ended.stderr.strip()

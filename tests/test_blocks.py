@@ -1,0 +1,100 @@
+"""What the README and the pages of docs/ tell people to type runs as it stands there, on a small copy of the sample."""
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polyrank.data import read_pool
+from processes import run
+
+ROOT = Path(__file__).parents[1]
+SAMPLE = Path(str(files("polyrank"))) / "sample"
+INSTALLING = ("python3 -m venv", "pip install", "git clone")  # which .ci/run does
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return [text for kind, text in BLOCK.findall((ROOT / page).read_text("utf-8")) if kind == language]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
+    """A folder with the files that the pages speak of."""
+    folder = tmp_path_factory.mktemp("blocks")
+    replies = [reply.text for reply in read_pool(SAMPLE / "replies.jsonl")][:40]
+    (folder / "replies.txt").write_text("\n".join(replies) + "\n", "utf-8")
+    (folder / "replies.csv").write_text("reply\n" + "".join(f'"{text}"\n' for text in replies), "utf-8")
+    (folder / "more.jsonl").write_text(json.dumps({"id": "r17", "text": "We call you back."}) + "\n", "utf-8")
+    dialogues = (SAMPLE / "train.jsonl").read_text("utf-8").splitlines()[:40]
+    (folder / "conversations.jsonl").write_text("\n".join(dialogues) + "\n", "utf-8")
+    shutil.copy(SAMPLE / "valid.jsonl", folder / "valid.jsonl")
+    (folder / "test.jsonl").write_text("\n".join(dialogues[:12]) + "\n", "utf-8")
+    rows = ["ticket,created,sender,message"]
+    for number, dialogue in enumerate(dialogues):
+        for minute, turn in enumerate(json.loads(dialogue)["turns"]):
+            text = turn["text"].replace('"', "'")
+            rows.append(f'{number},2026-03-{1 + number // 2:02d} 10:{minute:02d},{turn["speaker"]},"{text}"')
+    (folder / "export.csv").write_text("\n".join(rows) + "\n", "utf-8")
+    utterances = [{"text": f"{word} {i}", "intent": word} for word in ("bill", "wifi", "move") for i in range(12)]
+    (folder / "utterances.jsonl").write_text("".join(json.dumps(row) + "\n" for row in utterances), "utf-8")
+    for name, text in (("a.txt", "Restart the router."), ("b.txt", "Pay the bill.")):
+        (folder / name).write_text(text, "utf-8")
+    small = {"backbone": json.dumps(str(tiny_backbone))}
+    for output, kind, method in (("my-run", "poly", ""), ("other-run", "bi", ""), ("cross-run", "cross", "listwise")):
+        recipe = f'output = "{output}"\n[model]\nkind = "{kind}"\nbackbone = {small["backbone"]}\n'
+        recipe += (
+            '[data]\ntrain = "conversations.jsonl"\nvalid = "valid.jsonl"\nspeaker = "agent"\n[train]\nmax_steps = 2\n'
+        )
+        recipe += "[train.negatives]\nn = 3\n" if method else ""
+        (folder / f"{output}.toml").write_text(recipe, "utf-8")
+        result = run("train", f"{output}.toml", cwd=folder)
+        assert result.returncode == 0, result.stderr
+    shutil.copy(folder / "my-run.toml", folder / "recipe.toml")
+    return folder
+
+
+@pytest.mark.slow
+def test_python_as_it_is_written(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(home)
+    names: dict[str, Any] = {}
+    page = blocks("docs/python.md", "python")
+    assert len(page) > 8
+    for number, block in enumerate(page):
+        exec(compile(block, f"docs/python.md, block {number}", "exec"), names)
+    assert "restart" in capsys.readouterr().out.lower()
+
+
+def lines(page: str) -> list[str]:
+    """The commands of a page, one a line, without comments and what follows a backslash joined."""
+    text = "".join(blocks(page, "sh")).replace("\\\n", " ")
+    return [line for raw in text.splitlines() if (line := raw.partition("  #")[0].strip()) and not line.startswith("#")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])
+def test_commands_as_they_are_written(home: Path, page: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(home, tmp_path / "home"))
+    for line in lines(page):
+        if line.startswith(INSTALLING) or "runs/" in line:
+            continue
+        for part in line.split(" && "):
+            words = shlex.split(part)
+            if words[0] != "polyrank" or "|" in words or "<" in words:
+                done = subprocess.run(["bash", "-c", part], cwd=folder, capture_output=True, text=True, check=False)
+            else:
+                done = run(*shortened(words[1:]), cwd=folder)
+            assert done.returncode == 0, f"{part}\n{done.stderr}"
+
+
+def shortened(words: list[str]) -> list[str]:
+    """A training of two steps shows as well that its command works."""
+    return [*words, "--set", "train.max_steps=2"] if words[0] == "train" and "--resume" not in words else words

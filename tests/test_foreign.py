@@ -1,0 +1,452 @@
+"""Other people's models score here as in their own library, and what would not is refused by its true reason."""
+
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from polyrank import Context, load
+from polyrank.errors import ArtifactError, ConfigError, OfflineError, UsageError
+from polyrank.models.artifacts import load_model
+from polyrank.models.foreign import is_foreign
+from polyrank.scorers.protocols import Encoder, Scorer
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # sentence-transformers would ask the hub about a local folder
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from sentence_transformers import CrossEncoder, SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
+
+QUERIES = ["my wifi is down", "  the Bill is too high, please!  ", "hello", ""]
+DOCUMENTS = [
+    "please restart the router",
+    "the red light is green",
+    "thanks",
+    "",
+    " ".join(["did that router restart please"] * 40),
+    "Ünïcödé ☂ and a tab\tor\ntwo lines",
+]
+SIZES: dict[str, Any] = {
+    "vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48,
+    "initializer_range": 0.3,
+}  # fmt: skip
+SPECIAL = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "Bert": ("wordpiece", {"max_position_embeddings": 64}, "wordpiece"),
+    "Electra": ("wordpiece", {"max_position_embeddings": 64, "embedding_size": 16}, "wordpiece"),
+    "DebertaV2": ("wordpiece", {"max_position_embeddings": 64, "relative_attention": True,
+                  "pos_att_type": ["p2c", "c2p"], "pooler_hidden_size": 32}, "wordpiece"),
+    "DistilBert": ("wordpiece", {"max_position_embeddings": 64, "dim": 32, "n_layers": 2, "n_heads": 2,
+                   "hidden_dim": 48}, "wordpiece"),
+    "Roberta": ("bytes", {"max_position_embeddings": 66, "type_vocab_size": 1, **SPECIAL}, "bytes"),
+    "XLMRoberta": ("pieces", {"max_position_embeddings": 66, "type_vocab_size": 1, **SPECIAL}, "pieces"),
+    "MPNet": ("pieces", {"max_position_embeddings": 66, **SPECIAL}, "pieces"),
+    "ModernBert": ("bytes", {"max_position_embeddings": 64, "cls_token_id": 0, "sep_token_id": 2,
+                   "classifier_pooling": "mean", "global_attn_every_n_layers": 2, "local_attention": 8, **SPECIAL},
+                   "bytes"),
+}  # fmt: skip
+HEADS = sorted(ARCHITECTURES)
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Three kinds, trained on the texts: word pieces, byte pairs as RoBERTa's, pieces as those of XLM-R."""
+    names = {"cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>", "bos_token": "<s>",
+             "eos_token": "</s>", "mask_token": "<mask>"}  # fmt: skip
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    made = {}
+    byte_pairs = Tokenizer(models.BPE())
+    byte_pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    byte_pairs.decoder = decoders.ByteLevel()
+    byte_pairs.train_from_iterator(DOCUMENTS + QUERIES, trainers.BpeTrainer(
+        vocab_size=380, special_tokens=special, show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))  # fmt: skip
+    byte_pairs.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
+    pieces = Tokenizer(models.Unigram())
+    pieces.pre_tokenizer = pre_tokenizers.Metaspace()
+    pieces.train_from_iterator(DOCUMENTS + QUERIES, trainers.UnigramTrainer(
+        vocab_size=120, special_tokens=special, unk_token="<unk>", show_progress=False))  # fmt: skip
+    pieces.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    bert = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]",
+            "mask_token": "[MASK]"}  # fmt: skip
+    words = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    words.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    words.train_from_iterator(DOCUMENTS + QUERIES, trainers.WordPieceTrainer(
+        vocab_size=200, special_tokens=list(bert.values()), show_progress=False))  # fmt: skip
+    words.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    kinds = {"bytes": (byte_pairs, names), "pieces": (pieces, names), "wordpiece": (words, bert)}
+    for kind, (tokenizer, tokens) in kinds.items():
+        made[kind] = tmp_path_factory.mktemp(kind)
+        inputs = ["input_ids", *(["token_type_ids"] if tokens is bert else []), "attention_mask"]
+        PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, model_max_length=64, model_input_names=inputs, **tokens
+        ).save_pretrained(made[kind])
+    return made
+
+
+@pytest.fixture(scope="module")
+def network(tokenizers: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A network with random weights and its tokenizer, as transformers saves them."""
+
+    def save(architecture: str, kind: str = "Model", **settings: Any) -> Path:
+        folder = tmp_path_factory.mktemp(architecture)
+        tokenizer, sizes, _ = ARCHITECTURES[architecture]
+        torch.manual_seed(1)
+        config = getattr(transformers, f"{architecture}Config")(**{**SIZES, **sizes, **settings})
+        getattr(transformers, f"{architecture}{kind}")(config).save_pretrained(folder)
+        for file in tokenizers[tokenizer].iterdir():
+            shutil.copy(file, folder)
+        return folder
+
+    return save
+
+
+def saved(model: Any, folder: Path) -> Path:
+    """What a model of sentence-transformers saves."""
+    model.save(str(folder), create_model_card=False)
+    return folder
+
+
+def sentences(folder: Path, *modules: Any, **settings: Any) -> Any:
+    return SentenceTransformer(modules=[Transformer(str(folder)), *modules], device="cpu", **settings)
+
+
+def theirs(model: Any, queries: list[str], documents: list[str]) -> Any:
+    return model.similarity(model.encode_query(queries), model.encode_document(documents)).numpy()
+
+
+# sentence encoders
+
+
+@pytest.mark.parametrize("architecture", HEADS)
+def test_a_sentence_encoder_scores_as_its_library(architecture: str, network: Any, tmp_path: Path) -> None:
+    folder = saved(sentences(network(architecture), Pooling(32, "mean")), tmp_path / "m")
+    found = load(folder, device="cpu")
+    assert isinstance(found, Encoder)
+    wanted = theirs(SentenceTransformer(str(folder), device="cpu"), QUERIES, DOCUMENTS)
+    np.testing.assert_allclose(found.score_pool(QUERIES, DOCUMENTS), wanted, atol=1e-5)
+    for row, scores in zip(wanted, found.score(QUERIES, [DOCUMENTS] * len(QUERIES)), strict=True):
+        np.testing.assert_allclose(scores, row, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", Pooling.POOLING_MODES)
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_pooling_and_similarity_are_those_of_the_files(
+    mode: str, similarity: str, network: Any, tmp_path: Path
+) -> None:
+    model = sentences(network("Bert"), Pooling(32, mode), similarity_fn_name=similarity)
+    folder = saved(model, tmp_path / "m")
+    wanted = theirs(SentenceTransformer(str(folder), device="cpu"), QUERIES, DOCUMENTS)
+    np.testing.assert_allclose(load(folder, device="cpu").score_pool(QUERIES, DOCUMENTS), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        lambda: [Pooling(32, ("cls", "max", "mean")), Dense(96, 16), Normalize()],
+        lambda: [Pooling(32, "mean"), Dense(32, 24, bias=False, activation_function=torch.nn.Identity())],
+        lambda: [
+            Pooling(32, "mean"),
+            Normalize(),
+            Dense(32, 32, activation_function=torch.nn.GELU(), use_residual=True),
+        ],
+        lambda: [Pooling(32, "mean"), Dense(32, 8, use_residual=True), Dense(8, 4)],
+    ],
+)
+def test_layers_behind_the_pooling_are_read(modules: Any, network: Any, tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    folder = saved(sentences(network("Bert"), *modules(), similarity_fn_name="dot"), tmp_path / "m")
+    wanted = theirs(SentenceTransformer(str(folder), device="cpu"), QUERIES, DOCUMENTS)
+    np.testing.assert_allclose(load(folder, device="cpu").score_pool(QUERIES, DOCUMENTS), wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["Bert", "Roberta", "XLMRoberta"])
+@pytest.mark.parametrize("prompts", [{"query": "the query: ", "document": "passage: "}, {"query": "my "}])
+def test_prompts_are_put_before_texts(architecture: str, prompts: dict[str, str], network: Any, tmp_path: Path) -> None:
+    folder = saved(sentences(network(architecture), Pooling(32), prompts=prompts), tmp_path / "m")
+    wanted = theirs(SentenceTransformer(str(folder), device="cpu"), QUERIES, DOCUMENTS)
+    plain = theirs(sentences(network(architecture), Pooling(32)), QUERIES, DOCUMENTS)
+    np.testing.assert_allclose(load(folder, device="cpu").score_pool(QUERIES, DOCUMENTS), wanted, atol=1e-5)
+    assert np.abs(wanted - plain).max() > 1e-3
+
+
+def test_lengths_are_those_of_the_files_unless_they_are_set(network: Any, tmp_path: Path) -> None:
+    model = sentences(network("Bert"), Pooling(32))
+    model.max_seq_length = 12
+    folder = saved(model, tmp_path / "m")
+    long = DOCUMENTS[4]
+    found = load(folder, device="cpu")
+    wanted = theirs(SentenceTransformer(str(folder), device="cpu"), QUERIES[:1], [long])
+    np.testing.assert_allclose(found.score_pool(QUERIES[:1], [long]), wanted, atol=1e-5)
+    assert [str(cut) for cut in found.cut] == ["1 candidate did not fit into 12 tokens, so its end was not read"]
+    model.max_seq_length = 40
+    longer = load(folder, device="cpu", max_candidate_tokens=40)
+    np.testing.assert_allclose(longer.score_pool(QUERIES[:1], [long]), theirs(model, QUERIES[:1], [long]), atol=1e-5)
+    assert longer.fingerprint != found.fingerprint
+    with pytest.raises(ConfigError, match="max_candidate_tokens = 65 is outside 4 to 64"):
+        load(folder, max_candidate_tokens=65)
+
+
+def test_a_context_that_is_too_long_keeps_its_end_and_its_prompt(network: Any, tmp_path: Path) -> None:
+    folder = saved(sentences(network("Bert"), Pooling(32), prompts={"query": "the query: "}), tmp_path / "m")
+    found: Any = load(folder, device="cpu", max_context_tokens=10)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    turns = ["hello"] * 20 + ["my wifi is down"]
+    prompt = tokenizer.encode("the query: ", add_special_tokens=False)
+    end = tokenizer.encode("[SEP] my wifi is down", add_special_tokens=False)[-(8 - len(prompt)) :]
+    start, sep = tokenizer.cls_token_id, tokenizer.sep_token_id
+    assert found.texts.context_ids(Context(turns)) == [start, *prompt, *end, sep]
+    assert [str(cut) for cut in found.cut] == ["1 context did not fit into 10 tokens, so its start was not read"]
+    with pytest.raises(ConfigError, match="leaves no room behind a prompt"):
+        load(folder, max_context_tokens=4)
+
+
+# Cross-encoders
+
+
+@pytest.mark.parametrize("architecture", [name for name in HEADS if name != "MPNet"])
+@pytest.mark.parametrize("form", ["transformers", "sentence-transformers"])
+def test_a_cross_encoder_scores_as_its_library(architecture: str, form: str, network: Any, tmp_path: Path) -> None:
+    folder = network(architecture, "ForSequenceClassification", num_labels=1)
+    model = CrossEncoder(str(folder), device="cpu")
+    if form == "sentence-transformers":
+        model.activation_fn = torch.nn.Identity()
+        folder = saved(model, tmp_path / "m")
+        model = CrossEncoder(str(folder), device="cpu")
+    found = load(folder, device="cpu")
+    assert isinstance(found, Scorer)
+    assert not isinstance(found, Encoder)
+    pairs = [[(query, text) for text in DOCUMENTS] for query in QUERIES]
+    for scores, listed in zip(found.score(QUERIES, [DOCUMENTS] * len(QUERIES)), pairs, strict=True):
+        np.testing.assert_allclose(scores, model.predict(listed), rtol=1e-5, atol=1e-5)
+    ranked, wanted = found.rank(QUERIES[0], DOCUMENTS, k=3), model.rank(QUERIES[0], DOCUMENTS, top_k=3)
+    assert [int(reply.id) for reply in ranked] == [row["corpus_id"] for row in wanted]
+
+
+@pytest.mark.parametrize("where", ["sentence_transformers", "sbert_ce_default_activation_function"])
+def test_the_activation_is_that_of_config_json(where: str, network: Any) -> None:
+    name = "torch.nn.modules.linear.Identity"
+    value = {"activation_fn": name} if where == "sentence_transformers" else name
+    folder = network("Bert", "ForSequenceClassification", num_labels=1, **{where: value})
+    found = load(folder, device="cpu").score(QUERIES[:1], [DOCUMENTS])[0]
+    wanted = CrossEncoder(str(folder), device="cpu").predict([(QUERIES[0], text) for text in DOCUMENTS])
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    assert (wanted < 0).any() or (wanted > 1).any()
+
+
+def test_a_pair_with_a_prompt_scores_as_its_library(network: Any, tmp_path: Path) -> None:
+    folder = network("Bert", "ForSequenceClassification", num_labels=1)
+    model = CrossEncoder(str(folder), device="cpu", prompts={"q": "the red "}, default_prompt_name="q")
+    folder = saved(model, tmp_path / "m")
+    found = load(folder, device="cpu").score(QUERIES[:1], [DOCUMENTS])[0]
+    np.testing.assert_allclose(found, model.predict([(QUERIES[0], text) for text in DOCUMENTS]), rtol=1e-5, atol=1e-5)
+
+
+def test_a_decoder_whose_last_token_is_the_vector(tokenizers: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(tokenizers["bytes"], tmp_path / "decoder")
+    config = transformers.Qwen2Config(**SIZES, num_key_value_heads=2, max_position_embeddings=64, **SPECIAL)
+    torch.manual_seed(4)
+    transformers.Qwen2Model(config).save_pretrained(tmp_path / "decoder")
+    folder = saved(sentences(tmp_path / "decoder", Pooling(32, "lasttoken")), tmp_path / "m")
+    wanted = theirs(SentenceTransformer(str(folder), device="cpu"), QUERIES, DOCUMENTS)
+    np.testing.assert_allclose(load(folder, device="cpu").score_pool(QUERIES, DOCUMENTS), wanted, atol=1e-5)
+
+
+def test_a_cross_encoder_of_modules_scores_as_its_library(network: Any, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    score = Dense(32, 1, activation_function=torch.nn.Identity(), module_output_name="scores")
+    model = CrossEncoder(
+        modules=[Transformer(str(network("ModernBert"))), Pooling(32, "cls"), Dense(32, 32), score], device="cpu"
+    )
+    folder = saved(model, tmp_path / "m")
+    wanted = CrossEncoder(str(folder), device="cpu").predict([(QUERIES[0], text) for text in DOCUMENTS])
+    found = load(folder, device="cpu").score(QUERIES[:1], [DOCUMENTS])[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    assert np.ptp(wanted) > 0.01
+
+
+def test_bf16_is_near(network: Any) -> None:
+    for architecture in ("Bert", "Roberta", "DistilBert"):
+        folder = network(architecture, "ForSequenceClassification", num_labels=1)
+        exact, near = (
+            load(folder, device="cpu", precision=p).score(QUERIES, [DOCUMENTS] * 4) for p in ("fp32", "bf16")
+        )
+        assert all(not np.array_equal(a, b) for a, b in zip(exact, near, strict=True))
+        np.testing.assert_allclose(np.stack(near), np.stack(exact), atol=0.15)
+
+
+# what cannot be scored
+
+
+def edited(folder: Path, file: str, change: Callable[[Any], Any]) -> Path:
+    """The same folder with another JSON file."""
+    path = folder / file
+    path.write_text(json.dumps(change(json.loads(path.read_text("utf-8")))), "utf-8")
+    return folder
+
+
+@pytest.fixture
+def bi(network: Any, tmp_path: Path) -> Path:
+    return saved(sentences(network("Bert"), Pooling(32), Dense(32, 8)), tmp_path / "bi")
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "reason"),
+    [
+        ("modules.json", lambda v: [*v, {"path": "", "type": "x.LSTM"}], "has a module LSTM"),
+        ("modules.json", lambda v: v[1:], "begins with Pooling, not with a Transformer"),
+        ("modules.json", lambda v: v[:1], "has no Pooling"),
+        ("modules.json", lambda v: [v[0], v[2], v[1]], "Dense before the Pooling"),
+        ("modules.json", lambda v: {"a": 1}, "lists no modules"),
+        ("config_sentence_transformers.json", lambda v: v | {"similarity_fn_name": "manhattan"}, "by manhattan"),
+        ("config_sentence_transformers.json", lambda v: v | {"model_type": "SparseEncoder"}, "is a SparseEncoder"),
+        ("1_Pooling/config.json", lambda v: v | {"pooling_mode": "best"}, "pools by best"),
+        ("modules.json", lambda v: [v[0], v[1] | {"path": "3_Pooling"}], r"3_Pooling/config\.json is missing"),
+        ("2_Dense/config.json", lambda v: v | {"activation_function": "torch.save"}, "names the activation torch.save"),
+        ("2_Dense/config.json", lambda v: v | {"module_input_name": "token_embeddings"}, "reads token_embeddings"),
+        ("sentence_bert_config.json", lambda v: v | {"transformer_task": "text-generation"}, "by text-generation"),
+        ("config.json", lambda v: [], "is no JSON object"),
+        ("config.json", lambda v: v | {"is_encoder_decoder": True}, "encoder-decoder"),
+        ("config.json", lambda v: v | {"model_type": "nosuch"}, "transformers cannot read .*nosuch"),
+        ("config.json", lambda v: v | {"hidden_size": 64}, "transformers cannot read|not those of a BertModel"),
+        ("config.json", lambda v: v | {"num_hidden_layers": 3}, "not those of a BertModel .encoder.layer.2"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_by_its_reason(file: str, change: Any, reason: str, bi: Path) -> None:
+    with pytest.raises(ArtifactError, match=reason):
+        load(edited(bi, file, change), device="cpu")
+
+
+def test_damaged_and_unsafe_files_are_refused(bi: Path) -> None:
+    weights = bi / "2_Dense" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    with pytest.raises(ArtifactError, match="2_Dense is damaged"):
+        load(bi)
+    weights.rename(weights.with_name("pytorch_model.bin"))
+    with pytest.raises(ArtifactError, match=r"2_Dense/pytorch_model\.bin is a pickle"):
+        load(bi)
+    whole = (bi / "model.safetensors").read_bytes()
+    (bi / "model.safetensors").write_bytes(whole[:1000])
+    with pytest.raises(ArtifactError, match=f"cannot read {bi}"):
+        load(bi)
+    (bi / "model.safetensors").unlink()
+    with pytest.raises(ArtifactError, match=r"holds no \.safetensors"):
+        load(bi)
+    (bi / "modules.json").write_text("[", "utf-8")
+    with pytest.raises(ArtifactError, match=r"modules\.json is damaged"):
+        load(bi)
+
+
+def test_a_tokenizer_that_cannot_be_read_is_the_reason(bi: Path) -> None:
+    (bi / "tokenizer.json").write_text("{}", "utf-8")
+    with pytest.raises(ArtifactError, match="cannot read the tokenizer"):
+        load(bi)
+
+
+def test_heads_are_never_made_up(network: Any) -> None:
+    plain = network("Bert")
+    with pytest.raises(ArtifactError, match="holds a BertModel without a head that scores"):
+        load(plain)
+    with pytest.raises(ArtifactError, match="not those of a BertForSequenceClassification"):
+        load(edited(plain, "config.json", lambda v: v | {"architectures": ["BertForSequenceClassification"],
+                                                         "id2label": {"0": "x"}}))  # fmt: skip
+    two = network("Bert", "ForSequenceClassification", id2label={0: "no", 1: "maybe", 2: "yes"})
+    with pytest.raises(ArtifactError, match=r"gives 3 scores to a pair \(no, maybe, yes\)"):
+        load(two)
+    one = network("Bert", "ForSequenceClassification", num_labels=1)
+    with pytest.raises(UsageError, match="is a BertForSequenceClassification, whose head untuned: leaves out"):
+        load(f"untuned:{one}")
+    with pytest.raises(UsageError, match="has no onnx export"):
+        load(one, backend="onnx")
+    with pytest.raises(ArtifactError, match=r"is a Hugging Face model, .* takes a model folder of polyrank"):
+        load_model(one)
+
+
+def test_ours_are_told_from_theirs(bi: Path, tmp_path: Path) -> None:
+    assert is_foreign(bi)
+    assert not is_foreign(tmp_path / "nothing")
+    (tmp_path / "config.json").write_text("[" * 100_000, "utf-8")
+    assert not is_foreign(tmp_path)
+    with pytest.raises(ArtifactError, match="is damaged"):
+        load(tmp_path)
+
+
+# names
+
+
+def test_a_hub_name_is_found_among_earlier_downloads(bi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    cache = tmp_path / "hub" / "models--somebody--a-model"
+    shutil.copytree(bi, cache / "snapshots" / "abc")
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("abc", "utf-8")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    wanted = load(bi, device="cpu").score_pool(QUERIES, DOCUMENTS)
+    np.testing.assert_array_equal(load("somebody/a-model", device="cpu").score_pool(QUERIES, DOCUMENTS), wanted)
+    with pytest.raises(OfflineError, match="somebody/else is no folder, nor stored on this machine"):
+        load("somebody/else")
+
+
+def test_names_that_mean_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for file in ("runs/x", "run/model/config.json", "index/candidates.db"):
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path)
+    for name in ("nosuch", "runs/model", "a/b/c", "../x", "/nowhere", ""):
+        with pytest.raises(UsageError, match="is no model folder; give a model folder, a Hugging Face name"):
+            load(name)
+    for name, reason in (("run", "give the model in it, run/model"), ("index", "answers from a catalogue")):
+        with pytest.raises(UsageError, match=reason):
+            load(name)
+    with pytest.raises(UsageError, match="max_context_tokens is not for bm25"):
+        load("bm25", max_context_tokens=3)
+    with pytest.raises(UsageError, match="max_candidate_tokens is not for shipped:convert"):
+        load("shipped:convert", max_candidate_tokens=30)
+
+
+def test_lengths_of_an_untuned_backbone_are_settings(tiny_backbone: Path) -> None:
+    documents = [f"{' '.join(['wifi'] * 80)} {word}" for word in ("hello", "bill", "router")]
+    short, long = load(f"untuned:{tiny_backbone}"), load(f"untuned:{tiny_backbone}", max_candidate_tokens=100)
+    assert len(set(short.score(["my wifi"], [documents])[0].tolist())) == 1
+    assert len(set(long.score(["my wifi"], [documents])[0].tolist())) == 3
+    assert [str(cut) for cut in short.cut] == ["3 candidates did not fit into 72 tokens, so their ends were not read"]
+    assert not any(long.cut)
+    with pytest.raises(ConfigError, match="max_candidate_tokens = 129 is outside 4 to 128"):
+        load(f"untuned:{tiny_backbone}", max_candidate_tokens=129)
+    with pytest.raises(UsageError, match="max_candidate_tokens = 0 is no number of tokens"):
+        load(f"untuned:{tiny_backbone}", max_candidate_tokens=0)
+
+
+# other commands
+
+
+def test_an_index_of_a_sentence_encoder_knows_its_weights(bi: Path, tmp_path: Path) -> None:
+    from polyrank import Candidate, Retriever, build_index
+    from polyrank.index import open_index
+    from polyrank.scorers.open import encoder_of_index
+
+    encoder: Any = load(bi, device="cpu")
+    pool = [Candidate(str(i), text) for i, text in enumerate(DOCUMENTS) if text]
+    build_index(tmp_path / "index", encoder, pool)
+    with open_index(tmp_path / "index") as index:
+        again = encoder_of_index(index.model, device="cpu")
+        found = Retriever(again, index).respond([Context(QUERIES[0])], 3)[0]
+        wanted = encoder.rank(QUERIES[0], pool, 3)
+        assert [reply.id for reply in found] == [reply.id for reply in wanted]
+        np.testing.assert_allclose([r.score for r in found], [r.score for r in wanted], atol=1e-5)
+        edited(bi, "2_Dense/config.json", lambda v: v | {"activation_function": "torch.nn.modules.linear.Identity"})
+        with pytest.raises(ArtifactError, match="was made by encoder"):
+            Retriever(load(bi, device="cpu"), index)  # type: ignore[arg-type]

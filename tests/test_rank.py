@@ -1,0 +1,268 @@
+"""Ranking for people: what a scorer takes and gives, and the command."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from polyrank import BM25, Candidate, Context, TfIdf, load
+from polyrank.cli import app
+from polyrank.errors import ArtifactError, PolyrankError, UsageError
+from polyrank.retrieval.two_stage import TwoStageScorer
+from polyrank.scorers.protocols import Encoder, Floats, Scorer
+
+TEXTS = ["hello", "restart the router", "my wifi is red", "restart the router", "the bill"]
+
+
+@pytest.fixture(params=["bm25", "tfidf", "shipped:convert", "untuned", "two stages"])
+def scorer(request: pytest.FixtureRequest, tiny_backbone: Path) -> Scorer:
+    if request.param == "two stages":
+        return TwoStageScorer(BM25(), load(f"untuned:{tiny_backbone}"), n_retrieved=2)
+    return load(f"untuned:{tiny_backbone}" if request.param == "untuned" else request.param, device="cpu")
+
+
+# the door
+
+
+def test_a_context_may_be_a_text_turns_or_a_context(scorer: Scorer) -> None:
+    for same in (["my wifi", ["my wifi"], ("my wifi",), Context("my wifi")], (Context(("my wifi",)),) * 4):
+        rows = scorer.score(same, [TEXTS] * 4)
+        assert all(np.array_equal(rows[0], row) for row in rows)
+        wanted = [scorer.score_pool([Context(("my wifi",))], TEXTS)[0]] * 4
+        np.testing.assert_allclose(scorer.score_pool(same, TEXTS), wanted, rtol=1e-5)
+    assert not np.array_equal(scorer.score(["my wifi"], [TEXTS]), scorer.score(["the bill"], [TEXTS]))
+
+
+@pytest.mark.parametrize(
+    ("contexts", "candidates", "error", "reason"),
+    [
+        (["a", "b"], [TEXTS], UsageError, "2 contexts and 1 list of candidates; give each context its own list"),
+        (["a"], [TEXTS, TEXTS], UsageError, "1 context and 2 lists of candidates"),
+        ("a", [TEXTS], TypeError, r"'a' is one context where a list of them is wanted; write \['a'\]"),
+        (Context("a"), [TEXTS], TypeError, "is one context where a list of them is wanted"),
+        ([{"role": "user", "content": "a"}], [TEXTS], TypeError, "is dict; give a text or a list of texts"),
+        ([["a", {"content": "a"}]], [TEXTS], TypeError, r"turns\[1\] = .* is dict; give a text"),
+        ([3], [TEXTS], TypeError, "= 3 is int; give a text or a list of texts"),
+        (["a"], TEXTS, TypeError, r"candidates\[0\] = 'hello' is no list of texts; write \['hello'\]"),
+        (["a"], "hello", TypeError, "candidates = 'hello' is one text"),
+        (["a"], [["b", None]], TypeError, r"candidates\[0\]\[1\] = None is no text"),
+        (["a"], [[Candidate("1", "b")]], TypeError, r"candidates\[0\]\[0\] = .* is no text"),
+    ],
+)
+def test_what_is_something_else_is_told_at_the_door(
+    contexts: Any, candidates: Any, error: type[Exception], reason: str, scorer: Scorer
+) -> None:
+    with pytest.raises(error, match=reason):
+        scorer.score(contexts, candidates)
+
+
+def test_other_doors_check_too(scorer: Scorer) -> None:
+    with pytest.raises(TypeError, match="is one context where a list of them is wanted"):
+        scorer.score_pool("a", TEXTS)
+    with pytest.raises(TypeError, match=r"pool = 'hello' is no list of texts|candidates = 'hello' is no list of texts"):
+        scorer.score_pool(["a"], "hello")
+    assert scorer.score([], []) == []
+    assert [len(row) for row in scorer.score(["a", "b"], [[], TEXTS])] == [0, 5]
+    assert scorer.score_pool([], TEXTS).shape == (0, 5)
+    assert scorer.score_pool(["a", "b"], []).shape == (2, 0)
+    if isinstance(scorer, Encoder):
+        assert scorer.encode_contexts(["a", ["a", "b"]])[0].shape[0] == 2
+        with pytest.raises(TypeError, match="is one context"):
+            scorer.encode_contexts("a")
+        with pytest.raises(TypeError, match="candidates = 'a' is no list of texts"):
+            scorer.encode_candidates("a")
+
+
+# rank
+
+
+def test_the_best_come_first_and_ties_in_their_order(scorer: Scorer) -> None:
+    scores = scorer.score(["my wifi"], [TEXTS])[0]
+    ranked = scorer.rank("my wifi", TEXTS)
+    order = sorted(range(5), key=lambda i: (-scores[i], i))
+    assert [(reply.id, reply.text, reply.score) for reply in ranked] == [
+        (str(i), TEXTS[i], float(scores[i])) for i in order
+    ]
+    assert scorer.rank(["hi", "my wifi"], TEXTS) == scorer.rank(Context(("hi", "my wifi")), TEXTS)
+    assert scorer.rank("my wifi", TEXTS, 2) == scorer.rank("my wifi", iter(TEXTS), k=2) == ranked[:2]
+    assert scorer.rank("my wifi", TEXTS, 99) == ranked
+    assert scorer.rank("my wifi", []) == []
+
+
+def test_what_was_cut_is_logged_once(tiny_backbone: Path, caplog: pytest.LogCaptureFixture) -> None:
+    scorer = load(f"untuned:{tiny_backbone}", max_candidate_tokens=6)
+    scorer.rank("my wifi", ["the bill", "hello"])
+    for reranker in (scorer, TwoStageScorer(BM25(), load(f"untuned:{tiny_backbone}", max_candidate_tokens=6))):
+        assert not caplog.messages
+        reranker.rank("my wifi", ["the bill is too high please", "hello"])
+        reranker.rank("my wifi", ["the router is too high please", "hello"])
+        assert [text[:66] for text in caplog.messages] == [
+            "1 candidate did not fit into 6 tokens, so its end was not read; it"
+        ]
+        caplog.clear()
+        assert [len(cut.candidates) for cut in reranker.cut] == [2]
+
+
+def test_candidates_keep_their_ids_and_metadata() -> None:
+    pool = [Candidate("r1", "the bill"), Candidate("r2", "my wifi", {"kind": "tech"}), Candidate("r1", "my wifi")]
+    ranked = BM25().rank("my wifi", pool)
+    assert [(reply.id, reply.metadata) for reply in ranked] == [("r2", {"kind": "tech"}), ("r1", {}), ("r1", {})]
+    assert [reply.id for reply in TfIdf().rank("my wifi", [pool[1], "my wifi is"])] == ["r2", "1"]
+
+
+def test_what_cannot_be_ranked() -> None:
+    for k in (0, -1):
+        with pytest.raises(UsageError, match=f"k = {k}; ask for one"):
+            BM25().rank("a", TEXTS, k)
+    with pytest.raises(TypeError, match="'hello' is one candidate"):
+        BM25().rank("a", "hello")
+    with pytest.raises(TypeError, match=r"candidates\[1\] = 3 is no text"):
+        BM25().rank("a", ["b", 3])  # type: ignore[list-item]
+
+    class Broken(Scorer):
+        def score(self, contexts: Sequence[Any], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+            return [np.full(len(texts), np.nan, np.float32) for texts in candidates]
+
+    with pytest.raises(ArtifactError, match="a score is not finite"):
+        Broken().rank("a", TEXTS)
+    assert np.isnan(Broken().score_pool(["a", "b"], TEXTS)).all()  # every scorer has the methods that are the same
+
+
+# the command
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+    for name, text in {"a.txt": "pay the bill\n", "b.txt": "my wifi is red\n\nrestart it\n"}.items():
+        Path(name).write_text(text, "utf-8")
+
+    def call(*arguments: object, stdin: str = "") -> Any:
+        return CliRunner().invoke(app, ["rank", *map(str, arguments)], input=stdin)
+
+    return call
+
+
+def results(found: Any) -> list[tuple[str, str]]:
+    assert found.exit_code == 0, found.stderr
+    return [(row["id"], row["text"]) for row in json.loads(found.stdout)["results"]]
+
+
+def test_files_are_documents(run: Run) -> None:
+    found = run("bm25", "my wifi", "a.txt", "b.txt")
+    assert results(found) == [("b.txt", "my wifi is red\n\nrestart it\n"), ("a.txt", "pay the bill\n")]
+    scores = [row["score"] for row in json.loads(found.stdout)["results"]]
+    assert scores[0] > scores[1] == 0
+    assert json.loads(found.stdout)["query"] == "my wifi"
+    assert results(run("bm25", "my wifi", "a.txt", "b.txt", "--top", "1")) == results(found)[:1]
+
+
+def test_lines_are_documents_where_that_is_meant(run: Run) -> None:
+    lines = [("1", "my wifi is red"), ("3", "restart it")]
+    found = run("bm25", "my wifi", "b.txt")
+    assert results(found) == lines
+    assert "each line of b.txt is a document; --no-lines makes it one" in found.stderr
+    assert results(run("bm25", "my wifi", "b.txt", "--no-lines")) == [("b.txt", Path("b.txt").read_text("utf-8"))]
+    assert results(run("bm25", "my wifi", stdin=Path("b.txt").read_text("utf-8"))) == lines
+    assert results(run("bm25", "my wifi", "-", stdin='[x] wifi\n{"id": 7, "text": "my wifi"}')) == [
+        ("7", "my wifi"),
+        ("1", "[x] wifi"),
+    ]
+    several = run("bm25", "my wifi", "a.txt", "b.txt", "--lines")
+    assert [name for name, _ in results(several)] == ["b.txt:1", "a.txt:1", "b.txt:3"]
+
+
+def test_tables_have_a_document_in_each_row(run: Run) -> None:
+    Path("t.csv").write_text("id,text,kind\nr1,pay the bill,money\nr2,my wifi,tech\n", "utf-8")
+    Path("t.jsonl").write_text('{"text": "hello"}\n{"text": "wifi"}\n', "utf-8")
+    found = run("bm25", "my wifi", "t.csv")
+    assert results(found) == [("r2", "my wifi"), ("r1", "pay the bill")]
+    assert json.loads(found.stdout)["results"][0]["metadata"] == {"kind": "tech"}
+    ids = [name for name, _ in results(run("bm25", "my wifi", "t.csv", "t.jsonl", "a.txt"))]
+    assert ids == ["t.csv:r2", "t.jsonl:2", "t.csv:r1", "t.jsonl:1", "a.txt"]
+
+
+def test_each_line_may_have_its_own_query(run: Run) -> None:
+    rows = [
+        {"id": "q1", "query": "my wifi", "documents": ["pay", "wifi", {"id": "x", "text": "my wifi"}]},
+        {"context": ["hi", "my wifi"], "candidates": ["pay", "wifi"], "background": "wifi"},
+        {"query": ["hi", "pay"], "candidates": ["pay", "pay"]},
+    ]
+    found = run("bm25", stdin="\n".join(map(json.dumps, rows)))
+    assert found.exit_code == 0, found.stderr
+    first, second, third = map(json.loads, found.stdout.splitlines())
+    assert (first["id"], first["query"], [row["id"] for row in first["results"]]) == ("q1", "my wifi", ["x", "1", "0"])
+    assert (second["query"], [row["id"] for row in second["results"]]) == (["hi", "my wifi"], ["1", "0"])
+    assert [(row["id"], row["text"]) for row in third["results"]] == [("0", "pay"), ("1", "pay")]
+    found = run("bm25", "--scores-only", stdin=json.dumps(rows[0]))
+    wanted = BM25().score(["my wifi"], [["pay", "wifi", "my wifi"]])[0].tolist()
+    assert json.loads(found.stdout) == {"id": "q1", "scores": wanted}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "code", "problem"),
+    [
+        (["bm25", "q", "nosuch.txt", "a.txt"], "", 3, "nosuch.txt: no such file"),
+        (["bm25", "q", "."], "", 3, "cannot be read"),
+        (["bm25", "a.txt", "b.txt"], "", 2, "the query 'a.txt' is a file; write the query first"),
+        (["bm25", "q"], "", 3, "there are no documents to rank; name their files"),
+        (["bm25", " "], "x", 2, "the query is empty"),
+        (["bm25", "q", "bytes", "a.txt"], "", 3, "bytes: byte 1 is not UTF-8"),
+        (["bm25", "q"], '{"id": 1}', 3, 'stdin:1: missing field "text"'),
+        (["bm25", "q"], '{"text": 1}', 3, 'field "text" holds a number'),
+        (["bm25"], "plain", 3, "stdin:1: not JSON"),
+        (["bm25"], '{"query": "a"}', 3, 'missing field "candidates"'),
+        (["bm25"], '{"documents": ["a"]}', 3, 'missing field "context"'),
+        (["bm25"], '{"query": {"a": 1}, "documents": ["a"]}', 3, 'field "query" holds an object'),
+        (["bm25"], '{"query": "a", "documents": [3]}', 3, 'field "documents" holds a number at position 0'),
+        (["bm25", "q", "--top", "2", "--scores-only"], "x", 2, "leave out --top 2"),
+        (["bm25", "q", "--max-context-tokens", "9"], "x", 2, "max_context_tokens is not for bm25"),
+        (["nosuch", "q"], "x", 2, "nosuch is no model folder; give a model folder, a Hugging Face name"),
+    ],
+)
+def test_what_cannot_be_ranked_is_told_in_one_line(
+    arguments: list[str], stdin: str, code: int, problem: str, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("bytes").write_bytes(b"\xff\xfe")
+    found = run(*arguments, stdin=stdin)
+    assert isinstance(found.exception, PolyrankError)
+    assert found.exception.exit_code == code
+    assert problem in str(found.exception)
+    assert found.stdout == ""
+
+
+def test_what_was_cut_is_said_once_with_a_remedy(run: Run, tiny_backbone: Path) -> None:
+    for i, word in enumerate(("hello", "bill", "router")):
+        Path(f"{i}.txt").write_text(f"{'wifi ' * 80}{word}", "utf-8")
+    files = ["0.txt", "1.txt", "2.txt"]
+    found = run(f"untuned:{tiny_backbone}", "my wifi", *files)
+    assert len({row["score"] for row in json.loads(found.stdout)["results"]}) == 1
+    said = "3 candidates did not fit into 72 tokens, so their ends were not read; --max-candidate-tokens and"
+    assert found.stderr.count(said) == 1
+    found = run(f"untuned:{tiny_backbone}", "my wifi", *files, "--max-candidate-tokens", "100")
+    assert len({row["score"] for row in json.loads(found.stdout)["results"]}) == 3
+    assert "fit into" not in found.stderr
+    found = run("bm25", "my wifi", *files, "--rerank", f"untuned:{tiny_backbone}", "--max-candidate-tokens", "9")
+    assert "3 candidates did not fit into 9 tokens" in found.stderr
+
+
+def test_a_terminal_gets_a_table(run: Run, tmp_path: Path) -> None:
+    lead, follow = pty.openpty()
+    command = [sys.executable, "-m", "polyrank", "rank", "bm25", "my wifi", "a.txt", "b.txt"]
+    environment = {**os.environ, "COLUMNS": "60"}
+    subprocess.run(command, stdout=follow, stdin=subprocess.DEVNULL, check=True, env=environment, cwd=tmp_path)
+    os.close(follow)
+    lines = [line for line in os.read(lead, 10_000).decode().splitlines() if ".txt" in line]
+    os.close(lead)
+    assert [line.split()[2] for line in lines] == ["b.txt", "a.txt"]
+    assert "my wifi is red restart it" in lines[0]

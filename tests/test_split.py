@@ -1,0 +1,377 @@
+"""From a file of conversations to three parts: nothing of one part is in another, and lists are honest."""
+
+import json
+import random
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polyrank.config.recipe import load_recipe
+from polyrank.data import Split, choose_speaker, draw_candidates, read_examples, split, write_split
+from polyrank.data.wording import same_words
+from polyrank.errors import DataError, UsageError
+from polyrank.index import write_index
+from polyrank.records import Candidate, Example
+from polyrank.training.recipe import load_data
+from processes import run
+
+START = datetime(2024, 1, 1)
+
+
+def chat(number: int, *, n_turns: int = 6, **fields: Any) -> dict[str, Any]:
+    """A dialogue; each of its texts names it."""
+    turns = [
+        {"speaker": ("customer", "agent")[i % 2], "text": f"{('question', 'answer')[i % 2]} {i} of chat {number}"}
+        for i in range(n_turns)
+    ]
+    return {"id": f"chat-{number}", "turns": turns, **fields}
+
+
+def timed(numbers: Iterable[int]) -> list[dict[str, Any]]:
+    return [chat(i, time=(START + timedelta(hours=i)).isoformat()) for i in numbers]
+
+
+def written(path: Path, rows: Iterable[Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return path
+
+
+def chats_in(texts: Iterable[str]) -> set[str]:
+    return {text.rsplit(" ", 1)[1] for text in texts}
+
+
+def all_texts(examples: Sequence[Example]) -> list[str]:
+    return [text for example in examples for text in (*example.context, *example.candidates)]
+
+
+def ids(parts: Split) -> dict[str, list[str]]:
+    return {name: [c.id for c in getattr(parts, name).conversations] for name in ("train", "valid", "test")}
+
+
+@pytest.fixture
+def shuffled(tmp_path: Path) -> Path:
+    """Fifty timed chats in no order."""
+    rows = timed(range(50))
+    random.Random(1).shuffle(rows)
+    return written(tmp_path / "chats.jsonl", rows)
+
+
+@pytest.mark.parametrize("by", ["time", "id"])
+def test_no_conversation_is_in_two_parts_and_none_is_lost(shuffled: Path, tmp_path: Path, by: Any) -> None:
+    parts = split(shuffled, by=by, valid=0.2, test=0.1, n_candidates=8)
+    files = write_split(tmp_path / "out", parts)
+    assert [file.name for file in files] == ["train.jsonl", "valid.jsonl", "test.jsonl"]
+    found = [chats_in(all_texts(read_examples(file).examples)) for file in files]
+    assert [len(part) for part in found] == [35, 10, 5]
+    assert len(set.union(*found)) == 50  # so the three are disjoint, lists and contexts included
+    lists = read_examples(files[2]).examples
+    assert [len(example.candidates) for example in lists] == [8] * 15
+    assert all(len(set(example.candidates)) == 8 for example in lists)
+    assert lists == list(parts.test.examples)
+    assert {e.response for e in lists} == {f"answer {i} of chat {n}" for i in (1, 3, 5) for n in found[2]}
+    assert all(text.startswith("answer") for example in lists for text in example.candidates)
+
+
+def test_the_latest_are_the_test_part(shuffled: Path) -> None:
+    parts = split(shuffled)
+    assert parts.by == "time"
+    assert ids(parts) == {
+        name: [f"chat-{i}" for i in numbers]
+        for name, numbers in (("train", range(40)), ("valid", range(40, 45)), ("test", range(45, 50)))
+    }
+    assert parts.test.times == tuple(START.replace(tzinfo=UTC) + timedelta(hours=hours) for hours in (45, 49))
+
+
+def test_times_of_many_forms_are_ordered_by_the_instant(tmp_path: Path) -> None:
+    forms = [
+        0, 86_400.5, "1970-01-03", "1970-01-03T12:00:00+02:00", "1970-01-03T11:30:00Z", "1970-01-04T00:00",
+        1_704_067_200, 1_704_067_200_001, "2024-01-01T00:01:00.5-01:00",
+    ]  # fmt: skip
+    rows = [chat(i, time=time) for i, time in enumerate(forms)]
+    parts = split(written(tmp_path / "x.jsonl", rows[::-1]), valid=0.3, test=0.3, n_candidates=4)
+    assert [name for part in ids(parts).values() for name in part] == [f"chat-{i}" for i in range(9)]
+
+
+def test_without_times_a_seed_decides(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.jsonl", (chat(i) for i in range(40)))
+    first, again, other = (split(path, seed=seed) for seed in (0, 0, 1))
+    assert first.by == "id"
+    assert (first, ids(first)) == (again, ids(again))
+    assert set(ids(first)["test"]) != set(ids(other)["test"])
+    files = [[file.read_bytes() for file in write_split(tmp_path / name, parts)] for name, parts in
+             (("a", first), ("b", again), ("c", other))]  # fmt: skip
+    assert files[0] == files[1] != files[2]
+    path = written(path, (chat(i) for i in reversed(range(40))))  # where a chat stands in the file decides nothing
+    assert [set(part) for part in ids(split(path)).values()] == [set(part) for part in ids(first).values()]
+
+
+def test_of_one_time_a_seed_decides(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.jsonl", [chat(i, time="2024-01-01") for i in range(40)])
+    assert split(path).by == "id"
+    parts = [set(ids(split(path, by=by, seed=seed))["test"]) for by in ("time", "id") for seed in (0, 1)]  # type: ignore[arg-type]
+    assert parts[0] == parts[2] != parts[1] == parts[3]
+
+
+def test_some_without_a_time_are_drawn_and_it_is_said(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.jsonl", [*timed(range(20)), chat(90), chat(91, time=None)])
+    said: list[str] = []
+    assert split(path, say=said.append).by == "id"
+    assert "2 of 22 conversations have no time" in said[-1]
+    with pytest.raises(DataError, match="2 of 22 conversations have no time; give each"):
+        split(path, by="time")
+
+
+@pytest.mark.parametrize("by", ["time", "id"])
+def test_equal_conversations_are_on_one_side(tmp_path: Path, by: Any) -> None:
+    """Whatever their ids, cases and last remarks: what would be learnt from them is the same."""
+    rows = timed(range(60))
+    for i in range(10):
+        row = json.loads(json.dumps(rows[i]))
+        for turn in row["turns"]:
+            turn["text"] = turn["text"].upper() + "!"
+        row["turns"].append({"speaker": "customer", "text": "ok"})
+        rows.append({**row, "id": f"copy-{i}", "time": (START + timedelta(hours=59 - i)).isoformat()})
+    for seed in range(5):
+        parts = split(written(tmp_path / "x.jsonl", rows), by=by, seed=seed, valid=0.25, test=0.25)
+        assert parts.n_repeated == 10
+        part_of = {name: part for part, names in ids(parts).items() for name in names}
+        assert len(part_of) == 70
+        assert all(part_of[f"chat-{i}"] == part_of[f"copy-{i}"] for i in range(10))
+        for name in ("valid", "test"):
+            for example in getattr(parts, name).examples:
+                assert len({same_words(text) for text in example.candidates}) == parts.n_candidates
+    if by == "time":  # the latest of equal ones counts, so that nothing is learnt from later than from what is tested
+        assert part_of["chat-0"] == "test"
+        hours = {name: {int(id_.split("-")[1]) for id_ in names} for name, names in ids(parts).items()}
+        latest = {part: [59 - hour if hour < 10 else hour for hour in hours[part]] for part in hours}
+        assert max(latest["train"]) <= min(latest["valid"]) <= max(latest["valid"]) <= min(latest["test"])
+
+
+def test_pairs_of_one_conversation_stay_together(tmp_path: Path) -> None:
+    by_id = [
+        {"id": f"{n}#{i}", "context": [f"q{i} of {n}"], "response": f"a{i} of {n}"} for i in (1, 3) for n in range(20)
+    ]
+    parts = split(written(tmp_path / "x.jsonl", by_id), valid=0.2, test=0.2, n_candidates=3)
+    assert {len(c.examples) for c in parts.test.conversations} == {2}
+    assert sorted(name for part in ids(parts).values() for name in part) == sorted(map(str, range(20)))
+    grown = []
+    for n in range(20):
+        turns = [f"turn {i} of {n}" for i in range(6)]
+        grown += [{"context": turns[:i], "response": turns[i]} for i in (1, 3, 5)]
+        grown.append({"context": ["hi"], "response": f"alone {n}"})
+    for seed in range(3):
+        parts = split(written(tmp_path / "y.jsonl", grown), valid=0.2, test=0.2, seed=seed)
+        assert (
+            sum(len(c.examples) == 3 for part in (parts.train, parts.valid, parts.test) for c in part.conversations)
+            == 20
+        )
+        files = write_split(tmp_path / "out", parts)
+        turns_in = [{t.rsplit(" ", 1)[1] for t in all_texts(read_examples(f).examples) if "turn" in t} for f in files]
+        assert sum(map(len, turns_in)) == 20
+        train = files[0].read_text("utf-8").splitlines()
+        assert all(set(json.loads(line)) == {"id", "context", "response"} for line in train)
+    table = tmp_path / "faq.csv"
+    table.write_text("context,response\n" + "".join(f"q {i},a {i}\n" for i in range(30)), "utf-8")
+    assert [len(part) for part in ids(split(table)).values()] == [24, 3, 3]
+    assert split(table).n_candidates == 3
+
+
+def test_lists_of_the_file_are_drawn_anew_from_the_part(tmp_path: Path) -> None:
+    rows = [
+        {"id": f"{n}", "context": [f"q of {n}"], "candidates": ["wrong", f"a of {n}", f"b of {n}"], "relevant": [2, 1]}
+        for n in range(30)
+    ]
+    rows.append({"id": "u", "context": ["unanswered"], "candidates": ["a", "b"], "relevant": []})
+    parts = split(written(tmp_path / "x.jsonl", rows), valid=0, test=0.5, n_candidates=15)
+    assert parts.report.n_skipped == 1
+    assert parts.valid.examples == []
+    files = write_split(tmp_path / "out", parts)
+    assert [file.name for file in files] == ["train.jsonl", "test.jsonl"]
+    names = {c.id for c in parts.test.conversations}
+    for example in parts.test.examples:
+        assert set(example.candidates) <= {f"b of {n}" for n in names}
+        assert example.response == f"b of {example.id}"
+    assert read_examples(files[0]).examples[0].candidates[0] == "wrong"  # what is learnt from stays as it is
+
+
+def test_what_is_replaced_is_not_mixed_with(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.jsonl", (chat(i) for i in range(30)))
+    write_split(tmp_path / "out", split(path))
+    (tmp_path / "out" / "mine.txt").write_text("keep", "utf-8")
+    write_split(tmp_path / "out", split(path, valid=0))
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["mine.txt", "test.jsonl", "train.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        ([chat(0), chat(1)], {}, "2 different conversations with a response, too few for 3 parts; give 3 or more"),
+        ([chat(0)] * 5, {"valid": 0}, "1 different conversation with a response, too few for 2 parts"),
+        ([chat(i, n_turns=2) for i in range(3)], {}, "valid (1 of 3 conversations): 1 different response, which"),
+        ([chat(i) for i in range(30)], {"n_candidates": 20}, "9 different responses do not make lists of 20"),
+        ([chat(i) for i in range(30)], {"valid": 0.5, "test": 0.5}, "parts of 0.5 and 0.5"),
+        ([chat(i) for i in range(30)], {"valid": 0, "test": 0}, "parts of 0 and 0"),
+        ([chat(i) for i in range(30)], {"valid": float("nan")}, "parts of nan"),
+        ([chat(i) for i in range(30)], {"valid": -0.1, "test": 0.3}, "parts of -0.1 and 0.3"),
+        ([chat(0, time="noon")], {}, ":1: field \"time\" holds 'noon'; write it as 2024-05-31T14:00:00"),
+        ([chat(0, time=[1])], {}, ':1: field "time" holds a list'),
+        ([chat(0, time=1e300)], {}, ':1: field "time" holds a number'),
+        ([{"context": "a", "relevant_ids": ["1"]}], {}, "names right answers by ids of a pool"),
+        ([chat(0), {"turns": 3}], {}, ':2: field "turns" is no list of turns'),
+        ([chat(i) for i in range(30)], {"speaker": "robot"}, "no turn is by speaker 'robot'; its speakers are"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_split(tmp_path: Path, rows: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises((DataError, UsageError)) as caught:
+        split(written(tmp_path / "x.jsonl", rows), **options)
+    assert message in str(caught.value)
+
+
+def test_bad_rows_are_counted_and_a_time_is_not_read_by_id(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.jsonl", [chat(99, time="noon"), *(chat(i) for i in range(30)), {"turns": 1}])
+    assert split(path, skip_bad=True).report.n_bad == 2
+    assert split(path, skip_bad=True, by="id").report.n_bad == 1
+    assert (split(path, skip_bad=True).speaker, split(path, skip_bad=True, speaker="*").speaker) == ("agent", None)
+
+
+# lists
+
+
+def test_right_answers_of_a_context_are_never_its_wrong_ones() -> None:
+    """Two hundred pairs of five contexts: what one of them says rightly is wrong for the other four only."""
+    pairs = [Example((f"Context {i % 5}!",), (f"Reply {i}",), (0,), str(i)) for i in range(100)]
+    pairs += [Example((f"context {i % 5}",), (f"reply {i}...",), (0,), f"copy {i}") for i in range(100)]
+    lists = draw_candidates(pairs, 81, seed=3)
+    for example, pair in zip(lists, pairs, strict=True):
+        assert (example.response, example.context) == (pair.candidates[0], pair.context)
+        wrong = [int(same_words(text).split()[1]) for text in example.candidates if text != example.response]
+        own = int(same_words(pair.context[0]).split()[1])
+        assert sorted(wrong) == [i for i in range(100) if i % 5 != own]  # all that there are
+    with pytest.raises(DataError, match="100 different responses do not make lists of 82 candidates; ask for 2 to 81"):
+        draw_candidates(pairs, 82)
+    assert {len(example.candidates) for example in draw_candidates(pairs)} == {20}
+
+
+def test_draws_are_uniform_and_positions_too() -> None:
+    pairs = [Example((f"c{i}",), (f"r{i}",), (0,)) for i in range(11)]
+    counts = [[0] * 11 for _ in range(11)]
+    positions = [0] * 5
+    for seed in range(600):
+        for i, example in enumerate(draw_candidates(pairs, 5, seed=seed)):
+            positions[example.relevant[0]] += 1
+            for text in example.candidates:
+                counts[i][int(text[1:])] += 1
+    assert all(counts[i][i] == 600 for i in range(11))
+    assert all(abs(n - 240) < 70 for i, row in enumerate(counts) for j, n in enumerate(row) if i != j)  # sd 12
+    assert all(abs(n - 1320) < 180 for n in positions)  # sd 32
+    assert draw_candidates(pairs, 5, seed=1) == draw_candidates(pairs, 5, seed=1) != draw_candidates(pairs, 5, seed=2)
+
+
+# whose turns
+
+
+@pytest.mark.parametrize(
+    ("speakers", "asked", "chosen", "said"),
+    [
+        (["customer", "agent"], None, "agent", "replies are the turns of agent, not of customer"),
+        (["User", "Assistant", "tool"], None, "Assistant", "not of User, tool"),
+        (["ann", "bob"], None, None, "replies are everybody's turns, of ann, bob"),
+        (["agent"], None, None, ""),
+        (["customer", "agent"], "customer", "customer", ""),
+        (["customer", "agent"], "*", None, ""),
+    ],
+)
+def test_whose_turns_are_replies(tmp_path: Path, speakers: list[str], asked: Any, chosen: Any, said: str) -> None:
+    row = {"turns": [{"speaker": name, "text": name} for name in speakers]}
+    lines: list[str] = []
+    assert choose_speaker(written(tmp_path / "x.jsonl", [row]), asked, say=lines.append) == chosen
+    assert len(lines) == bool(said)
+    assert not said or said in lines[0]
+    pairs = written(tmp_path / "p.jsonl", [{"context": "a", "response": "b"}, row])
+    assert choose_speaker(pairs, asked, say=lines.append) == (None if asked in (None, "*") else asked)
+    assert len(lines) == bool(said)
+
+
+def test_a_recipe_learns_from_and_is_judged_by_the_agents_turns(tmp_path: Path) -> None:
+    written(tmp_path / "train.jsonl", (chat(i) for i in range(8)))
+    written(tmp_path / "valid.jsonl", (chat(i) for i in range(8, 20)))
+    lines = ['output = "run"', "[model]", 'kind = "bi"', "[data]", 'train = "train.jsonl"', 'valid = "valid.jsonl"']
+    (tmp_path / "r.toml").write_text("\n".join(lines), "utf-8")
+    said: list[str] = []
+    examples, lists = load_data(load_recipe(tmp_path / "r.toml"), said.append)
+    assert {example.response or "" for example in examples} == {
+        f"answer {i} of chat {n}" for i in (1, 3, 5) for n in range(8)
+    }
+    assert len(lists) == 36
+    assert {len(example.candidates) for example in lists} == {20}
+    assert chats_in(all_texts(lists)) == set(map(str, range(8, 20)))
+    assert all("answer" in text for example in lists for text in example.candidates)
+    assert any("data.speaker" in line for line in said)
+    every = load_recipe(tmp_path / "r.toml", ("data.speaker=*", "data.valid_candidates=30", "data.max_valid=7"))
+    examples, lists = load_data(every, said.append)
+    assert (len(examples), len(lists), len(lists[0].candidates)) == (40, 7, 30)
+    seeds = load_recipe(tmp_path / "r.toml", ("train.seeds=[7]", "data.max_valid=5"))
+    assert load_data(seeds, said.append)[1] == load_data(load_recipe(tmp_path / "r.toml"), said.append)[1][:5]
+
+
+# the command
+
+
+def test_the_command_says_what_it_did_and_its_recipe_is_read(tmp_path: Path, shuffled: Path) -> None:
+    out = tmp_path / "out"
+    made = run("split", shuffled, "-o", out)
+    assert made.returncode == 0, made.stderr
+    assert "replies are the turns of agent" in made.stderr
+    assert "lists of 15 candidates, not 20" in made.stderr
+    assert f"polyrank train {out / 'recipe.toml'}" in made.stderr
+    assert [part in made.stdout for part in ("train", "valid", "test", "2024-01-02 21:00")] == [True] * 4
+    examples, lists = load_data(load_recipe(out / "recipe.toml"), lambda _: None)
+    assert (len(examples), len(lists)) == (120, 15)
+    refused = run("split", shuffled, "-o", out)
+    assert (refused.returncode, "already exists" in refused.stderr) == (2, True)
+    options = ("--by", "id", "--speaker", "customer", "--candidates", "4")
+    again = run("split", shuffled, "-o", out, "--overwrite", "--json", *options)
+    counts = json.loads(again.stdout)
+    assert (counts["by"], counts["speaker"], counts["n_candidates"]) == ("id", "customer", 4)
+    assert (counts["test"]["n_conversations"], counts["test"]["n_examples"]) == (5, 10)
+    itself = run("split", out / "train.jsonl", "-o", out, "--overwrite")
+    assert (itself.returncode, "name another output" in itself.stderr) == (2, True)
+    found = run("evaluate", "bm25", out / "test.jsonl", "--json")
+    assert json.loads(found.stdout)["n_candidates"] == 4
+
+
+def test_dialogues_are_evaluated_by_the_agents_turns(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.jsonl", (chat(i) for i in range(10)))
+    n_examples = {}
+    for options in ((), ("--speaker", "customer"), ("--speaker", "*")):
+        found = run("evaluate", "bm25", path, "--json", *options)
+        assert found.returncode == 0, found.stderr
+        assert "ranked among 19 other responses" in found.stderr
+        n_examples[options] = json.loads(found.stdout)["n_examples"]
+    assert list(n_examples.values()) == [30, 20, 50]
+
+
+def test_a_pipeline_is_chosen_and_tried_by_the_agents_turns(tmp_path: Path) -> None:
+    rows = [chat(i) for i in range(12)]
+    pool = [Candidate(f"{i}-{turn}", t["text"]) for i, row in enumerate(rows) for turn, t in enumerate(row["turns"])]
+    write_index(tmp_path / "index", pool, np.eye(len(pool), dtype=np.float32), fingerprint="f", model="m")
+    chats = written(tmp_path / "chats.jsonl", rows)
+    n_examples = []
+    for n, options in enumerate(([], ["--speaker", "customer"])):
+        folder = tmp_path / f"p{n}"
+        made = run("pipeline", "create", tmp_path / "index", "-o", folder, "--retriever", "bm25", "--valid", chats,
+                   "--precision", "0", *options)  # fmt: skip
+        assert made.returncode == 0, made.stderr
+        assert ("replies are the turns of agent" in made.stderr) == (not options)
+        seen = json.loads(run("pipeline", "info", folder).stdout)["seen"]
+        tried = run("pipeline", "test", folder, chats, "--json", *options)
+        n_examples += [seen["n_examples"], json.loads(tried.stdout)["n_examples"]]
+    assert n_examples == [36, 36, 24, 24]
+    alone = run("pipeline", "create", tmp_path / "index", "-o", tmp_path / "x", "--speaker", "agent")
+    assert (alone.returncode, "give them with --valid" in alone.stderr) == (2, True)
+    mined = run("mine", chats, "--from", "bm25", "-o", tmp_path / "mined.jsonl", "-n", "2", "--json")
+    assert json.loads(mined.stdout)["n_examples"] == 36
