@@ -269,6 +269,16 @@ def test_several_models_are_one_table_and_their_scores_are_compared_again(runs: 
     assert "hits@9 left out: k must be below 4" in labelled.stderr
 
 
+def test_lengths_go_to_the_models_that_have_them_to_set(runs: Path, tiny_backbone: Path) -> None:
+    untuned = f"untuned:{tiny_backbone}"
+    done = run("evaluate", untuned, "bm25", "test.jsonl", "--json", "--max-context-tokens", "4", cwd=runs)
+    assert done.returncode == 0, done.stderr
+    assert "did not fit into 4 tokens" in done.stderr
+    assert len(json.loads(done.stdout)) == 2
+    refused = run("evaluate", "bm25", "test.jsonl", "--max-candidate-tokens", "4", cwd=runs)
+    assert (refused.returncode, "bm25" in refused.stderr) == (2, True)
+
+
 def test_run_folders_are_compared_by_validation(runs: Path, tmp_path: Path) -> None:
     done = run("compare", "low", "high", "--json", "--plot", tmp_path / "x.png", cwd=runs)
     assert done.returncode == 0, done.stderr
