@@ -131,7 +131,7 @@ def evaluate(
     base = None if against is None else comparison.Scored(str(against), (None,), (ev.read_scores(against),))
     for name in (*(member.name for member in found), *([] if rerank is None else [rerank])):
         check_name(name)
-    lengths = {"max_context_tokens": max_context_tokens, "max_candidate_tokens": max_candidate_tokens}
+    lengths: dict[str, Any] = {"max_context_tokens": max_context_tokens, "max_candidate_tokens": max_candidate_tokens}
     with_lengths = [member for member in found if has_settable_lengths(member.name)] or found  # who has none refuses
 
     bar: dict[str, Any] = {"console": console(), "disable": not console().is_terminal, "transient": True}
