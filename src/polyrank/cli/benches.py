@@ -190,8 +190,9 @@ def _check_plot(plot: Path | None, overwrite: bool, *inputs: Path | None) -> Non
 def _threads(threads: int | None) -> None:
     import torch
 
-    if threads is not None:
-        torch.set_num_threads(threads)
+    from polyrank.devices import set_threads
+
+    set_threads(threads or torch.get_num_threads())  # all of them, whatever else is busy: figures name their number
 
 
 def _texts(path: Path | None) -> list[str]:

@@ -17,10 +17,12 @@ from polyrank.cli.console import (
     Overwrite,
     Rerank,
     Speaker,
+    Threads,
     console,
     drawable,
     say_cut,
     talk,
+    use_threads,
 )
 from polyrank.errors import UsageError
 
@@ -80,6 +82,7 @@ def evaluate(
     backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
     max_context_tokens: ContextTokens = None,
     max_candidate_tokens: CandidateTokens = None,
+    threads: Threads = None,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
     overwrite: Overwrite = False,
     format_: Format = "table",
@@ -98,6 +101,7 @@ def evaluate(
     from polyrank.scorers.open import check_name, has_settable_lengths
     from polyrank.storage.durable import check_output
 
+    use_threads(threads)
     # whatever can be wrong is, before a model is read
     shown, tested = _metrics(k, metric)
     layout = _layout(format_)

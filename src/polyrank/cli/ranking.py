@@ -18,9 +18,11 @@ from polyrank.cli.console import (
     NRetrieved,
     Rerank,
     Runtime,
+    Threads,
     say_cut,
     stdin_lines,
     talk,
+    use_threads,
 )
 from polyrank.errors import DataError, UsageError
 
@@ -54,6 +56,7 @@ def rank(
     max_candidate_tokens: CandidateTokens = None,
     device: Device = "auto",
     backend: Runtime = "torch",
+    threads: Threads = None,
 ) -> None:
     """Documents, best first: a table in a terminal; in a pipe, a line of JSON for each query.
 
@@ -78,6 +81,7 @@ def rank(
     given = None if query is None else (_context({"query": query}), list(_documents(files or [], lines)))
     if given is not None and not given[1]:
         raise DataError("there are no documents to rank; name their files, or send one in each line of stdin")
+    use_threads(threads)
     scorer = open_ranker(
         model,
         rerank=rerank,

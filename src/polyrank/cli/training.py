@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrank.cli import interrupts
-from polyrank.cli.console import console, talk
+from polyrank.cli.console import console, talk, use_threads
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ def train(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again over an earlier run.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all by default.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, envvar="POLYRANK_THREADS", help="CPU threads; all by default.")
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Train by a recipe: the best model goes to OUTPUT/model, figures to OUTPUT/metrics.jsonl.
@@ -33,15 +35,12 @@ def train(
     import dataclasses
     import json
 
-    import torch
-
     from polyrank.config.recipe import load_recipe
     from polyrank.training import train as run
 
     if resume and overwrite:
         raise UsageError("--resume and --overwrite exclude each other; give one")
-    if threads is not None:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     plan = load_recipe(recipe, tuple(set_ or ()))
     if not overwrite:  # an earlier run may still be there
         interrupts.say_way_on("go on with --resume")

@@ -15,6 +15,7 @@ from polyrank.devices import Precision, choose_device, choose_dtype
 from polyrank.errors import UsageError
 from polyrank.models import BiEncoder, CrossEncoder, EncoderNetwork, Network, find_backbone, new_model
 from polyrank.models.artifacts import load_model
+from polyrank.models.bert import BertConfig
 from polyrank.models.foreign import PairEncoder, SentenceEncoder, build_foreign, describe
 from polyrank.models.foreign.files import CLASSIFIER
 from polyrank.models.pretrained import read_pretrained_config
@@ -108,7 +109,8 @@ def untuned_scorer(
         UsageError: it is a Cross-encoder, whose outputs mean nothing without its head.
     """
     folder = find_backbone(name).folder
-    architecture = next(iter(read_pretrained_config(folder).architectures or ()), "")
+    known = BertConfig.read(folder) or read_pretrained_config(folder)
+    architecture = next(iter(getattr(known, "architectures", None) or ()), "")
     if architecture.endswith(CLASSIFIER):
         raise UsageError(f"{name} is a {architecture}, whose head untuned: leaves out; give {name} without untuned:")
     model, texts, config = new_model(

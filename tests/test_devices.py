@@ -1,0 +1,70 @@
+"""How many threads a computation takes, on a machine that others use as well."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from polyrank import devices
+from polyrank.devices import free_cores, set_threads
+from polyrank.errors import UsageError
+
+CORES = len(os.sched_getaffinity(0))
+
+
+@pytest.fixture
+def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Torch may use three; the load is looked at anew."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    monkeypatch.setattr(devices, "_load", devices._Load())
+    yield
+    torch.set_num_threads(before)
+
+
+def spin(until: float) -> None:
+    """Until a time on the clock."""
+    while time.monotonic() < until:
+        pass
+
+
+def test_cores_that_others_keep_busy_are_left_to_them(three_threads: None) -> None:
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4 * CORES)]
+    try:
+        spin(time.monotonic() + 0.5)  # they have begun
+        devices._load.free()
+        spin(time.monotonic() + 1)
+        assert devices._load.free() <= max(1, CORES // 2)
+        with free_cores():
+            assert torch.get_num_threads() <= max(1, CORES // 2)
+        assert torch.get_num_threads() == 3
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def test_no_more_threads_than_torch_has_and_no_fewer_than_one(
+    three_threads: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n_free, n_threads in ((-1, 1), (0, 1), (2, 2), (3, 3), (64, 3)):
+        monkeypatch.setattr(devices._load, "_free", n_free)
+        monkeypatch.setattr(devices, "WINDOW_S", 1e9)  # looked at no more
+        with free_cores():
+            assert torch.get_num_threads() == n_threads
+        with pytest.raises(KeyError), free_cores():
+            raise KeyError
+        assert torch.get_num_threads() == 3
+
+
+def test_a_number_that_was_asked_for_is_kept(three_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_threads(2)
+    monkeypatch.setattr(devices._load, "_free", 1)
+    with free_cores():
+        assert torch.get_num_threads() == 2
+    with pytest.raises(UsageError, match="0 threads compute nothing"):
+        set_threads(0)
