@@ -54,6 +54,14 @@ def test_one_context_in_every_form(made: Path) -> None:
         assert len(replies) == len(REPLIES)
 
 
+@pytest.mark.parametrize("folder", ["index", "lexical"])
+def test_a_list_has_one_reply_at_least(made: Path, folder: str) -> None:
+    with polyrank.open(made / folder) as replies:
+        for k in (0, -1):
+            with pytest.raises(UsageError, match=f"k is {k}; ask for one reply at least"):
+                replies.answer("thanks", k)
+
+
 def texts(replies: polyrank.Pipeline) -> list[str]:
     return [reply.text for reply in replies.answer("zebra", 10).ranked]
 

@@ -495,3 +495,27 @@ def test_tables_are_read_as_a_file_is(tmp_path: Path, monkeypatch: pytest.Monkey
     assert load_recipe(tables, ["train.lr=1e-3"]) == load_recipe(tmp_path / "r.toml", ["train.lr=1e-3"])
     assert load_recipe("r.toml").data.test == str(tmp_path / "x.jsonl")
     assert tables == {"model": {"kind": "bi"}, "data": {"train": "t.jsonl", "test": "x.jsonl"}, "output": "run"}
+
+
+def test_a_convert_by_default_is_the_papers() -> None:
+    """ConveRT, section 3 and its table of settings; what the paper leaves out or has as an ablation stands as it should."""
+    assert to_dict(ConvertConfig()) == {
+        "kind": "convert",
+        "embedding_dim": 512,
+        "attention_dim": 64,
+        "ffn_dim": 2048,
+        "spans": (3, 5, 48, 48, 48, 48),
+        "position_periods": (47, 11),
+        "n_heads": 1,
+        "relative_bias": True,
+        "reduction_heads": 2,
+        "side_dim": 1024,
+        "side_layers": 3,
+        "side_skips": True,
+        "equal_sides": False,
+        "output_dim": 512,
+        "multi_context": False,
+        "combination": "feed_forward",
+        "quantization": "float16",
+        "dropout": 0.0,
+    }

@@ -42,7 +42,7 @@ SENDER = words(
     """
     sender sendername senderid speaker speakername speakerid author authorname authorusername authordisplayname
     authoremail authorid from fromname fromuserdisplayname username userdisplayname user userid participant
-    participantname displayname who actor actorname agentorcustomer messagefrom sentby createdby name absender
+    participantname displayname who actor actorname agentorcustomer messagefrom sentby createdby name absender von
     sprecher autor remitente emisor expediteur auteur mittente autore remetente handle nick nickname agent party
     """
 )
