@@ -498,7 +498,7 @@ def test_tables_are_read_as_a_file_is(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_convert_by_default_is_the_papers() -> None:
-    """ConveRT, section 3 and its table of settings; what the paper leaves out or has as an ablation stands as it should."""
+    """ConveRT, section 3 and its table of settings."""
     assert to_dict(ConvertConfig()) == {
         "kind": "convert",
         "embedding_dim": 512,
