@@ -223,7 +223,10 @@ def test_a_run_folder_means_each_of_its_seeds(runs: Path) -> None:
     ]  # fmt: skip
     assert [Path(member.name).parts[-2] for member in found[:2]] == ["seed-1", "seed-2"]
     assert set(found[0].figures) == {"loss", "R@1", "MRR"}
-    assert members([str(runs / "low" / "seed-1")])[0].name == str(runs / "low" / "seed-1" / "model")
+    (seed,) = members([str(runs / "low" / "seed-1")])
+    assert (seed.name, seed.group) == (str(runs / "low" / "seed-1" / "model"), str(runs / "low"))
+    (labelled,) = members([str(runs / "low" / "seed-1" / "model")], ["mine"])
+    assert (labelled.group, labelled.seed) == ("mine", 1)
 
 
 def test_evaluate_takes_a_run_of_several_seeds(runs: Path) -> None:
@@ -264,6 +267,16 @@ def test_several_models_are_one_table_and_their_scores_are_compared_again(runs: 
     assert [(row["scorer"], row["seeds"]) for row in table] == [("b", ""), ("x", "1 2")]
     assert float(table[1]["MRR"]) == pytest.approx(wanted["low"]["MRR"])
     assert "hits@9 left out: k must be below 4" in labelled.stderr
+
+
+def test_lengths_go_to_the_models_that_have_them_to_set(runs: Path, tiny_backbone: Path) -> None:
+    untuned = f"untuned:{tiny_backbone}"
+    done = run("evaluate", untuned, "bm25", "test.jsonl", "--json", "--max-context-tokens", "4", cwd=runs)
+    assert done.returncode == 0, done.stderr
+    assert "did not fit into 4 tokens" in done.stderr
+    assert len(json.loads(done.stdout)) == 2
+    refused = run("evaluate", "bm25", "test.jsonl", "--max-candidate-tokens", "4", cwd=runs)
+    assert (refused.returncode, "bm25" in refused.stderr) == (2, True)
 
 
 def test_run_folders_are_compared_by_validation(runs: Path, tmp_path: Path) -> None:

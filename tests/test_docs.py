@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import polyrank
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
@@ -38,3 +40,10 @@ def test_links_lead_somewhere(page: Path) -> None:
             target = page.parent / name if name else page
             assert target.exists(), link
             assert not anchor or anchor in anchors(target), link
+
+
+def test_the_public_names_are_those_that_the_page_describes() -> None:
+    text = (DOCS / "python.md").read_text("utf-8")
+    table = text.partition("## ")[0].split("\n| ")[1:]
+    described = {name for row in table for name in re.findall(r"`(\w+)`", row.partition(" | ")[0])}
+    assert described == set(polyrank.__all__)

@@ -11,9 +11,20 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # the one list of public names: type checkers read it, and the code below does too
+    from polyrank.config.recipe import Recipe as Recipe
     from polyrank.config.recipe import load_recipe as load_recipe
     from polyrank.data import read_examples as read_examples
     from polyrank.data import read_pool as read_pool
+    from polyrank.errors import ArtifactError as ArtifactError
+    from polyrank.errors import ConfigError as ConfigError
+    from polyrank.errors import DataError as DataError
+    from polyrank.errors import DivergedError as DivergedError
+    from polyrank.errors import LockedError as LockedError
+    from polyrank.errors import MissingExtraError as MissingExtraError
+    from polyrank.errors import OfflineError as OfflineError
+    from polyrank.errors import PolyrankError as PolyrankError
+    from polyrank.errors import ResourceError as ResourceError
+    from polyrank.errors import UsageError as UsageError
     from polyrank.evaluation import evaluate as evaluate
     from polyrank.evaluation import paired_test as paired_test
     from polyrank.evaluation import summarise as summarise
@@ -33,6 +44,7 @@ if TYPE_CHECKING:  # the one list of public names: type checkers read it, and th
     from polyrank.scorers.open import load as load
     from polyrank.scorers.protocols import Encoder as Encoder
     from polyrank.scorers.protocols import Scorer as Scorer
+    from polyrank.training import RunResult as RunResult
     from polyrank.training import train as train
 
 _IMPORT = r"    from (\S+) import (\w+) as (\w+)"

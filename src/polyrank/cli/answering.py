@@ -187,10 +187,12 @@ def _chat(pipeline: "Pipeline", k: int) -> None:
 
 
 def _turn(pipeline: "Pipeline", turns: list[str], k: int) -> list[str]:
-    """Show the best replies; the turns with the one that is taken as said."""
-    answer = pipeline.answer(turns, k)
-    if answer.abstained:
-        talk("(no good answer; the nearest are)" if answer.ranked else "(no good answer)")
-    for rank, reply in enumerate(answer.ranked):
-        print(f"  {reply.score:7.2f}  {'→ ' if rank == 0 and not answer.abstained else '  '}{reply.text}")
-    return turns if answer.abstained else [*turns, answer.ranked[0].text]
+    """Show the best replies that were not said yet; the turns with the one that is taken as said."""
+    answer = pipeline.answer(turns, k + len(turns))
+    replies = [reply for reply in answer.ranked if reply.text not in turns][:k]
+    good = bool(replies) and not answer.abstained
+    if not good:
+        talk("(no good answer; the nearest are)" if replies else "(no good answer)")
+    for rank, reply in enumerate(replies):
+        print(f"  {reply.score:7.2f}  {'→ ' if rank == 0 and good else '  '}{reply.text}")
+    return [*turns, replies[0].text] if good else turns

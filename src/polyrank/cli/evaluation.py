@@ -47,7 +47,7 @@ def evaluate(
     models: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODEL...",
+            metavar="MODEL",
             help="Model, run or pipeline folders (of a run, all seeds), bm25, tfidf, untuned:BACKBONE or"
             " shipped:convert.",
         ),
@@ -98,7 +98,7 @@ def evaluate(
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.retrieval.pipeline import open_ranker
     from polyrank.scorers.exported import read_backend
-    from polyrank.scorers.open import check_name
+    from polyrank.scorers.open import check_name, has_settable_lengths
     from polyrank.storage.durable import check_output
 
     use_threads(threads)
@@ -135,12 +135,21 @@ def evaluate(
     base = None if against is None else comparison.Scored(str(against), (None,), (ev.read_scores(against),))
     for name in (*(member.name for member in found), *([] if rerank is None else [rerank])):
         check_name(name)
+    lengths: dict[str, Any] = {"max_context_tokens": max_context_tokens, "max_candidate_tokens": max_candidate_tokens}
+    with_lengths = [member for member in found if has_settable_lengths(member.name)] or found  # who has none refuses
 
     bar: dict[str, Any] = {"console": console(), "disable": not console().is_terminal, "transient": True}
     scored: list[comparison.Scored] = []
     for member, file in zip(found, files, strict=True):
         scorer = open_ranker(
-            member.name, examples, candidates, rerank=rerank, n_retrieved=n_retrieved, device=device, **options
+            member.name,
+            examples,
+            candidates,
+            rerank=rerank,
+            n_retrieved=n_retrieved,
+            device=device,
+            **options,
+            **(lengths if member in with_lengths else {}),
         )
         shown_as = partial(track, description="scoring" if len(found) == 1 else member.name, **bar)
         result = ev.evaluate(scorer, examples, pool=candidates, progress=shown_as)
@@ -167,7 +176,7 @@ def compare(
     scores: Annotated[
         list[str],
         typer.Argument(
-            metavar="[NAME=]PATH...",
+            metavar="[NAME=]PATH",
             help="Scores files of `evaluate --scores` or folders of them; or run folders, of which validation figures"
             " are compared. Several paths of one NAME are the seeds of one model.",
         ),

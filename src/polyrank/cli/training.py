@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 def train(
     recipe: Annotated[Path, typer.Argument(help="A recipe in TOML: polyrank split writes one, runs/ has some.")],
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change a key: train.lr=5e-5. Repeatable.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with an interrupted run, or with a finished one for more epochs.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again over an earlier run.")] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[

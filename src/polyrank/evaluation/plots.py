@@ -150,6 +150,8 @@ def _title(rows: Sequence[Mapping[str, Any]]) -> str:
         spread = "bars: 95% intervals" + (f"; of several seeds, {spread.removeprefix('bars: ')}" if spread else "")
     if "n_examples" not in rows[0]:
         return f"validation; {spread}" if spread else "validation"
+    if len(rows) > 1:
+        spread += f"; dotted: {rows[0]['name']}"
     size = rows[0]["n_candidates"]
     of = f"{size:,}" if isinstance(size, int) else f"{size[0]:,} to {size[1]:,}"
     return f"{rows[0]['n_examples']:,} examples, {of} candidates each\n{spread}"

@@ -42,9 +42,13 @@ def members(names: Sequence[str], labels: Sequence[str | None] | None = None) ->
     found = []
     for name, label in zip(names, labels or [None] * len(names), strict=True):
         for path, inside in _models_in(name):
-            group = "/".join(filter(None, (label, inside)))
-            found.append(_member(path, group if label else ""))
+            found.append(_member(path, "/".join(filter(None, (label or _without_seed(name), inside)))))
     return found
+
+
+def _without_seed(name: str) -> str:
+    path = Path(name).as_posix()
+    return SEED.sub("", path).removesuffix("/model") if SEED.search(path) else name
 
 
 def unfinished(name: str) -> list[Path]:
@@ -108,10 +112,7 @@ def _member(name: str, group: str) -> Member:
     by_name = SEED.search(Path(name).as_posix())
     if seed is None and by_name:
         seed = int(by_name[1])
-    figures = metadata.get("validation") or {}
-    if not group:
-        group = SEED.sub("", Path(name).as_posix()).removesuffix("/model") if by_name else name
-    return Member(name, group, seed, figures)
+    return Member(name, group, seed, metadata.get("validation") or {})
 
 
 def _metadata(folder: Path) -> dict[str, Any]:
