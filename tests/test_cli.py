@@ -401,7 +401,7 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         ("evaluate bm25 {test} --k 1,x", "'1,x' is no list of positive whole numbers"),
         ("mine {test} --from bm25 -o {folder}/m --ranks 5", "'5' is not FIRST:LAST"),
         ("mine {test} --from bm25 -o {folder}/m --ranks a:5", "'a:5' is not FIRST:LAST"),
-        ("mine {test} --from bm25 -o {test}", "test.jsonl is named as an output and for something else too"),
+        ("mine {test} --from bm25 -o {test}", "test.jsonl already exists and is read by this command"),
         ("import pairs {test} -o {folder}/y --answers {test}", "--answers goes with dstc7 and dstc7-pool only"),
         ("import dstc7-candidates {test} -o {folder}/y --skip-bad", "--skip-bad does not go with dstc7-candidates"),
         ("export {folder}/none --to onnx", "there is no model folder"),
