@@ -56,7 +56,8 @@ def measure(data: Path, n: int, n_cross: int) -> dict[str, Any]:
     from polyrank.ranking.top import top_rows
     from polyrank.scorers.encoded import score_row
     from polyrank.scorers.lexical import BM25
-    from polyrank.scorers.load import load_scorer, make_scorer, untuned_scorer
+    from polyrank.scorers.load import make_scorer, untuned_scorer
+    from polyrank.scorers.open import load as open_model
     from polyrank.scorers.protocols import Encoder, Scorer
 
     torch.set_num_threads(1)
@@ -94,7 +95,7 @@ def measure(data: Path, n: int, n_cross: int) -> dict[str, Any]:
     untuned = untuned_scorer("embedded", policy, device="cpu", precision="fp32")
     vectors = untuned.encode_candidates(texts)  # which take the same time whatever is in them
     bi, cross = encoder(network(BiConfig()), vectors), network(CrossConfig())
-    shipped = load_scorer("shipped:convert", device="cpu", precision="fp32")
+    shipped = open_model("shipped:convert", device="cpu", precision="fp32")
     assert isinstance(shipped, Encoder), "of its two sides"
     convert = encoder(shipped, shipped.encode_candidates(texts))
 

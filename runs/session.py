@@ -67,7 +67,7 @@ def main() -> None:
         folder = Path(name)
         model = "untuned:embedded"
         replies = polyrank.read_pool(sample / "replies.jsonl")
-        polyrank.build_index(folder / "support", polyrank.load_encoder(model), replies, model=model)
+        polyrank.build_index(folder / "support", model, replies)
         shown = converse(folder)
     console = Console(record=True, width=COLUMNS, file=StringIO(), force_terminal=True)
     console.print(Text.assemble(("$ ", "bold green"), " ".join(COMMAND)))

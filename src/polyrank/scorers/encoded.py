@@ -6,6 +6,7 @@ Shapes: B contexts, K candidates of each, N rows of a pool, M vectors per contex
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,12 +15,16 @@ from numpy.typing import NDArray
 from polyrank.models.scoring import scores
 from polyrank.records import ContextLike
 from polyrank.scorers.inputs import paired
-from polyrank.scorers.protocols import Encoder, Floats
+
+if TYPE_CHECKING:  # which call this
+    from polyrank.scorers.protocols import Encoder, Floats
 
 CANDIDATES_AT_A_TIME = 8192
 
 
-def score_lists(encoder: Encoder, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+def score_lists(
+    encoder: "Encoder", contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]
+) -> "list[Floats]":
     """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
     queries, lists = paired(contexts, candidates)
     vectors, mask = encoder.encode_contexts(queries)
@@ -31,7 +36,7 @@ def score_lists(encoder: Encoder, contexts: Sequence[ContextLike], candidates: S
     ]
 
 
-def score_shared(encoder: Encoder, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
+def score_shared(encoder: "Encoder", contexts: Sequence[ContextLike], pool: Sequence[str]) -> "Floats":
     """One shared pool for every context: ``[B, N]``."""
     vectors, mask = encoder.encode_contexts(contexts)
     encoded = encoder.encode_candidates(pool)
@@ -43,7 +48,7 @@ def score_shared(encoder: Encoder, contexts: Sequence[ContextLike], pool: Sequen
     return result
 
 
-def score_row(context: Floats, mask: NDArray[np.bool_], candidates: Floats) -> Floats:
+def score_row(context: "Floats", mask: NDArray[np.bool_], candidates: "Floats") -> "Floats":
     """Scores ``[K]`` of one context ``[M, D]`` with its mask ``[M]`` and candidates ``[K, D]``."""
     values = scores(torch.from_numpy(context)[None], torch.from_numpy(candidates)[None], torch.from_numpy(mask)[None])
     row: Floats = values[0].numpy()

@@ -1,6 +1,6 @@
 """Training: one loop, the steps it is given, checkpoints, and the recipe that ties them together."""
 
-from polyrank.training.loop import FitResult, fit_together
+from polyrank.training.loop import FitResult, fit_together, phased
 from polyrank.training.mutual import DistillStep, Imitation, MutualStep
 from polyrank.training.recipe import RunResult, train
 from polyrank.training.steps import InBatchStep, ListwiseStep, Step
@@ -15,5 +15,6 @@ __all__ = [
     "RunResult",
     "Step",
     "fit_together",
+    "phased",
     "train",
 ]
