@@ -61,9 +61,9 @@ def home(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
 
 @pytest.mark.slow
 def test_python_as_it_is_written(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(home)
+    monkeypatch.chdir(shutil.copytree(home, tmp_path / "home"))
     names: dict[str, Any] = {}
     page = blocks("docs/python.md", "python")
     assert len(page) >= 8
