@@ -22,9 +22,16 @@ def export(
 ) -> None:
     """A model for another runtime. Refused where its vectors or scores differ from fp32."""
     from polyrank.scorers import exported as backends
+    from polyrank.scorers.summed import is_sum, read_sum
 
     if not model.exists():
         raise UsageError(f"there is no model folder {model}; give one that training wrote")
+    if is_sum(model):
+        first = read_sum(model)["parts"][0]["model"]
+        raise UsageError(
+            f"{model} is a sum, whose encoders are exported one by one, such as with: polyrank export {first} --to"
+            f" {to}; --backend then takes the exports that there are"
+        )
     if to == "sentence-transformers":
         if output is None or check:
             raise UsageError("sentence-transformers needs a folder to make and has no --check; give it with -o FOLDER")

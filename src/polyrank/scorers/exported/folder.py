@@ -29,6 +29,11 @@ def export_folder(model: Path, backend: Backend) -> Path:
     return model / "backends" / backend
 
 
+def has_export(model: Path, backend: Backend) -> bool:
+    """Whether a model folder has such an export, sound or not."""
+    return has_document(export_folder(model, backend), _kind(model, backend))
+
+
 def write_manifest(folder: Path, *, backend: Backend, fingerprint: str, dimension: int, graphs: dict[str, str]) -> None:
     """Write export.json beside the graphs that are in a folder.
 
@@ -57,7 +62,7 @@ def read_manifest(folder: Path, *, model: Path, backend: Backend, fingerprint: s
         ArtifactError: it is damaged, too new, or of other weights.
     """
     kind = _kind(model, backend)
-    if not has_document(folder, kind):
+    if not has_export(model, backend):
         raise UsageError(f"{model} has no {backend} export; {kind.missing}")
     document = read_document(folder, kind)
     if document["fingerprint"] != fingerprint:
