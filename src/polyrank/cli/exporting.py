@@ -27,11 +27,8 @@ def export(
     if not model.exists():
         raise UsageError(f"there is no model folder {model}; give one that training wrote")
     if is_sum(model):
-        first = read_sum(model)["parts"][0]["model"]
-        raise UsageError(
-            f"{model} is a sum, whose encoders are exported one by one, such as with: polyrank export {first} --to"
-            f" {to}; --backend then takes the exports that there are"
-        )
+        parts = ", ".join(part["model"] for part in read_sum(model)["parts"])
+        raise UsageError(f"{model} is a sum, which has no network of its own; export its encoders one by one: {parts}")
     if to == "sentence-transformers":
         if output is None or check:
             raise UsageError("sentence-transformers needs a folder to make and has no --check; give it with -o FOLDER")

@@ -32,12 +32,13 @@ def sum_(
 ) -> None:
     """Add up the scores of encoders as one encoder; rank, evaluate, index and respond take it like any other."""
     from polyrank.scorers.open import check_name, load_encoder
-    from polyrank.scorers.summed import SumEncoder, check_sum_path, save_sum
+    from polyrank.scorers.summed import SumEncoder, check_sum_path, check_weights, save_sum
 
     if (valid is None) == (weights is None):
         raise UsageError("give either --valid FILE, to choose weights by, or --weights, such as --weights 1,0.7")
     check_sum_path(output, replace=overwrite)
-    given = [] if weights is None else numbers(weights, float, "--weights")
+    given = [1.0] * len(models) if weights is None else numbers(weights, float, "--weights")
+    check_weights(given, len(models))
     for name in models:
         check_name(name)
     examples = [] if valid is None else _lists(valid, speaker)[:max_valid]
@@ -49,7 +50,7 @@ def sum_(
 
         encoder, figures = fit_sum(encoders, examples, progress=_shown)
         save_sum(output, encoder, metadata={"valid": valid.name, **figures}, replace=overwrite)
-        say_cut(encoder, *models)
+        say_cut(encoder)
         best = max(figures["parts"], key=lambda part: part["MRR"])
         if best["MRR"] >= figures["sum"]["MRR"]:
             talk(f"{models[figures['parts'].index(best)]} alone is as good on {valid}; the sum only takes longer")
@@ -84,13 +85,14 @@ def show_sum(path: Path, *, json_: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    figures = [*metadata.get("parts", [{} for _ in document["parts"]]), metadata.get("sum", {})]
+    shown = ("R@1", "MRR") if metadata else ()
+    figures = [*metadata["parts"], metadata["sum"]] if metadata else [{}] * (len(document["parts"]) + 1)
     table = Table("encoder", "fingerprint")
-    for column in ("weight", *figures[-1]):
+    for column in ("weight", *shown):
         table.add_column(column, justify="right")
     rows = [(part["model"], part["fingerprint"][:12], f"{part['weight']:g}") for part in document["parts"]]
     for row, own in zip([*rows, ("sum", document["fingerprint"][:12], "")], figures, strict=True):
-        table.add_row(Text(row[0]), *row[1:], *(f"{value:.4f}" for value in own.values()))
+        table.add_row(Text(row[0]), *row[1:], *(f"{own[name]:.4f}" for name in shown))
     out = Console()
     chosen = f", weights chosen on {metadata['n_valid']:,} lists of {metadata['valid']}" if metadata else ""
     out.print(f"{path}: sum, fingerprint {document['fingerprint']}{chosen}", markup=False, soft_wrap=True)

@@ -133,8 +133,8 @@ def _sum(folder: Path, device: str, precision: "Precision", backend: "Backend") 
         exported = {name for name in names if has_export(model_folder(name), backend)}
         if not exported:
             raise UsageError(
-                f"none of the encoders that {folder} sums has an {backend} export; make one with: polyrank export"
-                f" {names[0]} --to {backend}"
+                f"none of the encoders of {folder} has an {backend} export ({', '.join(names)}); use the torch backend,"
+                f" or export one with: polyrank export MODEL --to {backend}"
             )
 
     def open_part(name: str) -> Encoder:

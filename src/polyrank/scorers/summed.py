@@ -51,12 +51,7 @@ class SumEncoder(Encoder):
 
     def __init__(self, parts: Sequence[Encoder], weights: Sequence[float]) -> None:
         self.parts, self.weights = tuple(parts), tuple(float(weight) for weight in weights)
-        if len(self.parts) < 2:
-            raise UsageError(f"a sum of {len(self.parts)}; give two encoders or more")
-        if len(self.weights) != len(self.parts):
-            raise UsageError(f"{len(self.weights)} weights for {len(self.parts)} encoders; give one for each")
-        if not all(weight > 0 and math.isfinite(weight) for weight in self.weights):
-            raise UsageError(f"weights {_listed(self.weights)} must be above 0; leave out what is to count nothing")
+        check_weights(self.weights, len(self.parts))
         attending = attending_part(self.parts)
         if attending is not None and self.weights[attending] != 1:
             alike = relative_weights(self.weights, attending)
@@ -90,6 +85,20 @@ class SumEncoder(Encoder):
     def cut(self) -> "tuple[Cut, ...]":
         """What was too long for each of the encoders."""
         return tuple(cut for part in self.parts for cut in part.cut)
+
+
+def check_weights(weights: Sequence[float], n_parts: int) -> None:
+    """Refuse what can be no sum, which can be asked before any encoder is loaded.
+
+    Raises:
+        UsageError: there are fewer than two encoders, or not as many weights, or one is not above 0.
+    """
+    if n_parts < 2:
+        raise UsageError(f"a sum of {n_parts}; give two encoders or more")
+    if len(weights) != n_parts:
+        raise UsageError(f"weights {_listed(weights)} for {n_parts} encoders; give one weight for each")
+    if not all(weight > 0 and math.isfinite(weight) for weight in weights):
+        raise UsageError(f"weights {_listed(weights)} must be above 0; leave out what is to count nothing")
 
 
 def attending_part(parts: Sequence[Encoder]) -> int | None:
