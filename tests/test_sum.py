@@ -15,10 +15,13 @@ from polyrank.frozen.sums import fit_sum
 from polyrank.index import Writer, open_index
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
+from polyrank.models.exported import ExportedEncoder
 from polyrank.ranking.ensembles import choose_weights
 from polyrank.records import Candidate, Context, Example
 from polyrank.retrieval.build import add_to_index, build_index
 from polyrank.retrieval.retrievers import Retriever
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.exported import export_model
 from polyrank.scorers.open import load, load_encoder
 from polyrank.scorers.protocols import Encoder
 from polyrank.scorers.summed import SumEncoder, load_sum, read_sum, save_sum
@@ -113,6 +116,27 @@ def test_exact_search_is_brute_force(models: dict[str, Path], tmp_path: Path, na
         if precision == "fp32":
             best = sorted(given.values(), reverse=True)
             assert [reply.score for reply in ranked[:10]] == pytest.approx(best[:10], abs=1e-4)
+
+
+def test_each_part_runs_in_the_export_that_it_has(models: dict[str, Path], tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    shutil.copytree(models["bi"], tmp_path / "bi")
+    parts = [load_encoder(path, device="cpu") for path in (tmp_path / "bi", models["convert"])]
+    made = SumEncoder(parts, [1, 2])
+    save_sum(tmp_path / "sum", made)
+    with pytest.raises(UsageError, match=r"none of the encoders of .* has an onnx export .*polyrank export MODEL --to"):
+        load(tmp_path / "sum", backend="onnx")
+    export_model(tmp_path / "bi", "onnx")
+    exported = load(tmp_path / "sum", device="cpu", precision="fp32", backend="onnx")
+    assert isinstance(exported, SumEncoder)
+    bi, convert = exported.parts
+    assert isinstance(bi, EncoderScorer)
+    assert isinstance(bi.model, ExportedEncoder)
+    assert isinstance(convert, EncoderScorer)
+    assert not isinstance(convert.model, ExportedEncoder)
+    assert exported.fingerprint == made.fingerprint
+    np.testing.assert_allclose(exported.score_pool(CONTEXTS, REPLIES), made.score_pool(CONTEXTS, REPLIES), rtol=1e-3)
 
 
 def test_what_can_be_no_sum_is_refused(models: dict[str, Path]) -> None:
@@ -335,6 +359,10 @@ def test_the_command_makes_what_the_others_take(models: dict[str, Path], task: d
     assert "weights chosen on 12 lists of valid.jsonl" in shown
     assert f"{document['metadata']['sum']['MRR']:.4f}" in shown
 
+    same = run("sum", models["bi"], models["bi"], "-o", path, "--valid", task["valid"], "--overwrite")
+    assert same.returncode == 0, same.stderr
+    assert f"{models['bi']} alone is as good" in same.stderr
+
     given = run("sum", path, models["poly"], "-o", tmp_path / "three", "--weights", "0.5,1")
     assert given.returncode == 0, given.stderr
     assert "MRR" not in given.stdout
@@ -348,6 +376,9 @@ def test_the_command_says_what_is_wrong(models: dict[str, Path], task: dict[str,
     cases = {
         ("sum", models["bi"], models["poly"], "-o", tmp_path / "x"): "give either --valid FILE",
         ("sum", models["bi"], "-o", tmp_path / "x", "--weights", "1"): "a sum of 1",
+        ("sum", models["bi"], tmp_path / "sum", "-o", tmp_path / "sum", "--valid", task["valid"], "--overwrite"): (
+            "would be a part of itself"
+        ),
         ("sum", models["bi"], "bm25", "-o", tmp_path / "x", "--weights", "1,1"): "bm25 has no vectors",
         ("sum", models["bi"], models["poly"], "-o", tmp_path / "x", "--weights", "1,2"): "give 0.5,1, which orders",
         ("sum", models["bi"], models["bi"], "-o", tmp_path / "sum", "--weights", "1,2"): "already exists",

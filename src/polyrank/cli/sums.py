@@ -32,7 +32,7 @@ def sum_(
 ) -> None:
     """Add up the scores of encoders as one encoder; rank, evaluate, index and respond take it like any other."""
     from polyrank.scorers.open import check_name, load_encoder
-    from polyrank.scorers.summed import SumEncoder, check_sum_path, check_weights, save_sum
+    from polyrank.scorers.summed import SumEncoder, check_parts, check_sum_path, check_weights, save_sum
 
     if (valid is None) == (weights is None):
         raise UsageError("give either --valid FILE, to choose weights by, or --weights, such as --weights 1,0.7")
@@ -43,6 +43,7 @@ def sum_(
         check_name(name)
     examples = [] if valid is None else _lists(valid, speaker)[:max_valid]
     encoders = [load_encoder(name, device=device) for name in models]
+    check_parts(output, encoders)
     if valid is None:
         save_sum(output, SumEncoder(encoders, given), replace=overwrite)
     else:

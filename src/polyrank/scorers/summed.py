@@ -5,7 +5,7 @@ Shapes: B contexts, N candidates, M vectors per context, D dimensions; P encoder
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +146,21 @@ def check_sum_path(path: Path, *, replace: bool) -> None:
     check_replaceable(path, ours=(SUM.file,), replace=replace)
 
 
+def check_parts(path: Path, parts: Sequence[Encoder]) -> None:
+    """Refuse encoders that a sum at ``path`` could not find again, or that are this sum itself.
+
+    Raises:
+        UsageError: one of them, or of those that a sum among them is made of, was not loaded by a name, or lies there.
+    """
+    for part in parts:
+        if not part.name:
+            raise UsageError("a part of the sum was not loaded by a name, so nothing could find it again; give it one")
+        if Path(part.name).resolve() == path.resolve():
+            raise UsageError(f"{path} would be a part of itself; choose another path")
+        if isinstance(part, SumEncoder):
+            check_parts(path, part.parts)
+
+
 def save_sum(path: Path, encoder: SumEncoder, *, metadata: dict[str, Any] | None = None, replace: bool = False) -> None:
     """Write sum.json: the names of the encoders, by which they are opened again, their fingerprints and weights.
 
@@ -159,11 +174,7 @@ def save_sum(path: Path, encoder: SumEncoder, *, metadata: dict[str, Any] | None
         UsageError: the path is taken, or it is that of a part; or a part was not loaded by a name.
         ResourceError: the disk is full.
     """
-    for part in _all_parts(encoder):
-        if not part.name:
-            raise UsageError("a part of the sum was not loaded by a name, so nothing could find it again; give it one")
-        if Path(part.name).resolve() == path.resolve():
-            raise UsageError(f"{path} would be a part of itself; choose another path")
+    check_parts(path, encoder.parts)
     document = {
         "parts": [
             {"model": portable_name(part.name, path), "fingerprint": part.fingerprint, "weight": weight}
@@ -175,14 +186,6 @@ def save_sum(path: Path, encoder: SumEncoder, *, metadata: dict[str, Any] | None
     whole = seal(document, SUM)
     with new_folder(path, replace=replace) as folder:
         (folder / SUM.file).write_bytes(whole)
-
-
-def _all_parts(encoder: SumEncoder) -> Iterator[Encoder]:
-    """The parts, and those of parts that are sums."""
-    for part in encoder.parts:
-        yield part
-        if isinstance(part, SumEncoder):
-            yield from _all_parts(part)
 
 
 def is_sum(path: Path) -> bool:

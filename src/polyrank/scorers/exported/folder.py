@@ -62,7 +62,7 @@ def read_manifest(folder: Path, *, model: Path, backend: Backend, fingerprint: s
         ArtifactError: it is damaged, too new, or of other weights.
     """
     kind = _kind(model, backend)
-    if not has_export(model, backend):
+    if not has_document(folder, kind):
         raise UsageError(f"{model} has no {backend} export; {kind.missing}")
     document = read_document(folder, kind)
     if document["fingerprint"] != fingerprint:
