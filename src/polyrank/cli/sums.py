@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from polyrank.cli.console import Device, Speaker, console, say_cut, talk
 from polyrank.cli.progress import numbers
 from polyrank.errors import UsageError
+
+if TYPE_CHECKING:
+    from polyrank.records import Example
 
 
 def sum_(
@@ -58,7 +61,7 @@ def sum_(
     show_sum(output, json_=json_)
 
 
-def _lists(valid: Path, speaker: str | None) -> "list[Any]":
+def _lists(valid: Path, speaker: str | None) -> "list[Example]":
     from polyrank.data import choose_speaker, draw_candidates, read_examples
     from polyrank.data.candidate_lists import have_lists
 
