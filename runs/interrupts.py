@@ -203,6 +203,11 @@ COMMANDS = {
         again="map {home}/pairs.jsonl --valid {home}/lists.jsonl --encoder shipped:convert -o out --max-epochs 2"
         " --overwrite",
     ),
+    "sum": Long(
+        "sum shipped:convert shipped:convert --valid {home}/lists.jsonl -o out",
+        folder_of(loaded_map, "out"),
+        again="sum shipped:convert shipped:convert --weights 1,1 -o out --overwrite",
+    ),
     "intents train": Long(
         "intents train {home}/intents.csv --encoder shipped:convert -o out",
         folder_of(loaded_intents, "out"),

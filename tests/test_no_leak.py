@@ -28,6 +28,7 @@ from polyrank.frozen.intents import (
 )
 from polyrank.frozen.intents.network import Encoded, HeadConfig
 from polyrank.frozen.maps import MapConfig, Pairs, Ranking, fit_map, fit_response_map
+from polyrank.frozen.sums import fit_sum
 from polyrank.index import write_index
 from polyrank.ranking.abstention import Abstention, confidence
 from polyrank.ranking.ensembles import ENSEMBLES, choose_ensemble, combine
@@ -388,3 +389,47 @@ def test_a_map_learns_from_the_examples_and_is_judged_on_the_lists() -> None:
     assert again.matrix.tobytes() == made.matrix.tobytes()
     other, _ = fit_response_map(Told(), examples[:40], lists, config)
     assert other.matrix.tobytes() != made.matrix.tobytes()
+
+
+class Half(Told):
+    """Scores a candidate by one half of its numbers, whatever the context."""
+
+    def __init__(self, half: slice) -> None:
+        self.name, self.half = str(half), half
+
+    def encode_contexts(self, contexts: Sequence[Context]) -> tuple[np.ndarray, np.ndarray]:
+        return np.ones((len(contexts), 1, D), np.float32), np.ones((len(contexts), 1), np.bool_)
+
+    def encode_candidates(self, candidates: Sequence[str]) -> np.ndarray:
+        vectors = np.zeros((len(candidates), D), np.float32)
+        vectors[:, self.half] = super().encode_candidates(candidates)[:, self.half]
+        return vectors
+
+
+def lists_told_by(half: slice, seed: int) -> list[Example]:
+    """Lists of five, whose right answer one half tells and the other half points away from, both now and then."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+    examples = []
+    for number in range(60):
+        candidates = 0.8 * generator.normal(size=(5, D))
+        candidates[0] -= 0.4
+        candidates[0, half] += 1.2
+        right = number % 5
+        order = np.roll(np.arange(5), right)
+        examples.append(Example(("hi",), tuple(said(candidates[i]) for i in order), (right,)))
+    return examples
+
+
+def test_a_sum_is_weighted_by_the_lists_that_it_is_given() -> None:
+    first, second = slice(D // 2), slice(D // 2, D)
+    parts = [Half(first), Half(second)]
+    dev, test = lists_told_by(first, 1), lists_told_by(second, 2)
+    (_, on_dev), (_, on_test) = (fit_sum(parts, lists)[0].weights for lists in (dev, test))  # type: ignore[arg-type]
+    assert on_dev < 0.5 < 2 < on_test
+    # the order of the lists, copies in them and lists that say nothing change nothing
+    same = [Example(e.context, (*e.candidates, e.candidates[e.relevant[0]]), e.relevant) for e in dev[::-1]]
+    quiet = [Example(e.context, e.candidates) for e in test]
+    assert fit_sum(parts, [*dev[::-1], *quiet])[0].weights == (1, on_dev)  # type: ignore[arg-type]
+    copied, figures = fit_sum(parts, same)  # type: ignore[arg-type]
+    assert copied.weights[1] < 0.5
+    assert figures["n_valid"] == 60

@@ -39,6 +39,7 @@ from polyrank.scorers.lexical import BM25
 from polyrank.scorers.mapped import MapEncoder, save_map
 from polyrank.scorers.open import load
 from polyrank.scorers.protocols import Encoder
+from polyrank.scorers.summed import SumEncoder, save_sum
 from polyrank.storage.durable import make_folders, sync_folder, write_file
 from polyrank.training import train
 from polyrank.training.signals import InterruptedTraining
@@ -99,6 +100,10 @@ def _examples(turn: int) -> list[Example]:
 def _map(path: Path, turn: int) -> None:
     matrix = np.eye(_encoder().dimension, dtype=np.float32) * turn
     save_map(path, MapEncoder(_encoder(), matrix), name=str(_saved()), replace=True)
+
+
+def _sum(path: Path, turn: int) -> None:
+    save_sum(path, SumEncoder([_encoder(), _encoder()], [1, turn]), replace=True)
 
 
 def _intents(path: Path, turn: int) -> None:
@@ -180,6 +185,7 @@ WORKS: dict[str, Work] = {
     "folders": Work((lambda folder: make_folders(folder / "x" / "y" / "z"),)),
     "model": Work(_twice(_model, "model")),
     "map": Work(_twice(_map, "map")),
+    "sum": Work(_twice(_sum, "sum")),
     "intents": Work(_twice(_intents, "intents")),
     "pipeline": Work(
         _twice(

@@ -27,6 +27,7 @@ from polyrank.cli import (
     pipelines,
     ranking,
     splitting,
+    sums,
     training,
 )
 from polyrank.cli.console import talk
@@ -68,6 +69,7 @@ app.command("mine")(mining.mine)
 app.command("train")(training.train)
 app.command("curves")(curves.curves)
 app.command("map")(maps.map_)
+app.command("sum")(sums.sum_)
 app.command("evaluate")(evaluation.evaluate)
 app.command("compare")(evaluation.compare)
 app.command("respond")(answering.respond)

@@ -22,9 +22,13 @@ def export(
 ) -> None:
     """A model for another runtime. Refused where its vectors or scores differ from fp32."""
     from polyrank.scorers import exported as backends
+    from polyrank.scorers.summed import is_sum, read_sum
 
     if not model.exists():
         raise UsageError(f"there is no model folder {model}; give one that training wrote")
+    if is_sum(model):
+        parts = ", ".join(part["model"] for part in read_sum(model)["parts"])
+        raise UsageError(f"{model} is a sum, which has no network of its own; export its encoders one by one: {parts}")
     if to == "sentence-transformers":
         if output is None or check:
             raise UsageError("sentence-transformers needs a folder to make and has no --check; give it with -o FOLDER")

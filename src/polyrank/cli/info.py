@@ -10,16 +10,21 @@ from polyrank.errors import UsageError
 
 
 def info(
-    model: Annotated[str, typer.Argument(help="A model folder, or shipped:convert.")],
+    model: Annotated[str, typer.Argument(help="A model folder, shipped:convert, or a sum.")],
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """A model's kind, fingerprint, and parameters and bytes part by part, computed from its files."""
+    """A model's kind, fingerprint, and parameters and bytes part by part, from its files; of a sum, its encoders."""
+    from polyrank.cli.sums import show_sum
     from polyrank.config.names import model_folder
     from polyrank.models.artifacts import read_config, read_sizes
+    from polyrank.scorers.summed import is_sum
 
     folder = model_folder(model)
     if not folder.is_dir():
         raise UsageError(f"{model} is no model folder; give one, or shipped:convert")
+    if is_sum(folder):
+        show_sum(folder, json_=json_)
+        return
     document, sizes = read_config(folder), read_sizes(folder)
     if json_:
         totals = {

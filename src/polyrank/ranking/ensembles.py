@@ -1,4 +1,4 @@
-"""Two scores for the same candidates made one: the ensemble of a retriever and a re-ranker. numpy only."""
+"""Scores of several models for the same candidates made one: of a retriever and a re-ranker, or a sum. numpy only."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
@@ -12,6 +12,7 @@ from polyrank.ranking.metrics import place, reciprocal_rank
 Floats = NDArray[np.float32]
 Ensemble = Literal["raw", "sigmoid", "z-score", "softmax"]
 ENSEMBLES: tuple[Ensemble, ...] = get_args(Ensemble)
+RATIOS = tuple(2.0 ** (step / 2) for step in sorted(range(-6, 7), key=abs))  # nearest to 1 first
 
 
 def combine(retrieved: Floats, reranked: Floats, how: Ensemble) -> Floats:
@@ -62,6 +63,51 @@ def choose_ensemble(
     return (best if figures[best] > figures["alone"] else None), figures
 
 
+def choose_weights(scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequence[int]]) -> tuple[float, ...]:
+    """Weights of several scorers whose weighted sum has the best mean reciprocal rank on validation lists.
+
+    Scores lie on scales of their own, so it starts where all spread equally within a list, ``1 / std``. Then each
+    weight but the first is tried at an eighth of that up to eight times as much, in steps of the square root of 2, one
+    after the other until none gains. A scorer of constants orders nothing; its weight stays 1.
+
+    Args:
+        scores: of each scorer, one array per list; all of the same candidates.
+        relevant: indices of the right ones of each list; lists without any say nothing and are passed over.
+
+    Returns:
+        A weight above 0 for each scorer; only their ratios count.
+
+    >>> choose_weights([[np.array([3.0, 5.0])], [np.array([0.5, 0.5])]], [(0,)])
+    (1.0, 1.0)
+    >>> choose_weights([[np.array([6.0, 2.0])], [np.array([0.5, 0.0])]], [(0,)])
+    (0.5, 4.0)
+    """
+    start = [1.0 / _spread(lists) for lists in scores]
+    scaled = [[np.asarray(values, np.float64) * w for values in lists] for lists, w in zip(scores, start, strict=True)]
+
+    def quality(ratios: Sequence[float]) -> float:
+        totals = [sum(r * x for r, x in zip(ratios, row, strict=True)) for row in zip(*scaled, strict=True)]
+        return _mean_reciprocal_rank(totals, relevant)
+
+    ratios = [1.0] * len(scores)
+    best, before = quality(ratios), -1.0
+    while best > before:
+        before = best
+        for number in range(1, len(scores)):
+            for ratio in RATIOS:
+                tried = [*ratios[:number], ratio, *ratios[number + 1 :]]
+                if (found := quality(tried)) > best:
+                    best, ratios = found, tried
+    return tuple(w * ratio for w, ratio in zip(start, ratios, strict=True))
+
+
+def _spread(lists: Sequence[Floats]) -> float:
+    """The standard deviation of scores within lists; 1 where there is none but rounding."""
+    size = max(float(np.abs(values).max(initial=0.0)) for values in lists)
+    spread = float(np.sqrt(np.mean([np.var(np.asarray(values, np.float64)) for values in lists])))
+    return spread if spread > 1e-6 * size else 1.0
+
+
 def read_ensemble(name: str) -> Ensemble | None:
     """A normalisation by its name; "none" is the re-ranker alone.
 
@@ -74,7 +120,7 @@ def read_ensemble(name: str) -> Ensemble | None:
     return found
 
 
-def _mean_reciprocal_rank(lists: Sequence[Floats], relevant: Sequence[Sequence[int]]) -> float:
+def _mean_reciprocal_rank(lists: Sequence[NDArray[np.floating]], relevant: Sequence[Sequence[int]]) -> float:
     found = [reciprocal_rank(place(values, right)) for values, right in zip(lists, relevant, strict=True) if right]
     return float(np.mean(found)) if found else 0.0
 

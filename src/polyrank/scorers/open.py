@@ -1,4 +1,4 @@
-"""From a name to a Scorer: a model or a map of ours, somebody else's model, "bm25" or "tfidf"."""
+"""From a name to a Scorer: a model, a map or a sum of ours, somebody else's model, "bm25" or "tfidf"."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -42,12 +42,12 @@ def load(
     """A model that ranks, by its name.
 
     Args:
-        name: a model folder that training wrote, or a map; a folder or the hub name of a bi-encoder or Cross-encoder of
-            Hugging Face or sentence-transformers; "shipped:convert"; "untuned:embedded" or "untuned:FOLDER", the
-            cosines of a backbone as it comes; "bm25" or "tfidf".
+        name: a model folder that training wrote, a map or a sum; a folder or the hub name of a bi-encoder or
+            Cross-encoder of Hugging Face or sentence-transformers; "shipped:convert"; "untuned:embedded" or
+            "untuned:FOLDER", the cosines of a backbone as it comes; "bm25" or "tfidf".
         device: "auto", "cpu" or "cuda".
         precision: "fp32" or "bf16"; "auto" is what the hardware is fast at, and fp32 for other people's models.
-        backend: "torch"; or "onnx" or "openvino", for a model folder that has such an export.
+        backend: "torch"; or "onnx" or "openvino", for a model folder that has such an export, or a sum of some that do.
         max_context_tokens, max_candidate_tokens: how much of a text is read, of untuned and of other people's models.
             None: what the model says. Ours read what they were trained with.
         corpus: texts that "bm25" and "tfidf" learn word statistics from; without them, from what they are to rank.
@@ -97,6 +97,7 @@ def _load(
     from polyrank.models.hub import hub_folder
     from polyrank.scorers.load import foreign_scorer, saved_scorer
     from polyrank.scorers.mapped import KIND, load_map
+    from polyrank.scorers.summed import is_sum
     from polyrank.storage.document import has_document
     from polyrank.storage.tensors import is_folder_of
 
@@ -111,11 +112,36 @@ def _load(
         return foreign_scorer(folder, device=device, precision=precision, **lengths)
     if is_folder_of(folder, KIND):
         return load_map(folder, lambda name: load_encoder(name, device=device, precision=precision, backend=backend))
+    if is_sum(folder):
+        return _sum(folder, device, precision, backend)
     if backend == "torch":
         return saved_scorer(folder, device=device, precision=precision)
     from polyrank.scorers.exported import load_exported
 
     return load_exported(folder, backend, device=device, precision=precision)
+
+
+def _sum(folder: Path, device: str, precision: "Precision", backend: "Backend") -> Encoder:
+    """A sum, whose parts run in their exports of a backend where they have one, and in torch elsewhere."""
+    from polyrank.scorers.summed import load_sum, read_sum
+
+    exported: set[str] = set()
+    if backend != "torch":
+        from polyrank.scorers.exported import has_export
+
+        names = [part["model"] for part in read_sum(folder)["parts"]]
+        exported = {name for name in names if has_export(model_folder(name), backend)}
+        if not exported:
+            raise UsageError(
+                f"none of the encoders of {folder} has an {backend} export ({', '.join(names)}); use the torch backend,"
+                f" or export one with: polyrank export MODEL --to {backend}"
+            )
+
+    def open_part(name: str) -> Encoder:
+        own: Backend = backend if name in exported else "torch"
+        return load_encoder(name, device=device, precision=precision, backend=own)
+
+    return load_sum(folder, open_part)
 
 
 def check_name(name: str) -> None:

@@ -2,7 +2,7 @@
 
 from polyrank.scorers.exported.export import check_export, export_model
 from polyrank.scorers.exported.fidelity import MIN_COSINE
-from polyrank.scorers.exported.folder import export_folder, load_exported
+from polyrank.scorers.exported.folder import export_folder, has_export, load_exported
 from polyrank.scorers.exported.sentence_transformers import export_to_sentence_transformers
 from polyrank.scorers.exported.sessions import Backend, read_backend
 
@@ -13,6 +13,7 @@ __all__ = [
     "export_folder",
     "export_model",
     "export_to_sentence_transformers",
+    "has_export",
     "load_exported",
     "read_backend",
 ]

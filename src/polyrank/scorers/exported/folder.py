@@ -29,6 +29,11 @@ def export_folder(model: Path, backend: Backend) -> Path:
     return model / "backends" / backend
 
 
+def has_export(model: Path, backend: Backend) -> bool:
+    """Whether a model folder has such an export, sound or not."""
+    return has_document(export_folder(model, backend), _kind(model, backend))
+
+
 def write_manifest(folder: Path, *, backend: Backend, fingerprint: str, dimension: int, graphs: dict[str, str]) -> None:
     """Write export.json beside the graphs that are in a folder.
 

@@ -1,0 +1,103 @@
+"""``polyrank sum``: two or more encoders as one, and what ``polyrank info`` says of such a folder."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polyrank.cli.console import Device, Speaker, console, say_cut, talk
+from polyrank.cli.progress import numbers
+from polyrank.errors import UsageError
+
+if TYPE_CHECKING:
+    from polyrank.records import Example
+
+
+def sum_(
+    models: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL...", help="Two or more: model folders, shipped:convert, untuned:BACKBONE."),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The sum's folder to make.")],
+    valid: Annotated[
+        Path | None,
+        typer.Option(help="Candidate lists to choose the weights by; of pairs or dialogues, lists are drawn."),
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(metavar="1,0.7", help="How much each encoder's scores count, instead of --valid.")
+    ] = None,
+    speaker: Speaker = None,
+    max_valid: Annotated[int | None, typer.Option(min=1, help="Use the first N validation lists.")] = 500,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier sum.")] = False,
+    device: Device = "auto",
+    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Add up the scores of encoders as one encoder; rank, evaluate, index and respond take it like any other."""
+    from polyrank.scorers.open import check_name, load_encoder
+    from polyrank.scorers.summed import SumEncoder, check_parts, check_sum_path, check_weights, save_sum
+
+    if (valid is None) == (weights is None):
+        raise UsageError("give either --valid FILE, to choose weights by, or --weights, such as --weights 1,0.7")
+    check_sum_path(output, replace=overwrite)
+    given = [1.0] * len(models) if weights is None else numbers(weights, float, "--weights")
+    check_weights(given, len(models))
+    for name in models:
+        check_name(name)
+    examples = [] if valid is None else _lists(valid, speaker)[:max_valid]
+    encoders = [load_encoder(name, device=device) for name in models]
+    check_parts(output, encoders)
+    if valid is None:
+        save_sum(output, SumEncoder(encoders, given), replace=overwrite)
+    else:
+        from polyrank.frozen.sums import fit_sum
+
+        encoder, figures = fit_sum(encoders, examples, progress=_shown)
+        save_sum(output, encoder, metadata={"valid": valid.name, **figures}, replace=overwrite)
+        say_cut(encoder)
+        best = max(figures["parts"], key=lambda part: part["MRR"])
+        if best["MRR"] >= figures["sum"]["MRR"]:
+            talk(f"{models[figures['parts'].index(best)]} alone is as good on {valid}; the sum only takes longer")
+    show_sum(output, json_=json_)
+
+
+def _lists(valid: Path, speaker: str | None) -> "list[Example]":
+    from polyrank.data import choose_speaker, draw_candidates, read_examples
+    from polyrank.data.candidate_lists import have_lists
+
+    loaded = read_examples(valid, speaker=choose_speaker(valid, speaker, say=talk))
+    talk(f"{valid}: {loaded.report}")
+    return loaded.examples if have_lists(loaded.examples) else draw_candidates(loaded.examples, what=str(valid))
+
+
+def _shown(name: str, batches: list[range]) -> Any:
+    from rich.progress import track
+
+    return track(batches, name, console=console(), disable=not console().is_terminal, transient=True)
+
+
+def show_sum(path: Path, *, json_: bool) -> None:
+    """The encoders of a sum with their weights, and the figures that these were chosen by."""
+    from polyrank.scorers.summed import read_sum
+
+    document = read_sum(path)
+    metadata = document["metadata"]
+    if json_:
+        print(json.dumps({"kind": "sum", **document}))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = ("R@1", "MRR") if metadata else ()
+    figures = [*metadata["parts"], metadata["sum"]] if metadata else [{}] * (len(document["parts"]) + 1)
+    table = Table("encoder", "fingerprint")
+    for column in ("weight", *shown):
+        table.add_column(column, justify="right")
+    rows = [(part["model"], part["fingerprint"][:12], f"{part['weight']:g}") for part in document["parts"]]
+    for row, own in zip([*rows, ("sum", document["fingerprint"][:12], "")], figures, strict=True):
+        table.add_row(Text(row[0]), *row[1:], *(f"{own[name]:.4f}" for name in shown))
+    out = Console()
+    chosen = f", weights chosen on {metadata['n_valid']:,} lists of {metadata['valid']}" if metadata else ""
+    out.print(f"{path}: sum, fingerprint {document['fingerprint']}{chosen}", markup=False, soft_wrap=True)
+    out.print(table)

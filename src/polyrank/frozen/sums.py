@@ -1,0 +1,63 @@
+"""Choosing how much each encoder of a sum counts, on validation lists that each of them scores once."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from polyrank.errors import DataError
+from polyrank.evaluation.protocols import evaluate
+from polyrank.ranking.ensembles import choose_weights
+from polyrank.ranking.metrics import place, recall_at, reciprocal_rank
+from polyrank.records import Example
+from polyrank.scorers.protocols import Encoder, Floats
+from polyrank.scorers.summed import SumEncoder, attending_part, relative_weights
+
+Progress = Callable[[str, list[range]], Iterable[range]]
+
+
+def fit_sum(
+    encoders: Sequence[Encoder], valid: Sequence[Example], *, progress: Progress = lambda _, batches: batches
+) -> tuple[SumEncoder, dict[str, Any]]:
+    """The sum of encoders with the weights that rank validation lists best, see ``choose_weights``.
+
+    Args:
+        encoders: frozen.
+        valid: candidate lists with a right answer.
+        progress: is told the name of each encoder, and wraps the list of its batches.
+
+    Returns:
+        The sum, with weight 1 for its first encoder or for the one with several vectors, and figures ready for JSON.
+
+    Raises:
+        UsageError: two of them give a context several vectors, or there is only one.
+        DataError: there is nothing to choose by.
+    """
+    unit = attending_part(encoders)
+    lists = [example for example in valid if example.relevant and len(example.candidates) > 1]
+    if not lists:
+        raise DataError("no example has a right answer among candidates; choose weights on candidate lists")
+    found = [
+        evaluate(encoder, lists, progress=partial(progress, encoder.name or f"encoder {number}")).answerable
+        for number, encoder in enumerate(encoders, 1)
+    ]
+    scores = [[record.scores for record in records if record.scores is not None] for records in found]
+    relevant = [record.relevant for record in found[0]]
+    chosen = relative_weights(choose_weights(scores, relevant), unit)
+    weights = [float(f"{weight:.4g}") for weight in chosen]  # as they are shown, so that they can be given again
+    totals = [sum(w * x for w, x in zip(weights, row, strict=True)) for row in zip(*scores, strict=True)]
+    figures = {
+        "n_valid": len(relevant),
+        "parts": [_figures(each, relevant) for each in scores],
+        "sum": _figures(totals, relevant),
+    }
+    return SumEncoder(encoders, weights), figures
+
+
+def _figures(lists: Sequence[Floats], relevant: Sequence[Sequence[int]]) -> dict[str, float]:
+    placements = [place(values, right) for values, right in zip(lists, relevant, strict=True)]
+    return {
+        "R@1": float(np.mean([recall_at(placement, 1) for placement in placements])),
+        "MRR": float(np.mean([reciprocal_rank(placement) for placement in placements])),
+    }

@@ -1,0 +1,234 @@
+"""Two or more encoders as one: an Encoder whose score is the weighted sum of theirs, and its folder.
+
+Shapes: B contexts, N candidates, M vectors per context, D dimensions; P encoders.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.config.names import is_there, portable_name, resolved_name
+from polyrank.errors import ArtifactError, UsageError
+from polyrank.records import Context, ContextLike, contexts_of
+from polyrank.scorers.protocols import Encoder, Floats
+from polyrank.storage.document import DocumentKind, has_document, read_document, seal
+from polyrank.storage.durable import check_replaceable, new_folder
+
+if TYPE_CHECKING:  # what a folder says is read without torch
+    from polyrank.text.cut import Cut
+
+SUM = DocumentKind(
+    name="sum of encoders",
+    file="sum.json",
+    missing="make one with polyrank sum",
+    remedy="make the sum again",
+)
+PROBE = Context(("how are you today ?", "fine , and you ?"))  # has several vectors wherever any context has
+
+
+class SumEncoder(Encoder):
+    """``score = sum_p w_p score_p``, as one inner product, or as one Poly score.
+
+    Each context vector is the encoders' own side by side, and so is each candidate vector. With context vectors
+    ``y_i`` from a Poly-encoder and one vector c from another encoder, ``[y_i ; w c]`` and ``[r ; r']`` have the
+    products ``s_i + w c . r'``. Adding the same to all of them leaves ``softmax(s)`` as it is, so the Poly score of
+    these is ``Poly(s) + w c . r'`` exactly. Each w is split evenly between both sides, which keeps what is stored of a
+    candidate near one size, as int8 wants it.
+
+    Args:
+        parts: the encoders, each with its own texts, device and precision. At most one may give a context several
+            vectors: two that attend on their own are no one attention.
+        weights: of their scores, above 0; 1 for the one with several vectors, which attends by its scores.
+
+    Raises:
+        UsageError: there are fewer than two, or weights do not fit.
+    """
+
+    def __init__(self, parts: Sequence[Encoder], weights: Sequence[float]) -> None:
+        self.parts, self.weights = tuple(parts), tuple(float(weight) for weight in weights)
+        check_weights(self.weights, len(self.parts))
+        attending = attending_part(self.parts)
+        if attending is not None and self.weights[attending] != 1:
+            alike = relative_weights(self.weights, attending)
+            raise UsageError(
+                f"weights {_listed(self.weights)}: an encoder with several vectors per context has weight 1, because it"
+                f" attends by its scores; give {_listed(alike)}, which orders as you meant"
+            )
+        self.dimension = sum(part.dimension for part in self.parts)
+        self.fingerprint = _fingerprint(self.parts, self.weights)
+
+    def encode_contexts(self, contexts: Sequence[ContextLike]) -> tuple[Floats, NDArray[np.bool_]]:
+        """Context vectors ``[B, M, D]``, D being the sum of the dimensions, and a mask ``[B, M]``."""
+        queries = contexts_of(contexts)
+        vectors, masks = zip(*(part.encode_contexts(queries) for part in self.parts), strict=True)
+        _attending([each.shape[1] for each in vectors], self.parts)
+        width = max(each.shape[1] for each in vectors)
+        wide = [
+            math.sqrt(weight) * np.broadcast_to(each, (len(queries), width, each.shape[2]))
+            for weight, each in zip(self.weights, vectors, strict=True)
+        ]
+        mask = np.logical_and.reduce([np.broadcast_to(each, (len(queries), width)) for each in masks])
+        return np.concatenate(wide, axis=2), mask
+
+    def encode_candidates(self, candidates: Sequence[str]) -> Floats:
+        """Candidate vectors ``[N, D]``."""
+        encoded = [part.encode_candidates(candidates) for part in self.parts]
+        sides = [math.sqrt(weight) * each for weight, each in zip(self.weights, encoded, strict=True)]
+        return np.concatenate(sides, axis=1)
+
+    @property
+    def cut(self) -> "tuple[Cut, ...]":
+        """What was too long for each of the encoders."""
+        return tuple(cut for part in self.parts for cut in part.cut)
+
+
+def check_weights(weights: Sequence[float], n_parts: int) -> None:
+    """Refuse what can be no sum, which can be asked before any encoder is loaded.
+
+    Raises:
+        UsageError: there are fewer than two encoders, or not as many weights, or one is not above 0.
+    """
+    if n_parts < 2:
+        raise UsageError(f"a sum of {n_parts}; give two encoders or more")
+    if len(weights) != n_parts:
+        raise UsageError(f"weights {_listed(weights)} for {n_parts} encoders; give one weight for each")
+    if not all(weight > 0 and math.isfinite(weight) for weight in weights):
+        raise UsageError(f"weights {_listed(weights)} must be above 0; leave out what is to count nothing")
+
+
+def attending_part(parts: Sequence[Encoder]) -> int | None:
+    """Which of the encoders gives a context several vectors; None: each gives one.
+
+    Raises:
+        UsageError: more than one does.
+    """
+    return _attending([part.encode_contexts([PROBE])[0].shape[1] for part in parts], parts)
+
+
+def _attending(widths: Sequence[int], parts: Sequence[Encoder]) -> int | None:
+    several = [number for number, width in enumerate(widths) if width > 1]
+    if len(several) > 1:
+        names = " and ".join(parts[number].name or f"encoder {number + 1}" for number in several)
+        raise UsageError(
+            f"{names} both give a context several vectors, and two attentions are no one score; sum one of them with"
+            " encoders of one vector, or add their scores in two stages with --rerank MODEL --ensemble raw"
+        )
+    return several[0] if several else None
+
+
+def relative_weights(weights: Sequence[float], unit: int | None) -> tuple[float, ...]:
+    """The same ratios with 1 for ``unit``, or for the first.
+
+    >>> relative_weights([2.0, 1.0], None), relative_weights([2.0, 1.0], 1)
+    ((1.0, 0.5), (2.0, 1.0))
+    """
+    return tuple(weight / weights[unit or 0] for weight in weights)
+
+
+def _fingerprint(parts: Sequence[Encoder], weights: Sequence[float]) -> str:
+    if not all(part.fingerprint for part in parts):
+        return ""
+    terms = (f"{weight.hex()} {part.fingerprint}" for weight, part in zip(weights, parts, strict=True))
+    return hashlib.sha256(" + ".join(("sum", *terms)).encode()).hexdigest()
+
+
+def _listed(weights: Sequence[float]) -> str:
+    return ",".join(f"{weight:g}" for weight in weights)
+
+
+def check_sum_path(path: Path, *, replace: bool) -> None:
+    """Refuse a path that a sum must not be written to, before the work is done."""
+    check_replaceable(path, ours=(SUM.file,), replace=replace)
+
+
+def check_parts(path: Path, parts: Sequence[Encoder]) -> None:
+    """Refuse encoders that a sum at ``path`` could not find again, or that are this sum itself.
+
+    Raises:
+        UsageError: one of them, or of those that a sum among them is made of, was not loaded by a name, or lies there.
+    """
+    for part in parts:
+        if not part.name:
+            raise UsageError("a part of the sum was not loaded by a name, so nothing could find it again; give it one")
+        if Path(part.name).resolve() == path.resolve():
+            raise UsageError(f"{path} would be a part of itself; choose another path")
+        if isinstance(part, SumEncoder):
+            check_parts(path, part.parts)
+
+
+def save_sum(path: Path, encoder: SumEncoder, *, metadata: dict[str, Any] | None = None, replace: bool = False) -> None:
+    """Write sum.json: the names of the encoders, by which they are opened again, their fingerprints and weights.
+
+    Args:
+        path: the folder to make.
+        encoder: of parts that were loaded by name.
+        metadata: the figures that the weights were chosen by.
+        replace: whether an earlier sum may be replaced.
+
+    Raises:
+        UsageError: the path is taken, or it is that of a part; or a part was not loaded by a name.
+        ResourceError: the disk is full.
+    """
+    check_parts(path, encoder.parts)
+    document = {
+        "parts": [
+            {"model": portable_name(part.name, path), "fingerprint": part.fingerprint, "weight": weight}
+            for part, weight in zip(encoder.parts, encoder.weights, strict=True)
+        ],
+        "fingerprint": encoder.fingerprint,
+        "metadata": metadata or {},
+    }
+    whole = seal(document, SUM)
+    with new_folder(path, replace=replace) as folder:
+        (folder / SUM.file).write_bytes(whole)
+
+
+def is_sum(path: Path) -> bool:
+    """Whether ``path`` looks like the folder of a sum."""
+    return has_document(path, SUM)
+
+
+def read_sum(path: Path) -> dict[str, Any]:
+    """What the folder of a sum says, with the names of its parts as seen from here; the parts are not looked at.
+
+    Raises:
+        ArtifactError: it is missing, damaged, or newer than this program.
+    """
+    document = read_document(path, SUM)
+    for part in document["parts"]:
+        part["model"] = resolved_name(part["model"], path)
+    return document
+
+
+def load_sum(path: Path, open_encoder: Callable[[str], Encoder]) -> SumEncoder:
+    """A sum's folder with its encoders.
+
+    Args:
+        path: the folder.
+        open_encoder: from a name to an Encoder.
+
+    Raises:
+        ArtifactError: the folder is damaged, or one of the encoders has changed since.
+        UsageError: one of the encoders is not where it should be.
+    """
+    listed = read_sum(path)["parts"]
+    for part in listed:
+        if not is_there(part["model"]):
+            raise UsageError(
+                f"{path} needs the encoder {part['model']}, which is not there; put it back or make the sum again"
+            )
+    encoders = []
+    for part in listed:
+        encoder = open_encoder(part["model"])
+        if encoder.fingerprint != part["fingerprint"]:
+            raise ArtifactError(
+                f"{path} was made of encoder {part['fingerprint'][:12]}, {part['model']} is"
+                f" {encoder.fingerprint[:12]}; make the sum again"
+            )
+        encoders.append(encoder)
+    return SumEncoder(encoders, [part["weight"] for part in listed])

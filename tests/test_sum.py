@@ -1,0 +1,392 @@
+"""Two or more encoders as one: the sum of their scores, its folder, its search, and how its weights are chosen."""
+
+import json
+import shutil
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import polyrank
+from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
+from polyrank.errors import ArtifactError, DataError, UsageError
+from polyrank.frozen.sums import fit_sum
+from polyrank.index import Writer, open_index
+from polyrank.models import new_model
+from polyrank.models.artifacts import save_model
+from polyrank.models.exported import ExportedEncoder
+from polyrank.ranking.ensembles import choose_weights
+from polyrank.records import Candidate, Context, Example
+from polyrank.retrieval.build import add_to_index, build_index
+from polyrank.retrieval.retrievers import Retriever
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.exported import export_model
+from polyrank.scorers.open import load, load_encoder
+from polyrank.scorers.protocols import Encoder
+from polyrank.scorers.summed import SumEncoder, load_sum, read_sum, save_sum
+from polyrank.storage.quantized import Precision
+from processes import run
+
+WORDS = ["wifi", "router", "light", "bill", "red", "green", "thanks", "hello"]
+REPLIES = [f"{a} {b}" for a in WORDS for b in WORDS]
+CONTEXTS = [Context(("my wifi is down",)), Context(("hi", "router light red?"), ("the bill is high",))]
+SMALL = ConvertConfig(embedding_dim=16, ffn_dim=32, spans=(3, 5), side_dim=16, side_layers=1, output_dim=8)
+SUMS = {
+    "bi + bi": (("bi", "other"), (1, 0.7)),
+    "poly + bi": (("poly", "other"), (1, 2.5)),
+    "bi + first": (("other", "first"), (0.3, 1)),
+    "poly + convert": (("poly", "convert"), (1, 3)),
+    "convert + bi": (("convert", "bi"), (2, 0.01)),
+    "bi + poly + convert": (("bi", "poly", "convert"), (0.2, 1, 4)),
+}
+
+
+@pytest.fixture(scope="module")
+def models(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One of each kind with random weights, and text budgets of their own."""
+    folder = tmp_path_factory.mktemp("models")
+    backbone = str(tiny_backbone)
+    configs = {
+        "bi": BiConfig(backbone=backbone),
+        "poly": PolyConfig(backbone=backbone, n_codes=4, code_init="normal", code_std=1.0),
+        "first": PolyConfig(backbone=backbone, n_codes=3, codes="first"),
+        "cross": CrossConfig(backbone=backbone),
+        "other": BiConfig(backbone=backbone, projection_dim=24),
+    }
+    for seed, (name, config) in enumerate(configs.items()):
+        policy = TextPolicy(max_context_tokens=16 + seed, max_candidate_tokens=12)
+        save_model(folder / name, *new_model(config, policy, seed=seed, sample=REPLIES))
+    made = new_model(SMALL, ConvertText(min_count=1, n_buckets=16), seed=1, sample=(), corpus=REPLIES)
+    save_model(folder / "convert", *made)
+    return {name: folder / name for name in (*configs, "convert")}
+
+
+def sum_of(models: dict[str, Path], name: str) -> SumEncoder:
+    parts, weights = SUMS[name]
+    return SumEncoder([load_encoder(models[part], device="cpu") for part in parts], weights)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_the_score_is_the_weighted_sum_of_the_parts_scores(models: dict[str, Path], name: str) -> None:
+    made = sum_of(models, name)
+    assert isinstance(made, Encoder)
+    want = sum(w * part.score_pool(CONTEXTS, REPLIES) for w, part in zip(made.weights, made.parts, strict=True))
+    pool = made.score_pool(CONTEXTS, REPLIES)
+    np.testing.assert_allclose(pool, want, rtol=1e-5, atol=1e-5)
+    for row, texts in zip(made.score(CONTEXTS, [REPLIES[:3], REPLIES[5:]]), (slice(3), slice(5, None)), strict=True):
+        assert row.shape == (len(REPLIES[texts]),)
+    np.testing.assert_allclose(made.score(CONTEXTS[1:], [REPLIES])[0], pool[1], rtol=1e-5, atol=1e-5)
+    assert made.score([], []) == []
+    assert made.score_pool([], REPLIES).shape == (0, len(REPLIES))
+
+
+def test_the_attention_of_a_poly_encoder_is_its_own(models: dict[str, Path]) -> None:
+    """Written from the formula: softmax over the Poly-encoder's products alone."""
+    made = sum_of(models, "poly + convert")
+    poly, convert = made.parts
+    vectors, mask = poly.encode_contexts(CONTEXTS)
+    assert vectors.shape[1] == 4
+    other, _ = convert.encode_contexts(CONTEXTS)
+    pool = made.score_pool(CONTEXTS, REPLIES)
+    for i in range(len(CONTEXTS)):
+        for j, reply in enumerate(REPLIES[:5]):
+            dots = vectors[i][mask[i]].astype(np.float64) @ poly.encode_candidates([reply])[0]
+            weights = np.exp(dots - dots.max())
+            attended = (weights * dots).sum() / weights.sum()
+            added = 3 * float(other[i, 0].astype(np.float64) @ convert.encode_candidates([reply])[0])
+            assert pool[i, j] == pytest.approx(attended + added, rel=1e-5, abs=1e-5)
+    assert np.ptp(vectors[0] @ poly.encode_candidates(REPLIES[:1])[0]) > 1e-3, "the vectors must differ to tell"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+@pytest.mark.parametrize("name", SUMS)
+def test_exact_search_is_brute_force(models: dict[str, Path], tmp_path: Path, name: str, precision: Precision) -> None:
+    made = sum_of(models, name)
+    build_index(tmp_path / "index", made, REPLIES[:50], model="m", precision=precision)
+    with Writer(tmp_path / "index") as writer:
+        add_to_index(writer, made, [Candidate(f"new{i}", reply) for i, reply in enumerate(REPLIES[50:])])
+    retriever = Retriever(made, open_index(tmp_path / "index"))
+    for context, ranked in zip(CONTEXTS, retriever.respond(CONTEXTS, len(REPLIES)), strict=True):
+        assert len(ranked) == len(REPLIES)
+        given = dict(zip(REPLIES, made.score_pool([context], REPLIES)[0], strict=True))
+        assert all(a.score >= b.score for a, b in pairwise(ranked))
+        close = 1e-4 if precision == "fp32" else 0.02 * float(max(map(abs, given.values())))
+        assert [reply.score for reply in ranked] == pytest.approx([given[r.text] for r in ranked], abs=close)
+        if precision == "fp32":
+            best = sorted(given.values(), reverse=True)
+            assert [reply.score for reply in ranked[:10]] == pytest.approx(best[:10], abs=1e-4)
+
+
+def test_each_part_runs_in_the_export_that_it_has(models: dict[str, Path], tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    shutil.copytree(models["bi"], tmp_path / "bi")
+    parts = [load_encoder(path, device="cpu") for path in (tmp_path / "bi", models["convert"])]
+    made = SumEncoder(parts, [1, 2])
+    save_sum(tmp_path / "sum", made)
+    with pytest.raises(UsageError, match=r"none of the encoders of .* has an onnx export .*polyrank export MODEL --to"):
+        load(tmp_path / "sum", backend="onnx")
+    export_model(tmp_path / "bi", "onnx")
+    exported = load(tmp_path / "sum", device="cpu", precision="fp32", backend="onnx")
+    assert isinstance(exported, SumEncoder)
+    bi, convert = exported.parts
+    assert isinstance(bi, EncoderScorer)
+    assert isinstance(bi.model, ExportedEncoder)
+    assert isinstance(convert, EncoderScorer)
+    assert not isinstance(convert.model, ExportedEncoder)
+    assert exported.fingerprint == made.fingerprint
+    np.testing.assert_allclose(exported.score_pool(CONTEXTS, REPLIES), made.score_pool(CONTEXTS, REPLIES), rtol=1e-3)
+
+
+def test_what_can_be_no_sum_is_refused(models: dict[str, Path]) -> None:
+    bi, poly, first = (load_encoder(models[name], device="cpu") for name in ("bi", "poly", "first"))
+    with pytest.raises(UsageError, match=r"poly and .*first both give a context several vectors.*--rerank"):
+        SumEncoder([poly, bi, first], [1, 1, 1])
+    with pytest.raises(UsageError, match="a sum of 1; give two"):
+        SumEncoder([bi], [1])
+    with pytest.raises(UsageError, match="weights 1 for 2 encoders"):
+        SumEncoder([bi, poly], [1])
+    for wrong in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(UsageError, match="must be above 0"):
+            SumEncoder([bi, poly], [wrong, 1])
+    # what a Poly-encoder attends to depends on the size of its scores, so only the others' can be changed
+    with pytest.raises(UsageError, match=r"weights 3,0.5: .* give 6,1, which"):
+        SumEncoder([bi, poly], [3, 0.5])
+    assert SumEncoder([bi, SumEncoder([poly, bi], [1, 2])], [6, 1]).dimension == 2 * bi.dimension + poly.dimension
+
+
+class Turns(Encoder):
+    """As many vectors per context as it has turns behind the first two: none that could be foreseen."""
+
+    dimension = 2
+
+    def encode_contexts(self, contexts: list[Context]) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[override]
+        widths = [max(len(context.turns) - 2, 1) for context in contexts]
+        mask = np.arange(max(widths)) < np.array(widths)[:, None]
+        return np.ones((*mask.shape, 2), np.float32) * mask[..., None], mask
+
+    def encode_candidates(self, candidates: list[str]) -> np.ndarray:  # type: ignore[override]
+        return np.array([[len(text), 1] for text in candidates], np.float32)
+
+
+def test_several_vectors_that_come_late_are_refused_too(models: dict[str, Path]) -> None:
+    made = SumEncoder([Turns(), load_encoder(models["poly"], device="cpu")], [1, 1])
+    assert made.fingerprint == ""
+    assert made.score(CONTEXTS, [REPLIES, REPLIES])[0].shape == (len(REPLIES),)
+    with pytest.raises(UsageError, match=r"encoder 1 and .*poly both give"):
+        made.score([list("abcde")], [REPLIES])
+    # where they are the only ones, contexts of a batch differ in how many they have, and stay as they are alone
+    bi = load_encoder(models["bi"], device="cpu")
+    made = SumEncoder([bi, Turns()], [2, 1])
+    contexts = [Context(tuple("abcde")), Context(("hi",))]
+    together = made.score_pool(contexts, REPLIES)
+    assert made.encode_contexts(contexts)[1].tolist() == [[True, True, True], [True, False, False]]
+    want = 2 * bi.score_pool(contexts, REPLIES) + Turns().score_pool(contexts, REPLIES)
+    np.testing.assert_allclose(together, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_saved_and_opened_it_scores_the_same_bits(models: dict[str, Path], tmp_path: Path, name: str) -> None:
+    made = sum_of(models, name)
+    save_sum(tmp_path / "sum", made, metadata={"n_valid": 3})
+    opened = load(str(tmp_path / "sum"), device="cpu")
+    assert isinstance(opened, SumEncoder)
+    assert (opened.weights, opened.fingerprint) == (made.weights, made.fingerprint)
+    np.testing.assert_array_equal(opened.score_pool(CONTEXTS, REPLIES), made.score_pool(CONTEXTS, REPLIES))
+    assert opened.name == str(tmp_path / "sum")
+    assert read_sum(tmp_path / "sum")["metadata"] == {"n_valid": 3}
+    # an index remembers it by name and answers from it
+    build_index(tmp_path / "index", opened, REPLIES)
+    answer = polyrank.open(tmp_path / "index").respond(CONTEXTS, 1)[0][0]
+    assert answer.text == REPLIES[int(made.score_pool(CONTEXTS, REPLIES)[0].argmax())]
+
+
+def test_the_fingerprint_is_of_parts_and_weights(models: dict[str, Path]) -> None:
+    bi, other, convert = (load_encoder(models[name], device="cpu") for name in ("bi", "other", "convert"))
+    made = [
+        SumEncoder(parts, weights)
+        for parts, weights in (
+            ([bi, other], [1, 2]),
+            ([bi, other], [1, 2.0000000001]),
+            ([bi, other], [2, 1]),
+            ([other, bi], [1, 2]),
+            ([bi, convert], [1, 2]),
+            ([bi, other, convert], [1, 2, 1]),
+        )
+    ]
+    assert len({each.fingerprint for each in made}) == len(made)
+    assert SumEncoder([bi, other], [1, 2]).fingerprint == made[0].fingerprint
+
+
+def test_the_folder_moves_with_its_parts_and_refuses_others(models: dict[str, Path], tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    for name in ("bi", "convert"):
+        shutil.copytree(models[name], home / name)
+    made = SumEncoder([load_encoder(home / "bi", device="cpu"), load_encoder(home / "convert", device="cpu")], [1, 2])
+    save_sum(home / "sum", made)
+    home.rename(tmp_path / "moved")
+    path = tmp_path / "moved" / "sum"
+    assert load_encoder(path, device="cpu").fingerprint == made.fingerprint
+    shutil.rmtree(tmp_path / "moved" / "bi")
+    with pytest.raises(UsageError, match=r"moved/bi, which is not there; put it back or make the sum again"):
+        load(str(path))
+    shutil.copytree(models["other"], tmp_path / "moved" / "bi")
+    with pytest.raises(ArtifactError, match=r"was made of encoder .*moved/bi is .*; make the sum again"):
+        load(str(path))
+    shutil.rmtree(tmp_path / "moved" / "bi")
+    shutil.copytree(models["cross"], tmp_path / "moved" / "bi")
+    with pytest.raises(UsageError, match="has no vectors"):
+        load(str(path))
+    text = (path / "sum.json").read_text("utf-8")
+    (path / "sum.json").write_text(text.replace("2.0", "3.0"), "utf-8")
+    with pytest.raises(ArtifactError, match=r"checksum does not match\); make the sum again"):
+        load_sum(path, lambda name: made.parts[0])
+
+
+def test_a_sum_is_no_part_of_itself(models: dict[str, Path], tmp_path: Path) -> None:
+    bi, other = (load_encoder(models[name], device="cpu") for name in ("bi", "other"))
+    save_sum(tmp_path / "a", SumEncoder([bi, other], [1, 2]))
+    save_sum(tmp_path / "b", SumEncoder([load_encoder(tmp_path / "a", device="cpu"), bi], [1, 1]))
+    b = load_encoder(tmp_path / "b", device="cpu")
+    with pytest.raises(UsageError, match="a would be a part of itself"):
+        save_sum(tmp_path / "a", SumEncoder([b, other], [1, 1]), replace=True)
+    with pytest.raises(UsageError, match="was not loaded by a name"):
+        save_sum(tmp_path / "c", SumEncoder([b, Turns()], [1, 1]))
+    with pytest.raises(UsageError, match="already exists"):
+        save_sum(tmp_path / "a", SumEncoder([bi, other], [1, 3]))
+    save_sum(tmp_path / "a", SumEncoder([bi, other], [1, 3]), replace=True)
+    with pytest.raises(ArtifactError, match="was made of encoder"):  # b is of the earlier one
+        load(str(tmp_path / "b"))
+
+
+def lists_of(rng: np.random.Generator, n: int, quality: float, scale: float) -> list[np.ndarray]:
+    """Scores of ten candidates, the first of which is right."""
+    return [(scale * (rng.normal(size=10) + quality * (np.arange(10) == 0))).astype(np.float32) for _ in range(n)]
+
+
+def test_weights_do_not_depend_on_the_scales_of_the_scores() -> None:
+    rng = np.random.default_rng(1)
+    a, b = lists_of(rng, 400, 1.0, 1.0), lists_of(rng, 400, 1.0, 1.0)
+    relevant = [(0,)] * 400
+    one, two = choose_weights([a, b], relevant)
+    assert 0.3 < two / one < 3  # as good and as wide: about equal
+    wide_one, wide_two = choose_weights([a, [1000 * row for row in b]], relevant)
+    assert wide_two / wide_one == pytest.approx(two / one / 1000, rel=1e-3)
+    # shifts say nothing either, and the better scorer counts for more
+    shifted = choose_weights([a, [row + i for i, row in enumerate(b)]], relevant)
+    assert shifted == pytest.approx((one, two), rel=1e-3)
+    better = choose_weights([a, lists_of(rng, 400, 3.0, 1.0)], relevant)
+    assert better[1] / better[0] > 1.3
+
+
+def test_the_best_of_all_ratios_is_taken_and_ties_stay_at_equal_spread() -> None:
+    rng = np.random.default_rng(2)
+    a, b = lists_of(rng, 60, 0.7, 2.0), lists_of(rng, 60, 1.2, 0.1)
+    relevant = [(0,)] * 60
+
+    def quality(ratio: float) -> float:
+        totals = [x.astype(np.float64) + ratio * y for x, y in zip(a, b, strict=True)]
+        return float(np.mean([1 / (1 + (row[1:] > row[0]).sum()) for row in totals]))
+
+    one, two = choose_weights([a, b], relevant)
+    equal = np.sqrt(np.mean([row.var() for row in a]) / np.mean([row.var() for row in b]))
+    assert quality(two / one) == max(quality(equal * 2 ** (i / 2)) for i in range(-6, 7))
+    assert quality(two / one) >= max(quality(0), quality(equal))
+    always_right = [np.array([5.0, 1.0], np.float32)] * 3
+    assert choose_weights([always_right, always_right], [(0,)] * 3) == (0.5, 0.5)
+
+
+def test_a_constant_part_changes_nothing(models: dict[str, Path]) -> None:
+    rng = np.random.default_rng(3)
+    a, b = lists_of(rng, 50, 1.0, 3.0), lists_of(rng, 50, 1.0, 1.0)
+    constant = [np.full(10, 7.0, np.float32) + np.float32(1e-6) * i for i in range(50)]
+    relevant = [(0,)] * 50
+    one, nothing, two = choose_weights([a, constant, b], relevant)
+    assert nothing == 1
+    assert (one, two) == choose_weights([a, b], relevant)
+
+    class Constant(Turns):
+        def encode_candidates(self, candidates: list[str]) -> np.ndarray:  # type: ignore[override]
+            return np.ones((len(candidates), 2), np.float32)
+
+    bi = load_encoder(models["bi"], device="cpu")
+    made, figures = fit_sum([bi, Constant()], EXAMPLES)
+    assert figures["sum"] == figures["parts"][0]
+    np.testing.assert_allclose(
+        made.score_pool(CONTEXTS, REPLIES) - made.weights[1] * 2, bi.score_pool(CONTEXTS, REPLIES), rtol=1e-4, atol=1e-4
+    )
+
+
+EXAMPLES = [
+    Example(("hi", f"my {word}"), tuple(f"{other} please" for other in WORDS), (i,)) for i, word in enumerate(WORDS)
+]
+
+
+def test_figures_are_those_of_evaluating_each(models: dict[str, Path]) -> None:
+    parts = [load_encoder(models[name], device="cpu") for name in ("convert", "poly")]
+    seen: list[str] = []
+
+    def progress(name: str, batches: list[range]) -> list[range]:
+        seen.append(Path(name).name)
+        return batches
+
+    useless = [Example(("hi",), ("a", "b")), Example(("hi",), ("a",), (0,)), Example(("hi",), ("a", "a"), (0,))]
+    made, figures = fit_sum(parts, [*useless, *EXAMPLES], progress=progress)
+    assert seen == ["convert", "poly"]
+    assert made.weights[1] == 1  # it attends
+    assert figures["n_valid"] == len(EXAMPLES)
+    for scorer, own in zip((*parts, made), (*figures["parts"], figures["sum"]), strict=True):
+        metrics = polyrank.summarise(polyrank.evaluate(scorer, EXAMPLES))["metrics"]
+        assert own == {name: pytest.approx(metrics[name]) for name in ("R@1", "MRR")}
+    with pytest.raises(DataError, match="no example has a right answer among candidates"):
+        fit_sum(parts, useless[:2])
+    with pytest.raises(UsageError, match="both give a context several vectors"):
+        fit_sum([parts[1], parts[1]], EXAMPLES)
+
+
+def test_the_command_makes_what_the_others_take(models: dict[str, Path], task: dict[str, Path], tmp_path: Path) -> None:
+    path = tmp_path / "sum"
+    made = run("sum", models["bi"], models["convert"], "-o", path, "--valid", task["valid"], "--json")
+    assert made.returncode == 0, made.stderr
+    document = json.loads(made.stdout)
+    assert [Path(part["model"]) for part in document["parts"]] == [models["bi"], models["convert"]]
+    assert document["metadata"]["valid"] == "valid.jsonl"
+    assert json.loads(run("info", path, "--json").stdout) == document
+    evaluated = json.loads(run("evaluate", path, task["valid"], "--json").stdout)
+    assert evaluated["metrics"]["MRR"] == pytest.approx(document["metadata"]["sum"]["MRR"])
+    shown = run("info", path).stdout
+    assert "weights chosen on 12 lists of valid.jsonl" in shown
+    assert f"{document['metadata']['sum']['MRR']:.4f}" in shown
+
+    same = run("sum", models["bi"], models["bi"], "-o", path, "--valid", task["valid"], "--overwrite")
+    assert same.returncode == 0, same.stderr
+    assert f"{models['bi']} alone is as good" in same.stderr
+
+    given = run("sum", path, models["poly"], "-o", tmp_path / "three", "--weights", "0.5,1")
+    assert given.returncode == 0, given.stderr
+    assert "MRR" not in given.stdout
+    assert load(tmp_path / "three", device="cpu").score_pool(CONTEXTS, REPLIES).shape == (2, len(REPLIES))
+    drawn = run("sum", models["bi"], models["convert"], "-o", tmp_path / "drawn", "--valid", task["train"], "--json")
+    assert json.loads(drawn.stdout)["metadata"]["n_valid"] == 72, drawn.stderr
+
+
+def test_the_command_says_what_is_wrong(models: dict[str, Path], task: dict[str, Path], tmp_path: Path) -> None:
+    save_sum(tmp_path / "sum", sum_of(models, "bi + bi"))
+    cases = {
+        ("sum", models["bi"], models["poly"], "-o", tmp_path / "x"): "give either --valid FILE",
+        ("sum", models["bi"], "-o", tmp_path / "x", "--weights", "1"): "a sum of 1",
+        ("sum", models["bi"], tmp_path / "sum", "-o", tmp_path / "sum", "--valid", task["valid"], "--overwrite"): (
+            "would be a part of itself"
+        ),
+        ("sum", models["bi"], "bm25", "-o", tmp_path / "x", "--weights", "1,1"): "bm25 has no vectors",
+        ("sum", models["bi"], models["poly"], "-o", tmp_path / "x", "--weights", "1,2"): "give 0.5,1, which orders",
+        ("sum", models["bi"], models["bi"], "-o", tmp_path / "sum", "--weights", "1,2"): "already exists",
+        ("export", tmp_path / "sum", "--to", "onnx"): "is a sum, which has no network of its own; export its encoders",
+        ("evaluate", tmp_path / "sum", task["valid"], "--backend", "onnx"): "none of the encoders of",
+    }
+    for arguments, message in cases.items():
+        failed = run(*arguments)
+        assert failed.returncode == 2, arguments
+        assert message in failed.stderr
+    assert not (tmp_path / "x").exists()
