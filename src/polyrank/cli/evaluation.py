@@ -30,10 +30,17 @@ if TYPE_CHECKING:
     from polyrank.evaluation.runs import Member
     from polyrank.records import Candidate, Example
 
-Ks = Annotated[str | None, typer.Option("--k", help="Which R@k to show, such as 1,5,100.")]
+Ks = Annotated[
+    str | None,
+    typer.Option("--k", help="Which R@k to show, such as 1,5,100: how often a right answer is among the first k."),
+]
 Metrics = Annotated[
     str | None,
-    typer.Option("--metric", help="What to show, such as R@1,hits@5,MRR,MAP; the first is tested foremost."),
+    typer.Option(
+        "--metric",
+        help="What to show, such as R@1,recall@5,MRR,MAP; the first is tested foremost. R@k (or hits@k) asks for one"
+        " right answer among the first k, recall@k for the share of all right ones.",
+    ),
 ]
 Format = Annotated[str, typer.Option("--format", help="table, markdown, csv or latex.")]
 Plot = Annotated[
@@ -206,10 +213,11 @@ def _metrics(k: str | None, metric: str | None) -> tuple[list[str] | None, list[
     if k is not None and metric is not None:
         raise UsageError("--k and --metric say the same thing in two ways; give one")
     if metric is not None:
-        names = [part.strip() for part in metric.split(",") if part.strip()]
-        wrong = [name for name in names if not re.fullmatch(r"(R|hits)@[1-9]\d*|MRR|MAP|loss", name)]
+        # hits@k is what others call R@k
+        names = list(dict.fromkeys(p.strip().replace("hits@", "R@") for p in metric.split(",") if p.strip()))
+        wrong = [name for name in names if not re.fullmatch(r"(R|recall)@[1-9]\d*|MRR|MAP|loss", name)]
         if wrong or not names:
-            raise UsageError(f"--metric {metric!r} is no list of R@k, hits@k, MRR and MAP; write it like R@1,R@5,MRR")
+            raise UsageError(f"--metric {metric!r} is no list of R@k, recall@k, MRR and MAP; write it like R@1,R@5,MRR")
         return names, names
     if k is None:
         return None, None
