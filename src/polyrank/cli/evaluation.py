@@ -70,6 +70,15 @@ def evaluate(
         int | None,
         typer.Option("--candidates", min=2, help="Of the lists drawn for examples without any; else 20, or fewer."),
     ] = None,
+    groups: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=2,
+            help="Rank each response among those of a random group of N examples; 100: R100@1 as ConveRT has it.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the groups, and of lists that are drawn.")] = 0,
     rerank: Rerank = None,
     n_retrieved: NRetrieved = 100,
     ensemble: EnsembleName = "none",
@@ -97,7 +106,7 @@ def evaluate(
 
     from polyrank import evaluation as ev
     from polyrank.data import choose_speaker, draw_candidates, read_examples, read_pool
-    from polyrank.data.candidate_lists import have_lists
+    from polyrank.data.candidate_lists import group_candidates, have_lists
     from polyrank.evaluation import comparison
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.retrieval.pipeline import open_ranker
@@ -117,6 +126,8 @@ def evaluate(
         taken.append(output)
     if pool is not None and n_candidates is not None:
         raise UsageError(f"--candidates {n_candidates} and --pool {pool} exclude each other; give one")
+    if groups is not None and (pool is not None or n_candidates is not None):
+        raise UsageError(f"--groups {groups} says what is ranked, as --pool and --candidates do; give one of them")
     loaded = read_examples(data, speaker=choose_speaker(data, speaker, say=talk), skip_bad=skip_bad)
     talk(f"{data}: {loaded.report}")
     examples = loaded.examples
@@ -125,8 +136,12 @@ def evaluate(
         examples, candidates = ev.against_responses(examples)
     elif pool is not None:
         candidates = read_pool(pool)
+    elif groups is not None:
+        examples = group_candidates(examples, groups, seed=seed, what=str(data))
+        n_rest = len(loaded.examples) - len(examples)
+        talk(f"each response is ranked among the {groups} of its group; {n_rest} examples that fill none are left out")
     elif not have_lists(examples) and any(example.relevant for example in examples):
-        examples = draw_candidates(examples, n_candidates, what=str(data))
+        examples = draw_candidates(examples, n_candidates, seed=seed, what=str(data))
         width = len(examples[0].candidates)
         talk(f"each response is ranked among {width - 1} other responses of {data}; for all of them: --pool responses")
     elif n_candidates is not None:
