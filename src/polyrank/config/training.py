@@ -290,6 +290,8 @@ class NetworkTraining(Settings):
             codes start near zero.
         weight_decay: decoupled for AdamW, L2 regularization for the others; not applied to biases, norms and codes.
             None: 0.01, but none for Adamax.
+        decay_new: apply ``weight_decay`` to the matrices of codes, projections and heads too, as the Poly-encoder
+            paper's code does. Not by default: codes that start near zero would be held there.
         schedule: of the learning rate.
         train_layers: "all", "all_but_embeddings", or the top n layers as "top-n".
         clip_norm: largest gradient norm; None for no limit.
@@ -310,6 +312,7 @@ class NetworkTraining(Settings):
     lr: NotNegative = 5e-5
     new_lr: NotNegative | None = None
     weight_decay: NotNegative | None = None
+    decay_new: bool = False
     schedule: ScheduleConfig = PlateauSchedule()
     train_layers: str = "all_but_embeddings"
     clip_norm: Positive | None = 1.0
