@@ -327,4 +327,5 @@ def _say_what_is_absent(rows: Sequence[dict[str, Any]], metrics: Sequence[str] |
     if absent and "n_candidates" in rows[0]:
         sizes = [row["n_candidates"] for row in rows]
         shortest = min(size if isinstance(size, int) else size[0] for size in sizes)
-        talk(f"{', '.join(absent)} left out: k must be below {shortest}, the fewest candidates of an example")
+        also = "; recall@k is for examples with several right answers" if "recall" in "".join(absent) else ""
+        talk(f"{', '.join(absent)} left out: k must be below {shortest}, the fewest candidates of an example{also}")

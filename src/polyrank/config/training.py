@@ -260,8 +260,8 @@ class NegativesConfig(Settings):
             raise ConfigError(f"sources = {list(self.sources)} is empty or holds one twice; give each once")
         if ("mined" in self.order) != (self.remine_epochs is not None):
             raise ConfigError(
-                f'"mined" and remine_epochs go together, and sources = {list(self.order)} with remine_epochs ='
-                f" {self.remine_epochs} have one of them; give both or neither"
+                f"sources = {list(self.order)} with remine_epochs = {self.remine_epochs} have one of two things that go"
+                ' together; give "mined" and remine_epochs, or neither'
             )
         if self.limits is not None and len(self.limits) != len(self.order):
             raise ConfigError(f"limits = {list(self.limits)} are not one for each of {list(self.order)}; give as many")
