@@ -44,6 +44,7 @@ ABLATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "F no skips": ({"side_skips": False}, {}),
 }
 OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "no sqrt(d)": ({"scale_embeddings": False}, {}),
     "default": ({}, {}),
     "mean": ({"combination": "mean"}, {}),
     "single": ({"multi_context": False}, {}),

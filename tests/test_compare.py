@@ -266,7 +266,7 @@ def test_several_models_are_one_table_and_their_scores_are_compared_again(runs: 
     table = list(csv.DictReader(io.StringIO(labelled.stdout)))
     assert [(row["scorer"], row["seeds"]) for row in table] == [("b", ""), ("x", "1 2")]
     assert float(table[1]["MRR"]) == pytest.approx(wanted["low"]["MRR"])
-    assert "hits@9 left out: k must be below 4" in labelled.stderr
+    assert "R@9 left out: k must be below 4" in labelled.stderr
 
 
 def test_lengths_go_to_the_models_that_have_them_to_set(runs: Path, tiny_backbone: Path) -> None:

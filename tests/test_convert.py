@@ -32,7 +32,7 @@ class Formula:
 
     def r(self, ids: list[int]) -> Array:
         c, w, n = self.config, self.w, len(ids)
-        x = w["subwords.weight"][ids].astype(np.float64) * math.sqrt(c.embedding_dim)
+        x = w["subwords.weight"][ids].astype(np.float64) * (math.sqrt(c.embedding_dim) if c.scale_embeddings else 1.0)
         for table, period in enumerate(c.position_periods):
             x = x + w[f"positions.{table}.weight"][[place % period for place in range(n)]]
         for number, span in enumerate(c.spans):

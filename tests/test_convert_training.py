@@ -22,6 +22,7 @@ from polyrank.errors import ArtifactError, ConfigError
 from polyrank.models.artifacts import load_model
 from polyrank.models.losses import cross_entropy
 from polyrank.negatives.hard import rights
+from polyrank.negatives.random import GivenNegatives
 from polyrank.records import Example
 from polyrank.scorers.open import load
 from polyrank.training import train
@@ -82,7 +83,8 @@ def test_equal_responses_are_no_negatives_and_given_ones_are() -> None:
     with torch.no_grad():
         assert float(step_of(model, texts, smoothing=0.0)(twice, 0, 9)) == pytest.approx(0.0, abs=1e-6)
         given = [BATCH[0], (1, Example(("no light",), ("thanks!", "please restart it"), (1,)))]
-        assert float(step_of(model, texts, smoothing=0.0)(given, 0, 9)) > 0.01
+        assert float(step_of(model, texts, smoothing=0.0)(given, 0, 9)) == pytest.approx(0.0, abs=1e-6)  # left out
+        assert float(step_of(model, texts, smoothing=0.0, negatives=GivenNegatives(9, 1))(given, 0, 9)) > 0.01
 
 
 def test_no_right_answer_is_a_negative_whoever_brings_it() -> None:
@@ -97,7 +99,8 @@ def test_no_right_answer_is_a_negative_whoever_brings_it() -> None:
     columns = ["please restart it", "hello", "please restart it", "thanks!", "it is red"]
     wrong = [["thanks!", "it is red"], ["please restart it"] * 2 + ["thanks!", "it is red"], columns[1:2] + columns[3:]]
     with torch.no_grad():
-        loss = step_of(model, texts, smoothing=0.3)(list(enumerate(examples)), 0, 9)
+        step = step_of(model, texts, smoothing=0.3, negatives=GivenNegatives(9, 1))
+        loss = step(list(enumerate(examples)), 0, 9)
         h = model.context_encodings(texts.contexts([e.query for e in examples])).immediate.double()
         y = dict(zip(columns, model.encode_candidates(texts.candidates(columns)).double(), strict=True))
     total = 0.0

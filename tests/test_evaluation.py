@@ -361,8 +361,8 @@ def test_a_summary_by_hand() -> None:
     found = summarise(Evaluation((*outcomes(at(1), at(4), tied, both, none),), "lists"), ks=(1, 3, 4), n_bootstrap=50)
     assert (found["n_examples"], found["n_unanswerable"], found["n_candidates"]) == (5, 1, [4, 20])
     assert found["ties"] == 1 / 4
-    assert found["metrics"]["R@1"] == pytest.approx((1 + 0 + 0.5 + 0.5) / 4)
-    assert found["metrics"]["hits@1"] == pytest.approx((1 + 0 + 0.5 + 1) / 4)
+    assert found["metrics"]["R@1"] == pytest.approx((1 + 0 + 0.5 + 1) / 4)
+    assert found["metrics"]["recall@1"] == pytest.approx((1 + 0 + 0.5 + 0.5) / 4)
     assert found["metrics"]["R@3"] == pytest.approx(3 / 4)
     assert "R@4" not in found["metrics"]
     assert found["metrics"]["MRR"] == pytest.approx((1 + 1 / 4 + 3 / 4 + 1) / 4)

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from polyrank.data.candidate_lists import group_candidates
+from polyrank.errors import DataError
+from polyrank.records import Example
 from processes import run
 
 WORDS = ("router", "bill", "parcel", "password")
@@ -25,6 +28,26 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     return path
+
+
+def test_random_groups_share_their_responses(tmp_path: Path) -> None:
+    """1 of 100 as ConveRT's R100@1: whole groups only, other ones with another seed, copies of the right text right."""
+    many = [Example((f"hi {i}",), (f"reply {i % 240}", "no"), (0,), str(i)) for i in range(250)]
+    first, again, other = (group_candidates(many, 100, seed=seed) for seed in (1, 1, 2))
+    assert first == again != other
+    assert len(first) == len({example.id for example in first}) == 200
+    for group in (first[:100], first[100:]):
+        shared = tuple(many[int(example.id)].response for example in group)
+        assert all(example.candidates == shared for example in group)
+        assert [example.relevant for example in group] == [(i,) for i in range(100)]
+    with pytest.raises(DataError, match="99 examples with a right answer make no group of 100"):
+        group_candidates(many[:99], 100)
+    pairs = written(tmp_path / "pairs.jsonl", PAIRS)
+    done = run("evaluate", "bm25", pairs, "--groups", "3", "--seed", "5", "--json")
+    assert (json.loads(done.stdout)["n_candidates"], json.loads(done.stdout)["n_examples"]) == (3, 3)
+    assert "1 examples that fill none are left out" in done.stderr
+    both = run("evaluate", "bm25", pairs, "--groups", "3", "--candidates", "3")
+    assert (both.returncode, "give one of them" in both.stderr) == (2, True)
 
 
 def test_pairs_are_ranked_among_drawn_responses_or_all(tmp_path: Path) -> None:

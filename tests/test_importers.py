@@ -301,6 +301,60 @@ def test_ubuntu_v2_lists(tmp_path: Path) -> None:
         import_examples("ubuntu-v2", written(source, "Context,Utterance", "a,b"))
 
 
+# every turn as a response
+
+
+def test_every_turn_of_dstc7_is_a_response_and_the_last_keeps_its_candidates(tmp_path: Path) -> None:
+    row = item(1, OPTIONS, [option("C", "yes")])
+    row["messages-so-far"] += [{"utterance": ""}, {"utterance": "is it on?"}]
+    loaded = import_examples("dstc7", written(tmp_path / "x.json", json.dumps([row])), every_turn=True)
+    turns = ("help", "please", "", "is it on?")
+    assert loaded.examples == [
+        Example(("help",), ("please",), (0,), "1#1"),
+        Example(("help", "please", ""), ("is it on?",), (0,), "1#3"),
+        Example(turns, ("no", "", "yes"), (2,), "1"),
+    ]
+    write_examples(tmp_path / "x.jsonl", loaded.examples)
+    assert read_examples(tmp_path / "x.jsonl").examples == loaded.examples
+
+
+def test_every_turn_of_ubuntu_v2_is_a_response(tmp_path: Path) -> None:
+    lines = ("Context,Utterance,Label", "hi __eou__ there __eot__ yes ? __eot__ so,try,1", "a __eot__ b,c,0")
+    loaded = import_examples("ubuntu-v2", written(tmp_path / "train.csv", *lines), every_turn=True)
+    assert loaded.examples == [
+        Example(("hi there",), ("yes ?",), (0,), "train:2#1"),
+        Example(("hi there", "yes ?"), ("so",), (0,), "train:2#2"),
+        Example(("hi there", "yes ?", "so"), ("try",), (0,), "train:2"),
+    ]
+    assert loaded.report.n_skipped == 1
+
+
+def test_every_turn_of_convai2_is_a_response_once_and_the_partner_has_the_other_persona(tmp_path: Path) -> None:
+    source = written(
+        tmp_path / "x.txt", "1 your persona: i like cats.", "2 partner's persona: i like dogs.",
+        "3 hi\thello\t\tbye|hello", "4 __SILENCE__\tstill here", "5 sure", "1 yo\tyes", "2 so?\t__SILENCE__",
+    )  # fmt: skip
+    own, other = (
+        ("i like cats.", "partner's persona: i like dogs."),
+        ("i like dogs.", "partner's persona: i like cats."),
+    )
+    assert import_examples("convai2", source, every_turn=True).examples == [
+        Example(("hi",), ("bye", "hello"), (1,), "x:3", own),
+        Example(("hi", "hello"), ("still here",), (0,), "x:4", own),
+        Example(("hi", "hello", "still here"), ("sure",), (0,), "x:5#partner", other),
+        Example(("yo",), ("yes",), (0,), "x:6"),
+        Example(("yo", "yes"), ("so?",), (0,), "x:7#partner"),
+    ]
+
+
+def test_every_turn_from_the_command_line(tmp_path: Path) -> None:
+    source = written(tmp_path / "x.json", json.dumps([item(1, OPTIONS, [option("C", "yes")])]))
+    done = run("import", "dstc7", source, "--every-turn", "-o", tmp_path / "x.jsonl")
+    assert (done.returncode, len(read_examples(tmp_path / "x.jsonl").examples)) == (0, 2)
+    refused = run("import", "pairs", source, "--every-turn", "-o", tmp_path / "y.jsonl")
+    assert (refused.returncode, "--every-turn goes with convai2, dstc7, ubuntu-v2" in refused.stderr) == (2, True)
+
+
 # texts
 
 

@@ -78,7 +78,20 @@ def test_names_and_sizes_of_metrics() -> None:
     values = metric_values([place([3, 2, 1], [0]), place([3, 2, 1], [2])], (1, 2, 5))
     assert set(values) == {"R@1", "R@2", "MRR", "MAP"}
     assert values["R@1"].tolist() == [1, 0]
-    assert "hits@1" in metric_values([place([3, 2, 1], [0, 1])], (1,))
+    assert "recall@1" in metric_values([place([3, 2, 1], [0, 1])], (1,))
+
+
+@pytest.mark.parametrize("n_right", [1, 2, 3])
+def test_knowing_the_answer_is_worth_1_however_many_are_right(n_right: int) -> None:
+    """R@1 chooses the best model and is tested foremost, so copies of the right text must not cap it."""
+    texts = ["yes"] * n_right + ["no", "nope"]
+    right = with_duplicates(texts, [0])
+    values = metric_values([place([float(text == "yes") for text in texts], right)], (1, 2, 3))
+    assert {name: row.tolist() for name, row in values.items() if not name.startswith("recall")} == {
+        **{f"R@{k}": [1.0] for k in (1, 2, 3) if k < len(texts)},
+        "MRR": [1.0],
+        "MAP": [1.0],
+    }
 
 
 def test_without_ties_they_are_those_of_scikit_learn() -> None:
@@ -101,22 +114,22 @@ def test_without_ties_they_are_those_of_scikit_learn() -> None:
             order = np.argsort(-scores, axis=1)
             for k in (1, 3):
                 found = np.take_along_axis(truth, order[:, :k], 1).sum(1)
-                np.testing.assert_allclose(values[f"R@{k}"], found / 4)
-                np.testing.assert_allclose(values[f"hits@{k}"], found > 0)
+                np.testing.assert_allclose(values[f"recall@{k}"], found / 4)
+                np.testing.assert_allclose(values[f"R@{k}"], found > 0)
         assert "R@12" not in values  # every scorer has it
 
 
 def test_which_metrics_there_are() -> None:
-    """k below the shortest list, and 1 whatever the list; hits where some example has several right answers."""
+    """k below the shortest list, and 1 whatever the list; recall where some example has several right answers."""
     four, three, lone = place([4, 3, 2, 1], [1]), place([3, 2, 1], [0, 1]), place([1], [0])
     assert set(metric_values([four], (1, 3, 4, 5))) == {"R@1", "R@3", "MRR", "MAP"}
-    assert set(metric_values([four, three], (1, 2, 3))) == {"R@1", "hits@1", "R@2", "hits@2", "MRR", "MAP"}
+    assert set(metric_values([four, three], (1, 2, 3))) == {"R@1", "recall@1", "R@2", "recall@2", "MRR", "MAP"}
     assert set(metric_values([lone], (1, 2))) == {"R@1", "MRR", "MAP"}
     assert set(metric_values([], (1, 2))) == {"R@1", "MRR", "MAP"}
     values = metric_values([four, three, place([1.0, 2.0, 3.0], [0])], (2,))
     assert {name: row.tolist() for name, row in values.items()} == {
         "R@2": [1, 1, 0],
-        "hits@2": [1, 1, 0],
+        "recall@2": [1, 1, 0],
         "MRR": [1 / 2, 1, 1 / 3],
         "MAP": [1 / 2, 1, 1 / 3],
     }

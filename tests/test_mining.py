@@ -22,7 +22,8 @@ from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.models import new_model
 from polyrank.negatives.hard import HardNegatives, candidates_for_wrong, choose, rights, same_words, word_overlap
 from polyrank.negatives.mine import from_pool, from_retriever, mine, with_texts
-from polyrank.negatives.random import RandomNegatives, sample_negatives
+from polyrank.negatives.mixed import MixedNegatives
+from polyrank.negatives.random import GivenNegatives, RandomNegatives, sample_negatives
 from polyrank.negatives.remined import MinedNegatives
 from polyrank.records import Candidate, Context, Example
 from polyrank.retrieval.retrievers import LexicalRetriever
@@ -200,7 +201,7 @@ def test_a_network_in_training_mines_what_it_ranks_highest(
     plan = HardNegatives(n_negatives=3, last_rank=3)
 
     def negatives() -> MinedNegatives:
-        return MinedNegatives(examples, scorer, pool, plan, every=2, folder=tmp_path, rest=RandomNegatives(pool, 3, 1))
+        return MinedNegatives(examples, scorer, pool, plan, every=2, folder=tmp_path)
 
     found = negatives()
     values = scorer.score_pool([examples[5].query], pool)[0]
@@ -226,9 +227,7 @@ def test_what_is_mined_in_bf16_leaves_every_weight_its_gradient(
     pool = list(dict.fromkeys(e.candidates[0] for e in examples))
     model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone), reduction="mean"), POLICY, seed=1, sample=pool)
     scorer = EncoderScorer(model, texts, dtype=torch.bfloat16)  # type: ignore[arg-type]
-    negatives = MinedNegatives(
-        examples, scorer, pool, HardNegatives(n_negatives=2), every=1, folder=tmp_path, rest=RandomNegatives(pool, 2, 1)
-    )
+    negatives = MinedNegatives(examples, scorer, pool, HardNegatives(n_negatives=2), every=1, folder=tmp_path)
     with torch.autocast("cpu", torch.bfloat16):
         loss = ListwiseStep(model, texts, torch.device("cpu"), negatives)(list(enumerate(examples[:4])), 0)
     loss.backward()  # type: ignore[no-untyped-call]
@@ -240,11 +239,14 @@ def test_too_few_mined_ones_are_filled_up(tiny_backbone: Path, task: dict[str, P
     examples = read_examples(task["train"]).examples
     pool = list(dict.fromkeys(e.candidates[0] for e in examples))
     model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone)), POLICY, seed=1, sample=pool)
-    found = MinedNegatives(
+    negatives = MinedNegatives(
         examples, EncoderScorer(model, texts), pool, HardNegatives(n_negatives=5, last_rank=2),  # type: ignore[arg-type]
-        every=1, folder=tmp_path, rest=RandomNegatives(pool, 5, 1),
-    )(3, examples[3], 0)  # fmt: skip
+        every=1, folder=tmp_path,
+    )  # fmt: skip
+    assert len(negatives(3, examples[3], 0)) == 2
+    found = MixedNegatives([negatives, RandomNegatives(pool, 5, 1)], [5, 5], 5)(3, examples[3], 0)
     assert len(set(found)) == 5
+    assert found[:2] == negatives(3, examples[3], 0)
     assert examples[3].candidates[0] not in found
 
 
@@ -284,11 +286,16 @@ TWICE = [
 RANKED = ["Press reset!", "hold the button", "call us", "hi there", "hi", "press reset", "bye", "thanks", "go away"]
 
 
-def mined(folder: Path, pool: Sequence[str] = RANKED, n: int = 3, **changes: Any) -> MinedNegatives:
+def given_then_drawn(pool: Sequence[str], n: int, seed: int, **named: Any) -> MixedNegatives:
+    return MixedNegatives([GivenNegatives(n, seed, **named), RandomNegatives(pool, n, seed, **named)], [n, n], n)
+
+
+def mined(folder: Path, pool: Sequence[str] = RANKED, n: int = 3, **changes: Any) -> MixedNegatives:
     plan = HardNegatives(**{"n_negatives": n, "first_rank": 1, "last_rank": n, **changes})
-    rest = RandomNegatives(pool, n, seed=1)
     scorer: Any = Fixed()
-    return MinedNegatives(TWICE, scorer, pool, plan, every=2, folder=folder, rest=rest)
+    found = MinedNegatives(TWICE, scorer, pool, plan, every=2, folder=folder)
+    rest = given_then_drawn(pool, n, 1, rights=rights(TWICE))
+    return MixedNegatives([found, rest], [n, n], n)
 
 
 def test_in_training_no_right_answer_of_the_same_context_is_mined(tmp_path: Path) -> None:
@@ -344,7 +351,7 @@ def test_lists_are_mined_for_so_many_epochs_and_read_again(tmp_path: Path) -> No
     for epoch in range(5):
         found(0, TWICE[0], epoch)
         assert sorted(path.name for path in tmp_path.iterdir()) == [f"mined-{e}.npy" for e in (0, 2, 4) if e <= epoch]
-    scorer: Any = found.scorer
+    scorer: Any = found.sources[0].scorer  # type: ignore[attr-defined]  # of the mined ones
     assert scorer.n_forgotten == 6  # vectors of other weights, before and after each mining
     places = np.load(tmp_path / "mined-2.npy")
     assert [RANKED[i] for i in places[1]] == ["Press reset!", "hold the button", "call us"]
@@ -382,29 +389,53 @@ def test_given_ones_come_first_and_right_ones_never() -> None:
     pool = ["right", "also", "a", "b", "c", "d", "e"]
     for epoch in range(20):
         for n in (1, 2, 3, 5):
-            wrong = RandomNegatives(pool, n, seed=5)(0, example, epoch)
-            assert wrong[:2] == ["a", "b"][:n]
+            wrong = given_then_drawn(pool, n, 5)(0, example, epoch)
+            assert wrong[:2] == ["a", "b"] or (n == 1 and wrong[0] in "ab")
             assert len(set(wrong)) == len(wrong) == n
             assert set(wrong[2:]) <= {"c", "d", "e"}
-    assert len(RandomNegatives(pool, 9, seed=5)(0, example, 0)) == 5  # there are no more
+    assert len(given_then_drawn(pool, 9, 5)(0, example, 0)) == 5  # there are no more
+
+
+def test_more_given_ones_than_asked_for_are_drawn_anew_each_epoch_or_once() -> None:
+    """By default a Cross-encoder would otherwise see the first 15 of 100 options in every epoch, and never the rest."""
+    options = [f"option {i}" for i in range(100)]
+    example = Example(("hi",), ("right", *options), (0,))
+    anew, fixed = (GivenNegatives(15, seed=1, redraw=redraw) for redraw in (True, False))
+    lists = [anew(3, example, epoch) for epoch in range(40)]
+    assert all(len(row) == 15 and row == sorted(row, key=options.index) for row in lists)
+    assert {text for row in lists for text in row} == {*options}
+    assert fixed(3, example, 5) == fixed(3, example, 0) == lists[0] != fixed(4, example, 0)
+
+
+def test_sources_are_mixed_in_their_order_and_within_their_limits() -> None:
+    example = Example(("hi",), ("right", "a", "b", "c"), (0,))
+    pool = ["right", "a", "b", "c", *"defgh"]
+    given, drawn = GivenNegatives(9, 1), RandomNegatives(pool, 9, 1)
+    for epoch in range(20):
+        wrong = MixedNegatives([given, drawn], [2, 9], 5)(0, example, epoch)
+        assert wrong[:2] == ["a", "b"]
+        assert len({*wrong} - {"right"}) == 5
+    assert MixedNegatives([given], [9], 9)(0, example, 0) == ["a", "b", "c"]
+    only_drawn = {text for epoch in range(20) for text in MixedNegatives([drawn], [3], 3)(0, example, epoch)}
+    assert only_drawn == {*"abcdefgh"}
 
 
 def test_right_answers_of_the_context_elsewhere_are_never_drawn() -> None:
     data = [Example(("hi",), (text,), (0,)) for text in ("hello", "hey", "good day")]
     data += [Example(("hi",), ("yo", "hey", "no"), (0,)), Example(("bye",), ("see you",), (0,))]
     pool = ["hello", "hey", "good day", "yo", "see you", "wait", "why"]
-    draw = RandomNegatives(pool, 3, seed=1, rights=rights(data))
+    draw = given_then_drawn(pool, 3, 1, rights=rights(data))
     for epoch in range(20):
         assert set(draw(0, data[0], epoch)) == {"see you", "wait", "why"}
         assert draw(3, data[3], epoch)[0] == "no"  # "hey" was given as wrong, and is right elsewhere
         assert not set(draw(3, data[3], epoch)) & {"hello", "hey", "good day", "yo"}
-    assert draw(4, data[4], 0) == RandomNegatives(pool, 3, seed=1)(4, data[4], 0)  # nothing else is drawn differently
+    assert draw(4, data[4], 0) == given_then_drawn(pool, 3, 1)(4, data[4], 0)  # nothing else is drawn differently
 
 
 def test_draws_are_uniform_over_the_pool_without_the_taken() -> None:
     """4,000 draws of 2 of the 6 others: each has 1,333 on average, with a deviation of 30."""
     pool = [f"r{i}" for i in range(8)]
-    draw = RandomNegatives(pool, 3, seed=2)
+    draw = given_then_drawn(pool, 3, 2)
     example = Example(("hi",), ("r0", "r1"), (0,))
     counts = Counter(text for position in range(4000) for text in draw(position, example, 0))
     assert counts.pop("r1") == 4000  # given

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 import numpy as np
@@ -168,7 +169,7 @@ def test_output_scale_is_fitted(tiny_backbone: Path) -> None:
     model, texts = make(tiny_backbone, BiConfig(backbone=str(tiny_backbone), match_output_std=0.5))
     tokens = texts.candidates([reply for reply in REPLIES if reply])
     real = model.context_tower(tokens)[tokens.mask].detach()
-    assert float(real.square().mean().sqrt()) == pytest.approx(0.5, rel=1e-3)
+    assert float(real.std(correction=0)) == pytest.approx(0.5, rel=1e-3)
     with pytest.raises(ConfigError, match="only one"):
         make(tiny_backbone, BiConfig(backbone=str(tiny_backbone), match_self_score=20.0, output_scale=2.0))
 
@@ -284,16 +285,28 @@ def test_the_scale_is_fitted_to_the_first_256_texts_that_are_not_empty(tiny_back
         for text in sample:
             outputs = model.backbone(texts.candidates([text]))[0].double()
             sizes += (
-                outputs.square().flatten().tolist()
-                if what == "match_output_std"
-                else [float(outputs.mean(0).square().sum())]
+                outputs.flatten().tolist() if what == "match_output_std" else [float(outputs.mean(0).square().sum())]
             )
-    mean = sum(sizes) / len(sizes)
-    wanted = 3.0 / mean**0.5 if what == "match_output_std" else (3.0 / mean) ** 0.5
+    wanted = 3.0 / pstdev(sizes) if what == "match_output_std" else (3.0 / fmean(sizes)) ** 0.5
     assert found == pytest.approx(wanted, rel=1e-4)
     assert fit_output_scale(model.backbone, texts, BiConfig(reduction="mean"), []) == 1.0
     with pytest.raises(ConfigError, match="no text to fit the output scale on"):
         fit_output_scale(model.backbone, texts, config, ["", ""])
+
+
+def test_outputs_with_a_mean_come_to_the_standard_deviation_that_was_asked_for(tiny_backbone: Path) -> None:
+    """The root mean square of numbers around 2 says little of how far they are apart."""
+    model, texts = make(tiny_backbone, BiConfig(backbone=str(tiny_backbone), output_scale=1.0))
+
+    class Shifted(torch.nn.Module):
+        def forward(self, tokens: Tokens) -> torch.Tensor:
+            return model.backbone(tokens) + 2.0
+
+    scale = fit_output_scale(Shifted(), texts, BiConfig(match_output_std=0.5), REPLIES)
+    model.backbone.eval()
+    with torch.inference_mode():
+        numbers = torch.cat([Shifted()(texts.candidates([text]))[0].flatten() for text in REPLIES if text])
+    assert float((scale * numbers).std(correction=0)) == pytest.approx(0.5, rel=1e-4)
 
 
 @pytest.mark.parametrize("head", ["linear", "mlp"])

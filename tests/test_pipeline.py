@@ -17,7 +17,7 @@ from polyrank.evaluation import plot_coverage
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.ranking.abstention import Abstention, area, calibrate
-from polyrank.ranking.ensembles import Ensemble
+from polyrank.ranking.ensembles import ENSEMBLES, Ensemble
 from polyrank.records import Candidate, Context, Example, Ranked
 from polyrank.retrieval.answering import Pipeline, open_pipeline
 from polyrank.retrieval.build import build_index
@@ -127,7 +127,7 @@ def test_threshold_and_ensemble_are_chosen_on_examples(models: dict[str, Path], 
 
     both = replace(config, reranker=str(models["cross"]), n_retrieved=6)
     tuned, seen = choose_settings(both, examples(), ensemble="auto")
-    assert set(seen["ensembles"]) == {"alone", "raw", "sigmoid", "z-score", "softmax"}
+    assert set(seen["ensembles"]) == {"alone", *ENSEMBLES}
     assert seen["ensembles"][tuned.ensemble or "alone"] == max(seen["ensembles"].values())
 
 
@@ -142,7 +142,7 @@ def test_hidden_answers_cannot_be_right(models: dict[str, Path]) -> None:
         choose_settings(config, [], precision=0.5)
 
 
-@pytest.mark.parametrize("ensemble", [None, "raw", "sigmoid", "z-score", "softmax"])
+@pytest.mark.parametrize("ensemble", [None, *ENSEMBLES])
 def test_a_hidden_answer_is_as_good_as_none(models: dict[str, Path], tmp_path: Path, ensemble: Ensemble | None) -> None:
     config = PipelineConfig(index=str(models["index"]), reranker=str(models["cross"]), n_retrieved=4, ensemble=ensemble)
     known = [example for example in examples() if example.relevant or example.relevant_ids]

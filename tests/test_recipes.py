@@ -64,7 +64,14 @@ OTHER_SCHEDULES: dict[str, dict[str, Any]] = {
     "plateau": {"warmup_steps": 3, "factor": 0.1, "patience": 1},
     "constant": {"warmup_steps": 3},
 }
-OTHER_NEGATIVES = {"n": 2, "redraw": False, "remine_epochs": 2, "remine_ranks": (2, 9)}
+OTHER_NEGATIVES = {
+    "n": 2,
+    "sources": ("random",),
+    "limits": (3, 4),
+    "redraw": False,
+    "remine_epochs": 2,
+    "remine_ranks": (2, 9),
+}
 
 
 def values(train: dict[str, Any], **tables: Any) -> dict[str, Any]:
@@ -99,6 +106,8 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         "ListwiseStep",
         "RememberedScores",
         "MinedNegatives",
+        "GivenNegatives",
+        "MixedNegatives",
     )
     for name in names:
         monkeypatch.setattr(methods, name, Recorder)
@@ -218,7 +227,8 @@ def test_inverse_sqrt_is_its_formula() -> None:
         ({"method": {"smothing": 0.1}}, 'did you mean "train.method.smoothing"'),
         ({"schedule": {"kind": "linear", "final_lr": 0.1}}, 'train.schedule.final_lr is a key of kind "cosine"'),
         ({"schedule": {"warmup": 1}}, 'did you mean "train.schedule.warmup_steps"'),
-        ({"negatives": {"n": 3}}, 'train.negatives are for methods that rank lists; leave them out with "in_batch"'),
+        ({"negatives": {"sources": ["drawn"]}}, "sources = 'drawn' is not one of 'given', 'random', 'mined'"),
+        ({"negatives": {"sources": "given"}}, "train.negatives.sources = 'given' is not a list"),
         ({"method": {"kind": "listwise"}, "negatives": {"remine": 3}}, 'did you mean "train.negatives.remine_'),
         ({"method": "listwise"}, "train.method = 'listwise' is no table; write train.method.kind = \"listwise\""),
         ({"schedule": "linear"}, "train.schedule = 'linear' is no table; write train.schedule.kind = \"linear\""),
@@ -270,7 +280,6 @@ def test_the_command_line_refuses_and_sets(
         (TrainConfig, {"seeds": ()}, "is empty or holds one twice"),
         (TrainConfig, {"seeds": (1, 1)}, "is empty or holds one twice"),
         (TrainConfig, {"seeds": (-1,)}, "seeds = -1 must be at least 0"),
-        (TrainConfig, {"negatives": NegativesConfig()}, "negatives are for methods that rank lists"),
         (TrainConfig, {"batch_size": 1}, 'take 2 or more, or method.kind = "listwise"'),
         (TrainConfig, {"batch_size": 1, "method": ConvertMethod()}, "batch_size = 1 leaves no other response"),
         (DataConfig, {"train": "x", "valid_candidates": 1}, "valid_candidates = 1 must be at least 2"),
@@ -291,6 +300,11 @@ def test_the_command_line_refuses_and_sets(
         (NegativesConfig, {"n": 0}, "n = 0 must be at least 1"),
         (NegativesConfig, {"remine_epochs": 1, "remine_ranks": (9, 2)}, "holds no rank"),
         (NegativesConfig, {"remine_ranks": (2, 9)}, "give remine_epochs too"),
+        (NegativesConfig, {"sources": ()}, "is empty or holds one twice"),
+        (NegativesConfig, {"sources": ("given", "given")}, "is empty or holds one twice"),
+        (NegativesConfig, {"sources": ("mined",)}, 'give "mined" and remine_epochs, or neither'),
+        (NegativesConfig, {"sources": ("random",), "remine_epochs": 1}, 'give "mined" and remine_epochs, or neither'),
+        (NegativesConfig, {"sources": ("random",), "limits": (1, 2)}, "are not one for each of ['random']"),
         (BiConfig, {"projection_dim": 0}, "projection_dim = 0 must be at least 1"),
         (ConvertConfig, {"spans": (3, -1)}, "spans = -1 must be at least 0"),
         (TextPolicy, {"background": "behind"}, "is not one of 'before', 'after', 'drop'"),

@@ -162,12 +162,13 @@ NETWORKS: dict[str, tuple[Any, tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.parametrize("decay_new", [False, True])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_every_parameter_has_its_rate_and_its_decay(tiny_backbone: Path, name: str) -> None:
-    """Matrices of the backbone decay; biases, norms and what is new do not, and what is new has its own rate."""
+def test_every_parameter_has_its_rate_and_its_decay(tiny_backbone: Path, name: str, decay_new: bool) -> None:
+    """Matrices of the backbone decay; biases and norms do not, what is new only if asked, and it has its own rate."""
     config, new = NETWORKS[name]
     model = built(tiny_backbone, config)
-    found = named(model, make_optimizer(model, settings(lr=0.1, new_lr=0.3, weight_decay=0.05)))
+    found = named(model, make_optimizer(model, settings(lr=0.1, new_lr=0.3, weight_decay=0.05, decay_new=decay_new)))
     assert set(found) == {name for name, _ in model.named_parameters()}
     n_new = 0
     for parameter, (rate, decay) in found.items():
@@ -175,7 +176,7 @@ def test_every_parameter_has_its_rate_and_its_decay(tiny_backbone: Path, name: s
         plain = parameter.endswith("bias") or "LayerNorm" in parameter
         n_new += is_new
         assert rate == (0.3 if is_new else 0.1), parameter
-        assert decay == (0.0 if plain or is_new else 0.05), parameter
+        assert decay == (0.0 if plain or (is_new and not decay_new) else 0.05), parameter
     assert bool(n_new) == bool(new)
 
 

@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 import torch
 
+from polyrank.config.checked import from_dict
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe, load_recipe
-from polyrank.config.training import TrainConfig
+from polyrank.config.training import NegativesConfig, TrainConfig
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError, DataError, DivergedError, UsageError
 from polyrank.evaluation import evaluate, summarise
@@ -29,7 +30,8 @@ from polyrank.models import new_model
 from polyrank.models.artifacts import load_model
 from polyrank.models.backbone import load_backbone
 from polyrank.models.losses import cross_entropy, distinct
-from polyrank.negatives.random import RandomNegatives
+from polyrank.negatives.mixed import MixedNegatives
+from polyrank.negatives.random import GivenNegatives, RandomNegatives
 from polyrank.records import Context, Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer
@@ -305,7 +307,7 @@ def test_in_batch_loss_equals_its_formula_with_right_answers_masked(tiny_backbon
         # three right answers, one given negative; the third is nobody's column
         Example(("the light",), ("please", "too high", "did that", "red light"), (0, 2, 3)),
     ]
-    loss = InBatchStep(model, texts, CPU)(list(enumerate(examples)), 0)  # type: ignore[arg-type]
+    loss = InBatchStep(model, texts, CPU, negatives=GivenNegatives(9, 1))(list(enumerate(examples)), 0)  # type: ignore[arg-type]
     columns = ["thanks", "thanks", "too high", "restart it", "please", "did that"]
     right = [{"thanks"}, {"thanks"}, {"too high"}, {"restart it"}, {"please", "did that"}]
     vectors, mask = model.encode_contexts(texts.contexts([e.query for e in examples]))  # type: ignore[operator]
@@ -315,6 +317,53 @@ def test_in_batch_loss_equals_its_formula_with_right_answers_masked(tiny_backbon
         others = [j for j, text in enumerate(columns) if text not in own]
         expected.append(torch.logsumexp(values[i, [i, *others]], 0) - values[i, i])
     torch.testing.assert_close(loss, torch.stack(expected).mean(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("negatives", "n_columns"),
+    [
+        (None, 4),  # other responses alone
+        (NegativesConfig(sources=("given",), n=99), 4 + 4 * 99),
+        (NegativesConfig(sources=("given",), n=5), 4 + 4 * 5),
+        (NegativesConfig(sources=("random",), n=3), 8),  # of the 8 responses that there are
+    ],
+)
+def test_what_a_batch_is_told_apart_from_is_chosen(tiny_backbone: Path, negatives: Any, n_columns: int) -> None:
+    """A file of lists of 100 in batches of 4: 4 x 4 scores unless more are asked for."""
+    model, texts, _ = new_model(
+        BiConfig(backbone=str(tiny_backbone), shared_towers=False), POLICY, seed=1, sample=["hi"]
+    )
+    data = [
+        Example((f"hi {i}",), (f"reply {i}", *(f"option {i} {j}" for j in range(99))), (0,), str(i)) for i in range(8)
+    ]
+    ranker = Ranker(model, texts, BiConfig(backbone=str(tiny_backbone)), make_scorer(model, texts))
+    settings = TrainConfig(batch_size=4, negatives=negatives)
+    step = make_step([ranker], settings, data, device=CPU, seed=1, folder=Path())
+    sizes: list[int] = []
+    model.candidate_tower.register_forward_hook(lambda _, args, out: sizes.append(len(out)))  # type: ignore[operator, union-attr]
+    step(list(enumerate(data[:4])), 0, 0)  # type: ignore[operator]
+    assert sizes == [n_columns] or (negatives and negatives.sources == ("random",) and 4 < sizes[0] <= n_columns)
+
+
+def test_lists_of_given_negatives_alone_need_some(tiny_backbone: Path, tmp_path: Path) -> None:
+    settings = NegativesConfig(sources=("given",))
+    with pytest.raises(DataError, match='add "random" to it'):
+        make_negatives([], settings, [Example(("hi",), ("hello",), (0,))], seed=1, folder=tmp_path)
+    few = [Example(("hi",), ("hello", "bye"), (0,)), Example(("so",), ("what",), (0,))]
+    found = make_negatives([], settings, few, seed=1, folder=tmp_path)
+    assert [found(i, example, 0) for i, example in enumerate(few)] == [["bye"], []]
+
+
+def test_given_candidates_that_are_not_learnt_from_are_said(
+    tiny_backbone: Path, tmp_path: Path, write_rows: Any
+) -> None:
+    rows = [{"context": [f"hi {i}"], "candidates": [f"thanks {i}", "no"], "relevant": [0]} for i in range(3)]
+    task = {"train": write_rows("lists.jsonl", rows), "valid": write_rows("valid.jsonl", rows)}
+    for number, changes in enumerate(({}, {"negatives": {"sources": ["given"]}})):
+        said: list[str] = []
+        plan = recipe(task, tiny_backbone, tmp_path / str(number), epochs=1)
+        train(dataclasses.replace(plan, train=from_dict(TrainConfig, changes, "train", plan.train)), say=said.append)
+        assert any("3 of 3 training examples come with wrong candidates" in line for line in said) == (not changes)
 
 
 def test_a_right_answer_of_the_context_elsewhere_is_no_negative_of_the_batch(tiny_backbone: Path) -> None:
@@ -338,7 +387,8 @@ def test_a_right_answer_of_the_context_elsewhere_is_no_negative_of_the_batch(tin
     values = scores(vectors, model.encode_candidates(texts.candidates(columns))[None], mask)  # type: ignore[operator]
     losses = [torch.logsumexp(values[i, [i, *others]], 0) - values[i, i] for i, others in enumerate(wrong)]
     ranker = Ranker(model, texts, BiConfig(backbone=str(tiny_backbone)), make_scorer(model, texts))
-    step = make_step([ranker], TrainConfig(), data, device=CPU, seed=1, folder=Path())
+    settings = TrainConfig(negatives=NegativesConfig(sources=("given",)))
+    step = make_step([ranker], settings, data, device=CPU, seed=1, folder=Path())
     torch.testing.assert_close(step(batch, 0, 0), torch.stack(losses).mean(), atol=1e-5, rtol=1e-5)  # type: ignore[operator]
 
 
@@ -483,7 +533,8 @@ def test_distinct_and_cross_entropy_by_hand() -> None:
 def test_negatives_are_drawn_anew_each_epoch_and_never_right(tiny_backbone: Path) -> None:
     model, texts, _ = new_model(CrossConfig(backbone=str(tiny_backbone)), POLICY, seed=1, sample=[])
     pool = [f"reply {i}" for i in range(50)]
-    step = ListwiseStep(model, texts, CPU, RandomNegatives(pool, 9, seed=7))
+    drawn = RandomNegatives(pool, 9, seed=7)
+    step = ListwiseStep(model, texts, CPU, MixedNegatives([GivenNegatives(9, 7), drawn], [9, 9], 9))
     example = Example(("hi",), ("reply 3", "given wrong"), (0,))
     lists = [step.lists([(4, example)], epoch)[0] for epoch in (0, 1)]
     assert lists[0] != lists[1]

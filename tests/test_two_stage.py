@@ -164,12 +164,13 @@ def test_no_replies_are_no_answer(measure: str) -> None:
 @pytest.mark.parametrize("how", ENSEMBLES)
 def test_ensembles_are_the_sums_of_the_published_scales(how: str) -> None:
     special, stats = pytest.importorskip("scipy.special"), pytest.importorskip("scipy.stats")
-    scale = {"raw": np.array, "sigmoid": special.expit, "z-score": stats.zscore, "softmax": special.softmax}[how]
+    scales = {"raw": np.array, "sigmoid": special.expit, "z-score": stats.zscore, "softmax": special.softmax}
+    both = (np.array, special.expit) if how == "sigmoid-reranked" else (scales[how],) * 2
     generator = np.random.Generator(np.random.PCG64(1))
     for n in (1, 2, 9):
         first, second = generator.normal(size=(2, n)) * [[30], [2]]
         with np.errstate(all="ignore"):
-            want = np.nan_to_num(scale(first)) + np.nan_to_num(scale(second))
+            want = np.nan_to_num(both[0](first)) + np.nan_to_num(both[1](second))
         got = combine(first.astype(np.float32), second.astype(np.float32), how)  # type: ignore[arg-type]
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
         assert got.dtype == np.float32

@@ -28,7 +28,11 @@ Speaker = Annotated[
 ]
 NRetrieved = Annotated[int, typer.Option(min=1, help="With --rerank: how many the second stage sees.")]
 EnsembleName = Annotated[
-    str, typer.Option(help="With --rerank: none, raw, sigmoid, z-score or softmax; how both scores are added.")
+    str,
+    typer.Option(
+        help="With --rerank: none, raw, sigmoid, z-score, softmax or sigmoid-reranked (the sigmoid of the"
+        " re-ranker's score alone); how both scores are added."
+    ),
 ]
 Threads = Annotated[
     int | None,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,6 +22,7 @@ FORMATS = {
     "wikipedia": "Article search: an article per line, its sentences between tabs.",
 }
 CANDIDATES = "dstc7-candidates"
+EVERY_TURN = ("convai2", "dstc7", "ubuntu-v2")  # formats of whole conversations
 
 import_app = typer.Typer(
     no_args_is_help=True, help="Own chats, or a public corpus, to files that everything else reads."
@@ -30,7 +31,16 @@ import_app.command("chats")(chats)
 import_app.command("replies")(replies)
 
 
-def import_(format_: str, source: Path, output: Path, *, answers: Path | None, skip_bad: bool, overwrite: bool) -> None:
+def import_(
+    format_: str,
+    source: Path,
+    output: Path,
+    *,
+    answers: Path | None,
+    every_turn: bool,
+    skip_bad: bool,
+    overwrite: bool,
+) -> None:
     """Turn a public corpus into a file of examples, or of candidates, and print what was read."""
     from polyrank.data import import_examples, import_pool, write_examples
     from polyrank.storage.durable import check_output
@@ -38,12 +48,15 @@ def import_(format_: str, source: Path, output: Path, *, answers: Path | None, s
     check_output(output, inputs=(source, answers), overwrite=overwrite)
     if answers is not None and format_ not in ("dstc7", "dstc7-pool"):
         raise UsageError(f"--answers goes with dstc7 and dstc7-pool only, not with {format_}; leave it out")
+    if every_turn and format_ not in EVERY_TURN:
+        raise UsageError(f"--every-turn goes with {', '.join(EVERY_TURN)} only, not with {format_}; leave it out")
     if format_ == CANDIDATES:
         if skip_bad:
             raise UsageError(f"--skip-bad does not go with {CANDIDATES}, for examples name its rows; leave it out")
         talk(f"{source}: {import_pool(source, output):,} candidates")
     else:
-        options = {} if answers is None else {"answers": answers}
+        options: dict[str, Any] = {} if answers is None else {"answers": answers}
+        options |= {"every_turn": True} if every_turn else {}
         loaded = import_examples(format_, source, skip_bad=skip_bad, **options)
         write_examples(output, loaded.examples)
         talk(f"{source}: {loaded.report}")
@@ -57,10 +70,17 @@ def _command(format_: str) -> Callable[..., None]:
         answers: Annotated[
             Path | None, typer.Option(help="For dstc7 and dstc7-pool: the published answers of the test set.")
         ] = None,
+        every_turn: Annotated[
+            bool,
+            typer.Option(
+                "--every-turn",
+                help="For convai2, dstc7 and ubuntu-v2: earlier turns become responses too, for training.",
+            ),
+        ] = False,
         skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
         overwrite: Overwrite = False,
     ) -> None:
-        import_(format_, source, output, answers=answers, skip_bad=skip_bad, overwrite=overwrite)
+        import_(format_, source, output, answers=answers, every_turn=every_turn, skip_bad=skip_bad, overwrite=overwrite)
 
     return command
 

@@ -32,10 +32,17 @@ if TYPE_CHECKING:
     from polyrank.evaluation.runs import Member
     from polyrank.records import Candidate, Example
 
-Ks = Annotated[str | None, typer.Option("--k", help="Which R@k to show, such as 1,5,100.")]
+Ks = Annotated[
+    str | None,
+    typer.Option("--k", help="Which R@k to show, such as 1,5,100: how often a right answer is among the first k."),
+]
 Metrics = Annotated[
     str | None,
-    typer.Option("--metric", help="What to show, such as R@1,hits@5,MRR,MAP; the first is tested foremost."),
+    typer.Option(
+        "--metric",
+        help="What to show, such as R@1,recall@5,MRR,MAP; the first is tested foremost. R@k (or hits@k) asks for one"
+        " right answer among the first k, recall@k for the share of all right ones.",
+    ),
 ]
 Format = Annotated[str, typer.Option("--format", help="table, markdown, csv or latex.")]
 Plot = Annotated[
@@ -65,6 +72,15 @@ def evaluate(
         int | None,
         typer.Option("--candidates", min=2, help="Of the lists drawn for examples without any; else 20, or fewer."),
     ] = None,
+    groups: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=2,
+            help="Rank each response among those of a random group of N examples; 100: R100@1 as ConveRT has it.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the groups, and of lists that are drawn.")] = 0,
     rerank: Rerank = None,
     n_retrieved: NRetrieved = 100,
     ensemble: EnsembleName = "none",
@@ -93,7 +109,7 @@ def evaluate(
 
     from polyrank import evaluation as ev
     from polyrank.data import choose_speaker, draw_candidates, read_examples, read_pool
-    from polyrank.data.candidate_lists import have_lists
+    from polyrank.data.candidate_lists import group_candidates, have_lists
     from polyrank.evaluation import comparison
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.retrieval.pipeline import open_ranker
@@ -114,6 +130,8 @@ def evaluate(
         taken.append(output)
     if pool is not None and n_candidates is not None:
         raise UsageError(f"--candidates {n_candidates} and --pool {pool} exclude each other; give one")
+    if groups is not None and (pool is not None or n_candidates is not None):
+        raise UsageError(f"--groups {groups} says what is ranked, as --pool and --candidates do; give one of them")
     loaded = read_examples(data, speaker=choose_speaker(data, speaker, say=talk), skip_bad=skip_bad)
     talk(f"{data}: {loaded.report}")
     examples = loaded.examples
@@ -122,8 +140,12 @@ def evaluate(
         examples, candidates = ev.against_responses(examples)
     elif pool is not None:
         candidates = read_pool(pool)
+    elif groups is not None:
+        examples = group_candidates(examples, groups, seed=seed, what=str(data))
+        n_rest = len(loaded.examples) - len(examples)
+        talk(f"each response is ranked among the {groups} of its group; {n_rest} examples that fill none are left out")
     elif not have_lists(examples) and any(example.relevant for example in examples):
-        examples = draw_candidates(examples, n_candidates, what=str(data))
+        examples = draw_candidates(examples, n_candidates, seed=seed, what=str(data))
         width = len(examples[0].candidates)
         talk(f"each response is ranked among {width - 1} other responses of {data}; for all of them: --pool responses")
     elif n_candidates is not None:
@@ -219,10 +241,11 @@ def _metrics(k: str | None, metric: str | None) -> tuple[list[str] | None, list[
     if k is not None and metric is not None:
         raise UsageError("--k and --metric say the same thing in two ways; give one")
     if metric is not None:
-        names = [part.strip() for part in metric.split(",") if part.strip()]
-        wrong = [name for name in names if not re.fullmatch(r"(R|hits)@[1-9]\d*|MRR|MAP|loss", name)]
+        # hits@k is what others call R@k
+        names = list(dict.fromkeys(p.strip().replace("hits@", "R@") for p in metric.split(",") if p.strip()))
+        wrong = [name for name in names if not re.fullmatch(r"(R|recall)@[1-9]\d*|MRR|MAP|loss", name)]
         if wrong or not names:
-            raise UsageError(f"--metric {metric!r} is no list of R@k, hits@k, MRR and MAP; write it like R@1,R@5,MRR")
+            raise UsageError(f"--metric {metric!r} is no list of R@k, recall@k, MRR and MAP; write it like R@1,R@5,MRR")
         return names, names
     if k is None:
         return None, None
@@ -317,4 +340,5 @@ def _say_what_is_absent(rows: Sequence[dict[str, Any]], metrics: Sequence[str] |
     if absent and "n_candidates" in rows[0]:
         sizes = [row["n_candidates"] for row in rows]
         shortest = min(size if isinstance(size, int) else size[0] for size in sizes)
-        talk(f"{', '.join(absent)} left out: k must be below {shortest}, the fewest candidates of an example")
+        also = "; recall@k is for examples with several right answers" if "recall" in "".join(absent) else ""
+        talk(f"{', '.join(absent)} left out: k must be below {shortest}, the fewest candidates of an example{also}")

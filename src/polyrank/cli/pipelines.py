@@ -29,7 +29,10 @@ def pipeline_create(
     n_retrieved: NRetrieved = 100,
     ensemble: Annotated[
         str,
-        typer.Option(help="With --rerank: none, raw, sigmoid, z-score, softmax; auto chooses on validation examples."),
+        typer.Option(
+            help="With --rerank: none, raw, sigmoid, z-score, softmax, sigmoid-reranked; auto chooses on validation"
+            " examples."
+        ),
     ] = "none",
     valid: Annotated[Path | None, typer.Option(help="Validation examples, for auto and for --precision.")] = None,
     speaker: Speaker = None,

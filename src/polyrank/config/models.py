@@ -164,6 +164,8 @@ class ConvertConfig(Settings):
         attention_dim: of the projections that attention weights are computed from, per head.
         ffn_dim: inside a layer's feed-forward network.
         spans: for each layer, how far apart two subwords may be to attend to each other. Equal ones: ablation C.
+        scale_embeddings: multiply subwords by ``sqrt(embedding_dim)`` before positions are added, as in the released
+            graphs. False: as the paper's text, which has no such factor; words then weigh no more than positions.
         position_periods: rows of each position table.
         n_heads: of attention; above one, values are projected too. 8: ablation A.
         relative_bias: whether attention scores get a learnt bias by relative position. False: ablation B.
@@ -191,6 +193,7 @@ class ConvertConfig(Settings):
     attention_dim: Count = 64
     ffn_dim: Count = 2048
     spans: tuple[Whole, ...] = (3, 5, 48, 48, 48, 48)
+    scale_embeddings: bool = True
     position_periods: tuple[Count, ...] = (47, 11)
     n_heads: Count = 1
     relative_bias: bool = True

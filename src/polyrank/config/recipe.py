@@ -110,7 +110,7 @@ class Recipe(Settings):
                 " neither"
             )
         networks = [model] if self.reranker is None else [model, self.reranker.model]
-        if negatives is not None and negatives.remine_epochs and not any(network.encodes for network in networks):
+        if negatives is not None and "mined" in negatives.order and not any(network.encodes for network in networks):
             raise ConfigError(
                 "train.negatives.remine_epochs needs a network that encodes, and a Cross-encoder would have to read"
                 " every pair; mine once with polyrank mine instead"

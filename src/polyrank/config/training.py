@@ -13,6 +13,7 @@ from polyrank.config.checked import Count, NotNegative, Positive, Settings, Shar
 from polyrank.errors import ConfigError
 
 Precision = Literal["auto", "fp32", "bf16"]
+NegativeSource = Literal["given", "random", "mined"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,17 +226,25 @@ ScheduleConfig = LinearSchedule | CosineSchedule | InverseSqrtSchedule | Plateau
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NegativesConfig(Settings):
-    """Wrong candidates of the methods that rank lists: those that come with an example first, then others.
+    """Wrong candidates of each context. Methods that rank lists have them in their lists; for "in_batch" and "convert"
+    they join the other responses of the batch, for all its contexts, and without this table those are alone.
 
     Args:
-        n: per context.
-        redraw: draw at random anew each epoch. False: the same for the whole run.
-        remine_epochs: every so many epochs, from the first on, take instead the wrong responses that the network (of
-            two, the one that encodes) now ranks highest; None: never.
+        n: per context; fewer where the sources have no more.
+        sources: where they come from, each filling up what those before it left: "given" with the example (drawn where
+            they are more than ``n``), "random" responses of the training data, or "mined" by the network in training.
+            None: ["given", "random"], behind "mined" where ``remine_epochs`` is given. The Poly-encoder paper has
+            ["given"] for ConvAI2's Cross-encoder and ["random"] elsewhere.
+        limits: at most so many from each of ``sources``, for a mixture; None: no such limit.
+        redraw: draw at random anew each epoch. False: the same for the whole run, as in Tao et al.
+        remine_epochs: of "mined": every so many epochs, from the first on, find the wrong responses that the network
+            (of two, the one that encodes) ranks highest.
         remine_ranks: the ranks that they are drawn from, first and last, counted from 1 without right answers.
     """
 
     n: Count = 15
+    sources: tuple[NegativeSource, ...] | None = None
+    limits: tuple[Count, ...] | None = None
     redraw: bool = True
     remine_epochs: Count | None = None
     remine_ranks: tuple[Count, Count] = (1, 50)
@@ -247,6 +256,25 @@ class NegativesConfig(Settings):
             raise ConfigError(f"remine_ranks = {[first, last]} holds no rank; give the lower one first")
         if self.remine_epochs is None and (first, last) != (1, 50):
             raise ConfigError(f"remine_ranks = {[first, last]} is for lists mined anew; give remine_epochs too")
+        if self.sources is not None and (not self.sources or len(set(self.sources)) < len(self.sources)):
+            raise ConfigError(f"sources = {list(self.sources)} is empty or holds one twice; give each once")
+        if ("mined" in self.order) != (self.remine_epochs is not None):
+            raise ConfigError(
+                f"sources = {list(self.order)} with remine_epochs = {self.remine_epochs} have one of two things that go"
+                ' together; give "mined" and remine_epochs, or neither'
+            )
+        if self.limits is not None and len(self.limits) != len(self.order):
+            raise ConfigError(f"limits = {list(self.limits)} are not one for each of {list(self.order)}; give as many")
+
+    @property
+    def order(self) -> tuple[NegativeSource, ...]:
+        """The sources, with what None means.
+
+        >>> NegativesConfig(remine_epochs=1).order
+        ('mined', 'given', 'random')
+        """
+        usual: tuple[NegativeSource, ...] = ("given", "random")
+        return self.sources or (usual if self.remine_epochs is None else ("mined", *usual))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,6 +290,8 @@ class NetworkTraining(Settings):
             codes start near zero.
         weight_decay: decoupled for AdamW, L2 regularization for the others; not applied to biases, norms and codes.
             None: 0.01, but none for Adamax.
+        decay_new: apply ``weight_decay`` to the matrices of codes, projections and heads too, as the Poly-encoder
+            paper's code does. Not by default: codes that start near zero would be held there.
         schedule: of the learning rate.
         train_layers: "all", "all_but_embeddings", or the top n layers as "top-n".
         clip_norm: largest gradient norm; None for no limit.
@@ -282,6 +312,7 @@ class NetworkTraining(Settings):
     lr: NotNegative = 5e-5
     new_lr: NotNegative | None = None
     weight_decay: NotNegative | None = None
+    decay_new: bool = False
     schedule: ScheduleConfig = PlateauSchedule()
     train_layers: str = "all_but_embeddings"
     clip_norm: Positive | None = 1.0
@@ -296,7 +327,8 @@ class TrainConfig(NetworkTraining):
 
     Args:
         method: what is learnt from.
-        negatives: for methods that rank lists, and None for the others.
+        negatives: wrong candidates besides the other responses of the batch; None: none for "in_batch" and "convert",
+            the usual ones for methods that rank lists.
         batch_size: contexts per step.
         epochs: passes over the data.
         max_steps: stop after so many steps; None for no limit.
@@ -337,8 +369,6 @@ class TrainConfig(NetworkTraining):
                 "batch_size = 1 leaves no other response of the batch to be told from; take 2 or more, or"
                 ' method.kind = "listwise"'
             )
-        if not self.method.ranks_lists and self.negatives is not None:
-            raise ConfigError(f'negatives are for methods that rank lists; leave them out with "{self.method.kind}"')
         if self.method.ranks_lists and self.negatives is None:
             object.__setattr__(self, "negatives", NegativesConfig())
 

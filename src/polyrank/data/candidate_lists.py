@@ -100,6 +100,48 @@ def draw_candidates(
     return responses.lists(usual_length(responses) if n_candidates is None else n_candidates, seed)
 
 
+def group_candidates(
+    examples: Sequence[Example], n_candidates: int = 100, *, seed: int = 0, what: str = "the examples"
+) -> list[Example]:
+    """The examples with a right answer in random groups, each to be ranked against the responses of its own group.
+
+    This is how the figures of in-batch evaluation are made: as many examples as candidates share each list. A copy of
+    the right text in a group is as right. Examples that fill no whole group are left out.
+
+    Args:
+        examples: what to group; lists that they had are replaced.
+        n_candidates: examples in a group, and so candidates of each.
+        seed: of the groups.
+        what: the examples are, for errors.
+
+    Raises:
+        DataError: they do not fill one group.
+
+    Source: Henderson et al., A Repository of Conversational Datasets (2019), 1-of-100 accuracy, which ConveRT (2020)
+        calls R100@1.
+
+    >>> pairs = [Example((f"hi {i}",), (f"reply {i}",), (0,)) for i in range(5)]
+    >>> [(each.response, len(each.candidates)) for each in group_candidates(pairs, 2)]
+    [('reply 2', 2), ('reply 4', 2), ('reply 3', 2), ('reply 0', 2)]
+    """
+    answered = [example for example in examples if example.relevant]
+    if len(answered) < n_candidates:
+        raise DataError(
+            f"{what}: {counted(len(answered), 'example')} with a right answer make no group of {n_candidates}; ask for"
+            " a smaller one, or give more examples"
+        )
+    order = np.random.Generator(np.random.PCG64([seed])).permutation(len(answered)).tolist()
+    result = []
+    for start in range(0, len(order) - n_candidates + 1, n_candidates):
+        group = [answered[i] for i in order[start : start + n_candidates]]
+        responses = tuple(example.candidates[example.relevant[0]] for example in group)
+        result += [
+            replace(example, candidates=responses, relevant=(place,), relevant_ids=())
+            for place, example in enumerate(group)
+        ]
+    return result
+
+
 def usual_length(*parts: Responses) -> int:
     """20, or where a part has too few responses for that, as many as it can have; 2 at least."""
     return max(2, min(USUAL, *(part.most for part in parts)))

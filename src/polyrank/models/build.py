@@ -220,8 +220,8 @@ def fit_scale_again(
 def fit_output_scale(backbone: Backbone, texts: Texts, config: BiConfig, sample: Sequence[str]) -> float:
     """The constant by which token outputs are multiplied so that they, or scores, have the size asked for.
 
-    ``match_output_std``: std of all real outputs (Humeau et al., ICLR 2020, section 5.3). ``match_self_score``: mean
-    of ``|reduced candidate|^2``.
+    ``match_output_std``: standard deviation, about their mean, of all numbers of the real tokens' outputs (Humeau et
+    al., ICLR 2020, section 5.3). ``match_self_score``: mean of ``|reduced candidate|^2``.
 
     Args:
         backbone: the network.
@@ -236,20 +236,21 @@ def fit_output_scale(backbone: Backbone, texts: Texts, config: BiConfig, sample:
         raise ConfigError("no text to fit the output scale on; set model.output_scale to a number, such as 1.0")
     was_training = backbone.training
     backbone.eval()
-    total, count = 0.0, 0
+    total, squares, count = 0.0, 0.0, 0
     with torch.inference_mode():
         for start in range(0, len(chosen), 32):
             tokens = texts.candidates(chosen[start : start + 32])
             outputs = backbone(tokens)
             if config.match_output_std is not None:
-                real = outputs[tokens.mask]
-                total, count = total + float(real.square().sum()), count + real.numel()
+                real = outputs[tokens.mask].double()
+                total, count = total + float(real.sum()), count + real.numel()
+                squares += float(real.square().sum())
             else:
                 assert config.reduction is not None, "resolve() comes first"
                 reduced = reduce(outputs, tokens.mask, config.reduction, config.reduction_tokens)
-                total, count = total + float(reduced.square().sum()), count + len(reduced)
+                squares, count = squares + float(reduced.square().sum()), count + len(reduced)
     backbone.train(was_training)
     if config.match_output_std is not None:
-        return config.match_output_std / math.sqrt(total / count)
+        return config.match_output_std / math.sqrt(squares / count - (total / count) ** 2)
     assert config.match_self_score is not None
-    return math.sqrt(config.match_self_score / (total / count))
+    return math.sqrt(config.match_self_score / (squares / count))

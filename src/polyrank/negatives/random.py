@@ -36,7 +36,7 @@ Rights = Mapping[Context, Collection[str]]
 
 
 class Negatives(Protocol):
-    """Wrong candidates for a context; a pure function of (seed, epoch, position), or kept on disk."""
+    """A source of wrong candidates for a context: a pure function of (seed, epoch, position), or kept on disk."""
 
     def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
         """Distinct texts, none of them a right answer."""
@@ -45,7 +45,7 @@ class Negatives(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RandomNegatives:
-    """Wrong candidates that come with the example, then other responses of the data, drawn at random.
+    """Other responses of the data, drawn at random.
 
     Args:
         pool: distinct responses to draw from.
@@ -62,26 +62,41 @@ class RandomNegatives:
     rights: Rights = field(default_factory=dict)
 
     def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
-        """Given ones first, in their order."""
-        right = {example.candidates[i] for i in example.relevant}.union(self.rights.get(example.query, ()))
-        wrong = [text for text in given_negatives(example) if text not in right][: self.n_negatives]
-        missing = self.n_negatives - len(wrong)
-        if missing > 0:
-            excluded = right | set(wrong)
-            # a few more than needed, since some of them may be among the taken
-            rows = sample_negatives(
-                len(self.pool),
-                (),
-                min(missing + len(excluded), len(self.pool)),
-                seed=self.seed,
-                epoch=epoch if self.redraw else 0,
-                index=position,
-            )
-            wrong += [text for i in rows if (text := self.pool[int(i)]) not in excluded][:missing]
-        return wrong
+        """Fewer only where the pool has no more."""
+        right = right_answers(example, self.rights)
+        # a few more than needed, since some of them may be right
+        n_drawn = min(self.n_negatives + len(right), len(self.pool))
+        rows = sample_negatives(
+            len(self.pool), (), n_drawn, seed=self.seed, epoch=epoch if self.redraw else 0, index=position
+        )
+        return [text for i in rows if (text := self.pool[int(i)]) not in right][: self.n_negatives]
 
 
-def given_negatives(example: Example) -> list[str]:
-    """The distinct wrong candidates that come with an example."""
-    right = {example.candidates[i] for i in example.relevant}
-    return [text for text in dict.fromkeys(example.candidates) if text not in right]
+@dataclass(frozen=True, slots=True)
+class GivenNegatives:
+    """Wrong candidates that come with the example, in their order; where they are more than asked for, drawn at random.
+
+    Args:
+        n_negatives: at most so many.
+        seed, redraw, rights: as for ``RandomNegatives``.
+    """
+
+    n_negatives: int
+    seed: int
+    redraw: bool = True
+    rights: Rights = field(default_factory=dict)
+
+    def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
+        """None where none came with it."""
+        right = right_answers(example, self.rights)
+        wrong = [text for text in dict.fromkeys(example.candidates) if text not in right]
+        if len(wrong) <= self.n_negatives:
+            return wrong
+        epoch = epoch if self.redraw else 0
+        rows = sample_negatives(len(wrong), (), self.n_negatives, seed=self.seed, epoch=epoch, index=position)
+        return [wrong[i] for i in sorted(rows.tolist())]
+
+
+def right_answers(example: Example, rights: Rights) -> set[str]:
+    """The right candidates of an example, and what answers its context rightly elsewhere."""
+    return {example.candidates[i] for i in example.relevant}.union(rights.get(example.query, ()))

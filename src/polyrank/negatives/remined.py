@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from polyrank.config.names import TWO
 from polyrank.errors import ArtifactError
 from polyrank.negatives.hard import HardNegatives, candidates_for_wrong, choose, rights
-from polyrank.negatives.random import RandomNegatives
 from polyrank.records import Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.storage.durable import write_file
@@ -45,7 +44,6 @@ class MinedNegatives:
         settings: which ranks to take.
         every: epochs between two minings; the first is before the first epoch.
         folder: for the lists found.
-        rest: gives what is missing where fewer were found.
 
     Raises:
         ArtifactError: when called, a run that goes on in the middle of an epoch has lost the epoch's file.
@@ -60,23 +58,18 @@ class MinedNegatives:
         *,
         every: int,
         folder: Path,
-        rest: RandomNegatives,
     ) -> None:
         self.examples, self.scorer, self.pool, self.settings = examples, scorer, pool, settings
-        self.every, self.folder, self.rest = every, folder, rest
+        self.every, self.folder = every, folder
         self._rights = rights(examples)
         self._epoch = -1
         self._rows: Rows = np.zeros((0, 0), np.int32)
 
     def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
-        """The hardest first, then drawn ones where they are too few."""
+        """The hardest first; fewer where the ranks hold no more."""
         if epoch // self.every * self.every != self._epoch:
             self._turn_to(epoch // self.every * self.every)
-        wrong = [self.pool[i] for i in self._rows[position].tolist() if i >= 0]
-        if len(wrong) < self.settings.n_negatives:
-            excluded = {*wrong, *self._rights[example.query]}  # what answers this context elsewhere too
-            wrong += [text for text in self.rest(position, example, epoch) if text not in excluded]
-        return wrong[: self.settings.n_negatives]
+        return [self.pool[i] for i in self._rows[position].tolist() if i >= 0]
 
     def _turn_to(self, epoch: int) -> None:
         """Take the lists of an epoch from their file, or make it: this is called before the epoch's first update."""

@@ -10,7 +10,7 @@ from polyrank.config.checked import read_choice
 from polyrank.ranking.metrics import place, reciprocal_rank
 
 Floats = NDArray[np.float32]
-Ensemble = Literal["raw", "sigmoid", "z-score", "softmax"]
+Ensemble = Literal["raw", "sigmoid", "z-score", "softmax", "sigmoid-reranked"]
 ENSEMBLES: tuple[Ensemble, ...] = get_args(Ensemble)
 RATIOS = tuple(2.0 ** (step / 2) for step in sorted(range(-6, 7), key=abs))  # nearest to 1 first
 
@@ -19,23 +19,24 @@ def combine(retrieved: Floats, reranked: Floats, how: Ensemble) -> Floats:
     """Add the two scores of each candidate of one shortlist, after bringing them to one scale.
 
     ``g + s`` of: the scores themselves ("raw"), ``1 / (1 + exp(-x))`` ("sigmoid"), ``(x - mean) / std`` over the
-    shortlist ("z-score", zero where all are equal), or their probabilities over the shortlist ("softmax").
+    shortlist ("z-score", zero where all are equal), or their probabilities over the shortlist ("softmax"). As the paper
+    prints it, only ``s`` is a sigmoid, and ``g`` a raw product: "sigmoid-reranked".
 
     Args:
         retrieved: the retriever's scores ``[n]``.
         reranked: the re-ranker's scores of the same candidates ``[n]``.
         how: the common scale.
 
-    Source: Tao et al., Efficient and Effective Retrieval-based Dialogue via Mutual Learning (the ensemble g + s; which
-        normalisation it uses is not stated).
+    Source: Tao et al., Efficient and Effective Retrieval-based Dialogue via Mutual Learning: the ensemble g + s, of g
+        as in Eq. 3 and s as in Eq. 5; no other normalisation is stated.
 
     >>> combine(np.array([2.0, 0.0]), np.array([0.0, 3.0]), "raw")
     array([2., 3.], dtype=float32)
     >>> combine(np.array([5.0, 1.0]), np.array([0.5, 0.5]), "z-score")
     array([ 1., -1.], dtype=float32)
     """
-    scaled = _SCALES[how]
-    total = scaled(np.asarray(retrieved, np.float64)) + scaled(np.asarray(reranked, np.float64))
+    g, s = np.asarray(retrieved, np.float64), np.asarray(reranked, np.float64)
+    total = g + _sigmoid(s) if how == "sigmoid-reranked" else _SCALES[how](g) + _SCALES[how](s)
     return total.astype(np.float32)
 
 

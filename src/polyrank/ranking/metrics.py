@@ -1,7 +1,9 @@
 """Ranking metrics that say what ties are worth: the expectation under uniformly random tie-breaking.
 
-A constant scorer gets exactly k/C for R@k, a scorer that knows the answer gets 1, and the order in which candidates
-come changes nothing. Everything is computed from counts (how many score higher, how many tie), so it is exact.
+R@k asks whether a right answer is among the first k, as the papers do, whose lists have one right answer. A constant
+scorer then gets exactly k/C, a scorer that knows the answer gets 1 however many candidates are right, and the order in
+which candidates come changes nothing. Everything is computed from counts (how many score higher, how many tie), so it
+is exact.
 """
 
 from collections.abc import Collection, Sequence
@@ -67,7 +69,7 @@ def place(scores: ArrayLike, relevant: Collection[int]) -> Placement:
 
 
 def hit_at(placement: Placement, k: int) -> float:
-    """P(at least one right candidate is among the first k).
+    """R@k: P(at least one right candidate is among the first k). Elsewhere also hits@k, success@k or accuracy@k.
 
     With t tied at the best right score, r of them right, and s places left: ``1 - C(t - r, s) / C(t, s)``.
 
@@ -86,7 +88,9 @@ def hit_at(placement: Placement, k: int) -> float:
 
 
 def recall_at(placement: Placement, k: int) -> float:
-    """Expected share of the right candidates that are among the first k. With one right candidate, ``hit_at``.
+    """recall@k: expected share of the right candidates that are among the first k. With one right one, ``hit_at``.
+
+    It cannot reach 1 where more than k are right, so it chooses no model here.
 
     >>> recall_at(place([3.0, 2.0, 1.0], [0, 2]), 1)
     0.5
@@ -133,16 +137,16 @@ def average_precision(placement: Placement) -> float:
 
 
 def metric_values(placements: Sequence[Placement], ks: Sequence[int]) -> dict[str, NDArray[np.float64]]:
-    """Per-example values ``[N]`` of R@k, hits@k (where an example has several right ones), MRR and MAP.
+    """Per-example values ``[N]`` of R@k, recall@k (where an example has several right ones), MRR and MAP.
 
     Only k below the smallest candidate list are meaningful and given; k = 1 always is.
     """
     smallest = min((p.n_candidates for p in placements), default=1)
     kept = [k for k in ks if k < smallest or k == 1]
     several = any(p.n_relevant > 1 for p in placements)
-    values = {f"R@{k}": [recall_at(p, k) for p in placements] for k in kept}
+    values = {f"R@{k}": [hit_at(p, k) for p in placements] for k in kept}
     if several:
-        values |= {f"hits@{k}": [hit_at(p, k) for p in placements] for k in kept}
+        values |= {f"recall@{k}": [recall_at(p, k) for p in placements] for k in kept}
     values["MRR"] = [reciprocal_rank(p) for p in placements]
     values["MAP"] = [average_precision(p) for p in placements]
     return {name: np.array(numbers, dtype=np.float64) for name, numbers in values.items()}

@@ -13,10 +13,10 @@ from torch import Tensor
 from polyrank.devices import full_precision
 from polyrank.models import Convert
 from polyrank.models.losses import cross_entropy
-from polyrank.negatives.random import Rights
+from polyrank.negatives.random import Negatives, Rights
 from polyrank.records import Example
 from polyrank.text import Texts
-from polyrank.training.steps import in_batch_columns
+from polyrank.training.steps import in_batch_columns, negatives_of
 
 
 def annealed_scale(number: int, n_steps: int, final: float) -> float:
@@ -43,7 +43,7 @@ class ConvertStep:
         scale_steps: updates in which the scale reaches its end.
         loss_weights: of the three losses.
         range_steps: updates between two looks at the range of the 8-bit embeddings.
-        rights: as for ``InBatchStep``.
+        rights, negatives: as for ``InBatchStep``.
 
     Source: Henderson et al., ConveRT (2020), sections 2.1 and 3; the weights are published nowhere.
     """
@@ -56,6 +56,7 @@ class ConvertStep:
     loss_weights: tuple[float, ...]
     range_steps: int
     rights: Rights = field(default_factory=dict)
+    negatives: Negatives | None = None
 
     def length(self, example: Example) -> int:
         """Characters of the last turn: for likeness they do as well as subwords, and nothing has to be segmented."""
@@ -63,12 +64,12 @@ class ConvertStep:
 
     def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int) -> Tensor:
         """The loss of the batch."""
-        del epoch
         if number % self.range_steps == 0:
             self.model.observe_weights()
         self.model.scale.fill_(annealed_scale(number, self.scale_steps, self.model.final_scale))
         examples = [example for _, example in batch]
-        vectors, allowed = in_batch_columns(examples, self.model, self.texts, self.device, self.rights)
+        others = negatives_of(batch, epoch, self.negatives)
+        vectors, allowed = in_batch_columns(examples, others, self.model, self.texts, self.device, self.rights)
         encodings = self.model.context_encodings(self.texts.contexts([e.query for e in examples]).to(self.device))
         candidates = vectors * self.model.scale
 

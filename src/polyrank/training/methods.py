@@ -11,13 +11,15 @@ from polyrank.config.training import (
     ListwiseMethod,
     MutualMethod,
     NegativesConfig,
+    NegativeSource,
     TrainConfig,
 )
 from polyrank.devices import choose_dtype
 from polyrank.errors import DataError
 from polyrank.models import Convert, EncoderNetwork
 from polyrank.negatives.hard import HardNegatives, rights
-from polyrank.negatives.random import Negatives, RandomNegatives, given_negatives
+from polyrank.negatives.mixed import MixedNegatives
+from polyrank.negatives.random import GivenNegatives, Negatives, RandomNegatives, right_answers
 from polyrank.negatives.remined import MinedNegatives
 from polyrank.records import Example
 from polyrank.scorers.encoder import EncoderScorer
@@ -52,10 +54,13 @@ def make_step(
         DataError: the data holds too few responses.
     """
     first, method = rankers[0], settings.method
+    negatives = None
+    if settings.negatives is not None:
+        negatives = make_negatives(rankers, settings.negatives, examples, seed=seed, folder=folder)
     match method:
         case InBatchMethod():
             assert isinstance(first.model, EncoderNetwork), "a Recipe of a Cross-encoder does not have it"
-            return InBatchStep(first.model, first.texts, device, method.smoothing, rights(examples))
+            return InBatchStep(first.model, first.texts, device, method.smoothing, rights(examples), negatives)
         case ConvertMethod():
             assert isinstance(first.model, Convert), "a Recipe of another network does not have it"
             return ConvertStep(
@@ -67,9 +72,9 @@ def make_step(
                 loss_weights=method.loss_weights,
                 range_steps=method.range_steps,
                 rights=rights(examples),
+                negatives=negatives,
             )
-    assert settings.negatives is not None, "a TrainConfig of such a method has them"
-    negatives = make_negatives(rankers, settings.negatives, examples, seed=seed, folder=folder)
+    assert negatives is not None, "a TrainConfig of such a method has them"
     steps = [ListwiseStep(ranker.model, ranker.texts, device, negatives) for ranker in rankers]
     if isinstance(method, ListwiseMethod):
         return steps[0]
@@ -85,20 +90,39 @@ def make_step(
 def make_negatives(
     rankers: Sequence[Ranker], settings: NegativesConfig, examples: Sequence[Example], *, seed: int, folder: Path
 ) -> Negatives:
-    """Wrong candidates: drawn, or mined by the first of the networks that encodes.
+    """Wrong candidates from the sources that the settings name; mined by the first of the networks that encodes.
 
     Raises:
-        DataError: the data holds too few responses.
+        DataError: the data holds too few of them.
     """
+    order, right = settings.order, rights(examples)
+    limits = [min(limit, settings.n) for limit in settings.limits or [settings.n] * len(order)]
     pool = list(dict.fromkeys(response for example in examples if (response := example.response) is not None))
-    if len(pool) <= settings.n and any(len(given_negatives(e)) < settings.n for e in examples):
-        raise DataError(
-            f"{len(pool)} distinct responses are too few to draw {settings.n} negatives from; lower train.negatives.n"
-        )
-    drawn = RandomNegatives(pool, settings.n, seed, settings.redraw, rights(examples))
-    if settings.remine_epochs is None:
-        return drawn
-    scorer = next(ranker.scorer for ranker in rankers if isinstance(ranker.scorer, EncoderScorer))
-    first, last = settings.remine_ranks
-    ranks = HardNegatives(n_negatives=settings.n, first_rank=first, last_rank=last, seed=seed)
-    return MinedNegatives(examples, scorer, pool, ranks, every=settings.remine_epochs, folder=folder, rest=drawn)
+
+    def n_given(example: Example) -> int:
+        return len({*example.candidates} - right_answers(example, right)) if "given" in order else 0
+
+    def source(kind: NegativeSource, limit: int) -> Negatives:
+        match kind:
+            case "given":
+                if order == ("given",) and not any(map(n_given, examples)):
+                    raise DataError(
+                        "no training example comes with wrong candidates, and train.negatives.sources names no others;"
+                        ' add "random" to it'
+                    )
+                return GivenNegatives(limit, seed, settings.redraw, right)
+            case "random":
+                if len(pool) <= limit and any(n_given(example) < settings.n for example in examples):
+                    raise DataError(
+                        f"{len(pool)} distinct responses are too few to draw {limit} negatives from; lower"
+                        " train.negatives.n"
+                    )
+                return RandomNegatives(pool, limit, seed, settings.redraw, right)
+            case "mined":
+                scorer = next(ranker.scorer for ranker in rankers if isinstance(ranker.scorer, EncoderScorer))
+                first, last = settings.remine_ranks
+                ranks = HardNegatives(n_negatives=limit, first_rank=first, last_rank=last, seed=seed)
+                assert settings.remine_epochs is not None, "a NegativesConfig with this source has it"
+                return MinedNegatives(examples, scorer, pool, ranks, every=settings.remine_epochs, folder=folder)
+
+    return MixedNegatives([source(kind, limit) for kind, limit in zip(order, limits, strict=True)], limits, settings.n)

@@ -48,7 +48,7 @@ def clip_gradients(model: Network, optimizer: torch.optim.Optimizer, settings: N
 
 
 def make_optimizer(model: Network, settings: NetworkTraining) -> torch.optim.Optimizer:
-    """The optimiser; no decay on biases, norms and new parameters such as codes; new ones have their own rate."""
+    """The optimiser; no decay on biases and norms, nor on new parameters unless asked for; new ones have their rate."""
     new = {id(parameter) for parameter in model.new_parameters()}
     new_lr, usual = settings.new_lr, 0.0 if settings.optimizer == "adamax" else 0.01
     if new_lr is None:
@@ -57,7 +57,8 @@ def make_optimizer(model: Network, settings: NetworkTraining) -> torch.optim.Opt
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            plain = parameter.ndim < 2 or id(parameter) in new or "bias" in name.split(".")  # by offset, of a ConveRT
+            plain = parameter.ndim < 2 or "bias" in name.split(".")  # by offset, of a ConveRT
+            plain |= id(parameter) in new and not settings.decay_new
             key = (new_lr if id(parameter) in new else settings.lr, 0.0 if plain else rate_of_decay)
             groups.setdefault(key, []).append(parameter)
     if not groups:

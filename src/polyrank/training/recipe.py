@@ -110,6 +110,12 @@ def train(
         for folder in folders.values():
             check_folder(folder, recipe, resume=resume, overwrite=overwrite)
         learnt, judged = load_data(recipe.data, examples, valid, say)
+        n_given = sum(len(example.candidates) > len(example.relevant) for example in learnt)
+        if n_given and recipe.train.negatives is None:
+            say(
+                f"{n_given:,} of {len(learnt):,} training examples come with wrong candidates, which are not learnt"
+                ' from; to add them to the other responses of the batch, set train.negatives.sources to ["given"]'
+            )
         held_out = [] if recipe.data.test is None else read_lists(recipe.data, "test", say=say)
         for seed, folder in folders.items():
             results.extend(_train_one(recipe, seed, folder, learnt, judged, resume, overwrite, device, report, say))

@@ -47,14 +47,13 @@ class PhasedStep(Protocol):
 class InBatchStep:
     """Cross-entropy where the other responses of the batch are the negatives, unless they are right as well.
 
-    Given negatives of an example (its other candidates) join as further columns for everyone.
-
     Args:
         model: a Bi- or Poly-encoder.
         texts: its text policy at work.
         device: where to compute.
         smoothing: how much probability is spread over the wrong candidates.
         rights: all right answers to a context in the training data; of one that is not there, the example's own.
+        negatives: of each example, join as further columns for everyone; None: no others.
 
     Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.2.
     """
@@ -64,6 +63,7 @@ class InBatchStep:
     device: torch.device
     smoothing: float = 0.0
     rights: Rights = field(default_factory=dict)
+    negatives: Negatives | None = None
 
     def length(self, example: Example) -> int:
         """Tokens of the context; the longer side decides the cost."""
@@ -71,9 +71,10 @@ class InBatchStep:
 
     def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int = 0) -> Tensor:
         """The mean loss of the batch."""
-        del epoch, number
+        del number
         examples = [example for _, example in batch]
-        candidates, allowed = in_batch_columns(examples, self.model, self.texts, self.device, self.rights)
+        others = negatives_of(batch, epoch, self.negatives)
+        candidates, allowed = in_batch_columns(examples, others, self.model, self.texts, self.device, self.rights)
         contexts, mask = self.model.encode_contexts(
             self.texts.contexts([example.query for example in examples]).to(self.device)
         )
@@ -82,18 +83,27 @@ class InBatchStep:
         return cross_entropy(values, target, allowed, self.smoothing)
 
 
+def negatives_of(batch: Sequence[tuple[int, Example]], epoch: int, negatives: Negatives | None) -> list[str]:
+    """Those of all examples of a batch."""
+    return [] if negatives is None else [text for at, example in batch for text in negatives(at, example, epoch)]
+
+
 def in_batch_columns(
-    examples: Sequence[Example], model: EncoderNetwork, texts: Texts, device: torch.device, rights: Rights
+    examples: Sequence[Example],
+    others: Sequence[str],
+    model: EncoderNetwork,
+    texts: Texts,
+    device: torch.device,
+    rights: Rights,
 ) -> tuple[Tensor, Tensor]:
-    """The candidates of a batch: the B responses in order, then the given negatives that are none of these, each once.
+    """The candidates of a batch: the B responses in order, then the ``others`` that are none of these, each once.
 
     Returns:
         Their vectors ``[K, D]``, each text encoded once, and which may be negatives of which example, ``[B, K]``:
         those whose text is none of its right answers, nor one of the same context elsewhere (``rights``).
     """
     responses = [response_of(example) for example in examples]
-    given = [text for e in examples for i, text in enumerate(e.candidates) if i not in e.relevant]
-    distinct_texts = list(dict.fromkeys([*responses, *given]))
+    distinct_texts = list(dict.fromkeys([*responses, *others]))
     key_of = {text: key for key, text in enumerate(distinct_texts)}
     columns = [*responses, *distinct_texts[len(set(responses)) :]]
     vectors = model.encode_candidates(texts.candidates(distinct_texts).to(device))

@@ -38,7 +38,8 @@ def import_examples(format_: str, source: Path | str, *, skip_bad: bool = False,
         format_: one of ``IMPORTERS``.
         source: the published file.
         skip_bad: count bad rows in the report and go on, instead of stopping at the first.
-        options: keywords of the importer: ``seed`` and ``max_words`` of wikipedia, ``answers`` of dstc7 and dstc7-pool.
+        options: keywords of the importer: ``seed`` and ``max_words`` of wikipedia, ``answers`` of dstc7 and dstc7-pool,
+            ``every_turn`` of convai2, dstc7 and ubuntu-v2.
 
     Raises:
         UsageError: there is no such format.

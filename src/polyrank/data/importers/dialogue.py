@@ -15,7 +15,7 @@ OWN, PARTNER = "your persona: ", "partner's persona: "
 SILENCE = "__SILENCE__"
 
 
-def convai2(source: Path) -> Source:
+def convai2(source: Path, *, every_turn: bool = False) -> Source:
     r"""ConvAI2 in ParlAI's older text format, with or without candidates, one persona or two.
 
     Lines are ``number text<TAB>label<TAB>reward<TAB>candidate|candidate|...``; the reward is usually empty, and the
@@ -30,8 +30,10 @@ def convai2(source: Path) -> Source:
 
     Args:
         source: the published file.
+        every_turn: make the partner's turns into responses as well, each to all that was said before it: pairs whose
+            ids end in ``#partner``, and whose personas have changed sides.
     """
-    return parsed(source, _exchanges(source), _Dialogues(source).examples)
+    return parsed(source, _exchanges(source), _Dialogues(source, every_turn).examples)
 
 
 def _exchanges(source: Path) -> Iterator[tuple[int, str | DataError]]:
@@ -43,8 +45,8 @@ def _exchanges(source: Path) -> Iterator[tuple[int, str | DataError]]:
 class _Dialogues:
     """The dialogue so far, line by line."""
 
-    def __init__(self, source: Path) -> None:
-        self.stem = stem(source)
+    def __init__(self, source: Path, every_turn: bool) -> None:
+        self.stem, self.every_turn = stem(source), every_turn
         self.number = 0
         self.background: tuple[str, ...] = ()
         self.turns: tuple[str, ...] = ()
@@ -73,14 +75,25 @@ class _Dialogues:
         # a reward may stand between label and candidates, and both may be empty
         candidates = tuple(others[2].split("|")) if len(others) > 2 and others[2] else labels
         relevant = tuple(i for i, candidate in enumerate(candidates) if candidate in labels)
-        context = self.turns if text == SILENCE else (*self.turns, text)
+        earlier = self.turns
+        context = earlier if text == SILENCE else (*earlier, text)
         # kept before judging: the turns were said, whatever is wrong with the candidates
         self.turns = context if not labels or labels[0] == SILENCE else (*context, labels[0])
-        if not labels or SILENCE in labels or not context:
-            return ()
-        if not relevant:
-            raise ValueError(f"label {labels[0][:40]!r} is not among the {len(candidates)} candidates; add it to them")
-        return (Example(context, candidates, relevant, f"{self.stem}:{line}", self.background),)
+        examples = []
+        if self.every_turn and earlier and context != earlier and text.strip():
+            examples.append(Example(earlier, (text,), (0,), f"{self.stem}:{line}#partner", self._as_partner()))
+        if labels and SILENCE not in labels and context:
+            if not relevant:
+                raise ValueError(
+                    f"label {labels[0][:40]!r} is not among the {len(candidates)} candidates; add it to them"
+                )
+            examples.append(Example(context, candidates, relevant, f"{self.stem}:{line}", self.background))
+        return examples
+
+    def _as_partner(self) -> tuple[str, ...]:
+        """The background as the partner sees it."""
+        own = (each.removeprefix(PARTNER) for each in self.background if each.startswith(PARTNER))
+        return (*own, *(PARTNER + each for each in self.background if not each.startswith(PARTNER)))
 
 
 def pairs(source: Path) -> Source:

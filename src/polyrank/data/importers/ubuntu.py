@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.data import fields
+from polyrank.data.importers.turns import every_turn as turns_of
 from polyrank.data.listed import listed_rows
 from polyrank.data.report import Source, parsed
 from polyrank.data.rows import Row, named, numbered_lines, row_error, rows, stem
@@ -13,7 +14,7 @@ from polyrank.errors import DataError
 from polyrank.records import Example
 
 
-def dstc7(source: Path, *, answers: Path | None = None) -> Source:
+def dstc7(source: Path, *, answers: Path | None = None, every_turn: bool = False) -> Source:
     """DSTC7 track 1, subtask 1 (and 3 and 4, which share its format): one JSON list, lists of 100 candidates.
 
     An item has ``example-id``, ``messages-so-far`` (each with ``utterance``; each is a turn, also where one speaker
@@ -25,15 +26,17 @@ def dstc7(source: Path, *, answers: Path | None = None) -> Source:
         source: the JSON file; the whole is never held in memory.
         answers: the published answers of the test set, ``example-id<TAB>candidate-id<TAB>utterance`` per line; the
             candidate id NONE says that no candidate is right.
+        every_turn: make the turns so far into pairs as well; see ``turns.every_turn``.
     """
 
-    def example(row: Row, name: str, turns: tuple[str, ...], correct: tuple[str, ...]) -> Example:
+    def examples(row: Row, name: str, turns: tuple[str, ...], correct: tuple[str, ...]) -> Iterable[Example]:
         options = _objects(row, "options-for-next")
         texts = tuple(fields.text(option, "utterance") for option in options)
         relevant = tuple(i for i, option in enumerate(options) if _id(option) in correct)
-        return Example(turns, texts, relevant, name)
+        example = Example(turns, texts, relevant, name)
+        return turns_of(example) if every_turn else (example,)
 
-    return _dstc7(source, answers, example)
+    return _dstc7(source, answers, examples)
 
 
 def dstc7_pool(source: Path, *, answers: Path | None = None) -> Source:
@@ -46,14 +49,14 @@ def dstc7_pool(source: Path, *, answers: Path | None = None) -> Source:
         answers: as for subtask 1.
     """
 
-    def example(row: Row, name: str, turns: tuple[str, ...], correct: tuple[str, ...]) -> Example:
-        return Example(turns, id=name, relevant_ids=correct)
+    def examples(row: Row, name: str, turns: tuple[str, ...], correct: tuple[str, ...]) -> Iterable[Example]:
+        return (Example(turns, id=name, relevant_ids=correct),)
 
-    return _dstc7(source, answers, example)
+    return _dstc7(source, answers, examples)
 
 
 def _dstc7(
-    source: Path, answers: Path | None, make: Callable[[Row, str, tuple[str, ...], tuple[str, ...]], Example]
+    source: Path, answers: Path | None, make: Callable[[Row, str, tuple[str, ...], tuple[str, ...]], Iterable[Example]]
 ) -> Source:
     answer_of = None if answers is None else _answers(answers)
 
@@ -68,7 +71,7 @@ def _dstc7(
             correct = ()
         else:
             correct = tuple(dict.fromkeys(_id(option) for option in _objects(row, "options-for-correct-answers")))
-        return (make(row, name, turns, correct),)
+        return make(row, name, turns, correct)
 
     return parsed(source, listed_rows(source), example)
 
@@ -102,7 +105,7 @@ def _id(option: Row) -> str:
     return fields.identifier(fields.field(option, "candidate-id"), "candidate-id")
 
 
-def ubuntu_v2(source: Path) -> Source:
+def ubuntu_v2(source: Path, *, every_turn: bool = False) -> Source:
     """The Ubuntu Dialogue Corpus, version 2, as its ranking-dataset creator writes it: one CSV per split.
 
     Training has ``Context``, ``Utterance`` and ``Label``: rows of label 1 are pairs, rows of label 0 (a random
@@ -115,10 +118,14 @@ def ubuntu_v2(source: Path) -> Source:
 
     Args:
         source: the CSV file; gzip if named ``.gz``.
+        every_turn: make the turns of a context into pairs as well; see ``turns.every_turn``.
     """
 
-    def example(line: int, row: Row) -> Iterable[Example]:
-        name = f"{stem(source)}:{line}"
+    def examples(line: int, row: Row) -> Iterable[Example]:
+        found = example(f"{stem(source)}:{line}", row)
+        return turns_of(found) if found is not None and every_turn else filter(None, (found,))
+
+    def example(name: str, row: Row) -> Example | None:
         turns = _turns(fields.text(row, "Context"))
         if "Label" not in row:
             distractors = sorted(
@@ -126,13 +133,13 @@ def ubuntu_v2(source: Path) -> Source:
                 key=lambda column: int(column[11:]),
             )
             columns = ("Ground Truth Utterance", *distractors)
-            return (Example(turns, tuple(_plain(fields.text(row, column)) for column in columns), (0,), name),)
+            return Example(turns, tuple(_plain(fields.text(row, column)) for column in columns), (0,), name)
         label = str(row["Label"]).strip()
         if label not in ("0", "0.0", "1", "1.0"):
             raise ValueError(f"label {label[:40]!r} is neither 0 nor 1; write one of them")
-        return (Example(turns, (_plain(fields.text(row, "Utterance")),), (0,), name),) if label[0] == "1" else ()
+        return Example(turns, (_plain(fields.text(row, "Utterance")),), (0,), name) if label[0] == "1" else None
 
-    return parsed(source, rows(source), example)
+    return parsed(source, rows(source), examples)
 
 
 def _turns(text: str) -> tuple[str, ...]:

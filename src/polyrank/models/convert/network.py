@@ -52,6 +52,7 @@ class Convert(EncoderNetwork):
         n_subwords: rows of the embedding table, buckets included.
         embedding_dim, attention_dim, ffn_dim: of the layers.
         spans: of each layer.
+        scale_embeddings: whether subwords are multiplied by ``sqrt(embedding_dim)``.
         position_periods: rows of each position table.
         n_heads: of attention.
         relative_bias: by offset.
@@ -77,6 +78,7 @@ class Convert(EncoderNetwork):
         attention_dim: int,
         ffn_dim: int,
         spans: tuple[int, ...],
+        scale_embeddings: bool,
         position_periods: tuple[int, ...],
         n_heads: int,
         relative_bias: bool,
@@ -95,6 +97,7 @@ class Convert(EncoderNetwork):
         self.dimension, self.dtype, self.dropout = output_dim, dtype, dropout
         self.multi_context = multi_context
         self.final_scale = math.sqrt(output_dim)
+        self.subword_scale = math.sqrt(embedding_dim) if scale_embeddings else 1.0
         self.register_buffer("scale", torch.tensor(self.final_scale))
         self.subwords = Embedding(n_subwords, embedding_dim, dtype)
         self.positions = nn.ModuleList(Table(period, embedding_dim, dtype) for period in position_periods)
@@ -137,7 +140,7 @@ class Convert(EncoderNetwork):
         """
         packing = Packing.of(mask)
         positions = torch.arange(mask.shape[1], device=mask.device).expand(mask.shape).flatten()[packing.positions]
-        packed = self.subwords(ids.flatten()[packing.positions]) * math.sqrt(self.subwords.weight.shape[1])
+        packed = self.subwords(ids.flatten()[packing.positions]) * self.subword_scale
         for table in self.positions:
             packed = packed + table(positions)
         packed = F.dropout(packed, self.dropout, self.training)
