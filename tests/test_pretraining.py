@@ -181,20 +181,28 @@ def test_pairs_are_made_once_and_again_when_damaged(dialogues: Path, subwords: S
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
-def test_background_and_pairs(write_rows: Callable[..., Path], subwords: Subwords, tmp_path: Path) -> None:
-    path = write_rows(
+def test_background_and_candidates(write_rows: Callable[..., Path], subwords: Subwords, tmp_path: Path) -> None:
+    said = write_rows(
         "pairs.jsonl",
         [
             {"background": ["hi", "my bill"], "context": ["wifi down"], "response": "thanks", "negatives": ["please"]},
             {"context": "router", "response": ""},
-            {"context": "hello", "candidates": ["it", "red"], "relevant": 1},
-            {"context": "hello", "candidates": ["it", "red"], "relevant": []},
+            {"context": ["router", "is"], "response": "red"},
         ],
     )
-    pairs = open_pairs(path, subwords, "[SEP]", tmp_path / "cache", skip_bad=True)
-    ids = np.asarray(pairs.ids) >> 1
-    shown = [[words_of(subwords, torch.tensor(ids[a:b])) for a, b in (row[:2], row[2:4])] for row in pairs.table]
-    assert shown == [["hi [SEP] my bill [SEP] wifi down", "thanks"], ["hello", "red"]]
+    lists = write_rows(
+        "lists.jsonl",
+        [{"context": "hello", "candidates": ["it", "red"], "relevant": right} for right in (1, 0, [])],
+    )
+    expected = {
+        said: [["hi [SEP] my bill [SEP] wifi down", "thanks"], ["router [SEP] is", "red"]],
+        lists: [["hello", "red"], ["hello", "it"]],
+    }
+    for path, shown in expected.items():
+        pairs = open_pairs(path, subwords, "[SEP]", tmp_path / "cache", skip_bad=False)
+        ids = np.asarray(pairs.ids) >> 1
+        stretches = [(row[:2], row[2:4]) for row in pairs.table]
+        assert [[words_of(subwords, torch.tensor(ids[a:b])) for a, b in both] for both in stretches] == shown
 
 
 def test_what_holds_no_pairs_is_refused(write_rows: Callable[..., Path], subwords: Subwords, tmp_path: Path) -> None:
@@ -592,8 +600,8 @@ def test_impossible_recipes(change: str, words: str) -> None:
 def test_the_command(dialogues: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
-        'output = "run"\n[model]\nlayers = 1\nhidden = 16\nheads = 1\nffn = 16\npositions = 32\n[vocabulary]\nsize = 150\n'
-        '[data]\ntrain = "dialogues.jsonl"\n[text]\nmax_tokens = 24\nmax_response_tokens = 10\n[train]\nsteps = 50\n'
+        'output = "run"\n[model]\nlayers = 1\nhidden = 16\nheads = 1\nffn = 16\npositions = 32\n'
+        '[vocabulary]\nsize = 150\n[data]\ntrain = "dialogues.jsonl"\n[text]\nmax_tokens = 24\nmax_response_tokens = 10\n[train]\nsteps = 50\n'
         "batch_tokens = 200\n"
     )
     done = processes.run("pretrain", recipe, "--json", "--threads", "1")

@@ -28,6 +28,7 @@ from polyrank.config.training import (
 )
 from polyrank.errors import ConfigError
 
+WARMUP = InverseSqrtSchedule(warmup_steps=10_000)
 Objective = Literal["masked_lm", "next_utterance"]
 
 
@@ -165,9 +166,7 @@ class PretrainSteps(Settings):
     betas: tuple[Share, Share] = (0.9, 0.98)
     weight_decay: NotNegative = 0.0
     clip_norm: Positive | None = 1.0
-    schedule: LinearSchedule | CosineSchedule | InverseSqrtSchedule | ConstantSchedule = InverseSqrtSchedule(
-        warmup_steps=10_000
-    )
+    schedule: LinearSchedule | CosineSchedule | InverseSqrtSchedule | ConstantSchedule = WARMUP
     dropout: Share | None = None
     precision: Precision = "auto"
     evaluate_steps: Count = 1000
@@ -223,7 +222,7 @@ class PretrainRecipe(Settings):
 
 
 def pretrain_recipe_from_dict(values: Mapping[str, Any]) -> PretrainRecipe:
-    """Build a PretrainRecipe from nested tables ``model``, ``data``, ``vocabulary``, ``text``, ``train`` and ``output``.
+    """Build a PretrainRecipe from its tables and the key ``output``.
 
     Raises:
         ConfigError: a key is unknown, missing or wrong.

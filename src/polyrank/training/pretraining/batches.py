@@ -128,7 +128,7 @@ class Batches:
         window: int,
         seed: tuple[int, int],
     ) -> None:
-        self._settings = {"random_half": random_half, "batch_tokens": batch_tokens, "window": window}
+        self._random_half, self._batch_tokens, self._window = random_half, batch_tokens, window
         self._table, self._text, self._seed = pairs.table, text, seed
         self._epoch, self._start, self._order = -1, 0, list[Chosen]()
 
@@ -145,7 +145,14 @@ class Batches:
             self._start += len(self._order)
             self._epoch += 1
             seed = (*self._seed, self._epoch)
-            self._order = epoch_order(self._table, self._text, seed=seed, **self._settings)
+            self._order = epoch_order(
+                self._table,
+                self._text,
+                random_half=self._random_half,
+                batch_tokens=self._batch_tokens,
+                window=self._window,
+                seed=seed,
+            )
         return self._order[position - self._start]
 
 
