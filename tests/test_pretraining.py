@@ -463,6 +463,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(dialogues: Path, tmp_path: Path) 
     while time.monotonic() < deadline and child.is_alive():
         if metrics.exists() and metrics.read_bytes().count(b"\n") > 20:
             break
+        child.join(0.01)
     child.kill()
     child.join()
     assert child.exitcode == -signal.SIGKILL
@@ -601,7 +602,8 @@ def test_the_command(dialogues: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
         'output = "run"\n[model]\nlayers = 1\nhidden = 16\nheads = 1\nffn = 16\npositions = 32\n'
-        '[vocabulary]\nsize = 150\n[data]\ntrain = "dialogues.jsonl"\n[text]\nmax_tokens = 24\nmax_response_tokens = 10\n[train]\nsteps = 50\n'
+        '[vocabulary]\nsize = 150\n[data]\ntrain = "dialogues.jsonl"\n'
+        "[text]\nmax_tokens = 24\nmax_response_tokens = 10\n[train]\nsteps = 50\n"
         "batch_tokens = 200\n"
     )
     done = processes.run("pretrain", recipe, "--json", "--threads", "1")

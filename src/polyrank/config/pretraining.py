@@ -237,11 +237,11 @@ def pretrain_recipe_from_dict(values: Mapping[str, Any]) -> PretrainRecipe:
     if not isinstance(values["output"], str):
         raise ConfigError(f"output = {values['output']!r} is no folder; write its path in quotes")
     model, vocabulary = values.get("model", {}), values.get("vocabulary")
-    kind = ContinuedModel if isinstance(model, dict) and "backbone" in model else ScratchModel
-    if kind is ContinuedModel and (sizes := [key for key in model if key != "backbone"]):
+    goes_on = isinstance(model, dict) and "backbone" in model
+    if goes_on and (sizes := [key for key in model if key != "backbone"]):
         raise ConfigError(f"model.{sizes[0]} is for a network from scratch; leave it out or model.backbone")
     return PretrainRecipe(
-        model=from_dict(kind, model, "model"),
+        model=from_dict(ContinuedModel, model, "model") if goes_on else from_dict(ScratchModel, model, "model"),
         output=values["output"],
         data=from_dict(PretrainData, values["data"], "data"),
         vocabulary=None if vocabulary is None else from_dict(VocabularyConfig, vocabulary, "vocabulary"),
@@ -269,6 +269,8 @@ def load_pretrain_recipe(source: str | Path | Mapping[str, Any], changes: Sequen
     """
     values, base = read_tables(source, changes)
     recipe = pretrain_recipe_from_dict(values)
-    files = {name: getattr(recipe.data, name) for name in ("train", "valid", "cache")}
-    data = dataclasses.replace(recipe.data, **{name: file and str(base / file) for name, file in files.items()})
+    train, valid, cache = (
+        file and str(base / file) for file in (recipe.data.train, recipe.data.valid, recipe.data.cache)
+    )
+    data = dataclasses.replace(recipe.data, train=str(train), valid=valid, cache=cache)
     return dataclasses.replace(recipe, data=data, output=str(base / recipe.output))

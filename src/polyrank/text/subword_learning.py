@@ -95,10 +95,12 @@ def _copies(words: dict[str, int]) -> Iterator[str]:
 def _untrained(kind: str, size: int, first: list[str]) -> tuple[Tokenizer, Any]:
     """A tokenizer and what trains it, with the vocabulary's first entries given."""
     settings: dict[str, Any] = {"vocab_size": size, "special_tokens": first, "show_progress": False}
+    trainer: WordPieceTrainer | BpeTrainer
     if kind == "wordpiece":
         tokenizer, trainer = Tokenizer(WordPiece(unk_token="[UNK]")), WordPieceTrainer(**settings)
     else:
-        tokenizer, trainer = Tokenizer(BPE(unk_token="[UNK]")), BpeTrainer(end_of_word_suffix="</w>", **settings)
+        tokenizer = Tokenizer(BPE(unk_token="[UNK]", end_of_word_suffix="</w>"))
+        trainer = BpeTrainer(end_of_word_suffix="</w>", **settings)
     tokenizer.pre_tokenizer = BertPreTokenizer()
     return tokenizer, trainer
 

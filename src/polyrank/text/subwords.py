@@ -30,11 +30,16 @@ class Subwords:
         tokenizer.no_padding()
         self.tokenizer = tokenizer
         self.names = {"start": start, "end": end, "padding": padding}
-        self.start_id, self.end_id, self.pad_id = (self._known(name) for name in (start, end, padding))
+        self.start_id, self.end_id, self.pad_id = (self.id_of(name) for name in (start, end, padding))
         # the turns of a dialogue come back in every later context, so remembering them is most of the work saved
         self._encode = lru_cache(maxsize=200_000)(self._encode_now)
 
-    def _known(self, name: str) -> int:
+    def id_of(self, name: str) -> int:
+        """The id of a token that the vocabulary has.
+
+        Raises:
+            ConfigError: it has not.
+        """
         token_id = self.tokenizer.token_to_id(name)
         if token_id is None:
             raise ConfigError(f"the vocabulary has no token {name!r}; name one that it has")

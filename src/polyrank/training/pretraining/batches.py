@@ -80,7 +80,8 @@ def epoch_order(
             responses[same] = generator.integers(n, size=int(same.sum()))
     random = table[responses, 4] != table[rows, 4]
     responses = np.where(random, responses, rows)
-    lengths = sum(lengths_of(table, text, rows, responses)) + 3
+    n_contexts, n_responses = lengths_of(table, text, rows, responses)
+    lengths = n_contexts + n_responses + 3
     order = np.lexsort((lengths, np.arange(n) // window)) if window > 1 else np.arange(n)
     all_ = Chosen(rows[order], responses[order], random[order], lengths[order])
     batches = [
@@ -202,7 +203,7 @@ class Masking:
         mask = subwords.mask
         assert mask is not None, "it was added where the backbone was read"
         words = np.setdiff1d(np.arange(len(subwords)), special)
-        return cls(share, whole_words, int(subwords.tokenizer.token_to_id(mask)), words, special)
+        return cls(share, whole_words, subwords.id_of(mask), words, special)
 
     def hide(self, ids: Ints, goes_on: Bools, generator: np.random.Generator) -> tuple[Ints, Ints]:
         """Ids with some hidden, and what is to be told, -100 elsewhere.
@@ -255,7 +256,7 @@ def make_batch(
     if masking is not None:
         ids, targets = masking.hide(ids, goes_on, generator)
     ends = np.cumsum(chosen.lengths)[:-1]
-    segments = [np.repeat([0, 1], [n + 2, m + 1]) for n, m in zip(n_contexts, n_responses, strict=True)]
+    segments = [[0] * (n + 2) + [1] * (m + 1) for n, m in zip(n_contexts, n_responses, strict=True)]
     tokens = pad(np.split(ids, ends), segments, subwords.pad_id)
     padded = torch.full(tokens.ids.shape, NO_TARGET)
     padded[tokens.mask] = torch.from_numpy(targets)

@@ -64,7 +64,7 @@ class Reading:
         self.train, self.text, self.seed = recipe.train, recipe.text, seed
         self.pairs, self.subwords = pairs, subwords
         self.turns = OBJECTIVES[self.train.objectives]
-        separator = subwords.tokenizer.token_to_id(separator_of(subwords, recipe.text.turn_separator))
+        separator = subwords.id_of(separator_of(subwords, recipe.text.turn_separator))
         self.masking = Masking.of(subwords, self.train.mask_share, self.train.whole_words, separator)
         self.orders = [
             Batches(

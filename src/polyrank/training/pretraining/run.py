@@ -38,7 +38,7 @@ from polyrank.text import Subwords, learn_bert_subwords, read_subwords
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.pretraining.loop import VALID_SEED, PretrainFit, Reading, fit, separator_of
 from polyrank.training.pretraining.tokens import open_pairs, rows_of, texts_of
-from polyrank.training.resuming import alone_in, begins_alike, flat
+from polyrank.training.resuming import alone_in, begins_alike, dotted
 
 RECIPE, RESULT = (
     DocumentKind(
@@ -205,7 +205,7 @@ def _check_folder(folder: Path, recipe: PretrainRecipe, *, resume: bool, overwri
 
 def _check_same(folder: Path, recipe: PretrainRecipe) -> None:
     earlier = pretrain_recipe_from_dict(read_document(folder, RECIPE))
-    there, now = flat(to_dict(earlier)), flat(to_dict(recipe))
+    there, now = dotted(to_dict(earlier)), dotted(to_dict(recipe))
     keys = [key for key in there | now if there.get(key) != now.get(key) and key not in MAY_DIFFER]
     if keys:
         differences = ", ".join(f"{key} = {there.get(key)!r} (now {now.get(key)!r})" for key in keys)
