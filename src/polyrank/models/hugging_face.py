@@ -19,16 +19,17 @@ def write_network(network: nn.Module, folder: Path) -> None:
     write_json(folder / "config.json", json.loads(json.dumps(document, default=str)))
 
 
-def write_tokenizer(subwords: Subwords, folder: Path, max_tokens: int) -> None:
+def write_tokenizer(subwords: Subwords, folder: Path, max_tokens: int, *, segments: bool = False) -> None:
     """tokenizer.json and tokenizer_config.json.
 
     Args:
         subwords: the vocabulary.
         folder: is there.
         max_tokens: the longest text that the network takes.
+        segments: whether it is told which text of a pair a token is of.
     """
     write_json(folder / "tokenizer.json", subwords.with_boundaries())
-    write_json(folder / "tokenizer_config.json", subwords.settings(max_tokens))
+    write_json(folder / "tokenizer_config.json", subwords.settings(max_tokens, segments=segments))
 
 
 def write_json(path: Path, document: Any) -> None:

@@ -165,7 +165,7 @@ def save_backbone(path: Path, backbone: Backbone, subwords: Subwords, pooling: P
     """
     with new_folder(path, replace=True, ours=BACKBONE_FILES) as folder:
         write_network(backbone.network, folder)
-        write_tokenizer(subwords, folder, backbone.max_positions)
+        write_tokenizer(subwords, folder, backbone.max_positions, segments=backbone.takes_segments)
         if pooling is not None:
             json.loads(pooling.read_text("utf-8"))  # a damaged one is not passed on
             (folder / POOLING).parent.mkdir()

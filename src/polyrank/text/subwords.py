@@ -76,11 +76,12 @@ class Subwords:
         document["post_processor"] = json.loads(template.__getstate__())
         return document
 
-    def settings(self, max_tokens: int) -> dict[str, Any]:
+    def settings(self, max_tokens: int, *, segments: bool = False) -> dict[str, Any]:
         """tokenizer_config.json to go with ``with_boundaries``.
 
         Args:
             max_tokens: the longest text that the network takes.
+            segments: whether the network is told which text of a pair a token is of.
         """
         names = {"cls": self.names["start"], "sep": self.names["end"], "pad": self.names["padding"]}
         others = {"mask": self.mask, "unk": self.known(UNKNOWN)}
@@ -89,6 +90,7 @@ class Subwords:
             "model_max_length": max_tokens,
             "padding_side": "right",
             "truncation_side": "right",
+            **({"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]} if segments else {}),
             **{f"{kind}_token": name for kind, name in {**names, **others}.items() if name is not None},
         }
 
