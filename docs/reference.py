@@ -65,9 +65,9 @@ def recipe() -> str:
         f" `[reranker.text]` and `[reranker.train]` for what differs; of `train`, {own}."
     )
     parts.append(
-        "# A recipe of a pre-training\n\nA TOML file for `polyrank pretrain`, with tables of its own. Each key but `output`"
-        " and the data's `train` has a default.\n\n`output`: the folder to make; in it `model` is a Hugging Face folder"
-        " of the best backbone, for `model.backbone` above."
+        "# A recipe of a pre-training\n\nA TOML file for `polyrank pretrain`, with tables of its own. Each key but"
+        " `output` and the data's `train` has a default.\n\n`output`: the folder to make; in it `model` is a Hugging Face"
+        " folder of the best backbone, for `model.backbone` above."
     )
     parts += [
         f"## {title}\n\n{_table(kind)}"

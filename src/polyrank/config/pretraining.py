@@ -14,6 +14,7 @@ from polyrank.config.checked import (
     Several,
     Share,
     Whole,
+    field_types,
     from_dict,
     unknown_key,
 )
@@ -238,7 +239,7 @@ def pretrain_recipe_from_dict(values: Mapping[str, Any]) -> PretrainRecipe:
         raise ConfigError(f"output = {values['output']!r} is no folder; write its path in quotes")
     model, vocabulary = values.get("model", {}), values.get("vocabulary")
     goes_on = isinstance(model, dict) and "backbone" in model
-    if goes_on and (sizes := [key for key in model if key != "backbone"]):
+    if goes_on and (sizes := [key for key in model if key in field_types(ScratchModel)]):
         raise ConfigError(f"model.{sizes[0]} is for a network from scratch; leave it out or model.backbone")
     return PretrainRecipe(
         model=from_dict(ContinuedModel, model, "model") if goes_on else from_dict(ScratchModel, model, "model"),

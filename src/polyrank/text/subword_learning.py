@@ -42,9 +42,9 @@ def learn_bert_subwords(
 
     Source: Schuster and Nakajima (2012) and Devlin et al., BERT (2019); Sennrich et al. (ACL 2016).
 
-    >>> subwords = learn_bert_subwords(["low lower lowest"] * 3, kind="wordpiece", size=25)
+    >>> subwords = learn_bert_subwords(["low lower lowest"] * 3, kind="wordpiece", size=23)
     >>> subwords.tokenizer.encode("Lowest low", add_special_tokens=False).tokens
-    ['low', '##est', 'low']
+    ['lowe', '##st', 'low']
     """
     words = _count(texts, lower_case)
     characters: Counter[str] = Counter()
