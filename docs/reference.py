@@ -66,8 +66,8 @@ def recipe() -> str:
     )
     parts.append(
         "# A recipe of a pre-training\n\nA TOML file for `polyrank pretrain`, with tables of its own. Each key but"
-        " `output` and the data's `train` has a default.\n\n`output`: the folder to make; in it `model` is a Hugging Face"
-        " folder of the best backbone, for `model.backbone` above."
+        " `output` and the data's `train` has a default.\n\n`output`: the folder to make; in it `model` is a Hugging"
+        " Face folder of the best backbone, for `model.backbone` above."
     )
     parts += [
         f"## {title}\n\n{_table(kind)}"
