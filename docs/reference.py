@@ -14,6 +14,14 @@ from typing import Any
 
 from polyrank.config.checked import Settings, field_types, kinds
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, ModelConfig, PolyConfig, TextPolicy
+from polyrank.config.pretraining import (
+    ContinuedModel,
+    PretrainData,
+    PretrainSteps,
+    PretrainText,
+    ScratchModel,
+    VocabularyConfig,
+)
 from polyrank.config.recipe import DataConfig
 from polyrank.config.training import Method, NegativesConfig, NetworkTraining, ScheduleConfig, TrainConfig
 
@@ -56,6 +64,22 @@ def recipe() -> str:
         '## `[reranker]`\n\nThe second network of `train.method.kind = "mutual"`: the keys of a `[model]`, and tables'
         f" `[reranker.text]` and `[reranker.train]` for what differs; of `train`, {own}."
     )
+    parts.append(
+        "# A recipe of a pre-training\n\nA TOML file for `polyrank pretrain`, with tables of its own. Each key but"
+        " `output` and the data's `train` has a default.\n\n`output`: the folder to make; in it `model` is a Hugging"
+        " Face folder of the best backbone, for `model.backbone` above."
+    )
+    parts += [
+        f"## {title}\n\n{_table(kind)}"
+        for title, kind in (
+            ("`[model]` of a pre-training, from scratch", ScratchModel),
+            ("`[model]` of a pre-training that goes on", ContinuedModel),
+            ("`[vocabulary]` of a pre-training from scratch", VocabularyConfig),
+            ("`[text]` of a pre-training", PretrainText),
+            ("`[data]` of a pre-training", PretrainData),
+            ("`[train]` of a pre-training", PretrainSteps),
+        )
+    ]
     return BY + "\n\n".join(parts) + "\n"
 
 

@@ -25,6 +25,7 @@ from polyrank.cli import (
     maps,
     mining,
     pipelines,
+    pretraining,
     ranking,
     splitting,
     sums,
@@ -66,6 +67,7 @@ def options(
 app.command("quickstart")(training.quickstart)
 app.command("split")(splitting.split)
 app.command("mine")(mining.mine)
+app.command("pretrain")(pretraining.pretrain)
 app.command("train")(training.train)
 app.command("curves")(curves.curves)
 app.command("map")(maps.map_)

@@ -189,10 +189,36 @@ def load_recipe(source: str | Path | Mapping[str, Any], changes: Sequence[str] =
     >>> load_recipe({"model": {"kind": "bi"}, "output": "run"}, ["train.lr=5e-5"]).train.lr
     5e-05
     """
+    values, base = read_tables(source, changes)
+    return _complete(values, base)
+
+
+def read_tables(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()) -> tuple[dict[str, Any], Path]:
+    """The tables of any TOML recipe with ``changes`` made, and the folder that its paths are relative to.
+
+    Raises:
+        ConfigError: no file, no TOML, or a change that is none.
+    """
     if isinstance(source, Mapping):
-        return _complete(copy.deepcopy(dict(source)), changes, Path.cwd())
-    path = Path(source)
-    return _complete(_read_toml(path), changes, path.resolve().parent)
+        values, base = copy.deepcopy(dict(source)), Path.cwd()
+    else:
+        path = Path(source)
+        values, base = _read_toml(path), path.resolve().parent
+    for change in changes:
+        _make(change, values)
+    return values, base
+
+
+def _make(change: str, values: dict[str, Any]) -> None:
+    key, equals, text = change.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--set {change!r} is not KEY=VALUE; write for example train.lr=5e-5")
+    *tables, last = key.strip().split(".")
+    for table in tables:
+        values = values.setdefault(table, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"--set {change!r}: {table} is no table")
+    values[last] = parsed(text.strip())
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -208,19 +234,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid TOML: {error}; mend it there") from error
 
 
-def _complete(values: dict[str, Any], changes: Sequence[str], base: Path) -> Recipe:
-    """The recipe with changes made, what it starts from filled in, and its paths absolute."""
-    for change in changes:
-        key, equals, text = change.partition("=")
-        if not equals or not key:
-            raise ConfigError(f"--set {change!r} is not KEY=VALUE; write for example train.lr=5e-5")
-        *tables, last = key.strip().split(".")
-        table_values = values
-        for table in tables:
-            table_values = table_values.setdefault(table, {})
-            if not isinstance(table_values, dict):
-                raise ConfigError(f"--set {change!r}: {table} is no table")
-        table_values[last] = parsed(text.strip())
+def _complete(values: dict[str, Any], base: Path) -> Recipe:
+    """The recipe with what it starts from filled in, and its paths absolute."""
     recipe = recipe_from_dict(_with_starts(values))
     files = (recipe.data.train, recipe.data.valid, recipe.data.test)
     train, valid, test = (file and str(base / file) for file in files)

@@ -44,11 +44,11 @@ class Backbone(nn.Module):
         self.config: Any = untyped.config
         self.dimension = int(self.config.hidden_size)
         self._narrow = False
-        self._takes_segments = int(getattr(self.config, "type_vocab_size", 0) or 0) > 1
+        self.takes_segments = int(getattr(self.config, "type_vocab_size", 0) or 0) > 1
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Token outputs ``[B, T, D]``."""
-        segments = {"token_type_ids": tokens.segments} if self._takes_segments else {}
+        segments = {"token_type_ids": tokens.segments} if self.takes_segments else {}
         output = self.network(input_ids=tokens.ids, attention_mask=tokens.mask.long(), **segments).last_hidden_state
         return output.float() if self._narrow else output  # type: ignore[no-any-return]  # untyped library
 

@@ -164,7 +164,7 @@ def _new_on_backbone(
         policy = dataclasses.replace(usual, max_context_tokens=budgets[0], max_candidate_tokens=budgets[1])
     subwords = load_subwords(source.folder)
     if subwords.add(policy.new_tokens):
-        _grow_embeddings(backbone, subwords, seed)
+        grow_embeddings(backbone, subwords, seed)
     texts = BackboneTexts(subwords, policy, backbone.max_positions)
     config = resolve(config, source)
     if not isinstance(config, CrossConfig) and config.output_scale is None:
@@ -174,7 +174,7 @@ def _new_on_backbone(
         return build_model(config, backbone), texts, config
 
 
-def _grow_embeddings(backbone: Backbone, subwords: Subwords, seed: int) -> None:
+def grow_embeddings(backbone: Backbone, subwords: Subwords, seed: int) -> None:
     """New tokens start as words like any other, and unlike each other, for word embeddings may not be trained."""
     network: Any = backbone.network
     with torch.no_grad():

@@ -5,6 +5,7 @@ from polyrank.text.convert_subwords import ConvertSubwords, load_convert_subword
 from polyrank.text.convert_vocabulary import learn_subwords
 from polyrank.text.cut import Cut
 from polyrank.text.policy import BackboneTexts
+from polyrank.text.subword_learning import learn_bert_subwords
 from polyrank.text.subwords import Subwords, load_subwords, read_subwords
 from polyrank.text.template import TemplateTexts, load_template_texts
 from polyrank.text.texts import Texts
@@ -19,6 +20,7 @@ __all__ = [
     "TemplateTexts",
     "Texts",
     "Tokens",
+    "learn_bert_subwords",
     "learn_subwords",
     "load_convert_subwords",
     "load_subwords",

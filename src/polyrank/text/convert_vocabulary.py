@@ -74,17 +74,18 @@ def count_words(texts: Iterable[str], max_words: int = MAX_WORDS) -> Counter[str
     for text in texts:
         counts.update(text.lower().split())  # as it stands between white space; taken apart once each, below
         if len(counts) > max_words + max_words // 2:  # room for new words to come again, and between two looks at all
-            _forget(counts, max_words)
+            forget_rare(counts, max_words)
     words: Counter[str] = Counter()
     while counts:
         stretch, count = counts.popitem()
         for word in split_words(stretch):
             words[word] += count
-    _forget(words, max_words)
+    forget_rare(words, max_words)
     return words
 
 
-def _forget(counts: Counter[str], limit: int) -> None:
+def forget_rare(counts: Counter[str], limit: int) -> None:
+    """Drop the words met least until there are at most ``limit``."""
     rare = 0
     while len(counts) > limit:
         rare += 1

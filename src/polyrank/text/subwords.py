@@ -12,6 +12,8 @@ from tokenizers.processors import TemplateProcessing
 
 from polyrank.errors import ArtifactError, ConfigError
 
+MASKS = ("[MASK]", "<mask>")  # what vocabularies call it
+UNKNOWN = ("[UNK]", "<unk>")
 MANY_TEXTS = 64  # worth the start of other threads
 
 
@@ -28,11 +30,16 @@ class Subwords:
         tokenizer.no_padding()
         self.tokenizer = tokenizer
         self.names = {"start": start, "end": end, "padding": padding}
-        self.start_id, self.end_id, self.pad_id = (self._known(name) for name in (start, end, padding))
+        self.start_id, self.end_id, self.pad_id = (self.id_of(name) for name in (start, end, padding))
         # the turns of a dialogue come back in every later context, so remembering them is most of the work saved
         self._encode = lru_cache(maxsize=200_000)(self._encode_now)
 
-    def _known(self, name: str) -> int:
+    def id_of(self, name: str) -> int:
+        """The id of a token that the vocabulary has.
+
+        Raises:
+            ConfigError: it has not.
+        """
         token_id = self.tokenizer.token_to_id(name)
         if token_id is None:
             raise ConfigError(f"the vocabulary has no token {name!r}; name one that it has")
@@ -64,9 +71,54 @@ class Subwords:
         """tokenizer.json as other libraries read it, which puts the boundary tokens around a text by itself."""
         document: dict[str, Any] = json.loads(self.tokenizer.to_str())
         start, end = (self.names["start"], self.start_id), (self.names["end"], self.end_id)
-        template = TemplateProcessing(single=f"{start[0]}:0 $A:0 {end[0]}:0", special_tokens=[start, end])
+        single = f"{start[0]}:0 $A:0 {end[0]}:0"
+        template = TemplateProcessing(single=single, pair=f"{single} $B:1 {end[0]}:1", special_tokens=[start, end])
         document["post_processor"] = json.loads(template.__getstate__())
         return document
+
+    def settings(self, max_tokens: int, *, segments: bool = False) -> dict[str, Any]:
+        """tokenizer_config.json to go with ``with_boundaries``.
+
+        Args:
+            max_tokens: the longest text that the network takes.
+            segments: whether the network is told which text of a pair a token is of.
+        """
+        names = {"cls": self.names["start"], "sep": self.names["end"], "pad": self.names["padding"]}
+        others = {"mask": self.mask, "unk": self.known(UNKNOWN)}
+        return {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": max_tokens,
+            "padding_side": "right",
+            "truncation_side": "right",
+            **({"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]} if segments else {}),
+            **{f"{kind}_token": name for kind, name in {**names, **others}.items() if name is not None},
+        }
+
+    @property
+    def mask(self) -> str | None:
+        """The token that stands for a hidden one, where the vocabulary has it."""
+        return self.known(MASKS)
+
+    def known(self, names: Sequence[str]) -> str | None:
+        """The first of several names that the vocabulary has."""
+        return next((name for name in names if self.tokenizer.token_to_id(name) is not None), None)
+
+    def special_ids(self) -> list[int]:
+        """Ids that stand for no words."""
+        added = self.tokenizer.get_added_tokens_decoder()
+        ids = {int(i) for i, token in added.items() if token.special}
+        named = (self.tokenizer.token_to_id(name) for name in (*MASKS, *UNKNOWN, *self.names.values()))
+        return sorted(ids | {int(i) for i in named if i is not None})
+
+    def encode_words(self, texts: Sequence[str]) -> list[tuple[list[int], list[bool]]]:
+        """The ids of each text, and which of them go on with the word of the one before."""
+        rows = []
+        for encoding in self.tokenizer.encode_batch(list(texts), add_special_tokens=False):
+            words = encoding.word_ids
+            rows.append(
+                (encoding.ids, [i > 0 and word is not None and word == words[i - 1] for i, word in enumerate(words)])
+            )
+        return rows
 
     def to_bytes(self) -> bytes:
         """tokenizer.json with the boundary tokens' names, for a model folder."""

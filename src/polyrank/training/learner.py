@@ -119,39 +119,56 @@ class Trainee:
 
     def write(self, record: dict[str, Any]) -> None:
         """Add a record to ``metrics.jsonl``."""
-        with (self.learner.folder / "metrics.jsonl").open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(record) + "\n")
+        add_record(self.learner.folder, record)
         self.learner.report(record)
 
     def forget_after(self, last_step: int) -> None:
         """Drop records from after the checkpoint: those steps will be made again."""
-        metrics = self.learner.folder / "metrics.jsonl"
-        if not metrics.exists():
-            return
-        kept = []
-        for line in metrics.read_text("utf-8").splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                break  # a line that was being written when the process died
-            if record["step"] > last_step:
-                break
-            kept.append(line)
-        write_file(metrics, "".join(line + os.linesep for line in kept).encode())
+        forget_records(self.learner.folder, last_step)
+
+
+def add_record(folder: Path, record: dict[str, Any]) -> None:
+    """Add a record to a folder's ``metrics.jsonl``."""
+    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(record) + "\n")
+
+
+def forget_records(folder: Path, last_step: int) -> None:
+    """Drop those behind ``last_step``, and what was being written when a process died."""
+    metrics = folder / "metrics.jsonl"
+    if not metrics.exists():
+        return
+    kept = []
+    for line in metrics.read_text("utf-8").splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            break  # a line that was being written when the process died
+        if record["step"] > last_step:
+            break
+        kept.append(line)
+    write_file(metrics, "".join(line + os.linesep for line in kept).encode())
 
 
 @contextmanager
 def memory_needed(n_contexts: int) -> Iterator[None]:
     """Running out of memory inside becomes a ResourceError that says what would do."""
+    with enough_memory(
+        f"a batch of {n_contexts} does not fit into memory; try train.batch_size={max(1, n_contexts // 2)} (with"
+        " in-batch negatives that is also fewer negatives) or smaller text budgets"
+    ):
+        yield
+
+
+@contextmanager
+def enough_memory(message: str) -> Iterator[None]:
+    """Running out of memory inside becomes a ResourceError with this message."""
     try:
         yield
     except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
         if isinstance(error, RuntimeError) and not _out_of_memory(error):
             raise
-        raise ResourceError(
-            f"a batch of {n_contexts} does not fit into memory; try train.batch_size={max(1, n_contexts // 2)} (with"
-            " in-batch negatives that is also fewer negatives) or smaller text budgets"
-        ) from error
+        raise ResourceError(message) from error
 
 
 def _out_of_memory(error: RuntimeError) -> bool:

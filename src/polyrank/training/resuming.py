@@ -93,7 +93,7 @@ def check_same(folder: Path, recipe: Recipe) -> None:
     """
     if not has_document(folder, RECIPE):
         return
-    there, now = (_flat(recipe_to_dict(plan)) for plan in (earlier_recipe(folder), recipe))
+    there, now = (dotted(recipe_to_dict(plan)) for plan in (earlier_recipe(folder), recipe))
     keys = [key for key in there | now if there.get(key) != now.get(key) and key not in MAY_DIFFER]
     if keys:
         differences = ", ".join(f"{key} = {there.get(key)!r} (now {now.get(key)!r})" for key in keys)
@@ -114,11 +114,11 @@ def earlier_recipe(folder: Path) -> Recipe:
         ) from error
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def dotted(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Tables as keys with dots."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        flat |= dotted(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
     return flat
 
 

@@ -1,8 +1,6 @@
 """A Bi-encoder as a folder that sentence-transformers loads. Written by hand: that library need not be installed."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -10,6 +8,7 @@ from polyrank.config.models import BiConfig, PolyConfig
 from polyrank.errors import UsageError
 from polyrank.models import BiEncoder
 from polyrank.models.artifacts import load_model
+from polyrank.models.hugging_face import write_json, write_network, write_tokenizer
 from polyrank.storage.durable import check_replaceable, new_folder
 from polyrank.storage.tensors import to_bytes
 from polyrank.text import BackboneTexts
@@ -57,52 +56,29 @@ def export_to_sentence_transformers(path: Path, output: Path, *, replace: bool =
         )
     assert isinstance(texts, BackboneTexts), "a Bi-encoder has these"
     with new_folder(output, replace=replace, ours=OURS) as folder:
-        _write_network(model, folder)
-        _write_tokenizer(texts, folder)
+        write_network(model.backbone.network, folder)
+        write_tokenizer(texts.subwords, folder, _length(texts))
         last = _write_last_layer(model, folder)
         pooling = {
             f"pooling_mode_{name}": name == POOLING[config.reduction] for name in ("max_tokens", *POOLING.values())
         }
-        _write_json(
+        write_json(
             folder / "1_Pooling" / "config.json", {"word_embedding_dimension": model.backbone.dimension, **pooling}
         )
         modules = [("", "Transformer"), ("1_Pooling", "Pooling"), *([("2_Dense", "Dense")] if last else [])]
-        _write_json(
+        write_json(
             folder / "modules.json",
             [
                 {"idx": i, "name": str(i), "path": name, "type": f"sentence_transformers.models.{kind}"}
                 for i, (name, kind) in enumerate(modules)
             ],
         )
-        _write_json(folder / "sentence_bert_config.json", {"max_seq_length": _length(texts), "do_lower_case": False})
-        _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "dot", "prompts": {}})
+        write_json(folder / "sentence_bert_config.json", {"max_seq_length": _length(texts), "do_lower_case": False})
+        write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "dot", "prompts": {}})
 
 
 def _length(texts: BackboneTexts) -> int:
     return max(texts.policy.max_context_tokens, texts.policy.max_candidate_tokens)
-
-
-def _write_network(model: BiEncoder, folder: Path) -> None:
-    network: Any = model.backbone.network
-    (folder / "model.safetensors").write_bytes(to_bytes(network.state_dict(), {"format": "pt"}))
-    document = {**network.config.to_dict(), "architectures": [type(network).__name__], "dtype": "float32"}
-    document.pop("_name_or_path", None)
-    _write_json(folder / "config.json", json.loads(json.dumps(document, default=str)))
-
-
-def _write_tokenizer(texts: BackboneTexts, folder: Path) -> None:
-    names = texts.subwords.names
-    _write_json(folder / "tokenizer.json", texts.subwords.with_boundaries())
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": _length(texts),
-        "padding_side": "right",
-        "truncation_side": "right",
-        "cls_token": names["start"],
-        "sep_token": names["end"],
-        "pad_token": names["padding"],
-    }
-    _write_json(folder / "tokenizer_config.json", settings)
 
 
 def _write_last_layer(model: BiEncoder, folder: Path) -> bool:
@@ -120,11 +96,6 @@ def _write_last_layer(model: BiEncoder, folder: Path) -> bool:
         "bias": False,
         "activation_function": "torch.nn.modules.linear.Identity",
     }
-    _write_json(folder / "2_Dense" / "config.json", settings)
+    write_json(folder / "2_Dense" / "config.json", settings)
     (folder / "2_Dense" / "model.safetensors").write_bytes(to_bytes({"linear.weight": weight}))
     return True
-
-
-def _write_json(path: Path, document: Any) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(document, indent=2, ensure_ascii=False), "utf-8")

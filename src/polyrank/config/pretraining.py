@@ -1,0 +1,277 @@
+"""A recipe of pre-training as frozen dataclasses; strict when read from TOML."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from polyrank.config.checked import (
+    Count,
+    NotNegative,
+    Positive,
+    Settings,
+    Several,
+    Share,
+    Whole,
+    field_types,
+    from_dict,
+    unknown_key,
+)
+from polyrank.config.recipe import read_tables
+from polyrank.config.training import (
+    ConstantSchedule,
+    CosineSchedule,
+    InverseSqrtSchedule,
+    LinearSchedule,
+    NetworkTraining,
+    Precision,
+)
+from polyrank.errors import ConfigError
+
+WARMUP = InverseSqrtSchedule(warmup_steps=10_000)
+Objective = Literal["masked_lm", "next_utterance"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScratchModel(Settings):
+    """A BERT with random weights. The defaults are BERT-base's sizes.
+
+    Args:
+        layers: of the transformer.
+        hidden: D, the length of its outputs.
+        heads: of attention; they share D.
+        ffn: inside a layer's feed-forward network.
+        positions: the longest input in tokens.
+    """
+
+    layers: Count = 12
+    hidden: Count = 768
+    heads: Count = 12
+    ffn: Count = 3072
+    positions: Several = 512
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if self.hidden % self.heads:
+            raise ConfigError(
+                f"hidden = {self.hidden} cannot be shared by heads = {self.heads}; choose a multiple of {self.heads}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContinuedModel(Settings):
+    """A trained backbone that goes on to be pre-trained, with the vocabulary that it has.
+
+    Args:
+        backbone: "embedded", a local folder, or a hub name.
+    """
+
+    backbone: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VocabularyConfig(Settings):
+    """The subwords that a BERT from scratch learns from the training texts first.
+
+    Args:
+        kind: "wordpiece", or "bpe": byte-pair encoding of characters, as in the papers.
+        size: subwords, special tokens included; fewer come out of a corpus that has no more.
+        lower_case: whether texts are lower-cased, and lose their accents.
+    """
+
+    kind: Literal["wordpiece", "bpe"] = "wordpiece"
+    size: Count = 30_000
+    lower_case: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PretrainText(Settings):
+    """How a context and a response become one input. The context keeps its end, the response its start.
+
+    Args:
+        max_tokens: of an input, special ones included.
+        max_response_tokens: most of them for the response; the context has the others.
+        turn_separator: token between two turns. One that the vocabulary lacks is added to it, such as "[NEWLINE]", as
+            in the first version of the paper.
+    """
+
+    max_tokens: int = 256
+    max_response_tokens: Count = 72
+    turn_separator: str = "[SEP]"
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if self.max_tokens < self.max_response_tokens + 4:
+            raise ConfigError(
+                f"max_tokens = {self.max_tokens} leave a context no room beside max_response_tokens ="
+                f" {self.max_response_tokens} and 3 special ones; give {self.max_response_tokens + 4} or more"
+            )
+        if not self.turn_separator.strip():
+            raise ConfigError('turn_separator is empty; name a token, such as "[SEP]"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PretrainData(Settings):
+    """What to learn from: texts without labels. Every turn of a dialogue follows on those before it.
+
+    Args:
+        train: file of dialogues or pairs (JSON lines, gzip, CSV or Parquet).
+        valid: another, to choose the best step by; none: the last step's network is kept.
+        max_valid: the first so many pairs of ``valid``.
+        skip_bad: count and skip bad rows instead of stopping.
+        cache: folder for the texts as token ids, which runs may share; none: in the run's folder.
+    """
+
+    train: str
+    valid: str | None = None
+    max_valid: Several = 2000
+    skip_bad: bool = False
+    cache: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PretrainSteps(Settings):
+    """How to train. The paper's figures are the defaults, but for steps, warm-up and clipping, which it does not give.
+
+    Args:
+        objectives: which losses: those of words and of pairs in turns ("alternate"), both of the same batch ("joint",
+            as BERT's), or one of them, "masked_lm" or "next_utterance".
+        steps: updates.
+        batch_tokens: of an update's batch, padding included.
+        micro_batch_tokens: computed at a time; the update is that of the whole batch. None: all at once.
+        length_window: pairs that are sorted by length together; 1 for no sorting.
+        mask_share: of the tokens, which are to be told from the others: 80% of them are masked, 10% replaced.
+        whole_words: choose words instead of tokens.
+        lr: peak learning rate of Adam.
+        betas: of Adam.
+        weight_decay: decoupled; not of biases and norms.
+        clip_norm: largest gradient norm; None for no limit.
+        schedule: of the learning rate.
+        dropout: of the network; None: the backbone's own, or 0.1 from scratch.
+        precision: "fp32", "bf16" (autocast), or "auto": bf16 where the hardware has it.
+        evaluate_steps: validate, and keep the network if it is the best so far, every so many steps.
+        checkpoint_steps: checkpoint every so many steps.
+        max_bad_steps: non-finite losses in a row that are skipped before training stops with an error.
+        seed: of weights, order, masks and dropout.
+    """
+
+    objectives: Literal["alternate", "joint", "masked_lm", "next_utterance"] = "alternate"
+    steps: Count = 100_000
+    batch_tokens: Count = 32_000
+    micro_batch_tokens: Count | None = None
+    length_window: Count = 10_000
+    mask_share: Share = 0.15
+    whole_words: bool = False
+    lr: NotNegative = 2e-4
+    betas: tuple[Share, Share] = (0.9, 0.98)
+    weight_decay: NotNegative = 0.0
+    clip_norm: Positive | None = 1.0
+    schedule: LinearSchedule | CosineSchedule | InverseSqrtSchedule | ConstantSchedule = WARMUP
+    dropout: Share | None = None
+    precision: Precision = "auto"
+    evaluate_steps: Count = 1000
+    checkpoint_steps: Count = 500
+    max_bad_steps: Whole = 10
+    seed: Whole = 1
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if max(self.betas) >= 1.0:
+            raise ConfigError(f"betas = {list(self.betas)} never forget; give numbers below 1")
+        if not self.mask_share and self.objectives != "next_utterance":
+            raise ConfigError('mask_share = 0 masks nothing; give more, or objectives = "next_utterance"')
+
+    @property
+    def of_network(self) -> NetworkTraining:
+        """The rates, as every training has them."""
+        return NetworkTraining(lr=self.lr, schedule=self.schedule, clip_norm=self.clip_norm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PretrainRecipe(Settings):
+    """A whole pre-training: what, from which texts, how, and where to.
+
+    Args:
+        output: the folder to make; in it ``model`` is the best network.
+        vocabulary: to learn; None where a backbone has its own.
+    """
+
+    model: ScratchModel | ContinuedModel
+    output: str
+    data: PretrainData
+    vocabulary: VocabularyConfig | None = None
+    text: PretrainText = field(default_factory=PretrainText)
+    train: PretrainSteps = field(default_factory=PretrainSteps)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.model, ScratchModel) and self.vocabulary is None:
+            object.__setattr__(self, "vocabulary", VocabularyConfig())
+        if isinstance(self.model, ContinuedModel) and self.vocabulary is not None:
+            raise ConfigError("a backbone has a vocabulary of its own; leave out [vocabulary] or model.backbone")
+        if isinstance(self.model, ScratchModel) and self.text.max_tokens > self.model.positions:
+            raise ConfigError(
+                f"text.max_tokens = {self.text.max_tokens} are more than model.positions = {self.model.positions};"
+                " lower the one or raise the other"
+            )
+        for name in ("batch_tokens", "micro_batch_tokens"):
+            if (budget := getattr(self.train, name)) is not None and budget < self.text.max_tokens:
+                raise ConfigError(
+                    f"train.{name} = {budget} do not hold an input of text.max_tokens = {self.text.max_tokens}; give"
+                    " as many at least"
+                )
+
+
+def pretrain_recipe_from_dict(values: Mapping[str, Any]) -> PretrainRecipe:
+    """Build a PretrainRecipe from its tables and the key ``output``.
+
+    Raises:
+        ConfigError: a key is unknown, missing or wrong.
+    """
+    known = [entry.name for entry in dataclasses.fields(PretrainRecipe)]
+    for key in values:
+        if key not in known:
+            raise unknown_key(key, known)
+    for name in ("output", "data"):
+        if name not in values:
+            raise ConfigError(f'missing key "{name}"; add it to the recipe')
+    if not isinstance(values["output"], str):
+        raise ConfigError(f"output = {values['output']!r} is no folder; write its path in quotes")
+    model, vocabulary = values.get("model", {}), values.get("vocabulary")
+    goes_on = isinstance(model, dict) and "backbone" in model
+    if goes_on and (sizes := [key for key in model if key in field_types(ScratchModel)]):
+        raise ConfigError(f"model.{sizes[0]} is for a network from scratch; leave it out or model.backbone")
+    return PretrainRecipe(
+        model=from_dict(ContinuedModel, model, "model") if goes_on else from_dict(ScratchModel, model, "model"),
+        output=values["output"],
+        data=from_dict(PretrainData, values["data"], "data"),
+        vocabulary=None if vocabulary is None else from_dict(VocabularyConfig, vocabulary, "vocabulary"),
+        text=from_dict(PretrainText, values.get("text", {}), "text"),
+        train=from_dict(PretrainSteps, values.get("train", {}), "train"),
+    )
+
+
+def load_pretrain_recipe(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()) -> PretrainRecipe:
+    """Read a TOML recipe of a pre-training and apply ``changes`` such as ``train.steps=100``.
+
+    Args:
+        source: the file; or its tables as dictionaries.
+        changes: each KEY=VALUE, values as TOML writes them.
+
+    Paths of data and output are relative to the recipe's folder (of tables, to the working directory); a backbone is a
+    name as on the command line, relative to the working directory.
+
+    Raises:
+        ConfigError: no file, no TOML, or a bad key or value.
+
+    >>> recipe = load_pretrain_recipe({"output": "run", "data": {"train": "a.jsonl"}}, ["model.layers=4"])
+    >>> recipe.model.layers, recipe.vocabulary.size
+    (4, 30000)
+    """
+    values, base = read_tables(source, changes)
+    recipe = pretrain_recipe_from_dict(values)
+    train, valid, cache = (
+        file and str(base / file) for file in (recipe.data.train, recipe.data.valid, recipe.data.cache)
+    )
+    data = dataclasses.replace(recipe.data, train=str(train), valid=valid, cache=cache)
+    return dataclasses.replace(recipe, data=data, output=str(base / recipe.output))

@@ -1,0 +1,172 @@
+"""BERT's two heads on a backbone, for pre-training: which word a masked token was, and whether a response follows.
+
+Shapes: B pairs, T tokens, P masked tokens, D outputs, E word embeddings, V words.
+"""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from polyrank.config.pretraining import ContinuedModel, ScratchModel
+from polyrank.errors import ConfigError
+from polyrank.models.backbone import Backbone, find_backbone, load_backbone
+from polyrank.models.bert import BertConfig, BertModel
+from polyrank.models.build import grow_embeddings
+from polyrank.models.hugging_face import write_network, write_tokenizer
+from polyrank.models.network import Network, Trunk
+from polyrank.storage.durable import new_folder
+from polyrank.text import Subwords, Tokens, load_subwords
+
+POOLING = "1_Pooling/config.json"
+BACKBONE_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "1_Pooling")
+"""All that a folder of a pre-trained backbone holds."""
+
+
+class PretrainingNetwork(Network):
+    """A backbone with heads that share its word embeddings.
+
+    Args:
+        backbone: any Hugging Face encoder.
+
+    Source: Devlin et al., BERT (NAACL 2019), section 3.1.
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        n_words, word_dimension = self._words(backbone).shape
+        self.backbone = backbone
+        self.transform = nn.Linear(backbone.dimension, word_dimension)
+        self.norm = nn.LayerNorm(word_dimension, eps=1e-12)
+        self.bias = nn.Parameter(torch.zeros(n_words))
+        self.pooler = nn.Linear(backbone.dimension, backbone.dimension)
+        self.relationship = nn.Linear(backbone.dimension, 2)
+        for layer in (self.transform, self.pooler, self.relationship):
+            _draw(layer)
+
+    @staticmethod
+    def _words(backbone: Backbone) -> Tensor:
+        words: Any = backbone.embeddings()
+        return words.weight  # type: ignore[no-any-return]
+
+    def word_logits(self, outputs: Tensor) -> Tensor:
+        """``[P, V]`` of outputs ``[P, D]``: how likely each word stood there."""
+        return F.linear(self.norm(F.gelu(self.transform(outputs))), self._words(self.backbone), self.bias)
+
+    def pair_logits(self, outputs: Tensor) -> Tensor:
+        """``[B, 2]`` of outputs ``[B, T, D]``: that the response follows, and that it is a random one."""
+        return self.relationship(torch.tanh(self.pooler(outputs[:, 0])))  # type: ignore[no-any-return]
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Token outputs ``[B, T, D]``."""
+        return self.backbone(tokens)  # type: ignore[no-any-return]
+
+    def shape(self) -> dict[str, Any]:
+        """The backbone's settings."""
+        return dict(self.backbone.config.to_dict())
+
+    def trunks(self) -> Sequence[Trunk]:
+        """The backbone."""
+        return [self.backbone]
+
+    def new_parameters(self) -> list[nn.Parameter]:
+        """The heads."""
+        own = {id(parameter) for parameter in self.backbone.parameters()}
+        return [parameter for parameter in self.parameters() if id(parameter) not in own]
+
+
+def new_bert(sizes: ScratchModel, n_words: int, *, padding: int, dropout: float, seed: int) -> Backbone:
+    """A BERT whose weights are drawn as BERT's were: normal with std 0.02, biases 0.
+
+    Args:
+        sizes: of the network.
+        n_words: V.
+        padding: id of the token behind a text, whose embedding is 0.
+        dropout: of outputs and attention.
+        seed: of the weights.
+    """
+    config = BertConfig(
+        vocab_size=n_words,
+        hidden_size=sizes.hidden,
+        num_hidden_layers=sizes.layers,
+        num_attention_heads=sizes.heads,
+        intermediate_size=sizes.ffn,
+        max_position_embeddings=sizes.positions,
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+        pad_token_id=padding,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Backbone(BertModel(config).apply(_draw))
+
+
+def _draw(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear):
+        nn.init.zeros_(module.bias)
+    if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+        with torch.no_grad():
+            module.weight[module.padding_idx].zero_()
+
+
+def continued_backbone(model: ContinuedModel, separator: str, *, dropout: float | None, seed: int) -> "Start":
+    """A trained backbone with its vocabulary, which gets a token for masks where it has none.
+
+    Args:
+        model: names it.
+        separator: a token that the vocabulary is to have; what it lacks is added.
+        dropout: of the backbone; None: its own.
+        seed: of the new tokens' embeddings.
+    """
+    source = find_backbone(model.backbone)
+    backbone, subwords = load_backbone(source.folder, dropout), load_subwords(source.folder)
+    if subwords.add([separator] * (subwords.known([separator]) is None) + ["[MASK]"] * (subwords.mask is None)):
+        grow_embeddings(backbone, subwords, seed)
+    pooling = source.folder / POOLING
+    return backbone, subwords, pooling if pooling.is_file() else None
+
+
+Start = tuple[Backbone, Subwords, Path | None]
+"""A backbone, its vocabulary, and the file that says how sentences are pooled of it, if there is one."""
+
+
+def pretraining_network(backbone: Backbone, seed: int) -> PretrainingNetwork:
+    """With heads drawn by ``seed``.
+
+    Raises:
+        ConfigError: the network's word embeddings cannot be found.
+    """
+    if not isinstance(getattr(backbone.embeddings(), "weight", None), Tensor):
+        raise ConfigError(f"a {backbone.config.model_type} network has no table of words to tell masked ones by")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return PretrainingNetwork(backbone)
+
+
+def save_backbone(path: Path, backbone: Backbone, subwords: Subwords, pooling: Path | None = None) -> None:
+    """Write a Hugging Face folder, whole or not at all, over any earlier one of ours.
+
+    Args:
+        path: the folder.
+        backbone: without heads.
+        subwords: its vocabulary.
+        pooling: a file of sentence-transformers that says how it was trained to be pooled; goes along.
+
+    Raises:
+        UsageError: the folder holds what is not ours.
+        ResourceError: the disk is full or failing.
+    """
+    with new_folder(path, replace=True, ours=BACKBONE_FILES) as folder:
+        write_network(backbone.network, folder)
+        write_tokenizer(subwords, folder, backbone.max_positions, segments=backbone.takes_segments)
+        if pooling is not None:
+            json.loads(pooling.read_text("utf-8"))  # a damaged one is not passed on
+            (folder / POOLING).parent.mkdir()
+            shutil.copyfile(pooling, folder / POOLING)

@@ -1,0 +1,263 @@
+"""Which pairs an update is made of, and which of their tokens are hidden: pure functions of (seed, step).
+
+Shapes: N pairs, B of them in a batch, T tokens.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from polyrank.config.pretraining import PretrainText
+from polyrank.text import Subwords, Tokens, pad
+from polyrank.training.pretraining.tokens import Pairs
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+TRIES = 8  # to draw a response that is another than the true one
+NO_TARGET = -100  # what torch's cross-entropy passes over
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Pairs to be read together.
+
+    Args:
+        rows: ``[B]`` whose contexts.
+        responses: ``[B]`` whose responses.
+        random: ``[B]`` where these are others'.
+        lengths: ``[B]`` in tokens, in rising order.
+    """
+
+    rows: Ints
+    responses: Ints
+    random: Bools
+    lengths: Ints
+
+    def __getitem__(self, part: slice) -> "Chosen":
+        return Chosen(self.rows[part], self.responses[part], self.random[part], self.lengths[part])
+
+
+def lengths_of(table: Ints, text: PretrainText, rows: Ints, responses: Ints) -> tuple[Ints, Ints]:
+    """How many tokens of each context and of each response are read.
+
+    >>> table = np.array([[0, 9, 10, 14, 0]])
+    >>> settings = PretrainText(max_tokens=13, max_response_tokens=3)
+    >>> [n.tolist() for n in lengths_of(table, settings, np.array([0]), np.array([0]))]
+    [[7], [3]]
+    """
+    n_responses = np.minimum(table[responses, 3] - table[responses, 2], text.max_response_tokens)
+    n_contexts = np.minimum(table[rows, 1] - table[rows, 0], text.max_tokens - 3 - n_responses)
+    return n_contexts, n_responses
+
+
+def epoch_order(
+    table: Ints, text: PretrainText, *, random_half: bool, batch_tokens: int, window: int, seed: tuple[int, int, int]
+) -> list[Chosen]:
+    """The batches of an epoch: every context exactly once, those of like length together, within a token budget.
+
+    All are shuffled, cut into windows, sorted by length in each, cut into batches, and the batches shuffled.
+
+    Args:
+        table: of the pairs.
+        text: how much of a text is read.
+        random_half: give each context, with probability one half, the response of another.
+        batch_tokens: of a batch, padding included.
+        window: contexts that are sorted together.
+        seed: what all is a function of: of the run, of the objective, and the epoch.
+    """
+    generator = np.random.Generator(np.random.PCG64(seed))
+    n = len(table)
+    rows = generator.permutation(n)
+    responses = rows.copy()
+    if random_half:
+        wanted = generator.random(n) < 0.5
+        for _ in range(TRIES):
+            same = wanted & (table[responses, 4] == table[rows, 4])
+            responses[same] = generator.integers(n, size=int(same.sum()))
+    random = table[responses, 4] != table[rows, 4]
+    responses = np.where(random, responses, rows)
+    n_contexts, n_responses = lengths_of(table, text, rows, responses)
+    lengths = n_contexts + n_responses + 3
+    order = np.lexsort((lengths, np.arange(n) // window)) if window > 1 else np.arange(n)
+    all_ = Chosen(rows[order], responses[order], random[order], lengths[order])
+    batches = [
+        all_[part]
+        for start in range(0, n, window)
+        for part in _cut(all_.lengths, start, min(n, start + window), batch_tokens)
+    ]
+    return [batches[i] for i in generator.permutation(len(batches))]
+
+
+def _cut(lengths: Ints, start: int, end: int, budget: int) -> Iterator[slice]:
+    """Stretches that hold at most ``budget`` tokens, padded to the longest, and one pair at least."""
+    while start < end:
+        most = max(1, min(end - start, budget // int(lengths[start])))
+        longest = np.maximum.accumulate(lengths[start : start + most])
+        n = max(1, int(np.searchsorted(longest * np.arange(1, most + 1), budget, side="right")))
+        yield slice(start, start + n)
+        start += n
+
+
+def micro_batches(chosen: Chosen, budget: int | None) -> list[Chosen]:
+    """A batch in parts that hold at most ``budget`` tokens each."""
+    if budget is None:
+        return [chosen]
+    return [chosen[part] for part in _cut(chosen.lengths, 0, len(chosen.lengths), budget)]
+
+
+class Batches:
+    """The batches of a training, by position: those of one epoch after those of another.
+
+    Args:
+        pairs: to learn from.
+        text: how much of a text is read.
+        random_half, batch_tokens, window: see ``epoch_order``.
+        seed: of the run and of the objective.
+    """
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        text: PretrainText,
+        *,
+        random_half: bool,
+        batch_tokens: int,
+        window: int,
+        seed: tuple[int, int],
+    ) -> None:
+        self._random_half, self._batch_tokens, self._window = random_half, batch_tokens, window
+        self._table, self._text, self._seed = pairs.table, text, seed
+        self._epoch, self._start, self._order = -1, 0, list[Chosen]()
+
+    def n_first(self) -> int:
+        """How many batches the first epoch has."""
+        self.at(0)
+        return len(self._order)
+
+    def at(self, position: int) -> Chosen:
+        """The batch at a position, counted from 0; cheap where positions do not fall."""
+        if position < self._start:
+            self._epoch, self._start, self._order = -1, 0, []
+        while position >= self._start + len(self._order):
+            self._start += len(self._order)
+            self._epoch += 1
+            seed = (*self._seed, self._epoch)
+            self._order = epoch_order(
+                self._table,
+                self._text,
+                random_half=self._random_half,
+                batch_tokens=self._batch_tokens,
+                window=self._window,
+                seed=seed,
+            )
+        return self._order[position - self._start]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Pairs ready for the network.
+
+    Args:
+        tokens: ``[B, T]``, some hidden.
+        targets: ``[B, T]``: ids that stood where tokens are to be told, and -100 elsewhere.
+        random: ``[B]`` int64: 1 where the response is a random one.
+    """
+
+    tokens: Tokens
+    targets: Tensor
+    random: Tensor
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch on another device."""
+        return Batch(self.tokens.to(device), self.targets.to(device), self.random.to(device))
+
+
+@dataclass(frozen=True, slots=True)
+class Masking:
+    """How tokens are hidden: of those chosen 80% become [MASK], 10% a random word, and 10% stay.
+
+    Args:
+        share: of tokens (or words) that are chosen.
+        whole_words: choose words, and all tokens of each.
+        mask: id of [MASK].
+        words: ids that random words are drawn from.
+        special: ids that are never chosen.
+
+    Source: Devlin et al., BERT (NAACL 2019), section 3.1.
+    """
+
+    share: float
+    whole_words: bool
+    mask: int
+    words: Ints
+    special: Ints
+
+    @classmethod
+    def of(cls, subwords: Subwords, share: float, whole_words: bool, also_special: int) -> "Masking":
+        """That of a vocabulary, which has a token for masks."""
+        special = np.array(sorted({*subwords.special_ids(), also_special}), np.int64)
+        mask = subwords.mask
+        assert mask is not None, "it was added where the backbone was read"
+        words = np.setdiff1d(np.arange(len(subwords)), special)
+        return cls(share, whole_words, subwords.id_of(mask), words, special)
+
+    def hide(self, ids: Ints, goes_on: Bools, generator: np.random.Generator) -> tuple[Ints, Ints]:
+        """Ids with some hidden, and what is to be told, -100 elsewhere.
+
+        Args:
+            ids: of texts behind one another, any number.
+            goes_on: which of them go on with the word of the one before.
+            generator: of the choice.
+        """
+        chance = generator.random(len(ids))
+        if self.whole_words:  # the chance of a word is that of its first token
+            chance = chance[np.maximum.accumulate(np.where(goes_on, 0, np.arange(len(ids))))]
+        chosen = (chance < self.share) & ~np.isin(ids, self.special)
+        what = generator.random(len(ids))
+        others = self.words[generator.integers(len(self.words), size=len(ids))]
+        hidden = np.where(chosen & (what < 0.8), self.mask, ids)
+        hidden = np.where(chosen & (what >= 0.9), others, hidden)
+        return hidden, np.where(chosen, ids, NO_TARGET)
+
+
+def make_batch(
+    pairs: Pairs,
+    chosen: Chosen,
+    text: PretrainText,
+    subwords: Subwords,
+    masking: Masking | None,
+    generator: np.random.Generator,
+) -> Batch:
+    """``[S] context [S] response [S]`` with segments 0 and 1, some of its tokens hidden.
+
+    Args:
+        pairs: they are of.
+        chosen: which.
+        text: how much of a text is read.
+        subwords: the vocabulary.
+        masking: None: no token is hidden.
+        generator: of the choice of tokens.
+    """
+    n_contexts, n_responses = lengths_of(pairs.table, text, chosen.rows, chosen.responses)
+    start, end = (np.array([2 * i], np.uint32) for i in (subwords.start_id, subwords.end_id))
+    parts = []
+    lasts, firsts = pairs.table[chosen.rows, 1], pairs.table[chosen.responses, 2]
+    for last, first, n_context, n_response in zip(lasts, firsts, n_contexts, n_responses, strict=True):
+        parts += [start, pairs.ids[last - n_context : last], end, pairs.ids[first : first + n_response], end]
+    flat = np.concatenate(parts).astype(np.int64)
+    ids, goes_on = flat >> 1, (flat & 1).astype(bool)
+    starts = np.cumsum([len(part) for part in parts]) - [len(part) for part in parts]
+    goes_on[starts] = False  # a context that was cut may begin inside a word
+    targets = np.full(len(ids), NO_TARGET, np.int64)
+    if masking is not None:
+        ids, targets = masking.hide(ids, goes_on, generator)
+    ends = np.cumsum(chosen.lengths)[:-1]
+    segments = [[0] * (n + 2) + [1] * (m + 1) for n, m in zip(n_contexts, n_responses, strict=True)]
+    tokens = pad(np.split(ids, ends), segments, subwords.pad_id)
+    padded = torch.full(tokens.ids.shape, NO_TARGET)
+    padded[tokens.mask] = torch.from_numpy(targets)
+    return Batch(tokens, padded, torch.from_numpy(chosen.random.astype(np.int64)))

@@ -1,0 +1,172 @@
+"""A file of dialogues or pairs as token ids on disk, made once and mapped into memory.
+
+A turn's ids are stored once, however many responses follow it: the turns of a dialogue lie behind one another, with
+separators between, and a pair is two stretches of them. So memory holds neither texts nor ids. The folder is named by
+what it was made of: the file's bytes, the vocabulary, the separator.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.data.examples import Reader
+from polyrank.data.report import counted, parsed
+from polyrank.data.rows import rows
+from polyrank.errors import ArtifactError, DataError
+from polyrank.records import Example
+from polyrank.storage.document import DocumentKind, check_part, has_document, read_document, seal
+from polyrank.storage.durable import make_folders, new_folder, sha256_file
+from polyrank.text import Subwords
+
+DOCUMENT = DocumentKind(
+    name="folder of token ids", file="tokens.json", missing="check the path", remedy="delete the folder"
+)
+IDS, PAIRS = "ids.bin", "pairs.bin"
+ROWS = 1000  # that are read before their texts become ids together
+COLUMNS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Contexts with the responses that follow them, N of them.
+
+    Args:
+        ids: of all turns, each as ``2 * id``, and one more where it goes on with the word before.
+        table: ``[N, 5]``: where in ``ids`` the context starts and ends, where the response starts and ends, and a
+            number of the response's ids, by which equal ones are known.
+    """
+
+    ids: NDArray[np.uint32]
+    table: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def first(self, n: int) -> "Pairs":
+        """The first ``n``."""
+        return Pairs(self.ids, self.table[:n])
+
+
+def rows_of(path: Path, *, skip_bad: bool, say: Callable[[str], None] = lambda text: None) -> Iterator[list[Example]]:
+    """The examples of each row that have a response: of a dialogue, each turn after the first.
+
+    Raises:
+        DataError: a row is bad, and ``skip_bad`` is false.
+    """
+    reader = Reader(path, None, None, None)
+    n_bad = 0
+    first = ""
+    for item in parsed(path, rows(path), reader.examples):
+        if isinstance(item, DataError):
+            if not skip_bad:
+                raise item
+            n_bad, first = n_bad + 1, first or str(item)
+        elif examples := [example for example in item if example.response is not None]:
+            yield examples
+    if n_bad:
+        say(f"{path}: {counted(n_bad, 'bad row')} left out ({first})")
+
+
+def texts_of(examples: list[Example]) -> tuple[str, ...]:
+    """All turns of a row, facts of the background first; its last example has them all."""
+    last = examples[-1]
+    return (*last.background, *last.context, last.response or "")
+
+
+def open_pairs(
+    path: Path,
+    subwords: Subwords,
+    separator: str,
+    cache: Path,
+    *,
+    skip_bad: bool,
+    say: Callable[[str], None] = lambda text: None,
+) -> Pairs:
+    """The pairs of a file, from the cache, or made and put there.
+
+    Args:
+        path: of dialogues or pairs.
+        subwords: the vocabulary.
+        separator: a token of it, between turns.
+        cache: the folder of such folders.
+        skip_bad: count and skip bad rows instead of stopping.
+        say: called with lines for the user.
+
+    Raises:
+        DataError: a row is bad and ``skip_bad`` is false, or the file holds no pair.
+    """
+    read = rows_of(path, skip_bad=skip_bad, say=say)
+    first = next(read, None)  # an absent or bad file has its own words, before its bytes are looked at
+    if first is None:
+        raise DataError(f"{path}: no row has a response to a context; give dialogues of two turns or more, or pairs")
+    key = hashlib.sha256(
+        repr((sha256_file(path), hashlib.sha256(subwords.to_bytes()).hexdigest(), separator, skip_bad)).encode()
+    )
+    folder = cache / key.hexdigest()[:24]
+    try:
+        pairs = _open(folder)
+    except ArtifactError as error:
+        if has_document(folder, DOCUMENT):
+            say(f"{error}; it is made again")
+        _make(folder, path, subwords, separator, rows_of(path, skip_bad=skip_bad, say=say))
+        pairs = _open(folder)
+    if len(pairs) < 2:
+        raise DataError(f"{path}: holds {counted(len(pairs), 'pair')} with words on both sides; give two at least")
+    say(f"{path}: {counted(len(pairs), 'pair')}, {counted(len(pairs.ids), 'token')}")
+    return pairs
+
+
+def _open(folder: Path) -> Pairs:
+    document = read_document(folder, DOCUMENT)
+    ids, table = (check_part(folder / name, document["parts"][name], DOCUMENT) for name in (IDS, PAIRS))
+    if not table.stat().st_size:
+        return Pairs(np.zeros(0, np.uint32), np.zeros((0, COLUMNS), np.int64))
+    return Pairs(np.memmap(ids, np.uint32, "r"), np.memmap(table, np.int64, "r").reshape(-1, COLUMNS))
+
+
+def _make(folder: Path, path: Path, subwords: Subwords, separator: str, read: Iterator[list[Example]]) -> None:
+    make_folders(folder.parent)
+    separator_id = subwords.id_of(separator)
+    with new_folder(folder, replace=True, ours=(IDS, PAIRS, DOCUMENT.file)) as new:
+        with (new / IDS).open("wb") as ids, (new / PAIRS).open("wb") as table:
+            start = 0
+            while batch := list(islice(read, ROWS)):
+                start = _write(batch, subwords, 2 * separator_id, start, ids, table)
+        digests = {name: sha256_file(new / name) for name in (IDS, PAIRS)}
+        (new / DOCUMENT.file).write_bytes(seal({"of": path.name, "parts": digests}, DOCUMENT))
+
+
+def _write(
+    batch: list[list[Example]], subwords: Subwords, separator: int, start: int, ids: BinaryIO, table: BinaryIO
+) -> int:
+    """Write the turns of some rows and their pairs; ``start`` is how many ids there are before, and then returned."""
+    turns = [texts_of(examples) for examples in batch]
+    encoded = iter(subwords.encode_words([text for texts in turns for text in texts]))
+    for examples, texts in zip(batch, turns, strict=True):
+        row: list[Any] = []
+        stretches = []
+        for number, (words, goes_on) in enumerate(islice(encoded, len(texts))):
+            if number:
+                row.append(np.array([separator], np.uint32))
+            turn = np.array(words, np.uint32) * 2 + np.array(goes_on, np.uint32)
+            at = start + sum(map(len, row))
+            stretches.append((at, at + len(turn)))
+            row.append(turn)
+        for example in examples:
+            number = len(example.background) + len(example.context)  # its response's, among the turns
+            (begin, end), response = (stretches[0][0], stretches[number - 1][1]), stretches[number]
+            if begin < end and response[0] < response[1]:
+                turn = row[2 * number]
+                digest = hashlib.blake2b(turn.tobytes(), digest_size=8).digest()
+                entry = (begin, end, *response, int.from_bytes(digest, "little", signed=True))
+                table.write(np.array(entry, np.int64).tobytes())
+        data = np.concatenate(row)
+        ids.write(data.tobytes())
+        start += len(data)
+    return start

@@ -1,0 +1,632 @@
+"""Pre-training: masks by statistics, losses by other ways to compute them, batches, resuming, and what comes out."""
+
+import json
+import math
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import processes
+from conftest import WORDS
+from polyrank import load
+from polyrank.config.pretraining import PretrainRecipe, PretrainText, load_pretrain_recipe
+from polyrank.errors import ConfigError, DataError, UsageError
+from polyrank.models.backbone import load_backbone
+from polyrank.models.pretraining import PretrainingNetwork, pretraining_network, save_backbone
+from polyrank.text import Subwords, learn_bert_subwords, load_subwords
+from polyrank.training import train
+from polyrank.training.pretraining import pretrain
+from polyrank.training.pretraining.batches import (
+    NO_TARGET,
+    Batch,
+    Batches,
+    Masking,
+    epoch_order,
+    lengths_of,
+    make_batch,
+)
+from polyrank.training.pretraining.loop import Reading, make_adam
+from polyrank.training.pretraining.objectives import counts, tell
+from polyrank.training.pretraining.tokens import Pairs, open_pairs
+
+CPU = torch.device("cpu")
+TEXT = PretrainText(max_tokens=24, max_response_tokens=10)
+RARE = ["unbelievably", "reconnecting", "transformations", "misunderstood"]
+
+
+def corpus(n: int = 60) -> list[dict[str, Any]]:
+    """Dialogues whose turns say what the turn before said, and one word more."""
+    rows = []
+    for i in range(n):
+        words = [WORDS[(i * 7 + j) % len(WORDS)] for j in range(5)]
+        turns = [
+            f"{words[0]} {words[1]}",
+            f"{words[1]} {words[2]} {RARE[i % 4]}",
+            f"{words[2]}, {words[3]} {words[4]}!",
+        ]
+        rows.append({"turns": [{"speaker": "ab"[k % 2], "text": text} for k, text in enumerate(turns)]})
+    return rows
+
+
+@pytest.fixture
+def dialogues(write_rows: Callable[[str, list[dict[str, Any]]], Path]) -> Path:
+    return write_rows("dialogues.jsonl", corpus())
+
+
+@pytest.fixture
+def subwords(tiny_backbone: Path) -> Subwords:
+    return load_subwords(tiny_backbone)
+
+
+@pytest.fixture
+def pairs(dialogues: Path, subwords: Subwords, tmp_path: Path) -> Pairs:
+    return open_pairs(dialogues, subwords, "[SEP]", tmp_path / "cache", skip_bad=False)
+
+
+def plan(dialogues: Path, output: Path, *changes: str, **tables: Any) -> PretrainRecipe:
+    values = {
+        "output": str(output),
+        "model": {"layers": 2, "hidden": 32, "heads": 2, "ffn": 48, "positions": 32},
+        "vocabulary": {"size": 150},
+        "data": {"train": str(dialogues), "valid": str(dialogues), "max_valid": 20},
+        "text": {"max_tokens": 24, "max_response_tokens": 10},
+        "train": {
+            "steps": 8, "batch_tokens": 300, "lr": 1e-3, "schedule": {"warmup_steps": 2}, "evaluate_steps": 3,
+            "checkpoint_steps": 2, "precision": "fp32",
+        },
+    }  # fmt: skip
+    return load_pretrain_recipe(values | tables, changes)
+
+
+def reading(pairs: Pairs, subwords: Subwords, *changes: str) -> Reading:
+    recipe = plan(Path("none"), Path("none"), *changes)
+    return Reading(pairs, subwords, recipe, recipe.train.seed)
+
+
+def words_of(subwords: Subwords, ids: torch.Tensor) -> str:
+    return str(subwords.tokenizer.decode(ids.tolist(), skip_special_tokens=False))
+
+
+# vocabularies
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_vocabulary_reads_its_corpus_back(kind: Any) -> None:
+    texts = ["Lower lowest low", "the newest widest É", "emoji 😀 seen"] * 3
+    subwords = learn_bert_subwords(texts, kind=kind, size=90)
+    for text in texts:
+        tokens = subwords.tokenizer.encode(text, add_special_tokens=False).tokens
+        joined = "".join(token.removeprefix("##").removesuffix("</w>") for token in tokens)
+        assert joined == text.lower().replace("é", "e").replace(" ", "")
+    assert len(subwords) <= 90
+    assert subwords.tokenizer.encode("龍", add_special_tokens=False).tokens == ["[UNK]"]
+    assert [subwords.tokenizer.token_to_id(name) for name in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")] == [
+        *range(5)
+    ]
+    assert (
+        learn_bert_subwords(texts, kind=kind, size=90, lower_case=False)
+        .tokenizer.encode("L", add_special_tokens=False)
+        .tokens
+        != subwords.tokenizer.encode("l", add_special_tokens=False).tokens
+    )
+
+
+def _learn(kind: Any, file: str) -> None:
+    texts = [turn["text"] for row in corpus() for turn in row["turns"]]
+    Path(file).write_bytes(learn_bert_subwords(texts, kind=kind, size=140).to_bytes())
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_vocabulary_is_the_same_in_every_process(kind: Any, tmp_path: Path) -> None:
+    files = [tmp_path / f"{i}.json" for i in range(3)]
+    children = [processes.start(_learn, kind, str(file)) for file in files]
+    for child in children:
+        child.join(100)
+    assert len({file.read_bytes() for file in files}) == 1
+
+
+def test_bpe_joins_the_most_frequent_pairs_first() -> None:
+    subwords = learn_bert_subwords(["ab ab ab abc abc xy"], kind="bpe", size=5 + 2 * 5 + 2)
+    merges = json.loads(subwords.tokenizer.to_str())["model"]["merges"]
+    assert merges == [["a", "b</w>"], ["a", "b"]]  # 3 times, and 2 times before c</w>
+
+
+def test_vocabulary_says_what_it_cannot() -> None:
+    with pytest.raises(ConfigError, match="size = 10 does not hold the 4 characters"):
+        learn_bert_subwords(["abcd"], kind="bpe", size=10)
+    with pytest.raises(ConfigError, match="hold no words"):
+        learn_bert_subwords(["", "  "], kind="wordpiece", size=100)
+
+
+# texts as ids
+
+
+def test_pairs_are_those_of_the_dialogues(pairs: Pairs, subwords: Subwords) -> None:
+    separator = subwords.end_id
+    expected = []
+    for row in corpus():
+        turns = [list(subwords.encode(turn["text"])) for turn in row["turns"]]
+        for i in range(1, len(turns)):
+            context = [id_ for turn in turns[:i] for id_ in (*turn, separator)][:-1]
+            expected.append((context, turns[i]))
+    ids = (np.asarray(pairs.ids) >> 1).tolist()
+    assert [(ids[a:b], ids[c:d]) for a, b, c, d, _ in pairs.table.tolist()] == expected
+
+
+def test_pairs_are_made_once_and_again_when_damaged(dialogues: Path, subwords: Subwords, tmp_path: Path) -> None:
+    said: list[str] = []
+
+    def read(text: str = "[SEP]") -> Pairs:
+        return open_pairs(dialogues, subwords, text, tmp_path / "cache", skip_bad=False, say=said.append)
+
+    before = np.array(read().table)
+    (folder,) = (tmp_path / "cache").iterdir()
+    inode = (folder / "ids.bin").stat().st_ino
+    read()
+    assert (folder / "ids.bin").stat().st_ino == inode
+    data = bytearray((folder / "ids.bin").read_bytes())
+    data[5] ^= 1
+    (folder / "ids.bin").write_bytes(data)
+    assert np.array_equal(read().table, before)
+    assert any("damaged" in line for line in said)
+    read("[MASK]")  # another separator: other ids
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_background_and_candidates(write_rows: Callable[..., Path], subwords: Subwords, tmp_path: Path) -> None:
+    said = write_rows(
+        "pairs.jsonl",
+        [
+            {"background": ["hi", "my bill"], "context": ["wifi down"], "response": "thanks", "negatives": ["please"]},
+            {"context": "router", "response": ""},
+            {"context": ["router", "is"], "response": "red"},
+        ],
+    )
+    lists = write_rows(
+        "lists.jsonl",
+        [{"context": "hello", "candidates": ["it", "red"], "relevant": right} for right in (1, 0, [])],
+    )
+    expected = {
+        said: [["hi [SEP] my bill [SEP] wifi down", "thanks"], ["router [SEP] is", "red"]],
+        lists: [["hello", "red"], ["hello", "it"]],
+    }
+    for path, shown in expected.items():
+        pairs = open_pairs(path, subwords, "[SEP]", tmp_path / "cache", skip_bad=False)
+        ids = np.asarray(pairs.ids) >> 1
+        stretches = [(row[:2], row[2:4]) for row in pairs.table]
+        assert [[words_of(subwords, torch.tensor(ids[a:b])) for a, b in both] for both in stretches] == shown
+
+
+def test_what_holds_no_pairs_is_refused(write_rows: Callable[..., Path], subwords: Subwords, tmp_path: Path) -> None:
+    short = write_rows("short.jsonl", [{"turns": [{"speaker": "a", "text": "hi"}]}])
+    with pytest.raises(DataError, match="no row has a response"):
+        open_pairs(short, subwords, "[SEP]", tmp_path / "cache", skip_bad=False)
+    bad = write_rows("bad.jsonl", [*corpus(2), {"turns": 3}])
+    with pytest.raises(DataError, match=r"bad.jsonl:3"):
+        open_pairs(bad, subwords, "[SEP]", tmp_path / "cache", skip_bad=False)
+    said: list[str] = []
+    assert len(open_pairs(bad, subwords, "[SEP]", tmp_path / "cache", skip_bad=True, say=said.append)) == 4
+    assert "1 bad row left out" in said[0]
+
+
+# batches
+
+
+def order(pairs: Pairs, **settings: Any) -> list[Any]:
+    usual: dict[str, Any] = {"random_half": False, "batch_tokens": 200, "window": 50, "seed": (1, 0, 0)}
+    return epoch_order(pairs.table, TEXT, **usual | settings)
+
+
+def test_an_epoch_has_every_pair_once_within_the_budget(pairs: Pairs) -> None:
+    batches = order(pairs)
+    assert sorted(int(i) for batch in batches for i in batch.rows) == list(range(len(pairs)))
+    for batch in batches:
+        n_contexts, n_responses = lengths_of(pairs.table, TEXT, batch.rows, batch.responses)
+        assert np.array_equal(batch.lengths, n_contexts + n_responses + 3)
+        assert batch.lengths.max() * len(batch.lengths) <= 200
+        assert batch.lengths.max() <= TEXT.max_tokens
+        assert not batch.random.any()
+    spread = [np.ptp(batch.lengths) for batch in batches]
+    unsorted = [np.ptp(batch.lengths) for batch in order(pairs, window=1)]
+    assert np.mean(spread) < np.mean(unsorted) or max(unsorted) == 0
+
+
+def test_half_of_the_responses_are_others(write_rows: Callable[..., Path], subwords: Subwords, tmp_path: Path) -> None:
+    rows = [{"context": a, "response": f"{b} {a}"} for a in WORDS for b in WORDS] * 8
+    pairs = open_pairs(write_rows("p.jsonl", rows), subwords, "[SEP]", tmp_path / "c", skip_bad=False)
+    batches = order(pairs, random_half=True, batch_tokens=1000)
+    random = np.concatenate([batch.random for batch in batches])
+    assert abs(random.mean() - 0.5) < 4 * 0.5 / math.sqrt(len(random))
+    ids = np.asarray(pairs.ids)
+    for batch in batches[:10]:
+        for row, response, other in zip(batch.rows, batch.responses, batch.random, strict=True):
+            own, drawn = (ids[slice(*pairs.table[i, 2:4])].tolist() for i in (row, response))
+            assert (own != drawn) == bool(other)
+
+
+def test_where_all_say_the_same_nothing_is_random(
+    write_rows: Callable[..., Path], subwords: Subwords, tmp_path: Path
+) -> None:
+    rows = [{"context": a, "response": "hello"} for a in WORDS]
+    pairs = open_pairs(write_rows("p.jsonl", rows), subwords, "[SEP]", tmp_path / "c", skip_bad=False)
+    assert not any(batch.random.any() for batch in order(pairs, random_half=True))
+
+
+def test_batches_depend_on_seed_and_position_alone(pairs: Pairs) -> None:
+    def batches(seed: int = 3) -> Batches:
+        return Batches(pairs, TEXT, random_half=True, batch_tokens=200, window=50, seed=(seed, 1))
+
+    n, one, other = 40, batches(), batches()
+    forwards = [one.at(i) for i in range(n)]
+    for i in np.random.default_rng(1).permutation(n):
+        assert all(np.array_equal(a, b) for a, b in zip(vars_of(forwards[i]), vars_of(other.at(int(i))), strict=True))
+    assert n > one.n_first()  # more than one epoch, each in its own order
+    assert not np.array_equal(forwards[0].rows, batches(4).at(0).rows)
+
+
+def vars_of(chosen: Any) -> list[Any]:
+    return [chosen.rows, chosen.responses, chosen.random, chosen.lengths]
+
+
+def test_inputs_are_cut_as_they_should_be(pairs: Pairs, subwords: Subwords) -> None:
+    text = PretrainText(max_tokens=12, max_response_tokens=4)
+    chosen = epoch_order(pairs.table, text, random_half=False, batch_tokens=120, window=1, seed=(1, 0, 0))[0]
+    batch = make_batch(pairs, chosen, text, subwords, None, np.random.default_rng(1))
+    ids = np.asarray(pairs.ids) >> 1
+    for i, (row, response) in enumerate(zip(chosen.rows, chosen.responses, strict=True)):
+        a, b, c, d, _ = (*pairs.table[row, :2], *pairs.table[response, 2:])
+        right = ids[c:d][:4].tolist()
+        left = ids[a:b].tolist()[-(12 - 3 - len(right)) :]
+        n = len(left) + len(right) + 3
+        assert batch.tokens.ids[i, :n].tolist() == [subwords.start_id, *left, subwords.end_id, *right, subwords.end_id]
+        assert batch.tokens.segments[i, :n].tolist() == [0] * (len(left) + 2) + [1] * (len(right) + 1)
+        assert batch.tokens.mask[i].tolist() == [True] * n + [False] * (batch.tokens.ids.shape[1] - n)
+    assert (batch.targets == NO_TARGET).all()
+
+
+# masks
+
+
+def test_masks_by_statistics(subwords: Subwords) -> None:
+    masking = Masking.of(subwords, 0.15, False, subwords.end_id)
+    generator = np.random.default_rng(5)
+    n = 200_000
+    ids = generator.integers(len(subwords), size=n)
+    hidden, targets = masking.hide(ids, np.zeros(n, bool), generator)
+    chosen, words = targets != NO_TARGET, ~np.isin(ids, masking.special)
+    assert not chosen[~words].any()
+    assert np.array_equal(targets[chosen], ids[chosen])
+    assert np.array_equal(hidden[~chosen], ids[~chosen])
+
+    def close(share: float, expected: float, of: int) -> bool:
+        return abs(share - expected) < 4 * math.sqrt(expected * (1 - expected) / of)
+
+    assert close(chosen.sum() / words.sum(), 0.15, int(words.sum()))
+    masked, same = hidden[chosen] == masking.mask, hidden[chosen] == ids[chosen]
+    by_chance = 0.1 / len(masking.words)  # a random word may be the one that stood there
+    assert close(masked.mean(), 0.8, int(chosen.sum()))
+    assert close(same.mean(), 0.1 + by_chance, int(chosen.sum()))
+    drawn = Counter(hidden[chosen][~masked & ~same].tolist())
+    assert drawn.keys() <= set(masking.words.tolist())
+    assert len(drawn) == len(masking.words)
+
+
+def test_whole_words_are_hidden_whole(subwords: Subwords) -> None:
+    masking = Masking.of(subwords, 0.3, True, subwords.end_id)
+    rows = subwords.encode_words(["reconnecting my wifi", "unbelievably, it did"] * 500)
+    ids = np.concatenate([np.array(row) for row, _ in rows])
+    goes_on = np.concatenate([np.array(more) for _, more in rows])
+    assert [subwords.tokenizer.id_to_token(int(i)).startswith("##") for i in ids] == goes_on.tolist()
+    _, targets = masking.hide(ids, goes_on, np.random.default_rng(2))
+    chosen = targets != NO_TARGET
+    words = np.cumsum(~goes_on)
+    known = ~np.isin(ids, masking.special)  # a comma is none that the vocabulary knows
+    whole = [chosen[words == word] for word in np.unique(words[known])]
+    assert all(len(set(word.tolist())) == 1 for word in whole)
+    share = np.mean([word[0] for word in whole])
+    assert abs(share - 0.3) < 4 * math.sqrt(0.3 * 0.7 / len(whole))
+
+
+# losses
+
+
+def network_of(backbone: Path) -> PretrainingNetwork:
+    return pretraining_network(load_backbone(backbone), 1).eval()
+
+
+def batches_of(pairs: Pairs, subwords: Subwords, *changes: str) -> list[Batch]:
+    return reading(pairs, subwords, "train.objectives=joint", *changes).batch(0)[1]
+
+
+@torch.no_grad()
+def test_losses_are_those_of_a_loop(pairs: Pairs, subwords: Subwords, tiny_backbone: Path) -> None:
+    network, (batch,) = network_of(tiny_backbone), batches_of(pairs, subwords)
+    told = tell(network, batch, ("masked_lm", "next_utterance"))
+    outputs, total, n = network(batch.tokens), 0.0, 0
+    table = network.backbone.network.get_input_embeddings().weight  # type: ignore[operator]
+    for b in range(len(batch.targets)):
+        for t in range(batch.targets.shape[1]):
+            if batch.targets[b, t] != NO_TARGET:
+                inner = network.norm(torch.nn.functional.gelu(network.transform(outputs[b, t])))
+                logits = [float(inner @ row + bias) for row, bias in zip(table, network.bias, strict=True)]
+                total += math.log(sum(map(math.exp, logits))) - logits[int(batch.targets[b, t])]
+                n += 1
+    assert n == told["masked_lm"].n == counts(batch)["masked_lm"] > 5
+    assert float(told["masked_lm"].loss) == pytest.approx(total, rel=1e-5)
+
+
+def test_losses_are_those_of_transformers(pairs: Pairs, subwords: Subwords, tiny_backbone: Path) -> None:
+    network, (batch,) = network_of(tiny_backbone), batches_of(pairs, subwords)
+    config = transformers.BertConfig.from_pretrained(tiny_backbone)
+    reference = transformers.BertForPreTraining(config).eval()
+    own = network.state_dict()
+    names = {
+        "transform": "cls.predictions.transform.dense", "norm": "cls.predictions.transform.LayerNorm",
+        "pooler": "bert.pooler.dense", "relationship": "cls.seq_relationship", "backbone.network": "bert",
+    }  # fmt: skip
+    weights = {"cls.predictions.bias": own.pop("bias")}
+    for name, tensor in own.items():
+        (prefix,) = (key for key in names if name.startswith(f"{key}."))
+        weights[names[prefix] + name.removeprefix(prefix)] = tensor
+    weights["cls.predictions.decoder.weight"] = weights["bert.embeddings.word_embeddings.weight"]
+    weights["cls.predictions.decoder.bias"] = weights["cls.predictions.bias"]
+    missing, unexpected = reference.load_state_dict(weights, strict=False)
+    assert not unexpected
+    assert all("position_ids" in name for name in missing)
+    with torch.no_grad():
+        told = tell(network, batch, ("masked_lm", "next_utterance"))
+        theirs = reference(
+            input_ids=batch.tokens.ids,
+            attention_mask=batch.tokens.mask.long(),
+            token_type_ids=batch.tokens.segments,
+            labels=batch.targets,
+            next_sentence_label=batch.random,
+        )
+    own_losses = [float(told[name].loss) / told[name].n for name in ("masked_lm", "next_utterance")]
+    words = torch.nn.functional.cross_entropy(theirs.prediction_logits.flatten(0, 1), batch.targets.flatten())
+    pair = torch.nn.functional.cross_entropy(theirs.seq_relationship_logits, batch.random)
+    assert own_losses == pytest.approx([float(words), float(pair)], rel=1e-5)
+    assert sum(own_losses) == pytest.approx(float(theirs.loss), rel=1e-5)
+
+
+def test_micro_batches_change_no_gradient(pairs: Pairs, subwords: Subwords, tiny_backbone: Path) -> None:
+    gradients = []
+    for changes in ((), ("train.micro_batch_tokens=60",)):
+        network = network_of(tiny_backbone)
+        parts = reading(pairs, subwords, "train.mask_share=0", "train.objectives=next_utterance", *changes).batch(0)[1]
+        n = sum(counts(part)["next_utterance"] for part in parts)
+        for part in parts:
+            (tell(network, part, ("next_utterance",))["next_utterance"].loss / n).backward()  # type: ignore[no-untyped-call]
+        gradients.append((len(parts), {k: p.grad for k, p in network.named_parameters() if p.grad is not None}))
+    (one, whole), (several, summed) = gradients
+    assert one == 1 < several
+    assert all(torch.allclose(summed[name], gradient, atol=1e-6) for name, gradient in whole.items())
+
+
+def test_adam_is_that_of_the_recipe(tiny_backbone: Path) -> None:
+    recipe = plan(Path("x"), Path("x"), "train.betas=[0.8, 0.9]", "train.weight_decay=0.1")
+    groups = make_adam(network_of(tiny_backbone), recipe.train).param_groups
+    assert [(group["betas"], group["weight_decay"]) for group in groups] == [((0.8, 0.9), 0.1), ((0.8, 0.9), 0.0)]
+    assert all(p.ndim > 1 for p in groups[0]["params"])
+    assert all(p.ndim == 1 for p in groups[1]["params"])
+
+
+# runs
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text("utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    return [{k: v for k, v in row.items() if k not in ("seconds", "tokens_per_s")} for row in rows]
+
+
+def outcome(folder: Path) -> tuple[Any, ...]:
+    files = [folder / "checkpoint.safetensors", folder / "tokenizer.json", *sorted((folder / "model").rglob("*.*"))]
+    return records(folder), {file.name: file.read_bytes() for file in files}
+
+
+class StopError(Exception):
+    """Ends a run from its report, as a crash would."""
+
+
+@pytest.mark.parametrize("crash_at", [1, 2, 3, 5, 6, 7])
+def test_a_resumed_run_is_the_uninterrupted_one(crash_at: int, dialogues: Path, tmp_path: Path) -> None:
+    pretrain(plan(dialogues, tmp_path / "whole"))
+
+    def crash(record: dict[str, Any]) -> None:
+        if record["step"] == crash_at and "valid" not in record:
+            raise StopError
+
+    with pytest.raises(StopError):
+        pretrain(plan(dialogues, tmp_path / "cut"), report=crash)
+    pretrain(plan(dialogues, tmp_path / "cut"), resume=True)
+    assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
+
+
+def _pretrain(dialogues: str, output: str) -> None:
+    torch.set_num_threads(1)
+    pretrain(plan(Path(dialogues), Path(output), "train.steps=60"))
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(dialogues: Path, tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    pretrain(plan(dialogues, tmp_path / "whole", "train.steps=60"))
+    metrics = tmp_path / "cut" / "metrics.jsonl"
+    child = processes.start(_pretrain, str(dialogues), str(tmp_path / "cut"))
+    deadline = time.monotonic() + 100
+    while time.monotonic() < deadline and child.is_alive():
+        if metrics.exists() and metrics.read_bytes().count(b"\n") > 20:
+            break
+        child.join(0.01)
+    child.kill()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    pretrain(plan(dialogues, tmp_path / "cut", "train.steps=60"), resume=True)
+    assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
+
+
+def test_a_finished_run_can_have_more_steps(dialogues: Path, tmp_path: Path) -> None:
+    whole, cut = (plan(dialogues, tmp_path / name, "train.evaluate_steps=4") for name in ("whole", "cut"))
+    pretrain(plan(dialogues, tmp_path / "whole", "train.evaluate_steps=4", "train.steps=8"))
+    short = plan(dialogues, tmp_path / "cut", "train.evaluate_steps=4", "train.steps=4")
+    pretrain(short)
+    said: list[str] = []
+    assert pretrain(short, resume=True, say=said.append).fit.n_steps == 4
+    assert said == [f"{tmp_path / 'cut'} is finished"]
+    pretrain(cut, resume=True)
+    (_, files), (_, expected) = (outcome(Path(recipe.output)) for recipe in (cut, whole))
+    assert files == expected
+    with pytest.raises(ConfigError, match=r"train.lr = 0.001 \(now 0.1\)"):
+        pretrain(plan(dialogues, tmp_path / "cut", "train.evaluate_steps=4", "train.lr=0.1"), resume=True)
+    linear = 'train.schedule={kind="linear"}'
+    pretrain(plan(dialogues, tmp_path / "linear", linear))
+    with pytest.raises(ConfigError, match="rates"):
+        pretrain(plan(dialogues, tmp_path / "linear", linear, "train.steps=9"), resume=True)
+
+
+def test_earlier_runs_and_others_folders_are_safe(dialogues: Path, tmp_path: Path) -> None:
+    recipe = plan(dialogues, tmp_path / "run", "train.steps=2")
+    pretrain(recipe)
+    with pytest.raises(UsageError, match="pass --resume"):
+        pretrain(recipe)
+    pretrain(recipe, overwrite=True)
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"notes.txt"):
+        pretrain(recipe, overwrite=True)
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_the_result_is_a_backbone_here_and_there(
+    kind: str, dialogues: Path, tmp_path: Path, task: dict[str, Path]
+) -> None:
+    recipe = plan(
+        dialogues,
+        tmp_path / "run",
+        f"vocabulary.kind={kind}",
+        "text.turn_separator=[NEWLINE]",
+        "train.whole_words=true",
+    )
+    model = pretrain(recipe).model
+    subwords, theirs = load_subwords(model), transformers.AutoTokenizer.from_pretrained(model)
+    for text in ("My WiFi is down, please!", "unbelievably misunderstood[NEWLINE]hello"):
+        ids = subwords.encode(text)
+        assert theirs(text)["input_ids"] == [subwords.start_id, *ids, subwords.end_id]
+    assert subwords.tokenizer.token_to_id("[NEWLINE]") in subwords.encode("a[NEWLINE]b")
+    assert theirs.mask_token == "[MASK]"
+    pair = theirs("hello", "red light", return_tensors="pt")
+    assert pair["token_type_ids"][0].tolist() == [0] * (len(subwords.encode("hello")) + 2) + [1] * (
+        len(subwords.encode("red light")) + 1
+    )
+    network = transformers.AutoModel.from_pretrained(model, add_pooling_layer=False).eval()
+    with torch.no_grad():
+        reference = network(**pair).last_hidden_state
+        own = load_backbone(model).eval().network(**pair).last_hidden_state
+    assert torch.allclose(own, reference, atol=1e-5)
+    for what in ({"kind": "bi"}, {"kind": "poly", "n_codes": 4}, {"kind": "cross"}):
+        (run,) = train(
+            {
+                "output": str(tmp_path / what["kind"]),
+                "model": {**what, "backbone": str(model)},
+                "data": {"train": str(task["train"])},
+                "text": {"max_context_tokens": 16, "max_candidate_tokens": 12, "turn_separator": "[NEWLINE]"},
+                "train": {"max_steps": 1, "batch_size": 4}
+                | ({"method": {"kind": "listwise"}, "negatives": {"n": 2}} if what["kind"] == "cross" else {}),
+            }
+        )
+        assert np.isfinite(load(run.model).score([["hello", "my wifi"]], [["hi", "thanks"]])).all()
+
+
+def test_a_backbone_goes_on(mean_pooled_backbone: Path, dialogues: Path, tmp_path: Path) -> None:
+    tables = {"model": {"backbone": str(mean_pooled_backbone)}}
+    values = plan(dialogues, tmp_path / "x")
+    recipe = load_pretrain_recipe(
+        {
+            "output": str(tmp_path / "run"),
+            "data": {"train": str(dialogues)},
+            "text": {"max_tokens": 24, "max_response_tokens": 10, "turn_separator": "[EOT]"},
+            "train": {"steps": 4, "batch_tokens": 300, "precision": "fp32", "objectives": "joint", "dropout": 0.0},
+            **tables,
+        }
+    )
+    model = pretrain(recipe).model
+    assert values.text.max_tokens == 24
+    old, new = load_subwords(mean_pooled_backbone), load_subwords(model)
+    assert (len(old), len(new)) == (len(old), len(old) + 1)
+    assert new.encode("my wifi") == old.encode("my wifi")
+    assert json.loads((model / "1_Pooling" / "config.json").read_text("utf-8"))["pooling_mode_mean_tokens"]
+    before, after = (load_backbone(folder).network.state_dict() for folder in (mean_pooled_backbone, model))
+    moved = {k: float((after[k][: len(v)] - v).abs().max()) for k, v in before.items()}
+    assert 0 < max(moved.values()) < 0.01
+    said = records(tmp_path / "run")
+    assert {"masked_lm_loss", "masked_lm_accuracy", "next_utterance_loss", "next_utterance_accuracy"} <= said[0].keys()
+
+
+def test_pretraining_learns(dialogues: Path, tmp_path: Path) -> None:
+    recipe = plan(
+        dialogues, tmp_path / "run", "train.steps=120", "train.lr=3e-3", "train.evaluate_steps=60", "train.dropout=0.0",
+        "train.batch_tokens=1000", "train.schedule.warmup_steps=10",
+    )  # fmt: skip
+    pretrain(recipe)
+    valid = [row["valid"] for row in records(tmp_path / "run") if "valid" in row]
+    assert valid[-1]["masked_lm_accuracy"] > 0.2  # the most frequent token is one of 20
+    assert valid[-1]["masked_lm_loss"] < valid[0]["masked_lm_loss"]
+    losses = [row["masked_lm_loss"] for row in records(tmp_path / "run") if "masked_lm_loss" in row]
+    assert losses[0] == pytest.approx(math.log(150), abs=0.4)  # as a guess among all subwords
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("model.heads=5", "hidden = 32 cannot be shared by heads = 5"),
+        ("text.max_tokens=40", "more than model.positions = 32"),
+        ("text.max_tokens=13", "leave a context no room"),
+        ("train.batch_tokens=10", "do not hold an input"),
+        ("train.betas=[0.9, 1.0]", "below 1"),
+        ("train.schedule.kind=plateau", "is not one of"),
+        ("train.epochs=3", "unknown key"),
+        ("model.backbone=embedded", "model.layers is for a network from scratch"),
+        ("train.mask_share=0", "masks nothing"),
+    ],
+)
+def test_impossible_recipes(change: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        plan(Path("a"), Path("b"), change)
+
+
+def test_the_command(dialogues: Path, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        'output = "run"\n[model]\nlayers = 1\nhidden = 16\nheads = 1\nffn = 16\npositions = 32\n'
+        '[vocabulary]\nsize = 150\n[data]\ntrain = "dialogues.jsonl"\n'
+        "[text]\nmax_tokens = 24\nmax_response_tokens = 10\n[train]\nsteps = 50\n"
+        "batch_tokens = 200\n"
+    )
+    done = processes.run("pretrain", recipe, "--json", "--threads", "1")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (result["n_steps"], Path(result["model"])) == (50, tmp_path / "run" / "model")
+    assert "step 50/50: words" in done.stderr
+    assert "tokens/s" in done.stderr
+    again = processes.run("pretrain", recipe)
+    assert (again.returncode, "Traceback" in again.stderr) == (2, False)
+    assert processes.run("pretrain", recipe, "--resume").returncode == 0
+    wrong = processes.run("pretrain", recipe, "--overwrite", "--set", "data.train=nothing.jsonl")
+    assert wrong.returncode == 3
+    assert "nothing.jsonl" in wrong.stderr
+
+
+def test_a_saved_backbone_replaces_only_its_own(tiny_backbone: Path, tmp_path: Path) -> None:
+    backbone, subwords = load_backbone(tiny_backbone), load_subwords(tiny_backbone)
+    save_backbone(tmp_path / "m", backbone, subwords)
+    save_backbone(tmp_path / "m", backbone, subwords)
+    (tmp_path / "m" / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match=r"notes.txt"):
+        save_backbone(tmp_path / "m", backbone, subwords)
