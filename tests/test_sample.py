@@ -2,6 +2,7 @@
 
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from polyrank.errors import MissingExtraError, UsageError
 from polyrank.models import find_backbone
 
 SAMPLE = Path(str(files("polyrank"))) / "sample"
+README = Path(__file__).parents[1] / "README.md"
 
 
 def test_the_sample_is_large_enough_and_clean() -> None:
@@ -39,13 +41,21 @@ def test_a_quickstart_spares_what_is_not_its_own_before_it_trains(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_quickstart_beats_what_it_starts_from(tmp_path: Path) -> None:
+def test_quickstart_beats_what_it_starts_from_and_the_readme_goes_on_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     try:
         find_backbone("embedded")
     except MissingExtraError:
         pytest.skip("the embedded extra is not installed")
-    result = quickstart(tmp_path / "q", max_steps=16)
+    result = quickstart(tmp_path / "polyrank-quickstart", max_steps=16)
     by_name = {summary["name"]: summary["metrics"]["MRR"] for summary in result.summaries}
     assert by_name["tuned Poly-encoder"] > by_name["untuned backbone"]
     assert by_name["tuned Poly-encoder"] > by_name["BM25"]
     assert all(len(answer.ranked) == 3 for answer in result.answers)
+    block = README.read_text("utf-8").partition("```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(block, str(README), "exec"), names)
+    assert len(names["answer"].ranked) == 3
+    assert "Have you restarted the router?" in capsys.readouterr().out
