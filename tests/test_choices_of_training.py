@@ -158,7 +158,9 @@ def test_validation_with_a_score_that_is_no_number_is_the_worst(value: str) -> N
 
 
 def test_validation_of_ties_is_the_share_of_a_lucky_draw() -> None:
-    assert figures((("0", "1", "2", "3"), (1,)), (("7",) * 1 + ("8", "8", "0"), (1,)))["R@1"] == 0.25
+    wrong = ("0", "1", "2", "3"), (1,)
+    assert figures(wrong, (("7", "8", "8.0", "0"), (1,)))["R@1"] == 0.25
+    assert figures(wrong, (("7", "8", "8", "0"), (1,)))["R@1"] == 0.5  # a copy of the right answer is as right
 
 
 # data
