@@ -5,10 +5,12 @@ import re
 import shlex
 import shutil
 import subprocess
+import zipfile
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pytest
 
 from polyrank.data import read_pool
@@ -47,6 +49,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
     (folder / "utterances.jsonl").write_text("".join(json.dumps(row) + "\n" for row in utterances), "utf-8")
     for name, text in (("a.txt", "Restart the router."), ("b.txt", "Pay the bill.")):
         (folder / name).write_text(text, "utf-8")
+    _exports(folder)
     for output, kind, method in (("my-run", "poly", ""), ("other-run", "bi", ""), ("cross-run", "cross", "listwise")):
         recipe = f'output = "{output}"\n[model]\nkind = "{kind}"\nbackbone = {json.dumps(str(tiny_backbone))}\n'
         recipe += '[data]\ntrain = "conversations.jsonl"\nvalid = "valid.jsonl"\nspeaker = "agent"\n'
@@ -57,6 +60,29 @@ def home(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
         assert result.returncode == 0, result.stderr
     shutil.copy(folder / "my-run.toml", folder / "recipe.toml")
     return folder
+
+
+def _exports(folder: Path) -> None:
+    """A sheet of tickets, and what WhatsApp and Slack give."""
+    book = openpyxl.Workbook()
+    for row in (("Ticket no", "Who", "Body"), (1, "Ann", "my wifi is down"), (1, "Help desk", "Restart the router.")):
+        book.active.append(row)
+    book.save(folder / "tickets.xlsx")
+    with zipfile.ZipFile(folder / "WhatsApp Chat - Shop.zip", "w") as chat:
+        chat.writestr("_chat.txt", "[31.12.23, 21:15:03] Ann: is it open?\n[31.12.23, 21:16:10] Shop: Yes, until 5.\n")
+    messages = [
+        {"type": "message", "user": user, "text": text, "ts": f"17700000{second}.0001"}
+        for second, user, text in (
+            (10, "U0CUSTOMER", "the bill is too high"),
+            (20, "U02AB3C", "Let me look at it."),
+            (30, "U04DE5F", "It is mended."),
+        )
+    ]
+    with zipfile.ZipFile(folder / "slack-export.zip", "w") as workspace:
+        names = ("U0CUSTOMER", "ann"), ("U02AB3C", "bea"), ("U04DE5F", "cem")
+        workspace.writestr("users.json", json.dumps([{"id": id_, "name": name} for id_, name in names]))
+        workspace.writestr("channels.json", json.dumps([{"id": "C1", "name": "support"}]))
+        workspace.writestr("support/2026-02-02.json", json.dumps(messages))
 
 
 @pytest.mark.slow
