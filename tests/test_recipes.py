@@ -531,5 +531,6 @@ def test_a_convert_by_default_is_the_papers() -> None:
         "multi_context": False,
         "combination": "feed_forward",
         "quantization": "float16",
+        "scale_embeddings": True,
         "dropout": 0.0,
     }

@@ -48,7 +48,7 @@ def test_quickstart_beats_what_it_starts_from_and_the_readme_goes_on_from_it(
         find_backbone("embedded")
     except MissingExtraError:
         pytest.skip("the embedded extra is not installed")
-    result = quickstart(tmp_path / "polyrank-quickstart", max_steps=16)
+    result = quickstart(tmp_path / "polyrank-quickstart", max_steps=12)
     by_name = {summary["name"]: summary["metrics"]["MRR"] for summary in result.summaries}
     assert by_name["tuned Poly-encoder"] > by_name["untuned backbone"]
     assert by_name["tuned Poly-encoder"] > by_name["BM25"]

@@ -302,7 +302,7 @@ def test_a_recipe_learns_from_and_is_judged_by_the_agents_turns(tmp_path: Path) 
     lines = ['output = "run"', "[model]", 'kind = "bi"', "[data]", 'train = "train.jsonl"', 'valid = "valid.jsonl"']
     (tmp_path / "r.toml").write_text("\n".join(lines), "utf-8")
     said: list[str] = []
-    examples, lists = load_data(load_recipe(tmp_path / "r.toml"), said.append)
+    examples, lists = load_data(load_recipe(tmp_path / "r.toml").data, say=said.append)
     assert {example.response or "" for example in examples} == {
         f"answer {i} of chat {n}" for i in (1, 3, 5) for n in range(8)
     }
@@ -312,10 +312,10 @@ def test_a_recipe_learns_from_and_is_judged_by_the_agents_turns(tmp_path: Path) 
     assert all("answer" in text for example in lists for text in example.candidates)
     assert any("data.speaker" in line for line in said)
     every = load_recipe(tmp_path / "r.toml", ("data.speaker=*", "data.valid_candidates=30", "data.max_valid=7"))
-    examples, lists = load_data(every, said.append)
+    examples, lists = load_data(every.data, say=said.append)
     assert (len(examples), len(lists), len(lists[0].candidates)) == (40, 7, 30)
     seeds = load_recipe(tmp_path / "r.toml", ("train.seeds=[7]", "data.max_valid=5"))
-    assert load_data(seeds, said.append)[1] == load_data(load_recipe(tmp_path / "r.toml"), said.append)[1][:5]
+    assert load_data(seeds.data, say=said.append)[1] == load_data(load_recipe(tmp_path / "r.toml").data, say=said.append)[1][:5]
 
 
 # the command
@@ -329,7 +329,7 @@ def test_the_command_says_what_it_did_and_its_recipe_is_read(tmp_path: Path, shu
     assert "lists of 15 candidates, not 20" in made.stderr
     assert f"polyrank train {out / 'recipe.toml'}" in made.stderr
     assert [part in made.stdout for part in ("train", "valid", "test", "2024-01-02 21:00")] == [True] * 4
-    examples, lists = load_data(load_recipe(out / "recipe.toml"), lambda _: None)
+    examples, lists = load_data(load_recipe(out / "recipe.toml").data)
     assert (len(examples), len(lists)) == (120, 15)
     refused = run("split", shuffled, "-o", out)
     assert (refused.returncode, "already exists" in refused.stderr) == (2, True)
