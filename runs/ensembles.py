@@ -13,7 +13,7 @@ from pathlib import Path
 
 from polyrank.evaluation import Evaluation, paired_test, read_scores, summarise
 from polyrank.ranking.ensembles import Ensemble, choose_ensemble, combine
-from polyrank.ranking.metrics import place
+from polyrank.ranking.metrics import placement_of
 
 
 def ensemble(first: Evaluation, second: Evaluation, how: Ensemble | None) -> Evaluation:
@@ -24,7 +24,7 @@ def ensemble(first: Evaluation, second: Evaluation, how: Ensemble | None) -> Eva
         assert a.scores is not None, "lists only"
         assert b.scores is not None, "lists only"
         scores = b.scores if how is None else combine(a.scores, b.scores, how)
-        records.append(replace(b, scores=scores, placement=place(scores, b.relevant)))
+        records.append(replace(b, scores=scores, placement=placement_of(scores, b.relevant)))
     return replace(second, records=tuple(records))
 
 

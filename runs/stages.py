@@ -27,7 +27,7 @@ from polyrank.errors import DataError, UsageError
 from polyrank.evaluation.plots import new_figure
 from polyrank.index import open_index
 from polyrank.ranking.ensembles import Ensemble, combine, read_ensemble
-from polyrank.ranking.metrics import Placement, hit_at, place, reciprocal_rank
+from polyrank.ranking.metrics import Placement, hit_at, placement_of, reciprocal_rank
 from polyrank.records import Example, Ranked
 from polyrank.retrieval.answering import open_pipeline
 from polyrank.retrieval.calibration import is_right
@@ -92,13 +92,13 @@ def measure(
             seconds = perf_counter() - started
             right = [i for i, reply in enumerate(found) if is_right(example, reply)]
             first = np.array([reply.score for reply in found], np.float32)
-            _note(measured, (name, "alone", 0), place(first, right), seconds)
+            _note(measured, (name, "alone", 0), placement_of(first, right), seconds)
             for other, reranker in rerankers.items():
                 for n, second, more in _read(reranker, example, found, bounds):
                     for ensemble in ensembles:
                         total = second if ensemble is None else combine(first[:n], second, ensemble)
                         form = other if ensemble is None else f"{other} + {ensemble}"
-                        placement = place(_behind(total, first), right)
+                        placement = placement_of(_behind(total, first), right)
                         _note(measured, (name, form, n), placement, seconds + more)
     rows = [_row(*key, one) for key, one in measured.items()]
     return {"machine": describe_machine(), "rows": rows}

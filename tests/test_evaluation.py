@@ -35,7 +35,7 @@ from polyrank.evaluation import (
 )
 from polyrank.evaluation.curves import Check, plot_curves, read_curves
 from polyrank.ranking.abstention import Point
-from polyrank.ranking.metrics import Group, Placement, place
+from polyrank.ranking.metrics import Group, Placement, placement_of
 from polyrank.records import Candidate, Context, Example
 from polyrank.scorers.lexical import BM25
 
@@ -289,7 +289,7 @@ def test_scores_come_back_in_the_order_of_the_candidates_whatever_the_batch() ->
     for example, record in zip(examples, whole.records, strict=True):
         assert record.scores is not None
         assert record.scores.tolist() == [len(text) + len(example.context) for text in example.candidates]
-        assert record.placement == place(record.scores, (0,))
+        assert record.placement == placement_of(record.scores, (0,))
         assert (record.id, record.n_turns, record.relevant) == (example.id, len(example.context), (0,))
     assert summarise(whole) == summarise(evaluate(lengths, examples))
     assert whole.protocol == "lists"

@@ -11,7 +11,7 @@ from polyrank.ranking.metrics import (
     average_precision,
     hit_at,
     metric_values,
-    place,
+    placement_of,
     recall_at,
     reciprocal_rank,
     with_duplicates,
@@ -41,17 +41,17 @@ def brute_force(scores: list[int], relevant: set[int], k: int) -> tuple[float, f
 def test_closed_forms_equal_all_tie_breakings(scores: list[int], data: st.DataObject) -> None:
     relevant = data.draw(st.sets(st.integers(0, len(scores) - 1), min_size=1))
     k = data.draw(st.integers(1, len(scores)))
-    p = place(scores, relevant)
+    p = placement_of(scores, relevant)
     got = (hit_at(p, k), recall_at(p, k), reciprocal_rank(p), average_precision(p))
     assert got == pytest.approx(brute_force(scores, relevant, k), abs=1e-12)
 
 
 @pytest.mark.parametrize("n", [2, 20, 100, 10_001])
 def test_a_constant_scorer_gets_chance_and_a_knowing_one_all(n: int) -> None:
-    constant = place(np.full(n, 0.3), [n // 2])
+    constant = placement_of(np.full(n, 0.3), [n // 2])
     assert hit_at(constant, 1) == 1 / n
     assert recall_at(constant, 2) == 2 / n
-    knowing = place(np.arange(n), [n - 1])
+    knowing = placement_of(np.arange(n), [n - 1])
     assert hit_at(knowing, 1) == recall_at(knowing, 1) == reciprocal_rank(knowing) == average_precision(knowing) == 1
 
 
@@ -60,25 +60,25 @@ def test_a_constant_scorer_gets_chance_and_a_knowing_one_all(n: int) -> None:
 def test_order_changes_nothing_at_all(scores: list[float], random: object) -> None:
     order = list(range(len(scores)))
     random.shuffle(order)  # type: ignore[attr-defined]
-    assert place(scores, [0]) == place([scores[i] for i in order], [order.index(0)])
+    assert placement_of(scores, [0]) == placement_of([scores[i] for i in order], [order.index(0)])
 
 
 def test_nan_is_refused_and_infinity_is_not() -> None:
     with pytest.raises(ValueError, match="candidate 1 is NaN"):
-        place([1.0, float("nan")], [0])
-    assert hit_at(place([1.0, float("-inf")], [0]), 1) == 1
+        placement_of([1.0, float("nan")], [0])
+    assert hit_at(placement_of([1.0, float("-inf")], [0]), 1) == 1
 
 
 def test_no_right_answer_scores_nothing() -> None:
-    p = place([1.0, 2.0], [])
+    p = placement_of([1.0, 2.0], [])
     assert (hit_at(p, 1), recall_at(p, 1), reciprocal_rank(p), average_precision(p)) == (0, 0, 0, 0)
 
 
 def test_names_and_sizes_of_metrics() -> None:
-    values = metric_values([place([3, 2, 1], [0]), place([3, 2, 1], [2])], (1, 2, 5))
+    values = metric_values([placement_of([3, 2, 1], [0]), placement_of([3, 2, 1], [2])], (1, 2, 5))
     assert set(values) == {"R@1", "R@2", "MRR", "MAP"}
     assert values["R@1"].tolist() == [1, 0]
-    assert "recall@1" in metric_values([place([3, 2, 1], [0, 1])], (1,))
+    assert "recall@1" in metric_values([placement_of([3, 2, 1], [0, 1])], (1,))
 
 
 @pytest.mark.parametrize("n_right", [1, 2, 3])
@@ -86,7 +86,7 @@ def test_knowing_the_answer_is_worth_1_however_many_are_right(n_right: int) -> N
     """R@1 chooses the best model and is tested foremost, so copies of the right text must not cap it."""
     texts = ["yes"] * n_right + ["no", "nope"]
     right = with_duplicates(texts, [0])
-    values = metric_values([place([float(text == "yes") for text in texts], right)], (1, 2, 3))
+    values = metric_values([placement_of([float(text == "yes") for text in texts], right)], (1, 2, 3))
     assert {name: row.tolist() for name, row in values.items() if not name.startswith("recall")} == {
         **{f"R@{k}": [1.0] for k in (1, 2, 3) if k < len(texts)},
         "MRR": [1.0],
@@ -102,7 +102,8 @@ def test_without_ties_they_are_those_of_scikit_learn() -> None:
     for n_right in (1, 4):
         right = [generator.permutation(12)[:n_right].tolist() for _ in scores]
         truth = np.array([[i in chosen for i in range(12)] for chosen in right])
-        values = metric_values([place(row, chosen) for row, chosen in zip(scores, right, strict=True)], (1, 3, 11, 12))
+        placements = [placement_of(row, chosen) for row, chosen in zip(scores, right, strict=True)]
+        values = metric_values(placements, (1, 3, 11, 12))
         ranked = metrics.label_ranking_average_precision_score(truth, scores)
         assert values["MAP"].mean() == pytest.approx(ranked)
         if n_right == 1:
@@ -121,12 +122,12 @@ def test_without_ties_they_are_those_of_scikit_learn() -> None:
 
 def test_which_metrics_there_are() -> None:
     """k below the shortest list, and 1 whatever the list; recall where some example has several right answers."""
-    four, three, lone = place([4, 3, 2, 1], [1]), place([3, 2, 1], [0, 1]), place([1], [0])
+    four, three, lone = placement_of([4, 3, 2, 1], [1]), placement_of([3, 2, 1], [0, 1]), placement_of([1], [0])
     assert set(metric_values([four], (1, 3, 4, 5))) == {"R@1", "R@3", "MRR", "MAP"}
     assert set(metric_values([four, three], (1, 2, 3))) == {"R@1", "recall@1", "R@2", "recall@2", "MRR", "MAP"}
     assert set(metric_values([lone], (1, 2))) == {"R@1", "MRR", "MAP"}
     assert set(metric_values([], (1, 2))) == {"R@1", "MRR", "MAP"}
-    values = metric_values([four, three, place([1.0, 2.0, 3.0], [0])], (2,))
+    values = metric_values([four, three, placement_of([1.0, 2.0, 3.0], [0])], (2,))
     assert {name: row.tolist() for name, row in values.items()} == {
         "R@2": [1, 1, 0],
         "recall@2": [1, 1, 0],
@@ -136,7 +137,7 @@ def test_which_metrics_there_are() -> None:
 
 
 def test_places_by_hand() -> None:
-    found = place([5.0, 7.0, 5.0, 1.0, 7.0, 5.0], [2, 3, 0, 2])
+    found = placement_of([5.0, 7.0, 5.0, 1.0, 7.0, 5.0], [2, 3, 0, 2])
     assert (found.n_candidates, found.n_relevant) == (6, 3)
     assert [(g.n_above, g.n_tied, g.n_relevant) for g in found.groups] == [(2, 3, 2), (5, 1, 1)]
     # of three that tie for places 3 to 5 two are right: the first right one is third in 2 of 3 orders, else fourth
@@ -149,7 +150,7 @@ def test_places_by_hand() -> None:
 @pytest.mark.parametrize("scores", [[], [[1.0, 2.0]], 1.0])
 def test_scores_of_no_list_are_refused(scores: object) -> None:
     with pytest.raises(ValueError, match="one score for each candidate is due"):
-        place(scores, [0])  # type: ignore[arg-type]
+        placement_of(scores, [0])  # type: ignore[arg-type]
 
 
 def test_a_copy_of_the_right_answer_is_as_right() -> None:

@@ -122,8 +122,8 @@ def evaluate(
     shown, tested = _metrics(k, metric)
     layout = _layout(format_)
     options: dict[str, Any] = {"ensemble": read_ensemble(ensemble), "backend": read_backend(backend)}
-    found = _members(models)
-    files = _scores_files(scores, found)
+    members = _members(models)
+    files = _scores_files(scores, members)
     taken: list[str | Path | None] = [data, pool, against]
     for output in (*files, plot):
         check_output(output, inputs=taken, overwrite=overwrite)
@@ -155,14 +155,15 @@ def evaluate(
     limited = examples[:limit]
     examples = ev.rankable(limited, candidates)
     base = None if against is None else comparison.Scored(str(against), (None,), (ev.read_scores(against),))
-    for name in (*(member.name for member in found), *([] if rerank is None else [rerank])):
+    for name in (*(member.name for member in members), *([] if rerank is None else [rerank])):
         check_name(name)
     lengths: dict[str, Any] = {"max_context_tokens": max_context_tokens, "max_candidate_tokens": max_candidate_tokens}
-    with_lengths = [member for member in found if has_settable_lengths(member.name)] or found  # who has none refuses
+    # where none has any, the first refuses them
+    with_lengths = [member for member in members if has_settable_lengths(member.name)] or members
 
     bar: dict[str, Any] = {"console": console(), "disable": not console().is_terminal, "transient": True}
     scored: list[comparison.Scored] = []
-    for member, file in zip(found, files, strict=True):
+    for member, file in zip(members, files, strict=True):
         scorer = open_ranker(
             member.name,
             examples,
@@ -173,7 +174,7 @@ def evaluate(
             **options,
             **(lengths if member in with_lengths else {}),
         )
-        shown_as = partial(track, description="scoring" if len(found) == 1 else member.name, **bar)
+        shown_as = partial(track, description="scoring" if len(members) == 1 else member.name, **bar)
         result = ev.evaluate(scorer, examples, pool=candidates, progress=shown_as)
         if not scored:
             _say_what_is_missing(limited, result)
@@ -269,20 +270,20 @@ def _members(models: Sequence[str]) -> "list[Member]":
     for name in models:
         for folder in runs.unfinished(name):
             talk(f"{folder} has no model yet and is left out")
-    found = runs.members(models)
-    names = [member.name for member in found]
+    members = runs.members(models)
+    names = [member.name for member in members]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"{twice[0]} is named twice; name each model once")
-    return found
+    return members
 
 
-def _scores_files(scores: Path | None, found: "Sequence[Member]") -> list[Path | None]:
+def _scores_files(scores: Path | None, members: "Sequence[Member]") -> list[Path | None]:
     """Where the scores of each model go."""
-    if scores is None or len(found) == 1:
-        return [scores] * len(found)
+    if scores is None or len(members) == 1:
+        return [scores] * len(members)
     if scores.suffix in (".jsonl", ".gz") or scores.is_file():
-        raise UsageError(f"{scores} is one file and there are {len(found)} models; name a folder for their scores")
-    stems = [re.sub(r"[^\w.-]+", "-", member.name.removesuffix("/model")).strip("-.") for member in found]
+        raise UsageError(f"{scores} is one file and there are {len(members)} models; name a folder for their scores")
+    stems = [re.sub(r"[^\w.-]+", "-", member.name.removesuffix("/model")).strip("-.") for member in members]
     return [scores / f"{stem}.jsonl" for stem in stems]
 
 

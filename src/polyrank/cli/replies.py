@@ -43,11 +43,11 @@ def replies(
     if from_dialogues and any(option is not None for option in (text, encoding, sheet)):
         raise UsageError("--text, --encoding and --sheet are of tables; with --from-dialogues leave them out")
     if from_dialogues:
-        found = _frequent(source, speaker, 2 if min_count is None else min_count, top, skip_bad)
+        replies = _frequent(source, speaker, 2 if min_count is None else min_count, top, skip_bad)
     else:
-        found = read_replies(source, column=text, encoding=encoding, sheet=sheet, say=talk)
-    write_pool(output, found)
-    talk(f"wrote {output}: {len(found):,} replies; next: polyrank index build MODEL {output} -o INDEX")
+        replies = read_replies(source, column=text, encoding=encoding, sheet=sheet, say=talk)
+    write_pool(output, replies)
+    talk(f"wrote {output}: {len(replies):,} replies; next: polyrank index build MODEL {output} -o INDEX")
 
 
 def _frequent(source: Path, speaker: str | None, min_count: int, top: int | None, skip_bad: bool) -> "list[Candidate]":

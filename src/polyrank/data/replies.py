@@ -82,12 +82,12 @@ def _rows(path: Path, settings: Settings) -> list[tuple[int, Row]]:
     """Rows with their numbers; the first bad one is raised."""
     rows: list[tuple[int, Row]] = []
     for member in members(path, settings.note):
-        found = content(member, settings)
-        if isinstance(found, str) and suffix(Path(member.path)) in (".csv", ".tsv", ".tab"):
-            found = csv_rows(member, found)
-        if isinstance(found, str):
-            found = [(number, {"text": line}) for number, line in enumerate(found.split("\n"), 1)]
-        for number, row in found:
+        held = content(member, settings)
+        if isinstance(held, str) and suffix(Path(member.path)) in (".csv", ".tsv", ".tab"):
+            held = csv_rows(member, held)
+        if isinstance(held, str):
+            held = [(number, {"text": line}) for number, line in enumerate(held.split("\n"), 1)]
+        for number, row in held:
             if isinstance(row, DataError):
                 raise row
             rows.append((number, row))

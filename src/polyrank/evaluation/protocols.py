@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.errors import DataError
-from polyrank.ranking.metrics import Placement, place, with_duplicates
+from polyrank.ranking.metrics import Placement, placement_of, with_duplicates
 from polyrank.records import Candidate, Example
 
 if TYPE_CHECKING:  # tables are made again from files where there is no torch
@@ -144,7 +144,7 @@ def evaluate(
 def _record(example: Example, relevant: tuple[int, ...], scores: NDArray[np.float32], keep: bool) -> Record:
     n_words = sum(len(turn.split()) for turn in example.context)
     try:
-        placement = place(scores, relevant)
+        placement = placement_of(scores, relevant)
     except ValueError as error:
         raise DataError(f"example {example.id!r}: {error}") from error
     return Record(example.id, len(example.context), n_words, relevant, scores if keep else None, placement)

@@ -39,11 +39,11 @@ def members(names: Sequence[str], labels: Sequence[str | None] | None = None) ->
         names: model folders, run folders, or anything else that ``polyrank.load`` takes.
         labels: what to call each one's group instead; None: as it is named.
     """
-    found = []
+    result = []
     for name, label in zip(names, labels or [None] * len(names), strict=True):
         for path, inside in _models_in(name):
-            found.append(_member(path, "/".join(filter(None, (label or _without_seed(name), inside)))))
-    return found
+            result.append(_member(path, "/".join(filter(None, (label or _without_seed(name), inside)))))
+    return result
 
 
 def _without_seed(name: str) -> str:
@@ -97,13 +97,13 @@ def _models_in(name: str) -> list[tuple[str, str]]:
         (seed for seed in folder.glob("seed-*") if seed.name[5:].isdigit()), key=lambda seed: int(seed.name[5:])
     )
     runs = [run for run in (folder, *seeds) if _has_model(run)]
-    found = [
+    models = [
         (str(run / inside), inside.removesuffix("model").rstrip("/"))
         for inside in INSIDE
         for run in runs
         if has_document(run / inside, MODEL)
     ]
-    return found or [(name, "")]
+    return models or [(name, "")]
 
 
 def _member(name: str, group: str) -> Member:

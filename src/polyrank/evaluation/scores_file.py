@@ -14,7 +14,7 @@ from polyrank.data import fields
 from polyrank.data.rows import Row
 from polyrank.errors import DataError
 from polyrank.evaluation.protocols import Evaluation, Record
-from polyrank.ranking.metrics import Group, Placement, place
+from polyrank.ranking.metrics import Group, Placement, placement_of
 from polyrank.storage.document import check_format
 from polyrank.storage.durable import write_file
 
@@ -89,7 +89,7 @@ def _record(row: Row) -> Record:
     relevant = fields.indices(row, "relevant")
     if not all(0 <= index < n for index in relevant):
         raise ValueError(f"a relevant position is outside the {n} candidates")
-    placement = _placement(n, row["groups"], len(relevant)) if scores is None else place(scores, relevant)
+    placement = _placement(n, row["groups"], len(relevant)) if scores is None else placement_of(scores, relevant)
     return Record(fields.text(row, "id"), _whole(row["turns"]), _whole(row["words"]), relevant, scores, placement)
 
 

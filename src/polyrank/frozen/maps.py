@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from polyrank.errors import ConfigError, DataError, ResourceError
 from polyrank.models.losses import cross_entropy, distinct
 from polyrank.models.scoring import scores
-from polyrank.ranking.metrics import hit_at, place, with_duplicates
+from polyrank.ranking.metrics import hit_at, placement_of, with_duplicates
 from polyrank.records import Context, Example
 from polyrank.scorers.encoded import score_row
 from polyrank.scorers.mapped import MapEncoder, mapped
@@ -95,7 +95,7 @@ class Ranking:
         """R@1 with candidates mapped by ``matrix``."""
         candidates = mapped(self.candidates, matrix)
         hits = [
-            hit_at(place(score_row(self.contexts[i], self.mask[i], candidates[rows]), right), 1)
+            hit_at(placement_of(score_row(self.contexts[i], self.mask[i], candidates[rows]), right), 1)
             for i, (rows, right) in enumerate(zip(self.rows, self.relevant, strict=True))
         ]
         return float(np.mean(hits))

@@ -9,7 +9,7 @@ import numpy as np
 from polyrank.errors import DataError
 from polyrank.evaluation.protocols import evaluate
 from polyrank.ranking.ensembles import choose_weights
-from polyrank.ranking.metrics import place, recall_at, reciprocal_rank
+from polyrank.ranking.metrics import placement_of, recall_at, reciprocal_rank
 from polyrank.records import Example
 from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.scorers.summed import SumEncoder, attending_part, relative_weights
@@ -38,12 +38,12 @@ def fit_sum(
     lists = [example for example in valid if example.relevant and len(example.candidates) > 1]
     if not lists:
         raise DataError("no example has a right answer among candidates; choose weights on candidate lists")
-    found = [
+    parts = [
         evaluate(encoder, lists, progress=partial(progress, encoder.name or f"encoder {number}")).answerable
         for number, encoder in enumerate(encoders, 1)
     ]
-    scores = [[record.scores for record in records if record.scores is not None] for records in found]
-    relevant = [record.relevant for record in found[0]]
+    scores = [[record.scores for record in records if record.scores is not None] for records in parts]
+    relevant = [record.relevant for record in parts[0]]
     chosen = relative_weights(choose_weights(scores, relevant), unit)
     weights = [float(f"{weight:.4g}") for weight in chosen]  # as they are shown, so that they can be given again
     totals = [sum(w * x for w, x in zip(weights, row, strict=True)) for row in zip(*scores, strict=True)]
@@ -56,7 +56,7 @@ def fit_sum(
 
 
 def _figures(lists: Sequence[Floats], relevant: Sequence[Sequence[int]]) -> dict[str, float]:
-    placements = [place(values, right) for values, right in zip(lists, relevant, strict=True)]
+    placements = [placement_of(values, right) for values, right in zip(lists, relevant, strict=True)]
     return {
         "R@1": float(np.mean([recall_at(placement, 1) for placement in placements])),
         "MRR": float(np.mean([reciprocal_rank(placement) for placement in placements])),

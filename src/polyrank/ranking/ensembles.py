@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.config.checked import read_choice
-from polyrank.ranking.metrics import place, reciprocal_rank
+from polyrank.ranking.metrics import placement_of, reciprocal_rank
 
 Floats = NDArray[np.float32]
 Ensemble = Literal["raw", "sigmoid", "z-score", "softmax", "sigmoid-reranked"]
@@ -97,8 +97,8 @@ def choose_weights(scores: Sequence[Sequence[Floats]], relevant: Sequence[Sequen
         for number in range(1, len(scores)):
             for ratio in RATIOS:
                 tried = [*ratios[:number], ratio, *ratios[number + 1 :]]
-                if (found := quality(tried)) > best:
-                    best, ratios = found, tried
+                if (reached := quality(tried)) > best:
+                    best, ratios = reached, tried
     return tuple(w * ratio for w, ratio in zip(start, ratios, strict=True))
 
 
@@ -117,13 +117,14 @@ def read_ensemble(name: str) -> Ensemble | None:
     """
     if name == "none":
         return None
-    found: Ensemble = read_choice(name, Ensemble, "ensemble", also="none")
-    return found
+    ensemble: Ensemble = read_choice(name, Ensemble, "ensemble", also="none")
+    return ensemble
 
 
 def _mean_reciprocal_rank(lists: Sequence[NDArray[np.floating]], relevant: Sequence[Sequence[int]]) -> float:
-    found = [reciprocal_rank(place(values, right)) for values, right in zip(lists, relevant, strict=True) if right]
-    return float(np.mean(found)) if found else 0.0
+    answered = ((values, right) for values, right in zip(lists, relevant, strict=True) if right)
+    ranks = [reciprocal_rank(placement_of(values, right)) for values, right in answered]
+    return float(np.mean(ranks)) if ranks else 0.0
 
 
 def _sigmoid(x: NDArray[np.float64]) -> NDArray[np.float64]:

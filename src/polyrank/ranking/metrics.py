@@ -42,7 +42,7 @@ class Placement:
         return sum(group.n_relevant for group in self.groups)
 
 
-def place(scores: ArrayLike, relevant: Collection[int]) -> Placement:
+def placement_of(scores: ArrayLike, relevant: Collection[int]) -> Placement:
     """Where the right candidates came.
 
     Args:
@@ -52,7 +52,7 @@ def place(scores: ArrayLike, relevant: Collection[int]) -> Placement:
     Raises:
         ValueError: a score is NaN, or there are no scores.
 
-    >>> place([0.5, 0.9, 0.5], [2])
+    >>> placement_of([0.5, 0.9, 0.5], [2])
     Placement(n_candidates=3, groups=(Group(n_above=1, n_tied=2, n_relevant=1),))
     """
     values = np.asarray(scores)
@@ -73,7 +73,7 @@ def hit_at(placement: Placement, k: int) -> float:
 
     With t tied at the best right score, r of them right, and s places left: ``1 - C(t - r, s) / C(t, s)``.
 
-    >>> hit_at(place([1.0, 1.0, 1.0, 1.0], [2]), 1), hit_at(place([1.0, 1.0, 0.0], [0, 1]), 1)
+    >>> hit_at(placement_of([1.0, 1.0, 1.0, 1.0], [2]), 1), hit_at(placement_of([1.0, 1.0, 0.0], [0, 1]), 1)
     (0.25, 1.0)
     """
     if not placement.groups:
@@ -92,7 +92,7 @@ def recall_at(placement: Placement, k: int) -> float:
 
     It cannot reach 1 where more than k are right, so it chooses no model here.
 
-    >>> recall_at(place([3.0, 2.0, 1.0], [0, 2]), 1)
+    >>> recall_at(placement_of([3.0, 2.0, 1.0], [0, 2]), 1)
     0.5
     """
     found = [g.n_relevant * min(max(k - g.n_above, 0), g.n_tied) / g.n_tied for g in placement.groups]
@@ -104,7 +104,7 @@ def reciprocal_rank(placement: Placement) -> float:
 
     With t tied and r of them right, the first right one is j-th of them with probability C(t - j, r - 1) / C(t, r).
 
-    >>> reciprocal_rank(place([1.0, 1.0], [0]))
+    >>> reciprocal_rank(placement_of([1.0, 1.0], [0]))
     0.75
     """
     if not placement.groups:
@@ -123,7 +123,7 @@ def average_precision(placement: Placement) -> float:
     Source: McSherry and Najork, Computing Information Retrieval Performance Measures Efficiently in the Presence of
         Tied Scores (ECIR 2008), section 3.
 
-    >>> average_precision(place([3.0, 2.0, 1.0], [0, 2]))
+    >>> average_precision(placement_of([3.0, 2.0, 1.0], [0, 2]))
     0.8333333333333333
     """
     total, n_right_above = 0.0, 0

@@ -86,12 +86,12 @@ class _Remembered(dict[str, tuple[int, ...]]):
         self.function = function
 
     def __missing__(self, text: str) -> tuple[int, ...]:
-        found = self.function(text)
+        value = self.function(text)
         if len(text) <= LONGEST_REMEMBERED:
             if len(self) >= MAX_REMEMBERED:
                 self.clear()
-            self[text] = found
-        return found
+            self[text] = value
+        return value
 
 
 class ConvertSubwords:

@@ -101,13 +101,13 @@ def _sized(words: Mapping[str, int], size: int) -> dict[str, int]:
     best: dict[str, int] | None = None
     while best is None or (low < high and len(best) > 1.02 * size):
         guess = min(max(guess, low), high)
-        found = _learn(words, guess)
-        if len(found) >= size or guess == 1:
-            best, low = found, guess + 1
+        vocabulary = _learn(words, guess)
+        if len(vocabulary) >= size or guess == 1:
+            best, low = vocabulary, guess + 1
         else:
             high = max(guess - 1, 1)
         # the number of subwords falls about as fast as min_count rises; the corner cases fall to the middle
-        likely = round(guess * len(found) / (1.01 * size))
+        likely = round(guess * len(vocabulary) / (1.01 * size))
         guess = likely if low <= likely <= high else (low + high) // 2
     # characters stay: a word that falls apart into them still has no bucket
     order = sorted(best, key=lambda subword: (len(subword) > 1, -best[subword], subword))

@@ -56,7 +56,7 @@ class Subwords:
         """The ids of each text. Many are taken at once, on all cores, and not remembered: they would push out turns."""
         if len(texts) < MANY_TEXTS:
             return [self.encode(text) for text in texts]
-        return [tuple(found.ids) for found in self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [tuple(text.ids) for text in self.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def add(self, tokens: Sequence[str]) -> int:
         """Add special tokens that are missing; returns how many were new."""

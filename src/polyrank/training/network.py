@@ -16,7 +16,7 @@ from polyrank.config.training import NetworkTraining, Precision
 from polyrank.models import Network
 from polyrank.models.artifacts import save_model
 from polyrank.models.start import start_model
-from polyrank.ranking.metrics import metric_values, place, with_duplicates
+from polyrank.ranking.metrics import metric_values, placement_of, with_duplicates
 from polyrank.records import Example
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
@@ -138,7 +138,7 @@ def validation_figures(scorer: CrossScorer | EncoderScorer, examples: Sequence[E
             top, wrong = values.max(), np.delete(values, list(right))
             first = values[example.relevant[0]]  # alone with the wrong ones, as in training
             losses.append(float(top + np.log(np.exp(np.append(wrong, first) - top).sum()) - first))
-            placements.append(place(values, right))
+            placements.append(placement_of(values, right))
     values_of = metric_values(placements, (1,))
     return {
         "loss": float(np.mean(losses)),

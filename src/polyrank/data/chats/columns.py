@@ -98,10 +98,10 @@ def flat(row: Row, prefix: str = "") -> Row:
     >>> flat({"author": {"name": "Ann", "tags": [1]}, "body": "hi"})
     {'author.name': 'Ann', 'author.tags': [1], 'body': 'hi'}
     """
-    found: Row = {}
+    leaves: Row = {}
     for key, value in row.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
+        leaves |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return leaves
 
 
 def keys_of(rows: Iterable[Row]) -> list[str]:
@@ -155,36 +155,36 @@ def columns(keys: list[str], settings: Settings, where: object) -> Columns:
             raise UsageError(f"{where} has no column {name!r}; it has {listed(keys)}")
     free = [key for key in keys if key not in named_ones]
     role = usual(free, ROLE)
-    found = {
+    columns = {
         "conversation": [settings.conversation] if settings.conversation else usual(free, CONVERSATION)[:1],
         "time": list(settings.time) or _time(free),
         "sender": [settings.sender] if settings.sender else usual(free, SENDER) or role,
         "text": [settings.text] if settings.text else usual(free, TEXT),
     }
     for what in ("sender", "text"):
-        if not found[what]:
+        if not columns[what]:
             raise DataError(
                 f"{where}: no column has a usual name for the {what} among {listed(keys)};"
                 f" name it with the option {what}, or add a heading if there is none"
             )
     guessed = [
-        f"{what} in {found[what][0]!r}" if what != "time" else f"time in {' and '.join(map(repr, found[what]))}"
-        for what in found
-        if found[what] and not getattr(settings, what)
+        f"{what} in {columns[what][0]!r}" if what != "time" else f"time in {' and '.join(map(repr, columns[what]))}"
+        for what in columns
+        if columns[what] and not getattr(settings, what)
     ]
     roles = [
-        key for key in (*role, *usual(free, FROM_CUSTOMER), *usual(free, FROM_AGENT)) if key not in found["sender"]
+        key for key in (*role, *usual(free, FROM_CUSTOMER), *usual(free, FROM_AGENT)) if key not in columns["sender"]
     ][:1]
     guessed += [f"role in {key!r}" for key in roles]
     if guessed:
         settings.note(f"guessed by its name: {', '.join(guessed)}")
-    taken = {*found["text"], *found["sender"][:1], *found["conversation"]}
+    taken = {*columns["text"], *columns["sender"][:1], *columns["conversation"]}
     rest = [key for key in free if key not in taken]
     return Columns(
-        conversation=next(iter(found["conversation"]), None),
-        time=tuple(found["time"]),
-        sender=tuple(found["sender"]),
-        text=tuple(found["text"]),
+        conversation=next(iter(columns["conversation"]), None),
+        time=tuple(columns["time"]),
+        sender=tuple(columns["sender"]),
+        text=tuple(columns["text"]),
         sender_ids=tuple(usual(free, SENDER_ID)),
         role=tuple(role),
         from_customer=tuple(usual(rest, FROM_CUSTOMER)),

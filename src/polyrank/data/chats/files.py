@@ -204,15 +204,15 @@ def csv_rows(member: Member, text: str) -> Rows:
     reader = csv.reader(lines, delimiter=separator, strict=True)
     n_before = 1 if start else 0
     header: list[str] = []
-    found: Rows = []
+    rows: Rows = []
     while True:
         line = n_before + reader.line_num + 1
         try:
             cells = next(reader)
         except StopIteration:
-            return found
+            return rows
         except csv.Error as error:
-            found.append((line, row_error(member.path, line, f"not CSV: {error}; check its quotes")))
+            rows.append((line, row_error(member.path, line, f"not CSV: {error}; check its quotes")))
             continue
         if not any(cell.strip() for cell in cells):
             continue
@@ -220,9 +220,9 @@ def csv_rows(member: Member, text: str) -> Rows:
             header = unique([cell.strip() for cell in cells])
         elif len(cells) > len(header) and any(cells[len(header) :]):
             problem = f"{len(cells)} cells, but the header names {len(header)}; check its separators and quotes"
-            found.append((line, row_error(member.path, line, problem)))
+            rows.append((line, row_error(member.path, line, problem)))
         else:
-            found.append((line, dict(zip(header, cells, strict=False))))
+            rows.append((line, dict(zip(header, cells, strict=False))))
 
 
 def _outside_quotes(line: str) -> str:
@@ -235,11 +235,11 @@ def unique(names: list[str]) -> list[str]:
     >>> unique(["id", "text", "text", ""])
     ['id', 'text', 'text 2', 'column 4']
     """
-    found: list[str] = []
+    numbered: list[str] = []
     for position, name in enumerate(names, 1):
         name = name or f"column {position}"
-        found.append(name if name not in found else f"{name} {found.count(name) + 1}")
-    return found
+        numbered.append(name if name not in numbered else f"{name} {numbered.count(name) + 1}")
+    return numbered
 
 
 def _sheet_rows(member: Member, data: bytes, settings: Settings) -> Rows:
@@ -276,15 +276,15 @@ def _sheet_rows(member: Member, data: bytes, settings: Settings) -> Rows:
             f"{member.path.name}: read sheet {name!r} of {', '.join(filled)} (the option sheet names another)"
         )
     header: list[str] = []
-    found: Rows = []
+    rows: Rows = []
     for number, cells in enumerate(sheets[name].iter_rows(), 1):
         if not any(cells):
             continue
         if header:
-            found.append((number, dict(zip(header, cells, strict=True))))
+            rows.append((number, dict(zip(header, cells, strict=True))))
         else:
             header = unique([(cell or "").strip() for cell in cells])
-    return found
+    return rows
 
 
 def _parquet_rows(member: Member, data: bytes) -> Rows:

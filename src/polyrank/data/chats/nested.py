@@ -74,13 +74,13 @@ def messages_in(row: Row) -> list[Row] | None:
 
 def _branch(row: Row, nodes: dict[str, Any]) -> list[Row]:
     """The messages of a ChatGPT export from the first to the current one: a tree, for questions can be asked anew."""
-    found: list[Row] = []
+    messages: list[Row] = []
     node = nodes.get(row.get("current_node") or next(reversed(nodes), ""))
-    while isinstance(node, dict) and len(found) <= len(nodes):
+    while isinstance(node, dict) and len(messages) <= len(nodes):
         if isinstance(node.get("message"), dict):
-            found.append(node["message"])
+            messages.append(node["message"])
         node = nodes.get(node.get("parent") or "")
-    return found[::-1]
+    return messages[::-1]
 
 
 def unwrapped(rows: Rows) -> tuple[Rows, dict[str, Row]]:
@@ -192,10 +192,10 @@ def _opening(row: Row, held: list[Row], asked_by: object) -> list[Row]:
 
 def _mended(values: Row) -> Row:
     """Facebook's exports write the bytes of UTF-8 as if each were a character."""
-    found = {}
+    row = {}
     for key, value in values.items():
-        found[key] = value
+        row[key] = value
         if isinstance(value, str):
             with suppress(UnicodeError):
-                found[key] = value.encode("latin-1").decode("utf-8")
-    return found
+                row[key] = value.encode("latin-1").decode("utf-8")
+    return row

@@ -26,32 +26,32 @@ def read(path: Path, form: Form | None, settings: Settings, forms: dict[Form, No
         settings: columns, encoding and the like.
         forms: the forms that were read are added to it.
     """
-    found = members(path, settings.note)
-    if form == "slack" or (form is None and is_slack([member.path for member in found])):
+    parts = members(path, settings.note)
+    if form == "slack" or (form is None and is_slack([member.path for member in parts])):
         forms["slack"] = None
-        yield from slack(found, settings)
+        yield from slack(parts, settings)
         return
-    for member in found:
+    for member in parts:
         yield from _file(member, form, settings, forms)
 
 
 def _file(member: Member, form: Form | None, settings: Settings, forms: dict[Form, None]) -> Items:
-    found = content(member, settings)
-    if isinstance(found, str):
-        form = form or _form_of_text(found, settings)
+    held = content(member, settings)
+    if isinstance(held, str):
+        form = form or _form_of_text(held, settings)
         if form == "whatsapp" or form == "transcript":
             forms[form] = None
-            return (whatsapp if form == "whatsapp" else transcript)(member, found)
-        found = csv_rows(member, found)
+            return (whatsapp if form == "whatsapp" else transcript)(member, held)
+        held = csv_rows(member, held)
     elif form in ("whatsapp", "transcript"):
         raise UsageError(f"{member.path} is no text, as a {form} is; name another form or none")
-    outer = next((row for row in good(found) if row), None)
+    outer = next((row for row in good(held) if row), None)
     if outer is None:  # whatever is wrong with the rows
-        errors = [row for _, row in found if isinstance(row, DataError)]
+        errors = [row for _, row in held if isinstance(row, DataError)]
         raise errors[0] if errors else DataError(f"{member.path}: holds no messages; give a file with some")
     if form is None and "context" in outer and ("response" in outer or "candidates" in outer):
         raise DataError(f"{member.path}: holds examples, not chats; train and evaluate read it as it is")
-    if form == "slack" or (form is None and is_day(found)):
+    if form == "slack" or (form is None and is_day(held)):
         forms["slack"] = None
         return slack([member], settings)
     if form == "telegram" or (form is None and chats_in(outer) is not None):
@@ -59,7 +59,7 @@ def _file(member: Member, form: Form | None, settings: Settings, forms: dict[For
         if chats_in(outer) is None:
             raise UsageError(f"{member.path} holds no chats as Telegram exports them; name another form or none")
         return telegram(member, outer)
-    rows, people = unwrapped(found)
+    rows, people = unwrapped(held)
     form = form or _form_of_rows(rows, settings)
     forms[form] = None
     if form == "conversations":

@@ -89,8 +89,8 @@ def _item(where: str, channel: str, row: Row, names: dict[str, str]) -> Item:
 def _plain(text: Any, names: dict[str, str]) -> str:
     """Text without Slack's markup: people by name, links by their text."""
 
-    def shown(found: re.Match[str]) -> str:
-        sign, target, label = found.groups()
+    def shown(match: re.Match[str]) -> str:
+        sign, target, label = match.groups()
         if sign == "@":
             return f"@{names.get(target) or label or target}"
         if sign == "#":

@@ -85,7 +85,7 @@ def _parsed(text: str, order: DateOrder) -> datetime:
     if numbers and order == "year":
         plain = f"20{plain[numbers.start(1) :]}"
     try:
-        found: datetime = parse(
+        time: datetime = parse(
             plain,
             dayfirst=numbers is not None and order == "day",
             default=datetime(NO_YEAR, 1, 1),
@@ -93,9 +93,9 @@ def _parsed(text: str, order: DateOrder) -> datetime:
         )
     except (ValueError, OverflowError, TypeError) as error:
         raise ValueError(f"{text[:40]!r} is no time that can be read; write times as 2024-01-31T21:15:00") from error
-    if found.year == NO_YEAR:
+    if time.year == NO_YEAR:
         raise ValueError(f"{text[:40]!r} has no date; join the columns of date and time, or name both")
-    return found
+    return time
 
 
 ZONES = {"EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7, "CET": 1, "CEST": 2}

@@ -122,8 +122,8 @@ def ubuntu_v2(source: Path, *, every_turn: bool = False) -> Source:
     """
 
     def examples(line: int, row: Row) -> Iterable[Example]:
-        found = example(f"{stem(source)}:{line}", row)
-        return turns_of(found) if found is not None and every_turn else filter(None, (found,))
+        last = example(f"{stem(source)}:{line}", row)
+        return turns_of(last) if last is not None and every_turn else filter(None, (last,))
 
     def example(name: str, row: Row) -> Example | None:
         turns = _turns(fields.text(row, "Context"))

@@ -29,8 +29,8 @@ def read_backend(name: str) -> Backend:
     Raises:
         UsageError: there is none of that name.
     """
-    found: Backend = read_choice(name, Backend, "backend")
-    return found
+    backend: Backend = read_choice(name, Backend, "backend")
+    return backend
 
 
 def check_installed(backend: Backend) -> None:
@@ -105,7 +105,7 @@ def _openvino(path: Path, dtype: torch.dtype) -> Run:
     def run(arrays: Mapping[str, NDArray[np.int64]]) -> list[NDArray[np.generic]]:
         if not hasattr(own, "request"):
             own.request = compiled.create_infer_request()
-        found: Any = own.request.infer(dict(arrays))
-        return [np.array(found[output]) for output in compiled.outputs]
+        values: Any = own.request.infer(dict(arrays))
+        return [np.array(values[output]) for output in compiled.outputs]
 
     return run
