@@ -217,3 +217,20 @@ def test_a_finished_run_tells_what_it_told(tmp_path: Path, write_rows: Write) ->
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
     assert len(list((tmp_path / "run").rglob("checkpoint.safetensors"))) == 2  # from which each may go on further
     assert torch.is_grad_enabled()
+
+
+def test_dialogues_of_memory_are_read_as_those_of_files(tmp_path: Path, write_rows: Write) -> None:
+    """The agents' turns, or whose the recipe says, or everybody's; lists to judge by have no speaker."""
+    said = [(("customer", f"hi {word}"), ("agent", f"{word}!"), ("customer", "bye")) for word in WORDS]
+    dialogues = [{"turns": [{"speaker": who, "text": text} for who, text in turns]} for turns in said]
+    lists = rows(0)
+    file, judge = write_rows("chats.jsonl", dialogues), write_rows("judge.jsonl", lists)
+    n_learnt = {}
+    for speaker in (None, "customer", "*"):
+        settings = DataConfig(train=str(file), valid=str(judge), speaker=speaker)
+        learnt, valid = load_data(settings)
+        from_memory, judges = load_data(DataConfig(speaker=speaker), iter(dialogues), lists)
+        assert [(e.context, e.response) for e in from_memory] == [(e.context, e.response) for e in learnt]
+        assert [e.candidates for e in judges] == [e.candidates for e in valid]
+        n_learnt[speaker] = len(learnt)
+    assert n_learnt == {None: len(WORDS), "customer": len(WORDS), "*": 2 * len(WORDS)}

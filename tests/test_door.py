@@ -116,10 +116,10 @@ def test_a_lock_from_the_first_change_to_the_end(home: Path) -> None:
 
 
 def test_a_list_in_memory_cannot_be_changed() -> None:
-    replies = polyrank.Pipeline(LexicalRetriever(BM25(), [Candidate("a", "wifi")]))
-    assert replies.answer("wifi").text == "wifi"
-    with pytest.raises(UsageError, match="open an index"):
-        replies.add(["new"])
+    with polyrank.Pipeline(LexicalRetriever(BM25(), [Candidate("a", "wifi")])) as replies:
+        assert replies.answer("wifi").text == "wifi"
+        with pytest.raises(UsageError, match="open an index"):
+            replies.add(["new"])
 
 
 def test_an_answer_that_is_none_has_no_text() -> None:

@@ -3,8 +3,9 @@
 A customer's turns taken for right answers make figures of another task.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from polyrank.data.rows import rows
 
@@ -13,10 +14,14 @@ EVERYBODY = "*"
 """Asks for all turns."""
 
 
-def speakers_of(path: Path | str) -> list[str] | None:
-    """Who speaks in a file of dialogues, by name; None where it holds something else. Bad rows are passed over."""
+def speakers_of(source: Path | str | Iterable[Any]) -> list[str] | None:
+    """Who speaks in dialogues, of a file or of rows, by name; None where it holds something else.
+
+    Bad rows are passed over.
+    """
     speakers: set[str] = set()
-    for _, row in rows(Path(path)):
+    numbered: Iterable[tuple[int, Any]] = rows(Path(source)) if isinstance(source, str | Path) else enumerate(source)
+    for _, row in numbered:
         if isinstance(row, dict):
             turns = row.get("turns")
             if "turns" not in row and not speakers:
@@ -28,23 +33,25 @@ def speakers_of(path: Path | str) -> list[str] | None:
 
 
 def choose_speaker(
-    path: Path | str,
+    source: Path | str | Iterable[Any],
     asked: str | None = None,
     *,
+    name: object = None,
     option: str = "--speaker",
     say: Callable[[str], None] = lambda text: None,
 ) -> str | None:
-    """The ``speaker`` to read the examples of a file with.
+    """The ``speaker`` to read examples with.
 
     Args:
-        path: the file.
+        source: the file, or its rows.
         asked: a speaker; "*": everybody; None: the agents where one of the speakers is called so, else everybody.
+        name: of the source, where it is no file, for ``say``.
         option: where another can be asked for.
         say: is told whose turns are taken where that was a choice.
     """
     if asked is not None:
         return None if asked == EVERYBODY else asked
-    speakers = speakers_of(path) or []
+    speakers, path = speakers_of(source) or [], name or source
     if len(speakers) < 2:
         return None
     chosen = next((name for agent in AGENTS for name in speakers if name.casefold() == agent), None)

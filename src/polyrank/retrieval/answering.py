@@ -103,11 +103,18 @@ class Pipeline:
         Raises:
             UsageError: they are a list in memory.
         """
-        first = self.retriever.retriever if isinstance(self.retriever, TwoStage) else self.retriever
-        index = first.index if isinstance(first, Retriever | LexicalRetriever) else None
-        if index is None:
+        if (index := self._index) is None:
             raise UsageError("the candidates are a list in memory, which cannot be changed; open an index instead")
         return index
+
+    @property
+    def _first_stage(self) -> Responds:
+        return self.retriever.retriever if isinstance(self.retriever, TwoStage) else self.retriever
+
+    @property
+    def _index(self) -> Index | None:
+        first = self._first_stage
+        return first.index if isinstance(first, Retriever | LexicalRetriever) else None
 
     def __len__(self) -> int:
         self.index.refresh()
@@ -154,7 +161,8 @@ class Pipeline:
     def close(self) -> None:
         """Give back the index and its lock."""
         with ExitStack() as both:
-            both.callback(self.index.close)
+            if self._index is not None:
+                both.callback(self._index.close)
             if self._writer is not None:
                 both.callback(self._writer.close)
             self._writer = None
@@ -174,8 +182,7 @@ class Pipeline:
 
     def _encoder_of_index(self) -> Encoder:
         """What makes the index's vectors: the retriever's own, or, where that reads words, the one that it names."""
-        first = self.retriever.retriever if isinstance(self.retriever, TwoStage) else self.retriever
-        if isinstance(first, Retriever):
+        if isinstance(first := self._first_stage, Retriever):
             return first.encoder
         if self._encoder is None:
             self._encoder = encoder_of_index(self.index.model)

@@ -20,6 +20,7 @@ from polyrank.config.names import TWO
 from polyrank.config.recipe import DataConfig, Recipe, load_recipe, recipe_to_dict
 from polyrank.data import choose_speaker, draw_candidates, read_examples
 from polyrank.data.candidate_lists import have_lists
+from polyrank.data.memory import rows_of
 from polyrank.data.speakers import speakers_of
 from polyrank.devices import choose_device, keep_freed_memory
 from polyrank.errors import ConfigError, DataError
@@ -120,6 +121,7 @@ def train(
         for seed, folder in folders.items():
             results.extend(_train_one(recipe, seed, folder, learnt, judged, resume, overwrite, device, report, say))
     if held_out:
+        say(f"evaluating on the {len(held_out):,} examples of {recipe.data.test}")
         results = [replace(run, test=summarise(evaluate(run.load(device=device), held_out))) for run in results]
     return results
 
@@ -161,17 +163,16 @@ def _read(
     data: DataConfig, part: Literal["train", "valid", "test"], given: Iterable[Any] | None, say: Callable[[str], None]
 ) -> list[Example]:
     """The examples of a part that have a right answer."""
-    file, kind, speaker = getattr(data, part), data.kind if part == "train" else None, data.speaker
-    if given is not None:
-        name, loaded = part, read_examples(given, kind=kind, speaker=speaker, skip_bad=data.skip_bad)
-    elif file is None:
+    kind, speaker = data.kind if part == "train" else None, data.speaker
+    source: str | list[Any] | None = getattr(data, part) if given is None else list(rows_of(given))
+    if source is None:
         raise ConfigError(f"there is nothing to learn from; name a file in data.{part}, or give examples")
-    else:
-        if part != "train" and speakers_of(file) is None:  # which the speaker of the training part says nothing of
-            speaker = None
-        elif kind in (None, "dialogues"):
-            speaker = choose_speaker(file, speaker, option="data.speaker", say=say)
-        name, loaded = file, read_examples(Path(file), kind=kind, speaker=speaker, skip_bad=data.skip_bad)
+    name = source if isinstance(source, str) else part
+    if part != "train" and speakers_of(source) is None:  # which the speaker of the training part says nothing of
+        speaker = None
+    elif kind in (None, "dialogues"):
+        speaker = choose_speaker(source, speaker, name=name, option="data.speaker", say=say)
+    loaded = read_examples(source, kind=kind, speaker=speaker, skip_bad=data.skip_bad)
     say(f"{name}: {loaded.report}")
     if examples := [example for example in loaded.examples if example.relevant]:
         return examples
