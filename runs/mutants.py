@@ -75,6 +75,9 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
         ["data/*.py", "data/importers/*.py", "records.py", "config/*.py"],
         ["test_data.py", "test_importers.py"],
     ),
+    "chats": (["data/chats/*.py"], ["test_chats.py"]),
+    "pretraining": (["models/pretraining.py", "training/pretraining/*.py"], ["test_pretraining.py"]),
+    "foreign": (["models/foreign/*.py"], ["test_foreign.py"]),
 }
 LINES_PER_FAULT = 32
 DENSE = {

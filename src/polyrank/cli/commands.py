@@ -27,6 +27,7 @@ from polyrank.cli import (
     pipelines,
     pretraining,
     ranking,
+    serving,
     splitting,
     sums,
     training,
@@ -76,6 +77,7 @@ app.command("evaluate")(evaluation.evaluate)
 app.command("compare")(evaluation.compare)
 app.command("respond")(answering.respond)
 app.command("rank")(ranking.rank)
+app.command("serve")(serving.serve)
 app.command("export")(exporting.export)
 app.command("info")(info.info)
 app.add_typer(data.import_app, name="import")

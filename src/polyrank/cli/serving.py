@@ -1,0 +1,69 @@
+"""``polyrank serve``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from polyrank.cli import interrupts
+from polyrank.cli.console import talk
+from polyrank.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from polyrank.serving.context import Server
+
+
+def serve(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PATH...", help="Indexes, pipelines and models; several by name, as NAME=PATH."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with all settings; options count instead.")] = None,
+    host: Annotated[str | None, typer.Option(help="The address to listen at.  [default: 127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="0: a free one.  [default: 8600]")] = None,
+    api_key_file: Annotated[Path | None, typer.Option(help="Keys, one in each line; who has none is refused.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    backend: Annotated[str | None, typer.Option(help="torch, or an export of the models: onnx, openvino.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes that compute, each with all models.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each of them.")] = None,
+    reload: Annotated[
+        bool | None, typer.Option("--reload", help="Open what is replaced on disk anew, without losing a request.")
+    ] = None,
+    page: Annotated[bool | None, typer.Option("--page/--no-page", help="A page at / to try it.")] = None,
+) -> None:
+    """Serve replies over HTTP, with a page at /; needs polyrank[serve].
+
+    Of other clients, those of Cohere's and Jina's rerank, OpenAI's embeddings and text-embeddings-inference are
+    answered too. SIGTERM and Ctrl-C stop it once what it has taken is answered; SIGHUP opens everything anew.
+    """
+    from polyrank.config.serving import read_serving
+
+    given: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "api_key_file": None if api_key_file is None else str(api_key_file),
+        "device": device,
+        "backend": backend,
+        "workers": workers,
+        "threads": threads,
+        "reload": reload,
+        "page": page,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    models, settings = read_serving(config, paths or (), changes)
+    try:
+        from polyrank.serving.run import log_to_stderr, serve
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error.name or "fastapi", "serve") from error
+
+    def listening(address: str) -> None:
+        talk(f"listening at {address}; opening {', '.join(models)}")
+
+    def ready(server: "Server") -> None:
+        for name, info in server.pool.info.items():
+            n = info.get("n_candidates")
+            talk(f"ready: {name}, {info['kind']}" + (f" of {n:,} candidates" if n is not None else ""))
+
+    log_to_stderr()
+    interrupts.forget()  # the server has signals of its own
+    serve(models, settings, listening=listening, ready=ready)

@@ -1,0 +1,102 @@
+"""Candidates to look at: one by its id, or page by page, all or those that hold some words. No torch.
+
+Each call opens the file anew and sees the last change, whoever made it; a page costs what it shows, not what is stored,
+unless words are looked for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from polyrank.index.store import connect, read_meta, read_rows, sqlite_errors, transaction
+from polyrank.records import Candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of an index.
+
+    Args:
+        candidates: by row.
+        next: the row to go on after; None: these are the last.
+        n: live candidates in the whole index.
+    """
+
+    candidates: tuple[Candidate, ...]
+    next: int | None
+    n: int
+
+
+def count(path: Path) -> int:
+    """Live candidates.
+
+    Raises:
+        ArtifactError: the index is missing or damaged.
+    """
+    connection = connect(path, write=False)
+    try:
+        return read_meta(connection, path).n
+    finally:
+        connection.close()
+
+
+def candidate_of(path: Path, id_: str) -> Candidate | None:
+    """The candidate of an id; None: there is none.
+
+    Raises:
+        ArtifactError: the index is missing or damaged.
+    """
+    if not _storable(id_):
+        return None
+    connection = connect(path, write=False)
+    try:
+        with transaction(connection, path, write=False):
+            row = connection.execute("SELECT row FROM candidates WHERE id = ?", (id_,)).fetchone()
+            return None if row is None else read_rows(connection, path, [row[0]])[0].candidate
+    finally:
+        connection.close()
+
+
+def page(path: Path, *, after: int = 0, n: int = 50, words: Sequence[str] = ()) -> Page:
+    """Candidates by row.
+
+    Args:
+        path: of the index.
+        after: the row to go on after.
+        n: how many.
+        words: each of which must be part of the text or of the id; of ASCII letters either case will do.
+
+    Raises:
+        ArtifactError: the index is missing or damaged.
+    """
+    words = [word for word in words if word]
+    connection = connect(path, write=False)
+    try:
+        with transaction(connection, path, write=False):
+            meta = read_meta(connection, path)
+            if not all(map(_storable, words)):
+                return Page((), None, meta.n)
+            condition = "".join(" AND (text LIKE ? ESCAPE '\\' OR id LIKE ? ESCAPE '\\')" for _ in words)
+            patterns = [pattern for word in words for pattern in [f"%{_literal(word)}%"] * 2]
+            with sqlite_errors(path):
+                rows = connection.execute(
+                    f"SELECT row FROM candidates WHERE row > ?{condition} ORDER BY row LIMIT ?", (after, *patterns, n + 1)
+                ).fetchall()
+            numbers = [row for (row,) in rows]
+            candidates = tuple(row.candidate for row in read_rows(connection, path, numbers[:n]))
+            return Page(candidates, numbers[n - 1] if len(numbers) > n else None, meta.n)
+    finally:
+        connection.close()
+
+
+def _literal(word: str) -> str:
+    """A word in which no letter stands for others."""
+    return word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+
+
+def _storable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return True

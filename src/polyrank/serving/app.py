@@ -1,0 +1,189 @@
+"""The ASGI app: routes inside a guard, errors in the shapes that clients expect, and what starts and stops with it."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from polyrank import __version__
+from polyrank.config.serving import ServingSettings
+from polyrank.errors import PolyrankError
+from polyrank.serving.context import Server
+from polyrank.serving.errors import HttpError, http_error, of_validation
+from polyrank.serving.guard import Guard, Keys
+from polyrank.serving.jobs import OverloadedError
+from polyrank.serving.metrics import Metrics
+from polyrank.serving.page import router as page_router
+from polyrank.serving.pool import DiedError, Pool, RefusedError, stamp, watched_paths
+from polyrank.serving.routes import answering, candidates, embedding, health, ranking
+from polyrank.serving.wire import CohereError, ErrorAnswer
+from polyrank.serving.worker import Setup
+
+LOOKED_S = 1.0  # between looks at what is on disk
+ROUTERS = (answering.router, candidates.router, ranking.router, embedding.router, health.router)
+COMPUTING = frozenset(
+    {
+        "/v1/respond", "/v1/explain", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/v1/embeddings",
+        "/v2/embed", "/embed",
+    }
+)  # fmt: skip
+STATUSES = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503, 507)
+
+
+def create_app(models: Mapping[str, str], settings: ServingSettings) -> tuple[Guard, Server]:
+    """The app, and the server behind it; what computes starts with its lifespan.
+
+    Args:
+        models: paths by name.
+        settings: how it behaves.
+
+    Raises:
+        UsageError: the file of keys is none.
+    """
+    keys = Keys.read(Path(settings.api_key_file)) if settings.api_key_file else Keys()
+    metrics = Metrics()
+    setup = Setup(dict(models), settings.device, settings.backend, _threads(settings))
+    pool = Pool(
+        setup,
+        settings.workers,
+        most_waiting=settings.limits.queue,
+        timeout_s=settings.limits.timeout_s,
+        watched=metrics.computed,
+    )
+    server = Server(settings, dict(models), pool, metrics, int(time.time()))
+    metrics.gauge("waiting_requests", "Requests that wait for a model.", lambda: len(pool.waiting))
+    metrics.gauge("workers_ready", "Processes that compute.", lambda: pool.n_ready)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        pool.start()
+        chores = asyncio.create_task(_chores(server))
+        try:
+            yield
+        finally:
+            chores.cancel()
+            await pool.close()
+            for catalogue in server.catalogues.values():
+                await server.blocking(catalogue.close)
+            server.threads.shutdown()
+
+    app = FastAPI(
+        title="polyrank",
+        version=__version__,
+        description="Ranks replies: conversations in, the best candidates out.",
+        docs_url=None,  # its page loads scripts from elsewhere
+        redoc_url=None,
+        lifespan=lifespan,
+        separate_input_output_schemas=False,
+    )
+    app.state.server = server
+    for router in ROUTERS:
+        app.include_router(router)
+    if settings.page:
+        app.include_router(page_router)
+    for kind in (HttpError, RefusedError, OverloadedError, DiedError, TimeoutError, PolyrankError):
+        app.add_exception_handler(kind, _answer_error)
+    app.add_exception_handler(RequestValidationError, _answer_validation)
+    app.add_exception_handler(HTTPException, _answer_http)
+    _describe(app)
+    guard = Guard(
+        app,
+        keys=keys,
+        limits=settings.limits,
+        check_room=pool.check_room,
+        noted=metrics.answered,
+        computing=COMPUTING,
+    )
+    return guard, server
+
+
+def _threads(settings: ServingSettings) -> int | None:
+    if settings.threads is not None or settings.workers == 1:
+        return settings.threads
+    import os
+
+    return max(1, (os.cpu_count() or 1) // settings.workers)
+
+
+async def _chores(server: Server) -> None:
+    """What is looked after now and then: locks that nobody uses, and models that were replaced."""
+    before = None
+    while True:
+        await asyncio.sleep(LOOKED_S)
+        for catalogue in list(server.catalogues.values()):
+            await server.blocking(catalogue.close_if_idle)
+        if server.settings.reload and server.pool.ready:
+            now = await server.blocking(stamp, watched_paths(server.pool.info))
+            if before is not None and now != before:
+                await server.pool.reload()
+                now = await server.blocking(stamp, watched_paths(server.pool.info))
+            before = now
+
+
+async def _answer_error(request: Request, error: Exception) -> JSONResponse:
+    return _response(request, http_error(error))
+
+
+async def _answer_validation(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return _response(request, of_validation(error.errors()))
+
+
+async def _answer_http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    said = {
+        404: "there is no such route; /openapi.json lists them",
+        405: "this route has another method; /openapi.json says which",
+        400: "the body is not JSON; send one JSON object",
+    }
+    headers = dict(error.headers or {})
+    return _response(request, HttpError(error.status_code, said.get(error.status_code, str(error.detail)), headers=headers))
+
+
+def _response(request: Request, error: HttpError) -> JSONResponse:
+    return JSONResponse(error.body(request.url.path), error.status, headers=error.headers)
+
+
+def _describe(app: FastAPI) -> None:
+    """Say in the OpenAPI document which errors come, and in which shape."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema:
+            return app.openapi_schema
+        document = generate()
+        shapes = document.setdefault("components", {}).setdefault("schemas", {})
+        for model in (ErrorAnswer, CohereError):
+            schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+            shapes |= schema.pop("$defs", {})
+            shapes[model.__name__] = schema
+        shapes.pop("HTTPValidationError", None)
+        shapes.pop("ValidationError", None)
+        keyed = {"scheme": {"type": "http", "scheme": "bearer"}}
+        document["components"]["securitySchemes"] = keyed
+        for path, methods in document["paths"].items():
+            shape = "CohereError" if "message" in HttpError(400, "").body(path) else "ErrorAnswer"
+            content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{shape}"}}}
+            for operation in methods.values():
+                operation["responses"] |= {
+                    str(status): {"description": "An error.", "content": content} for status in STATUSES
+                }
+                if path not in ("/live", "/ready"):
+                    operation["security"] = [{"scheme": []}, {}]
+        app.openapi_schema = document
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend it
+
+
+def page_folder() -> Path:
+    """Where the files of the page are."""
+    return Path(str(resources.files("polyrank.serving") / "page"))

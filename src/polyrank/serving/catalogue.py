@@ -1,0 +1,81 @@
+"""Changes to an index that come over HTTP: one at a time, durable when they are acknowledged.
+
+The index's lock is held only while changes come, and a moment longer, so that other programs can change it too.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from polyrank.index import Writer
+from polyrank.records import Candidate
+
+IDLE_S = 2.0  # the lock is kept for this long, since opening a large index to write reads all its digests
+
+
+class Catalogue:
+    """One index, to be changed. Its methods block; any thread may call them.
+
+    Args:
+        path: of the index.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._mutex = threading.Lock()
+        self._writer: Writer | None = None
+        self._used = 0.0
+
+    def add(
+        self, candidates: Sequence[Candidate], vectors: Any, *, replace: bool, fingerprint: str | None = None
+    ) -> int:
+        """Add candidates, all or none; how many there are then. See ``polyrank.index.Writer.add``.
+
+        Raises:
+            DataError, LockedError, ResourceError: nothing was added.
+            ArtifactError: the index is another encoder's by now.
+        """
+        with self._mutex:
+            writer = self._open(fingerprint)
+            writer.add(candidates, vectors, replace=replace)
+            return len(writer)
+
+    def remove(self, ids: Sequence[str]) -> tuple[int, int]:
+        """Remove candidates by id; how many were there, and how many there are then.
+
+        Raises:
+            LockedError, ResourceError: nothing was removed.
+        """
+        with self._mutex:
+            writer = self._open(None)
+            return writer.remove(ids), len(writer)
+
+    def _open(self, fingerprint: str | None) -> Writer:
+        self._used = time.monotonic()
+        if self._writer is not None and fingerprint not in (None, self._writer.fingerprint):
+            self._close()
+        if self._writer is None:
+            self._writer = Writer(self.path, fingerprint=fingerprint)
+        return self._writer
+
+    def close_if_idle(self) -> None:
+        """Give back the lock if no change has come for a moment."""
+        if self._writer is None or time.monotonic() - self._used < IDLE_S:
+            return
+        with self._mutex:
+            if time.monotonic() - self._used >= IDLE_S:
+                self._close()
+
+    def close(self) -> None:
+        """Give back the lock."""
+        with self._mutex:
+            self._close()
+
+    def _close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with suppress(Exception):  # every change is durable already
+                writer.close()

@@ -1,0 +1,173 @@
+"""What routes share: the pool, the catalogues, the limits, and the one way to ask a model for something."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fastapi import Request
+
+from polyrank.config.serving import LimitSettings, ServingSettings
+from polyrank.serving.catalogue import Catalogue
+from polyrank.serving.errors import HttpError, shown
+from polyrank.serving.metrics import Metrics
+from polyrank.serving.pool import Computed, Pool
+
+T = TypeVar("T")
+
+CHARACTERS_PER_TOKEN = 4
+TOKENS_PER_PART = 2_048  # of long lists, so that short requests come between
+ANSWERS = ("index", "pipeline")
+
+
+@dataclass(slots=True)
+class Server:
+    """All that one server is made of.
+
+    Args:
+        settings: how it behaves.
+        models: paths by name.
+        pool: the processes that compute.
+        metrics: what is counted.
+        draining: whether it is about to stop.
+    """
+
+    settings: ServingSettings
+    models: dict[str, str]
+    pool: Pool
+    metrics: Metrics
+    started: int
+    draining: bool = False
+    catalogues: dict[str, Catalogue] = field(default_factory=dict)
+    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "polyrank-disk"))
+
+    @property
+    def limits(self) -> LimitSettings:
+        """Of requests."""
+        return self.settings.limits
+
+    def name_of(self, asked: str | None, kinds: Sequence[str] = (), wanted: str = "that") -> str:
+        """The name of what is to be asked.
+
+        Args:
+            asked: by the client; None: the first that can do it.
+            kinds: what can do it; empty: everything.
+            wanted: what cannot be had of the others.
+
+        Raises:
+            HttpError: nothing of that name is served, or it cannot do it, or nothing is ready yet.
+        """
+        if asked and asked not in self.models:
+            known = ", ".join(self.models)
+            raise HttpError(
+                404, f"no model {shown(asked)} is served; there are {known}", param="model", code="model_not_found"
+            )
+        self.check_ready()
+        if asked and kinds and self.pool.info[asked]["kind"] not in kinds:
+            raise HttpError(400, f"{asked} is no {' and no '.join(kinds)}, and has no {wanted}", param="model")
+        for name in [asked] if asked else self.models:
+            if name and (not kinds or self.pool.info[name]["kind"] in kinds):
+                return name
+        raise HttpError(400, f"no {' and no '.join(kinds)} is served, and so there is no {wanted}", param="model")
+
+    def check_ready(self) -> None:
+        """Refuse what cannot be computed yet.
+
+        Raises:
+            HttpError: no process is ready.
+        """
+        if not self.pool.info:
+            raise HttpError(503, "the models are being opened; try again in a moment", code="starting", retry_after=1)
+
+    def check_texts(self, texts: Sequence[str], param: str) -> None:
+        """Refuse texts that are too many or too long, and those that are none.
+
+        Raises:
+            HttpError: names the first.
+        """
+        if len(texts) > self.limits.items:
+            raise HttpError(
+                422, f"{param} holds {len(texts):,} texts, the limit is {self.limits.items:,}; send fewer", param=param
+            )
+        for position, text in enumerate(texts):
+            if len(text) > self.limits.characters:
+                raise HttpError(
+                    422,
+                    f"{param}[{position}] has {len(text):,} characters, the limit is {self.limits.characters:,}; cut it",
+                    param=param,
+                )
+            if not text.isascii():
+                try:
+                    text.encode()
+                except UnicodeEncodeError:
+                    raise HttpError(
+                        422, f"{param}[{position}] holds a lone surrogate; send UTF-8", param=param
+                    ) from None
+
+    def context(self, context: str | Sequence[str], background: Sequence[str]) -> dict[str, list[str]]:
+        """A conversation as the model's process takes it.
+
+        Raises:
+            HttpError: it has no turn, too many, or a bad one.
+        """
+        turns = [context] if isinstance(context, str) else list(context)
+        if not turns:
+            raise HttpError(422, "context has no turn; send one at least", param="context")
+        if len(turns) + len(background) > self.limits.turns:
+            raise HttpError(
+                422, f"context has {len(turns):,} turns, the limit is {self.limits.turns:,}; send the last ones",
+                param="context",
+            )
+        self.check_texts(turns, "context")
+        self.check_texts(background, "background")
+        return {"context": turns, "background": list(background)}
+
+    def tokens(self, name: str, texts: Sequence[str], side: str) -> int:
+        """About how many tokens of texts a model reads. ``side``: "context" or "candidate"."""
+        most = self.pool.info[name].get(f"max_{side}_tokens") or 512
+        return sum(min(len(text) // CHARACTERS_PER_TOKEN + 3, most) for text in texts)
+
+    async def compute(self, operation: str, name: str, payloads: Sequence[Any], tokens: Sequence[int]) -> Computed:
+        """See ``polyrank.serving.pool.Pool.compute``."""
+        self.check_ready()
+        return await self.pool.compute(operation, name, payloads, tokens)
+
+    async def blocking(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Something that waits for the disk, away from the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, work, *arguments)
+
+    def catalogue(self, name: str) -> Catalogue:
+        """The candidates of an index or a pipeline."""
+        path = self.index_path(name)
+        if (catalogue := self.catalogues.get(name)) is None or catalogue.path != path:
+            if catalogue is not None:
+                catalogue.close()
+            catalogue = self.catalogues[name] = Catalogue(path)
+        return catalogue
+
+    def index_path(self, name: str) -> Path:
+        """Where the candidates of an index or a pipeline are."""
+        return Path(self.pool.info[name]["index"])
+
+
+def server_of(request: Request) -> Server:
+    """The server that a request came to."""
+    server: Server = request.app.state.server
+    return server
+
+
+def parts(texts: Sequence[str], tokens: Sequence[int]) -> list[slice]:
+    """A list cut into parts of about TOKENS_PER_PART tokens.
+
+    >>> parts(["a", "b", "c"], [2000, 100, 100])
+    [slice(0, 1, None), slice(1, 3, None)]
+    """
+    cut, start, total = [], 0, 0
+    for position, n in enumerate(tokens):
+        if total and total + n > TOKENS_PER_PART:
+            cut.append(slice(start, position))
+            start, total = position, 0
+        total += n
+    return [*cut, slice(start, len(texts))]

@@ -1,0 +1,258 @@
+"""What comes before every route: who asks, how much, and whether there is room; and what is noted of each request.
+
+An ASGI layer, since it must refuse before a body is read. It knows no route and no model.
+"""
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from polyrank.config.serving import LimitSettings
+from polyrank.errors import UsageError
+from polyrank.serving.errors import HttpError, http_error
+
+log = logging.getLogger("polyrank.access")
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+OPEN = ("/live", "/ready")  # to everybody
+SHORTEST_KEY = 16
+LOCAL = ("localhost", "127.0.0.1", "[::1]")
+HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class Keys:
+    """Keys that open the server; compared in constant time.
+
+    Args:
+        keys: as clients send them; none: everybody may come in.
+    """
+
+    def __init__(self, keys: Sequence[str] = ()) -> None:
+        self._digests = [_digest(key) for key in keys]
+
+    @classmethod
+    def read(cls, path: Path) -> "Keys":
+        """Keys of a file, one in each line; empty lines and those that begin with # are passed over.
+
+        Raises:
+            UsageError: there is no such file, no key in it, or one that can be guessed.
+        """
+        try:
+            lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read keys from {path}; give a file with one key in each line") from error
+        keys = [line for line in lines if line and not line.startswith("#")]
+        if not keys:
+            raise UsageError(f"{path} holds no key; write one in each line")
+        for number, key in enumerate(keys, 1):
+            if len(key) < SHORTEST_KEY:
+                raise UsageError(f"key {number} of {path} has {len(key)} characters; use at least {SHORTEST_KEY}")
+        return cls(keys)
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def admit(self, authorization: str) -> bool:
+        """Whether the header holds a key: ``Bearer KEY``, or ``Basic`` with the key as the password, as browsers ask."""
+        scheme, _, value = authorization.partition(" ")
+        if scheme.lower() == "basic":
+            try:
+                value = base64.b64decode(value.strip(), validate=True).decode().partition(":")[2]
+            except (binascii.Error, UnicodeDecodeError):
+                value = ""
+        elif scheme.lower() != "bearer":
+            value = ""
+        digest = _digest(value.strip())
+        return any([hmac.compare_digest(digest, key) for key in self._digests])  # a list: all are compared
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+class Guard:
+    """The layer around an app.
+
+    Args:
+        app: what is guarded.
+        keys: that open it.
+        limits: of requests.
+        check_room: raises where there is no room for a request that computes.
+        noted: called with the route, the status and the seconds of each request.
+        computing: paths of routes that compute.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        keys: Keys,
+        limits: LimitSettings,
+        check_room: Callable[[], None],
+        noted: Callable[[str, int, float], None],
+        computing: frozenset[str],
+    ) -> None:
+        self.app, self.keys, self.limits = app, keys, limits
+        self._check_room, self._noted, self._computing = check_room, noted, computing
+        self.n_active = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or hand it on."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            else:
+                await send({"type": "websocket.close", "code": 1008})
+            return
+        started = time.perf_counter()
+        state = {"status": 0, "started": False}
+        request_id = scope.setdefault("state", {})["request_id"] = secrets.token_hex(12)
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                state["status"], state["started"] = message["status"], True
+                fixed = [(b"x-request-id", request_id.encode())]
+                fixed += [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", ()), *fixed]}
+            await send(message)
+
+        self.n_active += 1
+        try:
+            await self.app(scope, await self._admitted(scope, receive), answer)
+        except Exception as error:
+            if state["started"]:
+                raise
+            await refuse(http_error(error), scope, answer)
+            if not isinstance(error, HttpError) and http_error(error).status == 500:
+                log.error("%s", json.dumps({"request_id": request_id, "error": type(error).__name__}))
+        finally:
+            self.n_active -= 1
+            self._note(scope, request_id, state["status"], time.perf_counter() - started)
+
+    async def _admitted(self, scope: Scope, receive: Receive) -> Receive:
+        """The request's body, read whole, if it may come in.
+
+        Raises:
+            HttpError: it may not.
+        """
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        path = scope["path"]
+        if path not in OPEN:
+            self._check_caller(headers)
+        if scope["method"] not in ("POST", "PUT", "PATCH"):
+            return receive
+        if path in self._computing:
+            self._check_room()
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/json" and not kind.endswith("+json"):
+            raise HttpError(415, "the content type is not application/json; send JSON and say so", headers=CLOSE)
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > self.limits.body_bytes:
+            raise self._too_long()
+        body = await self._body(receive)
+        sent = False
+
+        async def replay() -> Message:
+            nonlocal sent
+            if sent:
+                return await receive()
+            sent = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        return replay
+
+    def _check_caller(self, headers: dict[str, str]) -> None:
+        if self.keys:
+            if not self.keys.admit(headers.get("authorization", "")):
+                said = {"www-authenticate": 'Basic realm="polyrank", charset="UTF-8"'}
+                raise HttpError(
+                    401, "no valid key; send one as Authorization: Bearer KEY", code="invalid_api_key", headers=said
+                )
+            return
+        # without keys only this machine may ask; a page elsewhere could reach it under a name that leads here
+        host = headers.get("host", "")
+        name = host[: host.find("]") + 1] if host.startswith("[") else host.partition(":")[0]
+        if name.lower() not in LOCAL:
+            raise HttpError(
+                403, "without keys only localhost is answered; start the server with an API key file", code="no_keys"
+            )
+
+    async def _body(self, receive: Receive) -> bytes:
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(self.limits.body_timeout_s):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise HttpError(400, "the client left", code="disconnected")
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > self.limits.body_bytes:
+                        raise self._too_long()
+                    if not message.get("more_body"):
+                        return b"".join(parts)
+        except TimeoutError:
+            raise HttpError(
+                408, f"the request did not come whole within {self.limits.body_timeout_s:g} s; send it faster",
+                headers=CLOSE,
+            ) from None
+
+    def _too_long(self) -> HttpError:
+        return HttpError(
+            413, f"the body is longer than {self.limits.body_bytes:,} bytes; send less at a time", headers=CLOSE
+        )
+
+    def _note(self, scope: Scope, request_id: str, status: int, seconds: float) -> None:
+        # the route as it was written, since a path may hold what a user wrote
+        route = getattr(scope.get("route"), "path", None) or (scope["path"] if scope["path"] in OPEN else "none")
+        self._noted(route, status, seconds)
+        if route in OPEN and status == 200:
+            return
+        log.info(
+            "%s",
+            json.dumps(
+                {
+                    "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+                    "request_id": request_id,
+                    "method": scope["method"] if scope["method"].isalpha() and len(scope["method"]) < 10 else "?",
+                    "route": route,
+                    "status": status,
+                    "ms": round(seconds * 1000, 1),
+                }
+            ),
+        )
+
+
+CLOSE = {"connection": "close"}  # what is left of the body is not read
+
+
+async def refuse(error: HttpError, scope: Scope, send: Send) -> None:
+    """Answer with an error."""
+    body = b"" if scope["method"] == "HEAD" else json.dumps(error.body(scope["path"])).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
+    await send(
+        {
+            "type": "http.response.start",
+            "status": error.status,
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})

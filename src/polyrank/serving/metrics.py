@@ -1,0 +1,57 @@
+"""Figures of a server for Prometheus."""
+
+from collections.abc import Callable, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from polyrank.serving.jobs import Job
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class Metrics:
+    """What is counted of one server."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._requests = Counter(
+            "polyrank_requests", "Requests answered.", ("route", "status"), registry=self.registry
+        )
+        self._seconds = Histogram(
+            "polyrank_request_seconds", "From a request to its answer.", ("route",), buckets=SECONDS, registry=self.registry
+        )
+        self._batches = Histogram(
+            "polyrank_batch_jobs",
+            "Jobs computed together.",
+            ("operation",),
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128),
+            registry=self.registry,
+        )
+        self._busy = Counter(
+            "polyrank_model_seconds", "Seconds in which models computed.", ("operation",), registry=self.registry
+        )
+        self._tokens = Counter("polyrank_tokens", "Tokens read, as estimated.", ("operation",), registry=self.registry)
+        self._deaths = Counter("polyrank_worker_deaths", "Processes that died.", registry=self.registry)
+
+    def answered(self, route: str, status: int, seconds: float) -> None:
+        """One request more."""
+        self._requests.labels(route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def computed(self, batch: Sequence[Job] | None, seconds: float) -> None:
+        """One batch more; or, with None, one process less."""
+        if batch is None:
+            self._deaths.inc()
+            return
+        operation = batch[0].operation
+        self._batches.labels(operation).observe(len(batch))
+        self._busy.labels(operation).inc(seconds)
+        self._tokens.labels(operation).inc(sum(job.n_tokens for job in batch))
+
+    def gauge(self, name: str, what: str, value: Callable[[], float]) -> None:
+        """A figure that is looked up when it is asked for."""
+        Gauge(f"polyrank_{name}", what, registry=self.registry).set_function(value)
+
+    def text(self) -> bytes:
+        """All of it, as Prometheus reads it."""
+        return generate_latest(self.registry)

@@ -1,0 +1,34 @@
+"""The page at ``/``: static files, sent with a policy that lets nothing in from elsewhere."""
+
+from pathlib import Path
+
+from fastapi import APIRouter
+from fastapi.responses import FileResponse
+
+FOLDER = Path(__file__).parent / "files"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {"content-security-policy": POLICY, "cache-control": "no-cache"}
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/")
+async def index() -> FileResponse:
+    """The page itself."""
+    return FileResponse(FOLDER / "index.html", headers=HEADERS)
+
+
+def _add(path: Path) -> None:
+    """A route for each file, so that no other can be asked for."""
+
+    async def file() -> FileResponse:
+        return FileResponse(path, headers=HEADERS)
+
+    router.add_api_route(f"/page/{path.name}", file, methods=["GET"], include_in_schema=False)
+
+
+for _path in sorted(FOLDER.glob("*")) if FOLDER.is_dir() else []:
+    _add(_path)

@@ -1,0 +1,103 @@
+"""``/v1/candidates``: the catalogue of an index or a pipeline, which may change while it is searched."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query
+
+from polyrank.data.pool import text_id
+from polyrank.index import browse
+from polyrank.index.checks import check_candidates
+from polyrank.records import Candidate
+from polyrank.serving.context import ANSWERS, Server, parts, server_of
+from polyrank.serving.errors import HttpError
+from polyrank.serving.wire import (
+    AddAnswer,
+    AddRequest,
+    CandidateRow,
+    CandidatesAnswer,
+    RemoveAnswer,
+    RemoveRequest,
+)
+
+router = APIRouter(tags=["candidates"])
+ModelName = Annotated[str | None, Query(description="Of the index or pipeline; left out: the first.")]
+
+
+@router.post("/v1/candidates", summary="Add candidates, all or none")
+async def add(asked: AddRequest, server: Server = Depends(server_of)) -> AddAnswer:
+    """Candidates are encoded, written and synced before this answers; the next request finds them."""
+    import numpy as np
+
+    name = server.name_of(asked.model, ANSWERS, "candidates")
+    texts = [candidate.text for candidate in asked.candidates]
+    server.check_texts(texts, "candidates")
+    candidates = [Candidate(one.id or text_id(one.text), one.text, dict(one.metadata)) for one in asked.candidates]
+    check_candidates(candidates)
+    tokens = [server.tokens(name, [text], "candidate") for text in texts]
+    cut = parts(texts, tokens)
+    payloads = [{"texts": texts[part], "input_type": "document"} for part in cut]
+    computed = await server.compute("embed", name, payloads, [sum(tokens[part]) for part in cut])
+    vectors = np.concatenate([value["vectors"] for value in computed.values])
+    fingerprint = server.pool.info[name]["index_fingerprint"]
+    catalogue = server.catalogue(name)
+    n = await server.blocking(
+        lambda: catalogue.add(candidates, vectors, replace=asked.replace, fingerprint=fingerprint)
+    )
+    return AddAnswer(ids=[candidate.id for candidate in candidates], n_candidates=n)
+
+
+@router.post("/v1/candidates/remove", summary="Remove candidates, all in one change")
+async def remove(asked: RemoveRequest, server: Server = Depends(server_of)) -> RemoveAnswer:
+    """Ids that are not there are fine."""
+    return await _remove(server, asked.model, asked.ids)
+
+
+@router.delete("/v1/candidates/{id}", summary="Remove a candidate")
+async def remove_one(
+    id: Annotated[str, Path()], model: ModelName = None, server: Server = Depends(server_of)
+) -> RemoveAnswer:
+    """An id that is not there is fine."""
+    return await _remove(server, model, [id])
+
+
+async def _remove(server: Server, model: str | None, ids: list[str]) -> RemoveAnswer:
+    name = server.name_of(model, ANSWERS, "candidates")
+    server.check_texts(ids, "ids")
+    removed, n = await server.blocking(server.catalogue(name).remove, ids)
+    return RemoveAnswer(removed=removed, n_candidates=n)
+
+
+@router.get("/v1/candidates/{id}", summary="A candidate")
+async def get(
+    id: Annotated[str, Path()], model: ModelName = None, server: Server = Depends(server_of)
+) -> CandidateRow:
+    """As it was added."""
+    name = server.name_of(model, ANSWERS, "candidates")
+    candidate = await server.blocking(browse.candidate_of, server.index_path(name), id)
+    if candidate is None:
+        raise HttpError(404, "no candidate has this id", param="id", code="not_found")
+    return _row(candidate)
+
+
+@router.get("/v1/candidates", summary="A page of candidates, all or those with some words")
+async def candidates(
+    model: ModelName = None,
+    after: Annotated[str | None, Query(pattern=r"^[0-9]{1,18}$", description="The last page's next.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    q: Annotated[str, Query(max_length=500, description="Words that text or id must hold.")] = "",
+    server: Server = Depends(server_of),
+) -> CandidatesAnswer:
+    """In the order in which they were added."""
+    name = server.name_of(model, ANSWERS, "candidates")
+    page = await server.blocking(
+        lambda: browse.page(server.index_path(name), after=int(after or 0), n=limit, words=q.split())
+    )
+    return CandidatesAnswer(
+        candidates=[_row(candidate) for candidate in page.candidates],
+        next=None if page.next is None else str(page.next),
+        n_candidates=page.n,
+    )
+
+
+def _row(candidate: Candidate) -> CandidateRow:
+    return CandidateRow(id=candidate.id, text=candidate.text, metadata=candidate.metadata)

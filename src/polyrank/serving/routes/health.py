@@ -1,0 +1,51 @@
+"""Whether the server lives, whether it can be asked, what it serves, and its figures."""
+
+from fastapi import APIRouter, Depends, Response
+
+from polyrank.serving.context import Server, server_of
+from polyrank.serving.errors import HttpError
+from polyrank.serving.wire import ModelRow, ModelsAnswer, Status
+
+router = APIRouter(tags=["server"])
+
+
+@router.get("/live", summary="Whether the process answers")
+async def live() -> Status:
+    """It does."""
+    return Status(status="live")
+
+
+@router.get("/ready", summary="Whether requests should be sent here")
+async def ready(server: Server = Depends(server_of)) -> Status:
+    """Not before the models are open, and not once the server was told to stop."""
+    if server.draining:
+        raise HttpError(503, "the server is stopping; ask another one", code="stopping")
+    if not server.pool.ready:
+        raise HttpError(503, "the models are being opened; try again in a moment", code="starting", retry_after=1)
+    return Status(status="ready")
+
+
+@router.get("/v1/models", summary="What is served")
+async def models(server: Server = Depends(server_of)) -> ModelsAnswer:
+    """Names, and what each is and can be asked."""
+    return ModelsAnswer(data=[_row(server, name) for name in server.models])
+
+
+@router.get("/v1/models/{name}", summary="One of those")
+async def model(name: str, server: Server = Depends(server_of)) -> ModelRow:
+    """What it is and can be asked."""
+    if name not in server.models:
+        raise HttpError(404, "nothing is served by this name", param="name", code="model_not_found")
+    return _row(server, name)
+
+
+def _row(server: Server, name: str) -> ModelRow:
+    told = ("kind", "scorer", "fingerprint", "dimension", "max_context_tokens", "max_candidate_tokens", "n_candidates")
+    info = server.pool.info.get(name, {})
+    return ModelRow(id=name, created=server.started, **{key: info[key] for key in told if key in info})
+
+
+@router.get("/metrics", summary="Figures for Prometheus", response_class=Response)
+async def metrics(server: Server = Depends(server_of)) -> Response:
+    """Requests, batches, what waits."""
+    return Response(server.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,0 +1,234 @@
+"""What one name serves, opened where it is computed: an index, a pipeline or a model, and what each can be asked."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyrank.config.models import MODEL
+from polyrank.errors import UsageError
+from polyrank.index.store import FILE as INDEX
+from polyrank.records import Context
+from polyrank.retrieval.answering import Pipeline, open_pipeline
+from polyrank.retrieval.explain import explain
+from polyrank.retrieval.pipeline import PIPELINE, read_pipeline
+from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
+from polyrank.retrieval.two_stage import TwoStage
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.exported import Backend
+from polyrank.scorers.network import NetworkScorer
+from polyrank.scorers.open import encoder_of_index, load
+from polyrank.scorers.protocols import Encoder, Scorer
+from polyrank.scorers.summed import SumEncoder
+from polyrank.storage.document import has_document
+
+REMEMBERED = 20_000  # vectors of candidates, by text
+SEVERAL = "gives a context {} vectors; ask for those of documents, with input_type document"
+
+
+class Served:
+    """One of the things that a server was given.
+
+    Args:
+        name: it is asked for by.
+        path: a folder, or what ``polyrank.load`` takes.
+        device: for networks.
+        backend: see ``polyrank.load``.
+    """
+
+    def __init__(self, name: str, path: str, device: str = "auto", backend: Backend = "torch") -> None:
+        self.name, self.path = name, path
+        folder = Path(path)
+        is_pipeline = has_document(folder, PIPELINE)
+        self.kind = "pipeline" if is_pipeline else "index" if (folder / INDEX).exists() else "model"
+        self.pipeline: Pipeline | None = None
+        self._encoder_of_index: Encoder | None = None
+        if self.kind == "model":
+            self.scorer = load(path, device=device, backend=backend)
+        else:
+            self.pipeline = open_pipeline(folder, device=device, backend=backend)
+            self.scorer = _scorer_of(self.pipeline)
+            first = _first_stage(self.pipeline)
+            if isinstance(first, Retriever):
+                self._encoder_of_index = first.encoder
+            elif folder_of_index := self.pipeline.index:
+                self._encoder_of_index = encoder_of_index(folder_of_index.model, device=device, backend=backend)
+        for part in _networks(self.scorer):
+            if isinstance(part, EncoderScorer):
+                part.max_remembered = REMEMBERED
+
+    @property
+    def encoder(self) -> Encoder | None:
+        """What gives vectors, if anything does."""
+        if self._encoder_of_index is not None:
+            return self._encoder_of_index
+        return self.scorer if isinstance(self.scorer, Encoder) else None
+
+    def info(self) -> dict[str, Any]:
+        """What it is, for who chooses what to ask."""
+        answer: dict[str, Any] = {
+            "kind": self.kind,
+            "scorer": type(self.scorer).__name__.removesuffix("Scorer").lower() or "model",
+            "fingerprint": self.scorer.fingerprint,
+            "dimension": self.encoder.dimension if self.encoder else None,
+            "max_context_tokens": None,
+            "max_candidate_tokens": None,
+            "index": None,
+            "watched": sorted({self.path, *self._parts()}),
+        }
+        for cut in self.scorer.cut[-1:]:
+            answer["max_context_tokens"] = cut.max_context_tokens
+            answer["max_candidate_tokens"] = cut.max_candidate_tokens
+        if self.pipeline is not None:
+            index = self.pipeline.index
+            answer |= {
+                "index": str(index.path),
+                "index_fingerprint": index.fingerprint,
+                "n_candidates": len(self.pipeline),
+                "stages": 2 if isinstance(self.pipeline.retriever, TwoStage) else 1,
+                "abstains": self.pipeline.abstention is not None,
+            }
+        return answer
+
+    def _parts(self) -> list[str]:
+        """Folders that it is made of."""
+        if self.kind != "pipeline":
+            index = self.pipeline.index if self.pipeline else None
+            return [index.model] if index is not None and Path(index.model).is_dir() else []
+        config, _ = read_pipeline(Path(self.path))
+        names = [config.index, config.model, config.reranker, self.pipeline.index.model if self.pipeline else None]
+        return [name for name in names if name and Path(name).is_dir()]
+
+    def compute(self, operation: str, payloads: Sequence[Any]) -> list[Any]:
+        """The results of several requests of one kind, in their order.
+
+        Raises:
+            UsageError: this cannot be asked for that.
+        """
+        for part in _networks(self.scorer):  # which would remember every text that was too long
+            part.texts.cut.contexts.clear()
+            part.texts.cut.candidates.clear()
+        return _OPERATIONS[operation](self, payloads)
+
+    def respond(self, payloads: Sequence[dict[str, Any]]) -> list[Any]:
+        """Replies to contexts. Those that are filtered alike are searched for together."""
+        pipeline = self._answering()
+        groups: dict[str | None, list[int]] = defaultdict(list)
+        for number, payload in enumerate(payloads):
+            groups[payload.get("filter")].append(number)
+        results: list[Any] = [None] * len(payloads)
+        for filter_, numbers in groups.items():
+            started = time.perf_counter()
+            k = max(payloads[number]["k"] for number in numbers)
+            answers = pipeline.answer_all([_context(payloads[number]) for number in numbers], k, filter=filter_)
+            milliseconds = (time.perf_counter() - started) * 1000
+            for number, answer in zip(numbers, answers, strict=True):
+                results[number] = {
+                    "ranked": [
+                        (reply.id, reply.text, reply.score, reply.metadata, reply.stages)
+                        for reply in answer.ranked[: payloads[number]["k"]]
+                    ],
+                    "confidence": answer.confidence,
+                    "abstained": answer.abstained,
+                    "exact": answer.exact,
+                    "n_scored": answer.n_scored,
+                    "ways": answer.ways,
+                    "model_ms": milliseconds,
+                    "change": pipeline.index.change,
+                }
+        return results
+
+    def score(self, payloads: Sequence[dict[str, Any]]) -> list[Any]:
+        """Scores of texts for contexts, and how many tokens were read."""
+        contexts = [_context(payload) for payload in payloads]
+        scores = self.scorer.score(contexts, [payload["texts"] for payload in payloads])
+        return [
+            {"scores": row.tolist(), "n_tokens": _tokens_of_pairs(self.scorer, context, payload["texts"])}
+            for row, context, payload in zip(scores, contexts, payloads, strict=True)
+        ]
+
+    def embed(self, payloads: Sequence[dict[str, Any]]) -> list[Any]:
+        """Vectors of texts, each ``[n, D]``, and how many tokens were read."""
+        encoder = self.encoder
+        if encoder is None:
+            raise UsageError(f"{self.name} has no vectors; ask it to score or to rerank")
+        results: list[Any] = [None] * len(payloads)
+        for kind in ("document", "query"):
+            numbers = [number for number, payload in enumerate(payloads) if payload["input_type"] == kind]
+            texts = [text for number in numbers for text in payloads[number]["texts"]]
+            if not numbers:
+                continue
+            if kind == "document":
+                vectors = encoder.encode_candidates(texts)
+            else:
+                context_vectors, mask = encoder.encode_contexts([Context((text,)) for text in texts])
+                if context_vectors.shape[1] > 1:
+                    raise UsageError(f"{self.name} {SEVERAL.format(context_vectors.shape[1])}")
+                vectors = np.where(mask[:, :, None], context_vectors, 0)[:, 0]
+            start = 0
+            for number in numbers:
+                own = payloads[number]["texts"]
+                results[number] = {
+                    "vectors": np.ascontiguousarray(vectors[start : start + len(own)], np.float32),
+                    "n_tokens": _tokens_of_texts(encoder, own),
+                }
+                start += len(own)
+        return results
+
+    def explain(self, payloads: Sequence[dict[str, Any]]) -> list[Any]:
+        """Why a reply has its score."""
+        results = []
+        for payload in payloads:
+            if self.pipeline is not None:
+                explanation = self.pipeline.explain(_context(payload), payload["candidate"])
+            else:
+                explanation = explain(self.scorer, _context(payload), payload["candidate"])
+            results.append(explanation.as_dict())
+        return results
+
+    def _answering(self) -> Pipeline:
+        if self.pipeline is None:
+            raise UsageError(f"{self.name} is a model, which ranks what it is given; ask an index or a pipeline")
+        return self.pipeline
+
+
+_OPERATIONS: dict[str, Callable[[Served, Sequence[Any]], list[Any]]] = {
+    "respond": Served.respond,
+    "score": Served.score,
+    "embed": Served.embed,
+    "explain": Served.explain,
+}
+
+
+def _context(payload: dict[str, Any]) -> Context:
+    return Context(tuple(payload["context"]), tuple(payload.get("background", ())))
+
+
+def _first_stage(pipeline: Pipeline) -> Any:
+    return pipeline.retriever.retriever if isinstance(pipeline.retriever, TwoStage) else pipeline.retriever
+
+
+def _scorer_of(pipeline: Pipeline) -> Scorer:
+    """What orders the replies in the end, for lists that are given."""
+    if isinstance(pipeline.retriever, TwoStage):
+        return pipeline.retriever.reranker
+    first = _first_stage(pipeline)
+    return first.scorer if isinstance(first, LexicalRetriever) else first.encoder
+
+
+def _networks(scorer: Scorer) -> list[NetworkScorer[Any]]:
+    parts: Sequence[Any] = scorer.parts if isinstance(scorer, SumEncoder) else (scorer,)
+    return [part for part in parts if isinstance(part, NetworkScorer)]
+
+
+def _tokens_of_texts(scorer: Scorer, texts: Sequence[str]) -> int:
+    return sum(len(ids) for part in _networks(scorer) for ids in part.texts.all_candidate_ids(texts))
+
+
+def _tokens_of_pairs(scorer: Scorer, context: Context, texts: Sequence[str]) -> int:
+    if isinstance(scorer, Encoder):
+        return _tokens_of_texts(scorer, texts) + sum(len(part.texts.context_ids(context)) for part in _networks(scorer))
+    return sum(len(part.texts.pair_ids(context, text)[0]) for part in _networks(scorer) for text in texts)
