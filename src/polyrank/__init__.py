@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # the one list of public names: type checkers read it, and th
     from polyrank.evaluation import evaluate as evaluate
     from polyrank.evaluation import paired_test as paired_test
     from polyrank.evaluation import summarise as summarise
+    from polyrank.index import Filter as Filter
+    from polyrank.index import read_filter as read_filter
     from polyrank.records import Candidate as Candidate
     from polyrank.records import Context as Context
     from polyrank.records import Example as Example

@@ -13,6 +13,7 @@ from polyrank.cli import interrupts
 from polyrank.cli.console import (
     STDIN,
     EnsembleName,
+    FilterText,
     NRetrieved,
     Rerank,
     Threads,
@@ -24,6 +25,7 @@ from polyrank.cli.console import (
 from polyrank.errors import ArtifactError, DataError
 
 if TYPE_CHECKING:
+    from polyrank.index import Filter
     from polyrank.records import Context, Ranked
     from polyrank.retrieval.answering import Pipeline
 
@@ -40,6 +42,7 @@ def respond(
     rerank: Rerank = None,
     n_retrieved: NRetrieved = 100,
     ensemble: EnsembleName = "none",
+    filter: FilterText = None,
     duplicates: Annotated[
         bool, typer.Option("--duplicates", help="List every candidate of a text, where several have the same.")
     ] = False,
@@ -52,6 +55,7 @@ def respond(
     A line is text, a list of turns, or {"context": [...], "background": [...]}.
     """
     from polyrank.data.rows import row_error
+    from polyrank.index import as_filter
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.retrieval.answering import open_pipeline
     from polyrank.retrieval.pipeline import read_mode
@@ -63,6 +67,7 @@ def respond(
             asked = context_of_row({"context": context})
         except ValueError as error:
             raise DataError(f"the context on the command line: {error}") from error
+    condition = as_filter(filter)  # before a model is loaded
     use_threads(threads)
     pipeline = open_pipeline(
         path,
@@ -77,7 +82,7 @@ def respond(
     )
 
     def answer(context: "Context") -> None:
-        result = pipeline.answer(context, k)
+        result = pipeline.answer(context, k, filter=condition)
         row: dict[str, Any] = {"context": context.turns, "results": [_row(reply) for reply in result.ranked]}
         if result.confidence is not None:
             # without a second reply to compare with it is infinite, which JSON cannot say
@@ -90,7 +95,7 @@ def respond(
     if asked is not None:
         answer(asked)
     elif sys.stdin.isatty():
-        _chat(pipeline, k)
+        _chat(pipeline, k, condition)
     else:
         for number, line in stdin_lines():
             try:
@@ -162,7 +167,7 @@ CHAT_COMMANDS = {
 }
 
 
-def _chat(pipeline: "Pipeline", k: int) -> None:
+def _chat(pipeline: "Pipeline", k: int, filter: "Filter | None") -> None:
     """Type a turn, see the best replies; the first one is taken as said. What begins with a slash is a command."""
     talk(f"Type what the customer says. {', '.join(CHAT_COMMANDS)}: an empty line starts anew, Ctrl-D leaves.")
     turns: list[str] = []
@@ -183,12 +188,12 @@ def _chat(pipeline: "Pipeline", k: int) -> None:
         elif COMMAND.fullmatch(text):
             talk(f"{text} is no command; there are {', '.join(CHAT_COMMANDS)}")
         else:
-            turns = _turn(pipeline, [*turns, text], k)
+            turns = _turn(pipeline, [*turns, text], k, filter)
 
 
-def _turn(pipeline: "Pipeline", turns: list[str], k: int) -> list[str]:
+def _turn(pipeline: "Pipeline", turns: list[str], k: int, filter: "Filter | None") -> list[str]:
     """Show the best replies that were not said yet; the turns with the one that is taken as said."""
-    answer = pipeline.answer(turns, k + len(turns))
+    answer = pipeline.answer(turns, k + len(turns), filter=filter)
     replies = [reply for reply in answer.ranked if reply.text not in turns][:k]
     good = bool(replies) and not answer.abstained
     if not good:

@@ -47,6 +47,12 @@ ContextTokens = Annotated[
 CandidateTokens = Annotated[
     int | None, typer.Option(min=4, help="Of untuned and other people's models: how much of a candidate is read.")
 ]
+FilterText = Annotated[
+    str | None,
+    typer.Option(
+        "--filter", metavar="FILTER", help="Only candidates whose metadata pass: 'lang = \"en\" and tier >= 2'."
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Runtime = Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")]
 FIGURES = (".png", ".svg", ".pdf")

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import Device, Overwrite, Runtime, console, say_cut, talk
+from polyrank.cli.console import Device, FilterText, Overwrite, Runtime, console, say_cut, talk
 from polyrank.errors import ArtifactError, DataError, UsageError
 
 index_app = typer.Typer(no_args_is_help=True, help="Build, change and inspect indexes of candidates.")
@@ -103,20 +103,27 @@ def index_remove(
     index: IndexPath,
     ids: Annotated[list[str] | None, typer.Argument(help="Ids of candidates.")] = None,
     file: Annotated[Path | None, typer.Option(help="A file of ids, one per line.")] = None,
+    filter: FilterText = None,
 ) -> None:
-    """Remove candidates by id; ids that are not there are fine."""
+    """Remove candidates by id, or those that pass a filter; ids that are not there are fine."""
     from polyrank.data.rows import numbered_lines
-    from polyrank.index import Writer
+    from polyrank.index import Writer, as_filter, open_index
 
+    condition = as_filter(filter)
+    if condition is not None and (ids or file):
+        raise UsageError("there are ids and a filter; remove by one of them, then by the other")
     names = list(ids or ())
     for _, line in numbered_lines(file) if file is not None else ():
         if isinstance(line, DataError):
             raise line
         if line.strip():
             names.append(line.strip())
-    if not names:
-        raise UsageError("no ids were given; name some, or a file of them with --file")
+    if not names and condition is None:
+        raise UsageError("no ids were given; name some, or a file of them with --file, or a --filter")
     with Writer(index) as writer:
+        if condition is not None:
+            with open_index(index) as opened:  # nobody else changes it meanwhile
+                names = [candidate.id for _, candidate in opened.iter_candidates(condition)]
         n = writer.remove(names)
         talk(f"{index}: removed {n:,}, now {len(writer):,} candidates")
 
@@ -147,14 +154,16 @@ def index_snapshot(
 def index_list(
     index: IndexPath,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first ones, as they were added.")] = None,
+    filter: FilterText = None,
     json_: Annotated[bool, typer.Option("--json", help="JSON lines, with metadata.")] = False,
 ) -> None:
     """What an index holds: a line for each candidate, its id, a tab, and its text."""
     from polyrank.data.pool import row_of
-    from polyrank.index import open_index
+    from polyrank.index import as_filter, open_index
 
+    condition = as_filter(filter)
     with open_index(index) as opened:
-        for _, candidate in islice(opened.iter_candidates(), limit):
+        for _, candidate in islice(opened.iter_candidates(condition), limit):
             if json_:
                 print(json.dumps(row_of(candidate), ensure_ascii=False))
             else:  # a line is a line, whatever the text holds

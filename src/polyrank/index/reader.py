@@ -13,9 +13,12 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyrank.errors import ArtifactError
 from polyrank.index.ann import Ann
+from polyrank.index.filtered import FilteredViews, View
+from polyrank.index.filters import Filter, rows_where
 from polyrank.index.lock import acknowledged, check_acknowledged
 from polyrank.index.matrix import REMEDY, Block, open_matrix
 from polyrank.index.store import (
@@ -72,7 +75,8 @@ class Index:
                     resources.callback(connection.close)
                     state = self._loaded(connection, None)
                     resources.pop_all()
-                return connection, replace(state, file=file if isinstance(connection, Still) else file[:2])
+                still = isinstance(connection, Still)
+                return connection, replace(state, file=file if still else file[:2])
             except ArtifactError:
                 if _identity(self.path) == file[:2]:
                     raise
@@ -109,9 +113,29 @@ class Index:
         """One consistent view of all live vectors, which later changes leave as it is."""
         return self._state.view[0]
 
-    def view(self) -> tuple[tuple[Block, ...], tuple[Ann | None, ...]]:
-        """``blocks``, and for each its inner-product index where there is one, of one moment."""
+    def view(self, filter: Filter | None = None) -> View:
+        """``blocks``, and for each its inner-product index where there is one, of one moment.
+
+        Args:
+            filter: leaves the candidates whose metadata pass; None: all. The first time its SQL reads them all, later
+                what was added since; changes of others are taken in where that is needed for one consistent view.
+
+        Raises:
+            ArtifactError: the index is damaged.
+        """
+        while filter is not None:
+            state = self._state
+            view = state.filtered.view(filter, state.view, state.meta)
+            if view is not None:
+                return view
+            self.refresh()
         return self._state.view
+
+    def rows_where(self, filter: Filter) -> NDArray[np.int64]:
+        """Numbers of the live rows that pass, ascending, of one moment."""
+        blocks, _ = self.view(filter)
+        parts = [block.rows if block.alive is None else block.rows[block.alive] for block in blocks]
+        return np.concatenate([np.empty(0, np.int64), *parts])
 
     def candidates(self, rows: Sequence[int], *, opening: int | None = None) -> list[Candidate]:
         """Candidates by row, in the order asked for.
@@ -129,8 +153,11 @@ class Index:
                 raise ArtifactError(f"{self.path} was replaced by another index; search again")
             return [row.candidate for row in read_rows(self._connection, self.path, rows)]
 
-    def iter_candidates(self) -> Iterator[tuple[int, Candidate]]:
+    def iter_candidates(self, filter: Filter | None = None) -> Iterator[tuple[int, Candidate]]:
         """All live rows and their candidates, by row. Of the last change, taken in or not.
+
+        Args:
+            filter: leaves the candidates whose metadata pass; None: all.
 
         Raises:
             ArtifactError: one is damaged; or, after the last, some are missing.
@@ -139,9 +166,11 @@ class Index:
         try:
             with transaction(connection, self.path, write=False):
                 n, digest = 0, 0
+                passing = None if filter is None else set(rows_where(connection, filter).tolist())
                 for row in scan_rows(connection, self.path):
                     n, digest = n + 1, digest + int.from_bytes(row.digest, "little")
-                    yield row.row, row.candidate
+                    if passing is None or row.row in passing:
+                        yield row.row, row.candidate
                 check_sum(self.path, read_meta(connection, self.path), n, digest)
         finally:
             connection.close()
@@ -168,7 +197,8 @@ class Index:
             if self._version(self._connection) == self._state.version:
                 return False
             previous = self._state
-            self._state = replace(self._loaded(self._connection, previous), file=previous.file)
+            now = self._loaded(self._connection, previous)
+            self._state = replace(now, file=previous.file, filtered=previous.filtered)
             return self._state.view is not previous.view
 
     def info(self) -> dict[str, Any]:
@@ -232,7 +262,7 @@ class Index:
                 view = self._from_matrix(meta, rebuild)
             view.follow(connection, self.path, meta)
         indexes = (view.ann, *(None for _ in view.blocks[1:])) if view.blocks else ()
-        return _State(meta, (tuple(view.blocks), indexes), version)
+        return _State(meta, (tuple(view.blocks), indexes), version, FilteredViews(self.path))
 
     def _from_matrix(self, meta: Meta, rebuild: bool) -> "_View":
         if not meta.matrix:
@@ -258,12 +288,14 @@ class _State:
         meta: as of that change.
         view: blocks, and the inner-product index of each.
         version: SQLite's number for what was read.
+        filtered: views through filters, kept from change to change of one opening.
         file: identity of the file that it was read from, see ``_identity``.
     """
 
     meta: Meta
-    view: tuple[tuple[Block, ...], tuple[Ann | None, ...]]
+    view: View
     version: int
+    filtered: FilteredViews
     file: tuple[int, ...] = ()
 
 

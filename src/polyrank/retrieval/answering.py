@@ -9,7 +9,7 @@ from typing import Self
 
 from polyrank.data.pool import CandidateLike, pool_of
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.index import Index, Writer
+from polyrank.index import Filter, Index, Writer
 from polyrank.ranking.abstention import N_SCORES, Abstention, confidence
 from polyrank.ranking.ensembles import Ensemble
 from polyrank.records import ContextLike, Ranked, contexts_of
@@ -67,28 +67,37 @@ class Pipeline:
         self._encoder: Encoder | None = None
         self._writer: Writer | None = None
 
-    def answer(self, context: ContextLike, k: int = 5) -> Answer:
+    def answer(self, context: ContextLike, k: int = 5, *, filter: Filter | str | None = None) -> Answer:
         """The best ``k`` replies to one context, and whether the best of them is a good answer.
 
         Args:
             context: one turn, a list of turns, oldest first, or a Context.
             k: how many.
-        """
-        return self.answer_all([context], k)[0]
+            filter: leaves the candidates whose metadata pass, such as ``lang = "en"``; see ``polyrank.read_filter``.
+                A threshold is asked of the best of them.
 
-    def answer_all(self, contexts: Sequence[ContextLike], k: int = 5) -> list[Answer]:
+        Raises:
+            UsageError: ``k`` is less than one, or the filter cannot be read.
+        """
+        return self.answer_all([context], k, filter=filter)[0]
+
+    def answer_all(
+        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
+    ) -> list[Answer]:
         """The same for many contexts at once, which is faster than one by one."""
         n = k if self.abstention is None else max(k, N_SCORES)
         if isinstance(self.retriever, Retriever):
             return [
                 replace(self._answer_from(ranked, k), exact=result.exact, n_scored=result.n_scored, ways=result.ways)
-                for ranked, result in self.retriever.find(contexts, n)
+                for ranked, result in self.retriever.find(contexts, n, filter=filter)
             ]
-        return [self._answer_from(ranked, k) for ranked in self.respond(contexts, n)]
+        return [self._answer_from(ranked, k) for ranked in self.respond(contexts, n, filter=filter)]
 
-    def respond(self, contexts: Sequence[ContextLike], k: int = 5) -> list[list[Ranked]]:
+    def respond(
+        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
+    ) -> list[list[Ranked]]:
         """The best ``k`` replies to each context, best first, good enough or not."""
-        return self.retriever.respond(contexts_of(contexts), k)
+        return self.retriever.respond(contexts_of(contexts), k, filter=filter)
 
     def _answer_from(self, ranked: Sequence[Ranked], k: int) -> Answer:
         if self.abstention is None:

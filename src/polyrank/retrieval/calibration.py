@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.errors import DataError, UsageError
-from polyrank.index import open_index
+from polyrank.index import Filter, open_index
 from polyrank.negatives.mine import with_texts
 from polyrank.ranking.abstention import N_SCORES, Point, area, calibrate, confidence, coverage_curve
 from polyrank.ranking.ensembles import Ensemble, choose_ensemble
@@ -155,12 +155,14 @@ class _Without:
     examples: Sequence[Example]
     hidden: Sequence[bool]
 
-    def respond(self, contexts: Sequence[ContextLike], k: int = 5) -> list[list[Ranked]]:
+    def respond(
+        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
+    ) -> list[list[Ranked]]:
         """The best ``k`` of what is left."""
         without_answer = [e for e, hidden in zip(self.examples, self.hidden, strict=True) if hidden]
         n = k + max((len(e.relevant_ids) + len(e.relevant) for e in without_answer), default=0)
         while True:
-            results = self.retriever.respond(contexts, n)
+            results = self.retriever.respond(contexts, n, filter=filter)
             filtered = [
                 [reply for reply in ranked if not (hidden and is_right(example, reply))][:k]
                 for example, hidden, ranked in zip(self.examples, self.hidden, results, strict=True)

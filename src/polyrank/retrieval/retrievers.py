@@ -1,12 +1,15 @@
 """Retrievers: a context in, ranked replies out. Dense search over an index, or lexical search over candidates."""
 
 from collections.abc import Sequence
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.index import Index
+from polyrank.index import Filter, Index, as_filter
+from polyrank.index.filtered import MAX_FILTERS
+from polyrank.index.filters import positions_where
 from polyrank.index.reader import check_fingerprint
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, ContextLike, Ranked, contexts_of
@@ -33,48 +36,67 @@ class Retriever:
         check_fingerprint(index.fingerprint, encoder.fingerprint, index.path)
         self.encoder, self.index, self.mode, self.distinct = encoder, index, mode, distinct
 
-    def respond(self, contexts: Sequence[ContextLike], k: int = 5) -> list[list[Ranked]]:
-        """The best ``k`` replies to each context, best first; ties by row. Fewer when the index holds fewer.
+    def respond(
+        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
+    ) -> list[list[Ranked]]:
+        """The best ``k`` replies to each context, best first; ties by row. Fewer when there are fewer.
+
+        Args:
+            contexts: what to answer.
+            k: how many.
+            filter: leaves the candidates whose metadata pass, see ``polyrank.read_filter``; None: all.
 
         Raises:
-            UsageError: ``k`` is less than one.
+            UsageError: ``k`` is less than one, or the filter cannot be read.
             ArtifactError: the index is damaged, or the encoder's scores are not finite.
         """
-        return [ranked for ranked, _ in self.find(contexts, k)]
+        return [ranked for ranked, _ in self.find(contexts, k, filter=filter)]
 
-    def find(self, contexts: Sequence[ContextLike], k: int = 5) -> list[tuple[list[Ranked], Result]]:
+    def find(
+        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
+    ) -> list[tuple[list[Ranked], Result]]:
         """As ``respond``, with what the search says of each: whether it is exact, and what it took."""
         _check_k(k)
+        condition = as_filter(filter)
         self.index.refresh()
         if not contexts:
             return []
         vectors, mask = self.encoder.encode_contexts(contexts_of(contexts))
-        results = self._search(vectors, mask, k)
+        results = self._search(vectors, mask, k, condition)
         if not self.distinct:
             return results
-        return [self._widened(vectors[[i]], mask[[i]], k, *found) for i, found in enumerate(results)]
+        return [self._widened(vectors[[i]], mask[[i]], k, condition, *found) for i, found in enumerate(results)]
 
     def _widened(
-        self, vectors: Floats, mask: NDArray[np.bool_], k: int, ranked: list[Ranked], result: Result
+        self,
+        vectors: Floats,
+        mask: NDArray[np.bool_],
+        k: int,
+        filter: Filter | None,
+        ranked: list[Ranked],
+        result: Result,
     ) -> tuple[list[Ranked], Result]:
         """The best k texts of one context, by searches for more rows while equal texts leave too few."""
         n = k
         while len(texts := _distinct(ranked)) < k and len(ranked) == n:
             n *= 2
-            ((ranked, result),) = self._search(vectors, mask, n)
+            ((ranked, result),) = self._search(vectors, mask, n, filter)
         return texts[:k], result
 
-    def _search(self, vectors: Floats, mask: NDArray[np.bool_], k: int) -> list[tuple[list[Ranked], Result]]:
+    def _search(
+        self, vectors: Floats, mask: NDArray[np.bool_], k: int, filter: Filter | None
+    ) -> list[tuple[list[Ranked], Result]]:
         while True:
             opening = self.index.opening
-            blocks, indexes = self.index.view()
+            blocks, indexes = self.index.view(filter)
             results = search(vectors, mask, blocks, k, mode=self.mode, indexes=indexes)
             try:
                 return [(self._ranked(result, opening), result) for result in results]
             except ArtifactError:
                 # a reply was removed, or the index replaced, between the search and the reading of its text; it may be
                 # another thread that took it in
-                if not self.index.refresh() and self.index.blocks() is blocks:
+                changed = self.index.refresh() or self.index.opening != opening
+                if not changed and self.index.view(filter)[0] is blocks:
                     raise
 
     def _ranked(self, result: Result, opening: int) -> list[Ranked]:
@@ -96,29 +118,43 @@ class LexicalRetriever:
         self.scorer, self.distinct = scorer, distinct
         self.index = candidates if isinstance(candidates, Index) else None
         # replaced as a whole, since threads may share this
-        self._cached = (0, 0), *_with_texts(() if isinstance(candidates, Index) else candidates)
+        self._cached = (0, 0), _Pool(() if isinstance(candidates, Index) else candidates)
 
-    def respond(self, contexts: Sequence[ContextLike], k: int = 5) -> list[list[Ranked]]:
+    def respond(
+        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
+    ) -> list[list[Ranked]]:
         """The best ``k`` replies to each context, best first; ties by row. Fewer when there are fewer candidates.
 
+        Args:
+            contexts: what to answer.
+            k: how many.
+            filter: as of ``Retriever``. Scores are those that the candidates have among all: word statistics that
+                come from the candidates come from all of them.
+
         Raises:
-            UsageError: ``k`` is less than one.
+            UsageError: ``k`` is less than one, or the filter cannot be read.
+            DataError: there is a filter, and the metadata of a candidate in memory cannot be written as JSON.
             ArtifactError: the index is damaged.
         """
         _check_k(k)
+        condition = as_filter(filter)
         if self.index is not None:
             self.index.refresh()
             now = self.index.opening, self.index.change  # a new index begins its count of changes anew
             if now != self._cached[0]:
-                self._cached = now, *_with_texts([candidate for _, candidate in self.index.iter_candidates()])
-        _, candidates, texts = self._cached
-        return [self._best(candidates, row, k) for row in self.scorer.score_pool(contexts_of(contexts), texts)]
+                self._cached = now, _Pool([candidate for _, candidate in self.index.iter_candidates()])
+        _, pool = self._cached
+        some = pool.everywhere if condition is None else pool.positions(condition)
+        scores = self.scorer.score_pool(contexts_of(contexts), pool.texts)
+        return [self._best(pool.candidates, some, row[some], k) for row in scores]
 
-    def _best(self, candidates: Sequence[Candidate], values: NDArray[np.float32], k: int) -> list[Ranked]:
-        """The best ``k`` by score, then by row; ``values``: ``[N]``."""
+    def _best(
+        self, candidates: Sequence[Candidate], positions: NDArray[np.int64], values: Floats, k: int
+    ) -> list[Ranked]:
+        """The best ``k`` of the candidates at some positions, by score, then by position; ``values``: one for each."""
         n = k
         while True:
-            best = [(candidates[row], float(values[row])) for row in top_rows(values, n)]
+            best = [(candidates[positions[i]], float(values[i])) for i in top_rows(values, n)]
             ranked = [Ranked(c.id, c.text, score, c.metadata) for c, score in best]
             texts = _distinct(ranked) if self.distinct else ranked
             if len(texts) >= k or len(ranked) < n:
@@ -126,8 +162,14 @@ class LexicalRetriever:
             n *= 2
 
 
-def _with_texts(candidates: Sequence[Candidate]) -> tuple[tuple[Candidate, ...], list[str]]:
-    return tuple(candidates), [candidate.text for candidate in candidates]
+class _Pool:
+    """Candidates with their texts, and which of them pass the latest filters."""
+
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        self.candidates = tuple(candidates)
+        self.texts = [candidate.text for candidate in candidates]
+        self.everywhere = np.arange(len(self.candidates))
+        self.positions = lru_cache(MAX_FILTERS)(partial(positions_where, self.candidates))
 
 
 def _check_k(k: int) -> None:

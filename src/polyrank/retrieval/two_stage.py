@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from polyrank.errors import UsageError
+from polyrank.index import Filter
 from polyrank.ranking.ensembles import Ensemble, combine
 from polyrank.ranking.top import as_good_as, top_rows
 from polyrank.records import Context, ContextLike, Ranked, contexts_of
@@ -37,13 +38,16 @@ class TwoStage:
         self.retriever, self.reranker = retriever, reranker
         self.n_retrieved, self.ensemble = _at_least_one(n_retrieved), ensemble
 
-    def respond(self, contexts: Sequence[ContextLike], k: int = 5) -> list[list[Ranked]]:
+    def respond(
+        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
+    ) -> list[list[Ranked]]:
         """The best ``k`` of the shortlist, best first, with the scores of both stages; ties by the retriever's order.
 
-        At most ``n_retrieved`` replies are given, since no others are seen by the re-ranker.
+        At most ``n_retrieved`` replies are given, since no others are seen by the re-ranker. A filter is the
+        retriever's: the shortlist holds nothing else than what passes it.
         """
         contexts = contexts_of(contexts)
-        shortlists = self.retriever.respond(contexts, self.n_retrieved)
+        shortlists = self.retriever.respond(contexts, self.n_retrieved, filter=filter)
         scored = self.reranker.score(contexts, [[reply.text for reply in shortlist] for shortlist in shortlists])
         results = []
         for shortlist, second in zip(shortlists, scored, strict=True):

@@ -15,6 +15,7 @@ from polyrank.records import Candidate, ContextLike, Ranked, contexts_of
 from polyrank.scorers.inputs import as_candidates, as_texts
 
 if TYPE_CHECKING:  # BM25 needs no torch
+    from polyrank.index.filters import Filter
     from polyrank.text.cut import Cut
 
 Floats = NDArray[np.float32]
@@ -106,6 +107,8 @@ class Encoder(Scorer, Protocol):
 class Responds(Protocol):
     """Finds replies: a Retriever over an index, a LexicalRetriever, or a TwoStage."""
 
-    def respond(self, contexts: Sequence[ContextLike], k: int = 5) -> list[list[Ranked]]:
-        """The best ``k`` replies to each context, best first."""
+    def respond(
+        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: "Filter | str | None" = None
+    ) -> list[list[Ranked]]:
+        """The best ``k`` replies to each context, best first, of those whose metadata pass the filter."""
         ...

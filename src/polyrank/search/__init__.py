@@ -15,7 +15,7 @@ from polyrank.devices import cpu_has_bf16, free_cores
 from polyrank.errors import UsageError
 from polyrank.search import kernels
 from polyrank.search.best import Best, Result
-from polyrank.search.blocks import Block, Floats
+from polyrank.search.blocks import Block, Floats, n_alive
 from polyrank.search.policy import Policy
 from polyrank.search.profile import load_profile
 from polyrank.search.query import Machine
@@ -49,7 +49,8 @@ def search(
         blocks: the candidates; rows are distinct over all of them, vectors ``[n, D]`` do not change while they live.
         k: how many; fewer come back when fewer are alive.
         mode: ``exact`` scans in the fastest way that is proven to return what computing every score would;
-            ``approximate`` scores one shortlist per block, and says whether that was exact.
+            ``approximate`` scores one shortlist per block, and says whether that was exact; a block whose shortlist
+            leaves fewer than k, while so many are alive, is scanned.
         indexes: for the approximate mode, an inner-product index of each block's vectors, or ``None``: scan that block.
         device: where a scan in fp32 multiplies.
         compiled: whether the loops of ``polyrank-kernels`` are used where that is installed; they also keep a copy of
@@ -78,19 +79,25 @@ def search(
     best = [Best(real_vectors(row, real), k) for row, real in zip(contexts, mask, strict=True)]
     exact = [True] * len(best)
     with torch.inference_mode():
-        to_scan: list[Block] = []
+        everyone = range(len(best))
+        to_scan: list[list[Block]] = [[] for _ in everyone]  # for each context
         for number, block in enumerate(blocks):
             index = indexes[number] if indexes is not None and mode == "approximate" else None
-            if len(block.rows) and index is None:
-                to_scan.append(block)
-            elif len(block.rows) and index is not None:
-                exact = [shortlist(one, block, index) and sure for one, sure in zip(best, exact, strict=True)]
-        if to_scan:
+            n = n_alive(block)
+            for i in everyone if n else ():
+                n_listed = 0 if index is None else shortlist(best[i], block, index)
+                if n_listed < min(k, n):  # no shortlist, or one that would leave a hole
+                    to_scan[i].append(block)
+                elif n_listed < n:
+                    exact[i] = False
+        if any(to_scan):
             policy = Policy(machine, load_profile(), usable)
-            queries = [policy.choose(one, to_scan) for one in best]
+            queries = {i: policy.choose(best[i], to_scan[i]) for i in everyone if to_scan[i]}
             with free_cores():
-                for block in to_scan:
-                    scan(queries, block, machine)
+                for block in blocks:
+                    some = [query for i, query in queries.items() if any(block is one for one in to_scan[i])]
+                    if some:
+                        scan(some, block, machine)
     return [one.result(exact=sure) for one, sure in zip(best, exact, strict=True)]
 
 

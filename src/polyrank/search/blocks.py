@@ -44,6 +44,11 @@ class Block(Protocol):
     def alive(self) -> NDArray[np.bool_] | None: ...
 
 
+def n_alive(block: Block) -> int:
+    """How many candidates of a block are alive."""
+    return len(block.rows) if block.alive is None else int(np.count_nonzero(block.alive))
+
+
 _derived: dict[tuple[str, int], Any] = {}
 
 

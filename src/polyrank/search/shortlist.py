@@ -1,12 +1,13 @@
 """Approximate search: a shortlist from an inner-product index, whose candidates are then scored in full."""
 
+from math import ceil
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.search.best import Best
-from polyrank.search.blocks import Block, Floats
+from polyrank.search.blocks import Block, Floats, n_alive
 
 SHORTLIST = 100  # by the mean and as many by the maximum: recall@10 of 0.95 to 1 in every regime that was measured
 Positions = NDArray[np.int64]
@@ -20,33 +21,33 @@ class ProductIndex(Protocol):
         ...
 
 
-def shortlist(best: Best, block: Block, index: ProductIndex) -> bool:
+def shortlist(best: Best, block: Block, index: ProductIndex) -> int:
     """Offer the candidates with the best products: some by the mean vector, as many by the best of all vectors.
 
     Returns:
-        Whether that was all of them.
+        How many they are, of those that are alive; where that is less than k and than all, none of them is offered.
     """
-    n, n_vectors = len(block.rows), len(best.contexts)
+    n, n_vectors, n_live = len(block.rows), len(best.contexts), n_alive(block)
     mean = best.contexts.double().mean(0).float().numpy()
     queries = np.concatenate([mean[None], best.contexts.numpy()]) if n_vectors > 1 else mean[None]
-    n_dead = 0 if block.alive is None else int(n - block.alive.sum())
-    n_listed = max(SHORTLIST, 2 * best.k)
-    n_listed = min(n, n_listed + min(n_dead, n_listed))
-    seen = np.zeros(n, np.bool_)
+    # longer by as many as will not be alive
+    n_listed = min(n, ceil(max(SHORTLIST, 2 * best.k) * n / max(n_live, 1)))
     products, positions = index.search(queries, n_listed)
-    _offer_new(best, block, positions[:1], seen)
+    lists = [positions[0]]
     if n_vectors > 1:
         order = np.argsort(-products[1:].ravel(), kind="stable")
         flat = positions[1:].ravel()[order]
         flat = flat[flat >= 0]
         first = np.sort(np.unique(flat, return_index=True)[1])[:n_listed]
-        _offer_new(best, block, flat[first], seen)
-    best.ways.append("shortlist")
-    return bool(seen.all() if block.alive is None else seen[block.alive].all())
-
-
-def _offer_new(best: Best, block: Block, positions: Positions, seen: NDArray[np.bool_]) -> None:
-    new = np.unique(positions[positions >= 0])
-    new = new[~seen[new]]
-    seen[new] = True
-    best.offer(block, new)
+        lists.append(flat[first])
+    seen = np.zeros(n, np.bool_)
+    for number, some in enumerate(lists):
+        new = np.unique(some[some >= 0])
+        lists[number] = new[~seen[new]]
+        seen[new] = True
+    n_seen = int(np.count_nonzero(seen if block.alive is None else seen & block.alive))
+    if n_seen >= min(best.k, n_live):
+        for some in lists:
+            best.offer(block, some)
+        best.ways.append("shortlist")
+    return n_seen

@@ -62,6 +62,18 @@ class PackedVectors:
         return result
 
 
+def take(vectors: AnyVectors, rows: Rows) -> "Floats | PackedVectors":
+    """Some of the vectors, copied, in the same precision.
+
+    >>> take(pack(np.eye(2, dtype=np.float32), "bf16"), np.array([1])).values.dtype
+    dtype('uint16')
+    """
+    if isinstance(vectors, PackedVectors):
+        return PackedVectors(vectors.values[rows], None if vectors.scales is None else vectors.scales[rows])
+    copied: Floats = np.array(vectors[rows])
+    return copied
+
+
 def read_precision(name: str) -> Precision:
     """A precision by its name.
 
