@@ -1,6 +1,7 @@
 """Retrievers: a context in, ranked replies out. Dense search over an index, or lexical search over candidates."""
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,15 @@ class Retriever:
     def __init__(self, encoder: Encoder, index: Index, *, mode: Mode = "exact", distinct: bool = True) -> None:
         check_fingerprint(index.fingerprint, encoder.fingerprint, index.path)
         self.encoder, self.index, self.mode, self.distinct = encoder, index, mode, distinct
+
+    def candidate(self, id_: str) -> Candidate:
+        """The candidate of an id.
+
+        Raises:
+            UsageError: there is none.
+        """
+        self.index.refresh()
+        return self.index.candidate(id_)
 
     def respond(self, contexts: Sequence[ContextLike], k: int = 5) -> list[list[Ranked]]:
         """The best ``k`` replies to each context, best first; ties by row. Fewer when the index holds fewer.
@@ -106,13 +116,35 @@ class LexicalRetriever:
             ArtifactError: the index is damaged.
         """
         _check_k(k)
+        candidates, texts = self._current()
+        return [self._best(candidates, row, k) for row in self.scorer.score_pool(contexts_of(contexts), texts)]
+
+    def fitted(self) -> BM25 | TfIdf:
+        """The scorer with the word statistics that it ranks by, which may come from the candidates."""
+        if self.scorer.is_fitted:
+            return self.scorer
+        return copy(self.scorer).fit(list(dict.fromkeys(self._current()[1])))
+
+    def candidate(self, id_: str) -> Candidate:
+        """The candidate of an id.
+
+        Raises:
+            UsageError: there is none.
+        """
+        for candidate in self._current()[0]:
+            if candidate.id == id_:
+                return candidate
+        raise UsageError(f"there is no candidate {id_!r} to be found; give the id of one that respond gives")
+
+    def _current(self) -> tuple[tuple[Candidate, ...], list[str]]:
+        """The candidates as of now, and their texts."""
         if self.index is not None:
             self.index.refresh()
             now = self.index.opening, self.index.change  # a new index begins its count of changes anew
             if now != self._cached[0]:
                 self._cached = now, *_with_texts([candidate for _, candidate in self.index.iter_candidates()])
         _, candidates, texts = self._cached
-        return [self._best(candidates, row, k) for row in self.scorer.score_pool(contexts_of(contexts), texts)]
+        return candidates, texts
 
     def _best(self, candidates: Sequence[Candidate], values: NDArray[np.float32], k: int) -> list[Ranked]:
         """The best ``k`` by score, then by row; ``values``: ``[N]``."""
