@@ -23,7 +23,6 @@ from polyrank.models.reductions import each_alone, reduce
 from polyrank.storage.tensors import read_file
 from polyrank.text import Tokens
 
-
 MEANS = ("mean", "mean_sqrt_len_tokens", "weightedmean")
 
 
