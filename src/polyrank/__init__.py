@@ -38,6 +38,8 @@ if TYPE_CHECKING:  # the one list of public names: type checkers read it, and th
     from polyrank.retrieval.answering import Pipeline as Pipeline
     from polyrank.retrieval.answering import open_pipeline as open  # noqa: A004, F401 - public as polyrank.open
     from polyrank.retrieval.build import build_index as build_index
+    from polyrank.retrieval.explain import explain as explain
+    from polyrank.retrieval.explanation import Explanation as Explanation
     from polyrank.retrieval.retrievers import LexicalRetriever as LexicalRetriever
     from polyrank.retrieval.retrievers import Retriever as Retriever
     from polyrank.retrieval.two_stage import TwoStage as TwoStage

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.errors import ArtifactError
+from polyrank.errors import ArtifactError, UsageError
 from polyrank.index.ann import Ann
 from polyrank.index.filtered import FilteredViews, View
 from polyrank.index.filters import Filter, rows_where
@@ -31,6 +31,7 @@ from polyrank.index.store import (
     read_meta,
     read_rows,
     removed_rows,
+    row_of,
     scan_rows,
     sqlite_errors,
     transaction,
@@ -152,6 +153,19 @@ class Index:
             if opening not in (None, self.opening):
                 raise ArtifactError(f"{self.path} was replaced by another index; search again")
             return [row.candidate for row in read_rows(self._connection, self.path, rows)]
+
+    def candidate(self, id_: str) -> Candidate:
+        """The candidate of an id, as of the last change, taken in or not.
+
+        Raises:
+            UsageError: there is none.
+            ArtifactError: it is damaged.
+        """
+        with self._lock, transaction(self._connection, self.path, write=False):
+            row = row_of(self._connection, self.path, id_)
+            if row is None:
+                raise UsageError(f"{self.path} has no candidate {id_!r}; give the id of one that respond prints")
+            return read_rows(self._connection, self.path, [row])[0].candidate
 
     def iter_candidates(self, filter: Filter | None = None) -> Iterator[tuple[int, Candidate]]:
         """All live rows and their candidates, by row. Of the last change, taken in or not.

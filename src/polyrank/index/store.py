@@ -294,6 +294,13 @@ def read_rows(connection: sqlite3.Connection, path: Path, rows: Sequence[int]) -
     return result
 
 
+def row_of(connection: sqlite3.Connection, path: Path, id_: str) -> int | None:
+    """The number of an id's row; None where there is none."""
+    with sqlite_errors(path):
+        row = connection.execute("SELECT row FROM candidates WHERE id = ?", (id_,)).fetchone()
+    return None if row is None else int(row[0])
+
+
 def scan_rows(connection: sqlite3.Connection, path: Path, *, after: int = 0) -> Iterator[Row]:
     """Rows of a higher number than ``after``, by number, each checked.
 

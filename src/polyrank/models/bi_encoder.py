@@ -12,8 +12,9 @@ from polyrank.config.models import Reduction
 from polyrank.devices import full_precision
 from polyrank.models.backbone import Backbone
 from polyrank.models.first_output import shorten
+from polyrank.models.mixture import Mixture
 from polyrank.models.network import EncoderNetwork
-from polyrank.models.reductions import reduce
+from polyrank.models.reductions import reduce, reduction_weights
 from polyrank.text import Tokens
 
 
@@ -52,6 +53,14 @@ def backbones_of(*towers: Tower) -> list[Backbone]:
     return [tower.backbone for tower in dict.fromkeys(towers)]
 
 
+def tower_mixture(tower: Tower, tokens: Tokens, reduction: Reduction, n_tokens: int) -> Mixture | None:
+    """A tower's reduced vectors of their tokens; None by "first", whose one output says nothing of the others."""
+    if reduction == "first":
+        return None
+    weights = reduction_weights(tokens.mask, reduction, n_tokens)[:, None]
+    return Mixture(weights, tower.project(tower(tokens)), torch.ones_like(tokens.mask[:, :1]))
+
+
 class BiEncoder(EncoderNetwork):
     """A Bi-encoder.
 
@@ -83,6 +92,14 @@ class BiEncoder(EncoderNetwork):
     def _reduced(self, tower: Tower, tokens: Tokens) -> Tensor:
         reduced = reduce(tower(tokens), tokens.mask, self.reduction, self.reduction_tokens)
         return tower.project(reduced)
+
+    def context_mixture(self, tokens: Tokens) -> Mixture | None:
+        """The context vector of its tokens; None by "first", which reads one output alone."""
+        return tower_mixture(self.context_tower, tokens, self.reduction, self.reduction_tokens)
+
+    def candidate_mixture(self, tokens: Tokens) -> Mixture | None:
+        """The candidate vector of its tokens; None by "first"."""
+        return tower_mixture(self.candidate_tower, tokens, self.reduction, self.reduction_tokens)
 
     @property
     def backbone(self) -> Backbone:

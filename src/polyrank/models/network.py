@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from polyrank.errors import ArtifactError
 from polyrank.models.backbone import Backbone
+from polyrank.models.mixture import Mixes
 from polyrank.text import Tokens
 
 
@@ -85,7 +86,7 @@ class Network(nn.Module, ABC):
         return bool(backbones)
 
 
-class EncoderNetwork(Network):
+class EncoderNetwork(Network, Mixes):
     """A network whose two sides are computed apart."""
 
     dimension: int

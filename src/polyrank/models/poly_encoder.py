@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from polyrank.config.models import Reduction
 from polyrank.devices import full_precision
 from polyrank.models.backbone import Backbone
-from polyrank.models.bi_encoder import Tower, backbones_of
+from polyrank.models.bi_encoder import Tower, backbones_of, tower_mixture
 from polyrank.models.first_output import shorten
+from polyrank.models.mixture import Mixture
 from polyrank.models.network import EncoderNetwork
-from polyrank.models.reductions import first_outputs, last_outputs, reduce
+from polyrank.models.reductions import each_alone, first_outputs, last_outputs, reduce
 from polyrank.text import Tokens
 
 NEAR_ZERO = 0.1  # codes of this deviation attend almost evenly
@@ -70,16 +71,34 @@ class PolyEncoder(EncoderNetwork):
         if self.codes is not None:
             vectors = attend(self.codes, outputs, tokens.mask)
             mask = torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
-        elif self.kind == "first":
-            vectors, mask = first_outputs(outputs, tokens.mask, self.n_codes)
         else:
-            vectors, mask = last_outputs(outputs, tokens.mask, self.n_codes, self.kind == "last_h1")
+            vectors, mask = self._chosen(outputs, tokens.mask)
         return self.context_tower.project(vectors), mask
+
+    def _chosen(self, outputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Some outputs as they are, ``[B, M, D]`` of ``[B, T, D]``, and their mask ``[B, M]``."""
+        if self.kind == "first":
+            return first_outputs(outputs, mask, self.n_codes)
+        return last_outputs(outputs, mask, self.n_codes, self.kind == "last_h1")
 
     def encode_candidates(self, tokens: Tokens) -> Tensor:
         """Candidate vectors ``[N, D]``."""
         reduced = reduce(self.candidate_tower(tokens), tokens.mask, self.reduction, self.reduction_tokens)
         return self.candidate_tower.project(reduced)
+
+    def context_mixture(self, tokens: Tokens) -> Mixture:
+        """Context vectors of their tokens: by the codes' attention, or each of a single one."""
+        outputs = self.context_tower(tokens)
+        if self.codes is not None:
+            weights = attention(self.codes, outputs, tokens.mask)
+            mask = torch.ones(weights.shape[:2], dtype=torch.bool, device=weights.device)
+        else:
+            weights, mask = self._chosen(each_alone(tokens.mask), tokens.mask)
+        return Mixture(weights, self.context_tower.project(outputs), mask)
+
+    def candidate_mixture(self, tokens: Tokens) -> Mixture | None:
+        """The candidate vector of its tokens; None by "first", which reads one output alone."""
+        return tower_mixture(self.candidate_tower, tokens, self.reduction, self.reduction_tokens)
 
     @property
     def backbone(self) -> Backbone:

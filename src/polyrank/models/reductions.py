@@ -37,6 +37,27 @@ def reduce(outputs: Tensor, mask: Tensor, reduction: Reduction, n_tokens: int) -
     return total / (count.sqrt() if reduction == "sqrt_n" else count)
 
 
+def reduction_weights(mask: Tensor, reduction: Reduction, n_tokens: int) -> Tensor:
+    """How much of each token's output is in the reduced vector: ``reduce`` is linear, so it is what it makes of ones.
+
+    Args:
+        mask, reduction, n_tokens: see ``reduce``.
+
+    Returns:
+        ``[B, T]``.
+
+    >>> reduction_weights(torch.tensor([[True, True, False]]), "mean", 0)
+    tensor([[0.5000, 0.5000, 0.0000]])
+    """
+    return reduce(each_alone(mask), mask, reduction, n_tokens)
+
+
+def each_alone(mask: Tensor) -> Tensor:
+    """Outputs ``[B, T, T]`` of T dimensions, in each of which one token is 1."""
+    B, T = mask.shape
+    return torch.eye(T, device=mask.device).expand(B, T, T)
+
+
 def first_outputs(outputs: Tensor, mask: Tensor, m: int) -> tuple[Tensor, Tensor]:
     """The first m outputs; shorter rows have fewer, said by the mask. ``[B, min(m, T), D]`` and ``[B, min(m, T)]``."""
     return outputs[:, :m], mask[:, :m]

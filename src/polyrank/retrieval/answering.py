@@ -14,6 +14,8 @@ from polyrank.ranking.abstention import N_SCORES, Abstention, confidence
 from polyrank.ranking.ensembles import Ensemble
 from polyrank.records import ContextLike, Ranked, contexts_of
 from polyrank.retrieval.build import add_to_index
+from polyrank.retrieval.explain import explain
+from polyrank.retrieval.explanation import Explanation
 from polyrank.retrieval.pipeline import PIPELINE, check_stages, dense, fingerprints, make_retriever, read_pipeline
 from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
 from polyrank.retrieval.two_stage import SHORTLIST, TwoStage
@@ -98,6 +100,37 @@ class Pipeline:
     ) -> list[list[Ranked]]:
         """The best ``k`` replies to each context, best first, good enough or not."""
         return self.retriever.respond(contexts_of(contexts), k, filter=filter)
+
+    def explain(
+        self, context: ContextLike, text: str | None = None, *, candidate_id: str | None = None, max_words: int = 64
+    ) -> Explanation:
+        """Why a reply has its score, see ``polyrank.explain``.
+
+        Of a pipeline of two stages, both are explained. Vectors that the index holds in bf16 or int8 give scores that
+        differ a little from those explained here, which the encoder gives.
+
+        Args:
+            context: what it answers.
+            text: the reply, of the index or any other.
+            candidate_id: instead of its text, its id. None of the two: the best reply.
+            max_words: see ``polyrank.explain``.
+
+        Raises:
+            UsageError: both are given, there is no such id, or no reply at all.
+        """
+        if text is not None and candidate_id is not None:
+            raise UsageError(f"candidate_id = {candidate_id!r} and a text are two replies; give one of them")
+        if candidate_id is not None:
+            first = self._first_stage
+            if not isinstance(first, Retriever | LexicalRetriever):
+                raise UsageError(f"this retriever finds no reply by its id {candidate_id!r}; give its text")
+            text = first.candidate(candidate_id).text
+        elif text is None:
+            (ranked,) = self.respond([context], 1)
+            if not ranked:
+                raise UsageError("there is no reply to explain; add one to the index, or give a text")
+            text = ranked[0].text
+        return explain(self.retriever, context, text, max_words=max_words)
 
     def _answer_from(self, ranked: Sequence[Ranked], k: int) -> Answer:
         if self.abstention is None:

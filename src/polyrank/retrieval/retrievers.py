@@ -1,6 +1,7 @@
 """Retrievers: a context in, ranked replies out. Dense search over an index, or lexical search over candidates."""
 
 from collections.abc import Sequence
+from copy import copy
 from functools import lru_cache, partial
 
 import numpy as np
@@ -35,6 +36,15 @@ class Retriever:
     def __init__(self, encoder: Encoder, index: Index, *, mode: Mode = "exact", distinct: bool = True) -> None:
         check_fingerprint(index.fingerprint, encoder.fingerprint, index.path)
         self.encoder, self.index, self.mode, self.distinct = encoder, index, mode, distinct
+
+    def candidate(self, id_: str) -> Candidate:
+        """The candidate of an id.
+
+        Raises:
+            UsageError: there is none.
+        """
+        self.index.refresh()
+        return self.index.candidate(id_)
 
     def respond(
         self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
@@ -138,15 +148,36 @@ class LexicalRetriever:
         """
         _check_k(k)
         condition = as_filter(filter)
+        pool = self._current()
+        some = pool.everywhere if condition is None else pool.positions(condition)
+        scores = self.scorer.score_pool(contexts_of(contexts), pool.texts)
+        return [self._best(pool.candidates, some, row[some], k) for row in scores]
+
+    def fitted(self) -> BM25 | TfIdf:
+        """The scorer with the word statistics that it ranks by, which may come from the candidates."""
+        if self.scorer.is_fitted:
+            return self.scorer
+        return copy(self.scorer).fit(list(dict.fromkeys(self._current().texts)))
+
+    def candidate(self, id_: str) -> Candidate:
+        """The candidate of an id.
+
+        Raises:
+            UsageError: there is none.
+        """
+        for candidate in self._current().candidates:
+            if candidate.id == id_:
+                return candidate
+        raise UsageError(f"there is no candidate {id_!r} to be found; give the id of one that respond gives")
+
+    def _current(self) -> "_Pool":
+        """The candidates as of now."""
         if self.index is not None:
             self.index.refresh()
             now = self.index.opening, self.index.change  # a new index begins its count of changes anew
             if now != self._cached[0]:
                 self._cached = now, _Pool([candidate for _, candidate in self.index.iter_candidates()])
-        _, pool = self._cached
-        some = pool.everywhere if condition is None else pool.positions(condition)
-        scores = self.scorer.score_pool(contexts_of(contexts), pool.texts)
-        return [self._best(pool.candidates, some, row[some], k) for row in scores]
+        return self._cached[1]
 
     def _best(
         self, candidates: Sequence[Candidate], positions: NDArray[np.int64], values: Floats, k: int

@@ -1,6 +1,6 @@
 """A network with a vector for each side, bound to its text policy, device and precision: an Encoder."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 from polyrank.models import EncoderNetwork
 from polyrank.models.exported import ExportedEncoder
 from polyrank.models.foreign import SentenceEncoder
-from polyrank.records import ContextLike, contexts_of
+from polyrank.models.mixture import Mixture
+from polyrank.records import Context, ContextLike, contexts_of
 from polyrank.scorers.inputs import as_texts
 from polyrank.scorers.network import NetworkScorer
 from polyrank.scorers.protocols import Encoder, Floats
+from polyrank.text import Tokens
 
 
 class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEncoder], Encoder):
@@ -77,6 +79,17 @@ class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEnc
             result[batch] = _array(vectors)
         return result
 
+    def context_mixture(self, context: Context) -> Mixture | None:
+        """A context's vectors as weighted sums of token outputs; None where the network makes them otherwise."""
+        return self._mixture(self.model.context_mixture, self.texts.context_ids(context))
+
+    def candidate_mixture(self, candidate: str) -> Mixture | None:
+        """A candidate's vector as a weighted sum of token outputs; None where the network makes it otherwise."""
+        return self._mixture(self.model.candidate_mixture, self.texts.candidate_ids(candidate))
+
+    def _mixture(self, compute: Callable[[Tokens], Mixture | None], ids: Sequence[int]) -> Mixture | None:
+        return next(mixture for _, mixture in self.batches(compute, [ids]))
+
     def forget(self) -> None:
         """Drop remembered vectors; needed after the weights change."""
         self._remembered.clear()
@@ -94,6 +107,10 @@ class CosineScorer(EncoderScorer):
         """Unit context vectors ``[B, M, D]`` and a mask ``[B, M]``."""
         vectors, mask = super().encode_contexts(contexts)
         return _unit(vectors), mask
+
+    def _mixture(self, compute: Callable[[Tokens], Mixture | None], ids: Sequence[int]) -> Mixture | None:
+        mixture = super()._mixture(compute, ids)
+        return mixture and mixture.unit()
 
     def _encode(self, candidates: Sequence[str]) -> Floats:
         return _unit(super()._encode(candidates))

@@ -7,7 +7,7 @@ words. Word statistics come from a corpus given to ``fit``, or else from the dis
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log, sqrt
 from typing import Self
@@ -20,6 +20,7 @@ from polyrank.scorers.inputs import as_texts, paired
 from polyrank.scorers.protocols import Floats, Scorer
 
 Weights = dict[str, float]
+_WORD = re.compile(r"\w+")
 
 
 def words(text: str) -> list[str]:
@@ -28,7 +29,20 @@ def words(text: str) -> list[str]:
     >>> words("Don't PANIC, it's 5 o'clock")
     ['don', 't', 'panic', 'it', 's', '5', 'o', 'clock']
     """
-    return re.findall(r"\w+", text.lower())
+    return _WORD.findall(text.lower())
+
+
+def located_words(text: str) -> Iterator[tuple[str, int, int]]:
+    """``words``, each with the start and the end of its characters in the text.
+
+    >>> list(located_words("My WiFi"))
+    [('my', 0, 2), ('wifi', 3, 7)]
+    """
+    lower = text.lower()
+    # some letters become two, and none becomes none
+    origins = [position for position, letter in enumerate(text) for _ in letter.lower()]
+    for match in _WORD.finditer(lower):
+        yield match[0], origins[match.start()], origins[match.end() - 1] + 1
 
 
 def query_words(context: Context) -> Counter[str]:
@@ -95,11 +109,21 @@ class BM25(Scorer):
         self._fitted, self._pool = Statistics.of(corpus), None
         return self
 
+    @property
+    def is_fitted(self) -> bool:
+        """Whether it has word statistics of its own; else they come from what it ranks."""
+        return self._fitted is not None
+
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         queries, lists = paired(contexts, candidates)
         fitted = self._fitted or Statistics.of(_distinct(lists))
         return _score_lists(map(query_words, queries), lists, lambda text: self._weigh(text, fitted))
+
+    def word_shares(self, context: Context, candidate: str) -> Weights:
+        """What each word adds to the score, however often the context has it."""
+        own = self._weigh(candidate, self._fitted or Statistics.of([candidate]))
+        return {word: count * own[word] for word, count in query_words(context).items() if word in own}
 
     def _weigh(self, text: str, fitted: Statistics) -> Weights:
         """What each word of a text adds to its score when it is asked for once."""
@@ -201,12 +225,23 @@ class TfIdf(Scorer):
         self._fitted, self._pool = Statistics.of(corpus), None
         return self
 
+    @property
+    def is_fitted(self) -> bool:
+        """Whether it has word statistics of its own; else they come from what it ranks."""
+        return self._fitted is not None
+
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         queries, lists = paired(contexts, candidates)
         fitted = self._fitted or Statistics.of(_distinct(lists))
         vectors = (_unit(query_words(query), fitted) for query in queries)
         return _score_lists(vectors, lists, lambda text: _unit(Counter(words(text)), fitted))
+
+    def word_shares(self, context: Context, candidate: str) -> Weights:
+        """What each word adds to the score, however often the context has it."""
+        fitted = self._fitted or Statistics.of([candidate])
+        query, own = _unit(query_words(context), fitted), _unit(Counter(words(candidate)), fitted)
+        return {word: weight * own[word] for word, weight in query.items() if word in own}
 
     def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
         """One shared pool for every context: ``[B, N]``. The pool's vectors are computed once and remembered."""

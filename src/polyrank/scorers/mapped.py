@@ -5,6 +5,7 @@ Shapes: B contexts, N candidates, M vectors per context, D dimensions.
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from numpy.typing import NDArray
 
 from polyrank.config.names import is_there, portable_name, resolved_name
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.records import ContextLike
+from polyrank.models.mixture import Mixture
+from polyrank.records import Context, ContextLike
 from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.storage.durable import check_replaceable
 from polyrank.storage.tensors import read_tensors, write_tensors
+from polyrank.text import Texts
 from polyrank.text.cut import Cut
 
 KIND = "map"
@@ -52,6 +55,24 @@ class MapEncoder(Encoder):
     def encode_candidates(self, candidates: Sequence[str]) -> Floats:
         """Mapped candidate vectors ``[N, D]``."""
         return mapped(self.encoder.encode_candidates(candidates), self.matrix)
+
+    @property
+    def texts(self) -> Texts | None:
+        """The text policy of the frozen encoder, where it has one of its own."""
+        return getattr(self.encoder, "texts", None)
+
+    def context_mixture(self, context: Context) -> Mixture | None:
+        """A context's vectors as weighted sums of token outputs, where the frozen encoder says so."""
+        mix: Callable[[Context], Mixture | None] | None = getattr(self.encoder, "context_mixture", None)
+        return mix and mix(context)
+
+    def candidate_mixture(self, candidate: str) -> Mixture | None:
+        """A candidate's mapped vector as a weighted sum of mapped token outputs, where the frozen encoder says so."""
+        mix: Callable[[str], Mixture | None] | None = getattr(self.encoder, "candidate_mixture", None)
+        mixture = mix and mix(candidate)
+        if mixture is None:
+            return None
+        return replace(mixture, outputs=mixture.outputs @ torch.from_numpy(self.matrix.T).to(mixture.outputs))
 
     @property
     def cut(self) -> tuple[Cut, ...]:

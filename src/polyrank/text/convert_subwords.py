@@ -11,7 +11,7 @@ import unicodedata
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 from polyrank.errors import ArtifactError, ConfigError
@@ -30,7 +30,7 @@ _LONG_RUN = re.compile(rf"[^\w\s]{{{MOST_MARKS + 1},}}")
 _WORD = re.compile(r"[^\W_]+|(?:[^\w\s]|_)+")
 
 
-def split_words(lowered: str) -> list[str]:
+def split_words(lower: str) -> list[str]:
     """The words of a lower-case text: runs of letters and digits, and runs of punctuation.
 
     A letter that is written as two characters becomes one. Marks that remain characters of their own, as in Devanagari,
@@ -39,10 +39,27 @@ def split_words(lowered: str) -> list[str]:
     >>> split_words("don't panic... ok_1")
     ['don', "'", 't', 'panic', '...', 'ok', '_', '1']
     """
-    if not lowered.isascii():
-        # ordering a run of marks takes the square of its length; no text has this many on a letter
-        lowered = unicodedata.normalize("NFC", _LONG_RUN.sub(_with_few_marks, lowered))
-    return _WORD.findall(lowered)
+    return _WORD.findall(_normal(lower))
+
+
+def _normal(lower: str) -> str:
+    if lower.isascii():
+        return lower
+    # ordering a run of marks takes the square of its length; no text has this many on a letter
+    return unicodedata.normalize("NFC", _LONG_RUN.sub(_with_few_marks, lower))
+
+
+def _aligned(stretch: str) -> tuple[str, Sequence[tuple[int, int]]]:
+    """The normal form of text without white space, and the characters that each of its characters comes from."""
+    whole = _normal(stretch)
+    if whole == stretch:
+        return whole, [(i, i + 1) for i in range(len(stretch))]
+    starts = [i for i, character in enumerate(stretch) if not i or not unicodedata.combining(character)]
+    bounds = list(pairwise((*starts, len(stretch))))
+    parts = [_normal(stretch[start:end]) for start, end in bounds]
+    if "".join(parts) == whole:  # as everywhere but in scripts whose letters are joined of others, as Hangul's
+        return whole, [span for part, span in zip(parts, bounds, strict=True) for _ in part]
+    return whole, [(0, len(stretch))] * len(whole)
 
 
 def _with_few_marks(run: re.Match[str]) -> str:
@@ -155,6 +172,29 @@ class ConvertSubwords:
     def encode(self, text: str) -> tuple[int, ...]:
         """The ids of one text; none for a text without a visible character."""
         return self._encode(text) if len(text) < 2_000 else self._encode_now(text)
+
+    def encode_spans(self, text: str) -> list[tuple[int, int, int]]:
+        """The same ids, each with the start and the end of its characters in the text.
+
+        >>> ConvertSubwords(["hello ", "wor", "ld "]).encode_spans("Hello world")
+        [(0, 0, 5), (1, 6, 9), (2, 9, 11)]
+        """
+        lower = text.lower()
+        origins = [i for i, letter in enumerate(text) for _ in letter.lower()]  # some letters become two
+        spans, position = [], 0
+        for stretch in lower.split():
+            position = lower.index(stretch, position)
+            normal, sources = _aligned(stretch)
+            for word in _WORD.finditer(normal):
+                at = word.start()
+                for piece in longest_prefixes(word[0] + END, self._ids, self._longest):
+                    end = min(at + len(piece), word.end())  # the mark is no character
+                    first, last = position + sources[at][0], position + sources[end - 1][1] - 1
+                    token = self._ids[piece] if piece in self._ids else self.bucket(piece)
+                    spans.append((token, origins[first], origins[last] + 1))
+                    at = end
+            position += len(stretch)
+        return spans
 
     def to_bytes(self) -> bytes:
         """The vocabulary as one JSON file, the same bytes for the same vocabulary."""

@@ -52,6 +52,11 @@ class Subwords:
         """The ids of one text, without boundary tokens."""
         return self._encode(text) if len(text) < 2_000 else self._encode_now(text)
 
+    def encode_spans(self, text: str) -> list[tuple[int, int, int]]:
+        """The same ids, each with the start and the end of its characters in the text."""
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        return [(token, start, end) for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True)]
+
     def encode_all(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         """The ids of each text. Many are taken at once, on all cores, and not remembered: they would push out turns."""
         if len(texts) < MANY_TEXTS:

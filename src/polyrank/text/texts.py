@@ -16,6 +16,14 @@ class Vocabulary(Protocol):
         """What padding consists of."""
         ...
 
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The ids of one text, without boundary tokens."""
+        ...
+
+    def encode_spans(self, text: str) -> list[tuple[int, int, int]]:
+        """The same ids, each with the start and the end of its characters in the text."""
+        ...
+
     def to_bytes(self) -> bytes:
         """tokenizer.json, for a model folder."""
         ...

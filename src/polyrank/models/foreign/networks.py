@@ -16,14 +16,17 @@ from polyrank.errors import ArtifactError
 from polyrank.models.backbone import Backbone
 from polyrank.models.foreign.files import Description, Layer, poolings
 from polyrank.models.hub import check_weights
+from polyrank.models.mixture import Mixes, Mixture
 from polyrank.models.packed_linear import pack_linear_layers
 from polyrank.models.pretrained import load_pretrained, max_positions, read_pretrained_config
-from polyrank.models.reductions import reduce
+from polyrank.models.reductions import each_alone, reduce
 from polyrank.storage.tensors import read_file
 from polyrank.text import Tokens
 
+MEANS = ("mean", "mean_sqrt_len_tokens", "weightedmean")
 
-class SentenceEncoder(nn.Module):
+
+class SentenceEncoder(nn.Module, Mixes):
     """One vector for each text, context or candidate.
 
     Args:
@@ -51,6 +54,15 @@ class SentenceEncoder(nn.Module):
         """Candidate vectors ``[B, D]``."""
         vectors = self.layers(self.backbone(tokens), tokens.mask)
         return F.normalize(vectors, dim=-1) if self.unit else vectors
+
+    def context_mixture(self, tokens: Tokens) -> Mixture | None:
+        """As ``candidate_mixture``."""
+        return self.candidate_mixture(tokens)
+
+    def candidate_mixture(self, tokens: Tokens) -> Mixture | None:
+        """Vectors of their tokens; None where the layers are not linear."""
+        mixture = self.layers.mixture(self.backbone(tokens).float(), tokens.mask)
+        return mixture.unit() if mixture is not None and self.unit else mixture
 
     def hold_in_bf16(self) -> bool:
         """Hold the transformer's weights in bf16 from now on."""
@@ -148,6 +160,14 @@ class Layers(nn.Module):
             for layer in self.others:
                 vectors = layer(vectors)
         return vectors
+
+    def mixture(self, outputs: Tensor, mask: Tensor) -> Mixture | None:
+        """The vectors of the outputs; None unless one mean of all makes them, with nothing but a length behind it."""
+        if len(self.poolings) > 1 or self.poolings[0] not in MEANS or not all(isinstance(x, Unit) for x in self.others):
+            return None
+        weights = pool(each_alone(mask), mask, self.poolings[0])[:, None]
+        mixture = Mixture(weights, outputs, torch.ones_like(mask[:, :1]))
+        return mixture.unit() if len(self.others) else mixture
 
 
 class Dense(nn.Module):

@@ -1,0 +1,288 @@
+"""Why this reply: what each turn and token accounts for in a score, exactly where the score is a sum of such terms.
+
+Bi- and Poly-encoders: ``score = sum_i w_i <y_i, c>``, with ``w`` the candidate's attention to the context vectors
+``y_i = sum_t a_it h_t``, so token t of the context has the share ``sum_i w_i a_it <h_t, c>``. The candidate's vector
+``c = sum_t b_t g_t`` is taken apart in the same way: ``b_t <sum_i w_i y_i, g_t>``. What is computed otherwise is asked
+what it loses without a turn or a word. Shapes: M vectors, T tokens, D dimensions.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.errors import ArtifactError, UsageError
+from polyrank.models.mixture import Mixture
+from polyrank.ranking.ensembles import combine
+from polyrank.records import Context, ContextLike
+from polyrank.retrieval.explanation import (
+    Attention,
+    CandidateShare,
+    Explanation,
+    TextShare,
+    TokenShare,
+    VectorShare,
+    added,
+)
+from polyrank.retrieval.leaving_out import METHOD as LEFT_OUT
+from polyrank.retrieval.leaving_out import candidate_left_out, context_left_out, reader
+from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
+from polyrank.retrieval.two_stage import TwoStage, TwoStageScorer
+from polyrank.scorers.cross import CrossScorer
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.lexical import BM25, TfIdf, located_words
+from polyrank.scorers.mapped import MapEncoder
+from polyrank.scorers.protocols import Responds, Scorer
+from polyrank.scorers.summed import SumEncoder
+from polyrank.text import Texts
+from polyrank.text.offsets import Kind, Span, Spans, candidate_spans, context_spans, pair_spans, text_spans
+
+OF_TOKENS, OF_WORDS, OF_STAGES = "sum of tokens", "sum of words", "stages"
+TOKENS_SHOWN = 8  # of what a context vector looks at
+OVER_SHORTLIST = ("z-score", "softmax")  # scales that depend on the other candidates
+Doubles = NDArray[np.float64]
+
+
+def explain(scorer: Scorer | Responds, context: ContextLike, candidate: str, *, max_words: int = 64) -> Explanation:
+    """How a candidate comes to its score.
+
+    Of a Bi-encoder that averages, a Poly-encoder, BM25, TF-IDF and sums of them, the shares are the terms of the score.
+    Of any other scorer they are what the score loses without the turn or the word, which costs a score for each.
+
+    Args:
+        scorer: any; or a Retriever, a LexicalRetriever or a TwoStage, which is taken apart into its stages.
+        context: one turn, a list of turns, oldest first, or a Context.
+        candidate: its text.
+        max_words: how many words of each side are left out one by one, where that is the way: of a context the last
+            ones, of a candidate the first. Whole turns are always tried.
+
+    Raises:
+        UsageError: the context or the candidate has no visible character, or the candidate is not in the shortlist of
+            two stages whose total depends on it.
+        ArtifactError: the score is not finite.
+
+    >>> from polyrank import BM25
+    >>> why = explain(BM25(b=0.0).fit(["wifi", "bill"]), ["hi", "my wifi"], "wifi")
+    >>> why.method, [(turn.text, round(turn.share, 4)) for turn in why.turns]  # ln 2 / 2.5
+    ('sum of words', [('hi', 0.0), ('my wifi', 0.2773)])
+    """
+    query = Context.of(context)
+    if not any(text.strip() for text in (*query.turns, *query.background)):
+        raise UsageError("the context is empty, so there is nothing to explain; give it a turn")
+    if not candidate.strip():
+        raise UsageError("the candidate is empty, so there is nothing to explain; give its text")
+    if max_words < 0:
+        raise UsageError(f"max_words = {max_words}; give 0 or more")
+    explanation = _explain(scorer, query, candidate, max_words)
+    if not np.isfinite(explanation.score):
+        raise ArtifactError("the score is not finite; the model's weights are damaged or diverged in training")
+    return explanation
+
+
+@singledispatch
+def _explain(scorer: Any, context: Context, candidate: str, max_words: int) -> Explanation:
+    """Of a scorer of which nothing but its scores is known."""
+    return _left_out(scorer, context, candidate, max_words, None)
+
+
+@_explain.register
+def _explain_pairs(scorer: CrossScorer, context: Context, candidate: str, max_words: int) -> Explanation:
+    _, spans = pair_spans(scorer.texts, context, candidate)
+    return _left_out(scorer, context, candidate, max_words, spans)
+
+
+@_explain.register(EncoderScorer)
+@_explain.register(MapEncoder)
+def _explain_encoder(
+    scorer: EncoderScorer | MapEncoder, context: Context, candidate: str, max_words: int
+) -> Explanation:
+    if (texts := scorer.texts) is None:
+        return _left_out(scorer, context, candidate, max_words, None)
+    score = _score(scorer, context, candidate)
+    vectors, mask = scorer.encode_contexts([context])
+    own = vectors[0][mask[0]].astype(np.float64)  # [M, D]
+    other = scorer.encode_candidates([candidate])[0].astype(np.float64)  # [D]
+    dots = own @ other
+    attention = np.exp(dots - dots.max())
+    attention /= attention.sum()
+    shown: tuple[VectorShare, ...] = ()
+    _, spans = context_spans(texts, context)
+    if (mixture := scorer.context_mixture(context)) is None:
+        turns, background = context_left_out(scorer, context, candidate, score, reader(spans), max_words)
+        rest, method = score - _sum((*turns, *background)), LEFT_OUT
+    else:
+        weights, outputs = _arrays(mixture)
+        shares = (attention @ weights) * (outputs @ other)  # [T]
+        turns = _texts_shares(texts, "turn", context.turns, spans, shares)
+        background = _texts_shares(texts, "background", context.background, spans, shares)
+        rest, method = _rest(spans, shares), OF_TOKENS
+        shown = _vectors(context, attention, dots, weights, spans) if len(dots) > 1 else ()
+    _, spans = candidate_spans(texts, candidate)
+    if (mixture := scorer.candidate_mixture(candidate)) is None:
+        side = candidate_left_out(scorer, context, candidate, score, reader(spans), max_words)
+    else:
+        weights, outputs = _arrays(mixture)
+        shares = weights[0] * (outputs @ (attention @ own))  # [T]
+        (text,) = _texts_shares(texts, "candidate", [candidate], spans, shares)
+        side = CandidateShare(candidate, text.tokens, _rest(spans, shares), OF_TOKENS, exact=True)
+    return Explanation(score, method, method == OF_TOKENS, turns, background, rest, side, shown)
+
+
+@_explain.register
+def _explain_sum(scorer: SumEncoder, context: Context, candidate: str, max_words: int) -> Explanation:
+    parts = [
+        (part.name or f"encoder {number}", weight, _explain(part, context, candidate, max_words))
+        for number, (part, weight) in enumerate(zip(scorer.parts, scorer.weights, strict=True), 1)
+    ]
+    return added(_score(scorer, context, candidate), parts)
+
+
+@_explain.register(BM25)
+@_explain.register(TfIdf)
+def _explain_words(scorer: BM25 | TfIdf, context: Context, candidate: str, max_words: int) -> Explanation:
+    totals = scorer.word_shares(context, candidate)
+
+    def shared(texts: Sequence[str]) -> tuple[TextShare, ...]:
+        """Texts, in which each occurrence of a word has the same share."""
+        found = [list(located_words(text)) for text in texts]
+        counts = Counter(word for words in found for word, _, _ in words)
+        result = []
+        for text, words in zip(texts, found, strict=True):
+            tokens = tuple(
+                TokenShare(text[start:end], start, end, totals.get(word, 0.0) / counts[word])
+                for word, start, end in words
+            )
+            result.append(TextShare(text, sum(token.share for token in tokens), tokens))
+        return tuple(result)
+
+    both, (side,) = shared((*context.background, *context.turns)), shared([candidate])
+    n = len(context.background)
+    score = _score(scorer, context, candidate)
+    return Explanation(
+        score,
+        OF_WORDS,
+        True,
+        both[n:],
+        both[:n],
+        0.0,
+        CandidateShare(candidate, side.tokens, 0.0, OF_WORDS, exact=True),
+    )
+
+
+@_explain.register
+def _explain_index(retriever: Retriever, context: Context, candidate: str, max_words: int) -> Explanation:
+    return _explain(retriever.encoder, context, candidate, max_words)
+
+
+@_explain.register
+def _explain_lexical(retriever: LexicalRetriever, context: Context, candidate: str, max_words: int) -> Explanation:
+    return _explain(retriever.fitted(), context, candidate, max_words)
+
+
+@_explain.register(TwoStage)
+@_explain.register(TwoStageScorer)
+def _explain_stages(stages: TwoStage | TwoStageScorer, context: Context, candidate: str, max_words: int) -> Explanation:
+    first = _explain(stages.retriever, context, candidate, max_words)
+    second = _explain(stages.reranker, context, candidate, max_words)
+    parts = {"retriever": first, "reranker": second}
+    if stages.ensemble is None:
+        return replace(second, vectors=(), parts=parts)
+    if stages.ensemble == "raw":
+        return added(first.score + second.score, [(name, 1.0, part) for name, part in parts.items()])
+    if isinstance(stages, TwoStage) and stages.ensemble in OVER_SHORTLIST:
+        total = _total(stages, context, candidate)
+    else:
+        first_score, second_score = (np.array([part.score], np.float32) for part in (first, second))
+        total = float(combine(first_score, second_score, stages.ensemble)[0])
+    side = CandidateShare(candidate, (), total, OF_STAGES, exact=False)
+    return Explanation(total, OF_STAGES, False, (), (), total, side, parts=parts)
+
+
+def _total(stages: TwoStage, context: Context, candidate: str) -> float:
+    """The score of one of the shortlist, where that depends on the others."""
+    for reply in stages.respond([context], stages.n_retrieved)[0]:
+        if reply.text == candidate:
+            return reply.score
+    raise UsageError(
+        f"{candidate!r} is not among the {stages.n_retrieved} replies that the retriever lets through, so it has no"
+        f" total by {stages.ensemble}; retrieve more, or explain it with each stage"
+    )
+
+
+def _left_out(scorer: Scorer, context: Context, candidate: str, max_words: int, spans: Spans | None) -> Explanation:
+    score, read = _score(scorer, context, candidate), reader(spans)
+    turns, background = context_left_out(scorer, context, candidate, score, read, max_words)
+    side = candidate_left_out(scorer, context, candidate, score, read, max_words)
+    return Explanation(score, LEFT_OUT, False, turns, background, score - _sum((*turns, *background)), side)
+
+
+def _score(scorer: Scorer, context: Context, candidate: str) -> float:
+    return float(scorer.score([context], [[candidate]])[0][0])
+
+
+def _sum(texts: Iterable[TextShare]) -> float:
+    return sum(text.share for text in texts)
+
+
+def _arrays(mixture: Mixture) -> tuple[Doubles, Doubles]:
+    """Weights of the real vectors ``[M, T]`` and outputs ``[T, D]`` of the only text."""
+    weights, outputs = mixture.weights[0][mixture.mask[0]], mixture.outputs[0]
+    return weights.double().cpu().numpy(), outputs.double().cpu().numpy()
+
+
+def _rest(spans: Spans, shares: Doubles) -> float:
+    """What tokens of no text add."""
+    return float(sum(share for span, share in zip(spans, shares, strict=True) if span is None))
+
+
+def _texts_shares(
+    texts: Texts, kind: Kind, originals: Sequence[str], spans: Spans, shares: Doubles
+) -> tuple[TextShare, ...]:
+    """Texts with the shares ``[T]`` of their tokens, and with those that were cut off."""
+    own: dict[int, dict[tuple[int, int], float]] = defaultdict(lambda: defaultdict(float))
+    for span, share in zip(spans, shares.tolist(), strict=True):
+        if span is not None and span.kind == kind:
+            own[span.number][span.start, span.end] += share  # of one letter there may be several tokens
+    return tuple(_text_share(texts, text, own[number]) for number, text in enumerate(originals))
+
+
+def _text_share(texts: Texts, text: str, shares: dict[tuple[int, int], float]) -> TextShare:
+    first, last = (min(shares)[0], max(shares)[1]) if shares else (len(text), 0)
+    tokens = [TokenShare(text[start:end], start, end, share) for (start, end), share in shares.items()]
+    for start, end in text_spans(texts, text):
+        if end <= first or start >= last:
+            tokens.append(TokenShare(text[start:end], start, end, 0.0, read=False))
+    tokens.sort(key=lambda token: (token.start, token.end))
+    return TextShare(text, sum(shares.values()), tuple(tokens), bool(shares) or not tokens)
+
+
+def _vectors(
+    context: Context, attention: Doubles, dots: Doubles, weights: Doubles, spans: Spans
+) -> tuple[VectorShare, ...]:
+    """Context vectors by their weight, each with the tokens that it looks at most.
+
+    Args:
+        context: which they are of.
+        attention, dots: of the candidate to each, ``[M]``.
+        weights: of each token in each, ``[M, T]``.
+        spans: of the tokens.
+    """
+
+    def looked_at(row: Doubles) -> tuple[Attention, ...]:
+        best = [position for position in np.argsort(-row, kind="stable")[:TOKENS_SHOWN] if row[position] > 0]
+        return tuple(_attention(context, spans[position], float(row[position])) for position in best)
+
+    order = np.argsort(-attention, kind="stable").tolist()
+    return tuple(VectorShare(i, float(attention[i]), float(dots[i]), looked_at(weights[i])) for i in order)
+
+
+def _attention(context: Context, span: Span | None, weight: float) -> Attention:
+    if span is None:
+        return Attention("", None, 0, 0, weight)
+    text = context.turns[span.number] if span.kind == "turn" else context.background[span.number]
+    turn = span.number if span.kind == "turn" else None
+    return Attention(text[span.start : span.end], turn, span.start, span.end, weight)

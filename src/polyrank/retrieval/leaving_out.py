@@ -1,0 +1,119 @@
+"""What a score loses without a turn, a fact or a word: asked of any scorer, since it needs nothing but scores."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from polyrank.records import Context
+from polyrank.retrieval.explanation import CandidateShare, TextShare, TokenShare, words_of
+from polyrank.scorers.protocols import Encoder, Floats, Scorer
+from polyrank.text.offsets import Kind, Span
+
+METHOD = "left out"
+Read = Callable[[Kind, int, int, int], bool]
+"""Whether some of the characters of a turn, a fact or the candidate are read."""
+
+
+def reader(spans: Sequence[Span | None] | None) -> Read:
+    """What is read, by the spans of the tokens that are; None: nobody knows, so everything."""
+    if spans is None:
+        return lambda *_: True
+    real = [span for span in spans if span is not None]
+
+    def read(kind: Kind, number: int, start: int, end: int) -> bool:
+        return any(
+            span.kind == kind and span.number == number and span.start < end and span.end > start for span in real
+        )
+
+    return read
+
+
+def context_left_out(
+    scorer: Scorer, context: Context, candidate: str, score: float, read: Read, max_words: int
+) -> tuple[tuple[TextShare, ...], tuple[TextShare, ...]]:
+    """Turns and facts, each with what the score loses without it: all of it, and word by word.
+
+    Args:
+        scorer: gives the scores.
+        context, candidate: what is scored.
+        score: of the whole.
+        read: what is read; the rest is not tried.
+        max_words: how many words are left out one by one, the last of the last turn first.
+    """
+    shown: dict[tuple[Kind, int], list[tuple[int, int, bool]]] = {}
+    variants: list[tuple[Kind, int, tuple[int, int] | None, Context]] = []
+    places: list[tuple[Kind, int]] = [("background", number) for number in range(len(context.background))]
+    places += [("turn", number) for number in range(len(context.turns))]
+    for kind, number in reversed(places):
+        text = _texts(context, kind)[number]
+        words = [(start, end, read(kind, number, start, end)) for start, end in words_of(text)]
+        n_read = sum(is_read for _, _, is_read in words)
+        if n_read:
+            variants.append((kind, number, None, _without(context, kind, number, None)))
+        skipped = max(n_read - max_words, 0)
+        chosen = [word for word in words if word[2]][skipped:]
+        max_words -= len(chosen)
+        variants += [(kind, number, word[:2], _without(context, kind, number, word[:2])) for word in chosen]
+        shown[kind, number] = [word for word in words if not word[2] or word in chosen] if chosen or not n_read else []
+    values = _scores(scorer, [variant for *_, variant in variants], [[candidate]] * len(variants))
+    lost = {place[:3]: score - float(row[0]) for place, row in zip(variants, values, strict=True)}
+
+    def share_of(kind: Kind, number: int) -> TextShare:
+        text = _texts(context, kind)[number]
+        tokens = (
+            TokenShare(text[start:end], start, end, lost.get((kind, number, (start, end)), 0.0), is_read)
+            for start, end, is_read in shown[kind, number]
+        )
+        whole = lost.get((kind, number, None))
+        return TextShare(text, whole or 0.0, tuple(tokens), whole is not None or not text.strip())
+
+    turns, facts = range(len(context.turns)), range(len(context.background))
+    return tuple(share_of("turn", n) for n in turns), tuple(share_of("background", n) for n in facts)
+
+
+def candidate_left_out(
+    scorer: Scorer, context: Context, candidate: str, score: float, read: Read, max_words: int
+) -> CandidateShare:
+    """The candidate's words, each with what the score loses without it."""
+    words = [(start, end, read("candidate", 0, start, end)) for start, end in words_of(candidate)]
+    tried = [word for word in words if word[2]][:max_words]
+    texts = [_cut(candidate, start, end) for start, end, _ in tried]
+    if isinstance(scorer, Encoder):
+        values = _scores(scorer, [context], [texts])[0].tolist()
+    else:  # scores may depend on what else is in the list
+        values = [float(row[0]) for row in _scores(scorer, [context] * len(texts), [[text] for text in texts])]
+    lost = {word: score - value for word, value in zip(tried, values, strict=True)}
+    tokens = tuple(
+        TokenShare(candidate[start:end], start, end, lost.get((start, end, is_read), 0.0), is_read)
+        for start, end, is_read in words
+        if not is_read or (start, end, is_read) in lost
+    )
+    return CandidateShare(candidate, tokens, score - sum(token.share for token in tokens), METHOD, exact=False)
+
+
+def _scores(scorer: Scorer, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+    """Scores of texts that nobody wrote, which do not count among those that were cut."""
+    cuts = [(cut, set(cut.contexts), set(cut.candidates)) for cut in getattr(scorer, "cut", ())]
+    try:
+        return scorer.score(contexts, candidates) if contexts else []
+    finally:
+        for cut, *counted in cuts:
+            cut.contexts, cut.candidates = counted
+
+
+def _texts(context: Context, kind: Kind) -> tuple[str, ...]:
+    return context.turns if kind == "turn" else context.background
+
+
+def _without(context: Context, kind: Kind, number: int, word: tuple[int, int] | None) -> Context:
+    """The context without one of its words, or without a whole text, which goes with its only word."""
+    texts = _texts(context, kind)
+    text = "" if word is None else _cut(texts[number], *word)
+    left = (*texts[:number], *([text] if text else []), *texts[number + 1 :])
+    return replace(context, turns=left) if kind == "turn" else replace(context, background=left)
+
+
+def _cut(text: str, start: int, end: int) -> str:
+    """A text without some of its characters, and without the gap that they leave."""
+    before, after = text[:start], text[end:]
+    gap = " " if before[-1:].isspace() or after[:1].isspace() else ""
+    return f"{before.rstrip()}{gap}{after.lstrip()}".strip()
