@@ -1,10 +1,10 @@
 """The ASGI app: routes inside a guard, errors in the shapes that clients expect, and what starts and stops with it."""
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +108,6 @@ def create_app(models: Mapping[str, str], settings: ServingSettings) -> tuple[Gu
 def _threads(settings: ServingSettings) -> int | None:
     if settings.threads is not None or settings.workers == 1:
         return settings.threads
-    import os
-
     return max(1, (os.cpu_count() or 1) // settings.workers)
 
 
@@ -145,7 +143,9 @@ async def _answer_http(request: Request, error: Exception) -> JSONResponse:
         400: "the body is not JSON; send one JSON object",
     }
     headers = dict(error.headers or {})
-    return _response(request, HttpError(error.status_code, said.get(error.status_code, str(error.detail)), headers=headers))
+    return _response(
+        request, HttpError(error.status_code, said.get(error.status_code, str(error.detail)), headers=headers)
+    )
 
 
 def _response(request: Request, error: HttpError) -> JSONResponse:
@@ -182,8 +182,3 @@ def _describe(app: FastAPI) -> None:
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's own way to extend it
-
-
-def page_folder() -> Path:
-    """Where the files of the page are."""
-    return Path(str(resources.files("polyrank.serving") / "page"))

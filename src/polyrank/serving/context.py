@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from fastapi import Request
+from fastapi import Depends, Request
 
 from polyrank.config.serving import LimitSettings, ServingSettings
 from polyrank.serving.catalogue import Catalogue
@@ -95,7 +95,7 @@ class Server:
             if len(text) > self.limits.characters:
                 raise HttpError(
                     422,
-                    f"{param}[{position}] has {len(text):,} characters, the limit is {self.limits.characters:,}; cut it",
+                    f"{param}[{position}] has {len(text):,} characters, the limit is {self.limits.characters:,}",
                     param=param,
                 )
             if not text.isascii():
@@ -117,7 +117,8 @@ class Server:
             raise HttpError(422, "context has no turn; send one at least", param="context")
         if len(turns) + len(background) > self.limits.turns:
             raise HttpError(
-                422, f"context has {len(turns):,} turns, the limit is {self.limits.turns:,}; send the last ones",
+                422,
+                f"context has {len(turns):,} turns, the limit is {self.limits.turns:,}; send the last ones",
                 param="context",
             )
         self.check_texts(turns, "context")
@@ -156,6 +157,9 @@ def server_of(request: Request) -> Server:
     """The server that a request came to."""
     server: Server = request.app.state.server
     return server
+
+
+Here = Annotated[Server, Depends(server_of)]
 
 
 def parts(texts: Sequence[str], tokens: Sequence[int]) -> list[slice]:

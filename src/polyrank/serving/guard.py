@@ -71,7 +71,7 @@ class Keys:
         return bool(self._digests)
 
     def admit(self, authorization: str) -> bool:
-        """Whether the header holds a key: ``Bearer KEY``, or ``Basic`` with the key as the password, as browsers ask."""
+        """Whether the header holds a key: ``Bearer KEY``, or ``Basic`` with the key as password, as browsers send."""
         scheme, _, value = authorization.partition(" ")
         if scheme.lower() == "basic":
             try:
@@ -81,7 +81,8 @@ class Keys:
         elif scheme.lower() != "bearer":
             value = ""
         digest = _digest(value.strip())
-        return any([hmac.compare_digest(digest, key) for key in self._digests])  # a list: all are compared
+        matches = [hmac.compare_digest(digest, key) for key in self._digests]  # all of them, whichever it is
+        return any(matches)
 
 
 def _digest(key: str) -> bytes:
@@ -211,7 +212,8 @@ class Guard:
                         return b"".join(parts)
         except TimeoutError:
             raise HttpError(
-                408, f"the request did not come whole within {self.limits.body_timeout_s:g} s; send it faster",
+                408,
+                f"the request did not come whole within {self.limits.body_timeout_s:g} s; send it faster",
                 headers=CLOSE,
             ) from None
 

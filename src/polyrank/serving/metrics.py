@@ -14,11 +14,13 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._requests = Counter(
-            "polyrank_requests", "Requests answered.", ("route", "status"), registry=self.registry
-        )
+        self._requests = Counter("polyrank_requests", "Requests answered.", ("route", "status"), registry=self.registry)
         self._seconds = Histogram(
-            "polyrank_request_seconds", "From a request to its answer.", ("route",), buckets=SECONDS, registry=self.registry
+            "polyrank_request_seconds",
+            "From a request to its answer.",
+            ("route",),
+            buckets=SECONDS,
+            registry=self.registry,
         )
         self._batches = Histogram(
             "polyrank_batch_jobs",

@@ -8,17 +8,17 @@ import asyncio
 import json
 import logging
 import multiprocessing
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from polyrank.errors import PolyrankError
-from polyrank.serving.jobs import Job, OverloadedError, Waiting
+from polyrank.serving.jobs import Job, Waiting
 from polyrank.serving.worker import Setup, work
 
 log = logging.getLogger("polyrank.serving")
@@ -329,9 +329,7 @@ class Pool:
                 async with asyncio.timeout(max(STALLED_S, 4 * self.timeout_s)):
                     outcomes = await loop.run_in_executor(self._threads, worker.compute, batch)
             except (EOFError, OSError, TimeoutError):  # a TimeoutError is an OSError: it hangs, and is killed
-                log.error(
-                    "process %s died, or hung, at %s of %d", worker.process.pid, batch[0].operation, len(batch)
-                )
+                log.error("process %s died, or hung, at %s of %d", worker.process.pid, batch[0].operation, len(batch))
                 self._again(batch)
                 return
             except asyncio.CancelledError:
@@ -368,7 +366,7 @@ def stamp(paths: Sequence[str]) -> str:
     for path in paths:
         for part in ("", "config.json", "pipeline.json", "sum.json", "map.json", "candidates.db"):
             try:
-                status = os.stat(os.path.join(path, part))
+                status = (Path(path) / part).stat()
             except OSError:
                 continue
             # an index in use changes; only another file in its place is another index
@@ -380,15 +378,3 @@ def stamp(paths: Sequence[str]) -> str:
 def watched_paths(info: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """All folders that what is served is made of."""
     return sorted({path for one in info.values() for path in one.get("watched", ())})
-
-
-__all__ = [
-    "DiedError",
-    "FailedError",
-    "OverloadedError",
-    "Pool",
-    "RefusedError",
-    "Worker",
-    "stamp",
-    "watched_paths",
-]

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import uvicorn
@@ -63,8 +64,6 @@ class _Uvicorn(uvicorn.Server):
     """Leaves signals to us."""
 
     def capture_signals(self) -> Any:
-        from contextlib import nullcontext
-
         return nullcontext()
 
 
@@ -182,7 +181,11 @@ class _Lines(logging.Formatter):
         message = record.getMessage()
         if record.name == "polyrank.access" and record.levelno == logging.INFO:
             return message
-        row = {"time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S"), "level": record.levelname.lower(), "message": message}
+        row = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S"),
+            "level": record.levelname.lower(),
+            "message": message,
+        }
         if record.exc_info and record.exc_info[0] is not None:
             row["error"] = record.exc_info[0].__name__  # what it says may be what a user wrote
         return json.dumps(row)

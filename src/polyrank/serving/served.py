@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from polyrank.config.models import MODEL
 from polyrank.errors import UsageError
 from polyrank.index.store import FILE as INDEX
 from polyrank.records import Context

@@ -52,7 +52,9 @@ class RespondAnswer(BaseModel):
     results: list[Reply]
     abstained: bool = Field(description="There is no good answer.")
     confidence: float | None = None
-    exact: bool | None = Field(None, description="Whether these are proven to be the best; null: the search does not say.")
+    exact: bool | None = Field(
+        None, description="Whether these are proven to be the best; null: the search does not say."
+    )
     n_scored: int | None = None
     ways: list[str] = []
     timings_ms: dict[str, float]

@@ -3,11 +3,11 @@
 import math
 from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 
 from polyrank.index.browse import candidate_of
 from polyrank.index.filters import read_filter
-from polyrank.serving.context import ANSWERS, Server, server_of
+from polyrank.serving.context import ANSWERS, Here
 from polyrank.serving.errors import HttpError
 from polyrank.serving.wire import ExplainRequest, Reply, RespondAnswer, RespondRequest
 
@@ -15,7 +15,7 @@ router = APIRouter(tags=["replies"])
 
 
 @router.post("/v1/respond", summary="The best replies to a conversation")
-async def respond(asked: RespondRequest, request: Request, server: Server = Depends(server_of)) -> RespondAnswer:
+async def respond(asked: RespondRequest, request: Request, server: Here) -> RespondAnswer:
     """Replies of an index or a pipeline, best first."""
     name = server.name_of(asked.model, ANSWERS, "replies")
     payload: dict[str, Any] = server.context(asked.context, asked.background)
@@ -28,7 +28,7 @@ async def respond(asked: RespondRequest, request: Request, server: Server = Depe
     computed = await server.compute("respond", name, [payload], [n_tokens])
     (found,) = computed.values
     confidence = found["confidence"]
-    answer = RespondAnswer(
+    return RespondAnswer(
         request_id=request.scope["state"]["request_id"],
         model=name,
         results=[
@@ -54,11 +54,10 @@ async def respond(asked: RespondRequest, request: Request, server: Server = Depe
             "model": round(found["model_ms"], 3),
         },
     )
-    return answer
 
 
 @router.post("/v1/explain", summary="Why a reply has its score")
-async def explain(asked: ExplainRequest, server: Server = Depends(server_of)) -> dict[str, Any]:
+async def explain(asked: ExplainRequest, server: Here) -> dict[str, Any]:
     """What each turn and token of the conversation, and of the reply, brings to the score."""
     payload: dict[str, Any] = server.context(asked.context, asked.background)
     if (asked.text is None) == (asked.id is None):

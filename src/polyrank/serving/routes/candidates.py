@@ -2,13 +2,13 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Path, Query
 
 from polyrank.data.pool import text_id
 from polyrank.index import browse
 from polyrank.index.checks import check_candidates
 from polyrank.records import Candidate
-from polyrank.serving.context import ANSWERS, Server, parts, server_of
+from polyrank.serving.context import ANSWERS, Here, Server, parts
 from polyrank.serving.errors import HttpError
 from polyrank.serving.wire import (
     AddAnswer,
@@ -24,7 +24,7 @@ ModelName = Annotated[str | None, Query(description="Of the index or pipeline; l
 
 
 @router.post("/v1/candidates", summary="Add candidates, all or none")
-async def add(asked: AddRequest, server: Server = Depends(server_of)) -> AddAnswer:
+async def add(asked: AddRequest, server: Here) -> AddAnswer:
     """Candidates are encoded, written and synced before this answers; the next request finds them."""
     import numpy as np
 
@@ -47,17 +47,15 @@ async def add(asked: AddRequest, server: Server = Depends(server_of)) -> AddAnsw
 
 
 @router.post("/v1/candidates/remove", summary="Remove candidates, all in one change")
-async def remove(asked: RemoveRequest, server: Server = Depends(server_of)) -> RemoveAnswer:
+async def remove(asked: RemoveRequest, server: Here) -> RemoveAnswer:
     """Ids that are not there are fine."""
     return await _remove(server, asked.model, asked.ids)
 
 
 @router.delete("/v1/candidates/{id}", summary="Remove a candidate")
-async def remove_one(
-    id: Annotated[str, Path()], model: ModelName = None, server: Server = Depends(server_of)
-) -> RemoveAnswer:
+async def remove_one(server: Here, id_: Annotated[str, Path(alias="id")], model: ModelName = None) -> RemoveAnswer:
     """An id that is not there is fine."""
-    return await _remove(server, model, [id])
+    return await _remove(server, model, [id_])
 
 
 async def _remove(server: Server, model: str | None, ids: list[str]) -> RemoveAnswer:
@@ -68,12 +66,10 @@ async def _remove(server: Server, model: str | None, ids: list[str]) -> RemoveAn
 
 
 @router.get("/v1/candidates/{id}", summary="A candidate")
-async def get(
-    id: Annotated[str, Path()], model: ModelName = None, server: Server = Depends(server_of)
-) -> CandidateRow:
+async def get(server: Here, id_: Annotated[str, Path(alias="id")], model: ModelName = None) -> CandidateRow:
     """As it was added."""
     name = server.name_of(model, ANSWERS, "candidates")
-    candidate = await server.blocking(browse.candidate_of, server.index_path(name), id)
+    candidate = await server.blocking(browse.candidate_of, server.index_path(name), id_)
     if candidate is None:
         raise HttpError(404, "no candidate has this id", param="id", code="not_found")
     return _row(candidate)
@@ -81,11 +77,11 @@ async def get(
 
 @router.get("/v1/candidates", summary="A page of candidates, all or those with some words")
 async def candidates(
+    server: Here,
     model: ModelName = None,
     after: Annotated[str | None, Query(pattern=r"^[0-9]{1,18}$", description="The last page's next.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     q: Annotated[str, Query(max_length=500, description="Words that text or id must hold.")] = "",
-    server: Server = Depends(server_of),
 ) -> CandidatesAnswer:
     """In the order in which they were added."""
     name = server.name_of(model, ANSWERS, "candidates")

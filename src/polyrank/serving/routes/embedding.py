@@ -4,10 +4,10 @@ import base64
 from typing import Any
 
 import numpy as np
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 from numpy.typing import NDArray
 
-from polyrank.serving.context import Server, parts, server_of
+from polyrank.serving.context import Here, Server, parts
 from polyrank.serving.errors import HttpError
 from polyrank.serving.wire import (
     CohereEmbedAnswer,
@@ -42,7 +42,7 @@ async def vectors_of(
 
 
 @router.post("/v1/embeddings", summary="Vectors, as OpenAI's")
-async def embeddings(asked: EmbeddingsRequest, server: Server = Depends(server_of)) -> EmbeddingsAnswer:
+async def embeddings(asked: EmbeddingsRequest, server: Here) -> EmbeddingsAnswer:
     """Of candidates, unless ``input_type`` says query: the two sides of a model may differ."""
     name = server.name_of(asked.model)
     texts = [asked.input] if isinstance(asked.input, str) else list(asked.input)
@@ -69,9 +69,7 @@ async def embeddings(asked: EmbeddingsRequest, server: Server = Depends(server_o
 
 
 @router.post("/v2/embed", summary="Vectors, as Cohere's")
-async def cohere_embed(
-    asked: CohereEmbedRequest, request: Request, server: Server = Depends(server_of)
-) -> CohereEmbedAnswer:
+async def cohere_embed(asked: CohereEmbedRequest, request: Request, server: Here) -> CohereEmbedAnswer:
     """Of candidates, unless ``input_type`` is search_query."""
     name = server.name_of(asked.model)
     vectors, n_tokens = await vectors_of(server, name, list(asked.texts), asked.input_type, "texts")
@@ -87,7 +85,7 @@ async def cohere_embed(
 
 
 @router.post("/embed", summary="Vectors, as text-embeddings-inference's")
-async def tei_embed(asked: TeiEmbedRequest, server: Server = Depends(server_of)) -> list[list[float]]:
+async def tei_embed(asked: TeiEmbedRequest, server: Here) -> list[list[float]]:
     """Of candidates."""
     name = server.name_of(None)
     texts = [asked.inputs] if isinstance(asked.inputs, str) else list(asked.inputs)

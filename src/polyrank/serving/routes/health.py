@@ -1,8 +1,8 @@
 """Whether the server lives, whether it can be asked, what it serves, and its figures."""
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 
-from polyrank.serving.context import Server, server_of
+from polyrank.serving.context import Here, Server
 from polyrank.serving.errors import HttpError
 from polyrank.serving.wire import ModelRow, ModelsAnswer, Status
 
@@ -16,7 +16,7 @@ async def live() -> Status:
 
 
 @router.get("/ready", summary="Whether requests should be sent here")
-async def ready(server: Server = Depends(server_of)) -> Status:
+async def ready(server: Here) -> Status:
     """Not before the models are open, and not once the server was told to stop."""
     if server.draining:
         raise HttpError(503, "the server is stopping; ask another one", code="stopping")
@@ -26,13 +26,13 @@ async def ready(server: Server = Depends(server_of)) -> Status:
 
 
 @router.get("/v1/models", summary="What is served")
-async def models(server: Server = Depends(server_of)) -> ModelsAnswer:
+async def models(server: Here) -> ModelsAnswer:
     """Names, and what each is and can be asked."""
     return ModelsAnswer(data=[_row(server, name) for name in server.models])
 
 
 @router.get("/v1/models/{name}", summary="One of those")
-async def model(name: str, server: Server = Depends(server_of)) -> ModelRow:
+async def model(name: str, server: Here) -> ModelRow:
     """What it is and can be asked."""
     if name not in server.models:
         raise HttpError(404, "nothing is served by this name", param="name", code="model_not_found")
@@ -46,6 +46,6 @@ def _row(server: Server, name: str) -> ModelRow:
 
 
 @router.get("/metrics", summary="Figures for Prometheus", response_class=Response)
-async def metrics(server: Server = Depends(server_of)) -> Response:
+async def metrics(server: Here) -> Response:
     """Requests, batches, what waits."""
     return Response(server.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 
-from polyrank.serving.context import Server, parts, server_of
+from polyrank.serving.context import Here, Server, parts
 from polyrank.serving.wire import (
     CohereRerankAnswer,
     CohereRerankRequest,
@@ -39,20 +39,16 @@ async def scores_of(
 
 
 @router.post("/v1/score", summary="Raw scores, in the order of the candidates")
-async def score(asked: ScoreRequest, server: Server = Depends(server_of)) -> ScoreAnswer:
+async def score(asked: ScoreRequest, server: Here) -> ScoreAnswer:
     """Higher is better; what a score means is the model's own."""
     name = server.name_of(asked.model)
-    scores, n_tokens = await scores_of(
-        server, name, asked.context, asked.background, asked.candidates, "candidates"
-    )
+    scores, n_tokens = await scores_of(server, name, asked.context, asked.background, asked.candidates, "candidates")
     return ScoreAnswer(model=name, scores=scores, usage=_usage(n_tokens))
 
 
 @router.post("/v1/rerank", summary="Documents, best first, as Cohere's and Jina's")
 @router.post("/v2/rerank", summary="Documents, best first, as Cohere's second version")
-async def rerank(
-    asked: CohereRerankRequest, request: Request, server: Server = Depends(server_of)
-) -> CohereRerankAnswer:
+async def rerank(asked: CohereRerankRequest, request: Request, server: Here) -> CohereRerankAnswer:
     """Scores are between 0 and 1, the sigmoid of the model's, unless raw ones are asked for."""
     name = server.name_of(asked.model)
     texts = [document if isinstance(document, str) else document.text for document in asked.documents]
@@ -78,7 +74,7 @@ async def rerank(
 
 @router.post("/rerank", summary="Texts, best first, as text-embeddings-inference's; documents, as Cohere's")
 async def rerank_any(
-    asked: TeiRerankRequest | CohereRerankRequest, request: Request, server: Server = Depends(server_of)
+    asked: TeiRerankRequest | CohereRerankRequest, request: Request, server: Here
 ) -> list[TeiResult] | CohereRerankAnswer:
     """Told apart by the field ``texts``."""
     if isinstance(asked, CohereRerankRequest):
