@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import nn
 
-from polyrank.devices import cpu_has_bf16
+from polyrank.devices import cpu_has_bf16, free_cores
 from polyrank.text import Texts, Tokens, pad
 from polyrank.text.cut import Cut
 
@@ -81,7 +81,7 @@ class NetworkScorer(Generic[Model]):
         for batch in token_batches([len(row) for row in rows], self.max_tokens):
             kinds = [segments[i] for i in batch] if segments else None
             tokens = pad([rows[i] for i in batch], kinds, pad_id=self.texts.subwords.pad_id)
-            with inference(self.model, self.device, self.dtype):
+            with free_cores(), inference(self.model, self.device, self.dtype):
                 output = compute(tokens.to(self.device))
             yield batch, output
 

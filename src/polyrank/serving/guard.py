@@ -226,7 +226,7 @@ class Guard:
         # the route as it was written, since a path may hold what a user wrote
         route = getattr(scope.get("route"), "path", None) or (scope["path"] if scope["path"] in OPEN else "none")
         self._noted(route, status, seconds)
-        if route in OPEN and status == 200:
+        if route in OPEN:  # asked every second, by whoever waits or watches
             return
         log.info(
             "%s",

@@ -25,6 +25,7 @@ from polyrank.scorers.summed import SumEncoder
 from polyrank.storage.document import has_document
 
 REMEMBERED = 20_000  # vectors of candidates, by text
+WARM = "how are you today ?"
 SEVERAL = "gives a context {} vectors; ask for those of documents, with input_type document"
 
 
@@ -58,6 +59,7 @@ class Served:
         for part in _networks(self.scorer):
             if isinstance(part, EncoderScorer):
                 part.max_remembered = REMEMBERED
+        self.scorer.score([WARM], [[WARM]])  # the first pass through a network takes ten times as long
 
     @property
     def encoder(self) -> Encoder | None:

@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter, Response
 
+from polyrank.index.browse import count
 from polyrank.serving.context import Here, Server
 from polyrank.serving.errors import HttpError
 from polyrank.serving.wire import ModelRow, ModelsAnswer, Status
@@ -28,7 +29,7 @@ async def ready(server: Here) -> Status:
 @router.get("/v1/models", summary="What is served")
 async def models(server: Here) -> ModelsAnswer:
     """Names, and what each is and can be asked."""
-    return ModelsAnswer(data=[_row(server, name) for name in server.models])
+    return ModelsAnswer(data=[await _row(server, name) for name in server.models])
 
 
 @router.get("/v1/models/{name}", summary="One of those")
@@ -36,13 +37,16 @@ async def model(name: str, server: Here) -> ModelRow:
     """What it is and can be asked."""
     if name not in server.models:
         raise HttpError(404, "nothing is served by this name", param="name", code="model_not_found")
-    return _row(server, name)
+    return await _row(server, name)
 
 
-def _row(server: Server, name: str) -> ModelRow:
-    told = ("kind", "scorer", "fingerprint", "dimension", "max_context_tokens", "max_candidate_tokens", "n_candidates")
+async def _row(server: Server, name: str) -> ModelRow:
+    told = ("kind", "scorer", "fingerprint", "dimension", "max_context_tokens", "max_candidate_tokens", "stages")
     info = server.pool.info.get(name, {})
-    return ModelRow(id=name, created=server.started, **{key: info[key] for key in told if key in info})
+    row = {key: info[key] for key in told if key in info}
+    if info.get("index"):
+        row["n_candidates"] = await server.blocking(count, server.index_path(name))
+    return ModelRow(id=name, created=server.started, **row)
 
 
 @router.get("/metrics", summary="Figures for Prometheus", response_class=Response)

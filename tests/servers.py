@@ -1,0 +1,94 @@
+"""Real servers: ``polyrank serve`` in a process of its own, asked over HTTP."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+LISTENING = re.compile(r"listening at (http://\S+);")
+
+
+@dataclass
+class Running:
+    """A server.
+
+    Args:
+        process: the one that answers; its children compute.
+        url: where.
+        lines: of its stderr so far.
+    """
+
+    process: "subprocess.Popen[str]"
+    url: str = ""
+    lines: list[str] = field(default_factory=list)
+    listening: threading.Event = field(default_factory=threading.Event)
+    ready: threading.Event = field(default_factory=threading.Event)
+
+    def read(self) -> None:
+        """Follow stderr to its end."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip("\n"))
+            if match := LISTENING.search(line):
+                self.url = match[1]
+                self.listening.set()
+            if line.startswith("ready: "):
+                self.ready.set()
+        self.listening.set()
+        self.ready.set()
+
+    def client(self, **settings: Any) -> httpx.Client:
+        """A client of this server's."""
+        return httpx.Client(base_url=self.url, timeout=60, **settings)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Ask it to stop; its exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """What it logged of requests."""
+        return [json.loads(line) for line in self.lines if line.startswith("{")]
+
+
+@contextmanager
+def serving(*arguments: str | Path, wait: bool = True, environment: dict[str, str] | None = None) -> Iterator[Running]:
+    """A server at a free port, stopped in the end.
+
+    Args:
+        arguments: of ``polyrank serve``.
+        wait: until the models are open.
+        environment: of its process; None: this one's.
+    """
+    command = [sys.executable, "-m", "polyrank", "serve", *map(str, arguments), "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    running = Running(process)
+    reader = threading.Thread(target=running.read, daemon=True)
+    reader.start()
+    try:
+        running.listening.wait(60)
+        if wait:
+            running.ready.wait(120)
+            assert process.poll() is None, running.lines
+        yield running
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        reader.join(10)
+        assert process.stderr is not None
+        process.stderr.close()
