@@ -1,0 +1,1 @@
+"""polyrank inside other programs' frameworks, in this process; those that ask a server need nothing of ours."""

@@ -1,0 +1,52 @@
+"""For Haystack: an index or a pipeline as a retriever, a model as a ranker."""
+
+from dataclasses import replace
+from typing import Any
+
+from polyrank.errors import MissingExtraError
+from polyrank.retrieval.answering import Pipeline
+from polyrank.scorers.protocols import Scorer
+
+try:
+    from haystack import Document, component
+except ImportError as error:
+    raise MissingExtraError("haystack-ai", "haystack") from error
+
+
+@component
+class PolyrankRetriever:
+    """The best candidates for a query.
+
+    Args:
+        pipeline: what ``polyrank.open`` gives.
+        top_k: how many.
+        filter: on metadata, see ``polyrank.read_filter``; None: all.
+    """
+
+    def __init__(self, pipeline: Pipeline, top_k: int = 5, filter: str | None = None) -> None:
+        self.pipeline, self.top_k, self.filter = pipeline, top_k, filter
+
+    @component.output_types(documents=list[Document])
+    def run(self, query: str, top_k: int | None = None) -> dict[str, Any]:
+        """Documents, best first, with raw scores."""
+        answer = self.pipeline.answer(query, top_k or self.top_k, filter=self.filter)
+        return {"documents": [Document(id=r.id, content=r.text, meta=r.metadata, score=r.score) for r in answer.ranked]}
+
+
+@component
+class PolyrankRanker:
+    """Documents in the order of a model's scores.
+
+    Args:
+        scorer: what ``polyrank.load`` gives.
+        top_k: how many are kept; None: all.
+    """
+
+    def __init__(self, scorer: Scorer, top_k: int | None = None) -> None:
+        self.scorer, self.top_k = scorer, top_k
+
+    @component.output_types(documents=list[Document])
+    def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, Any]:
+        """Documents, best first, with raw scores."""
+        ranked = self.scorer.rank(query, [document.content or "" for document in documents], top_k or self.top_k)
+        return {"documents": [replace(documents[int(reply.id)], score=reply.score) for reply in ranked]}

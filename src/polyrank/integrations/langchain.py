@@ -1,0 +1,64 @@
+"""For LangChain: an index or a pipeline as a retriever, a model as a document compressor."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from polyrank.errors import MissingExtraError
+from polyrank.retrieval.answering import Pipeline
+from polyrank.scorers.protocols import Scorer
+
+try:
+    from langchain_core.callbacks import Callbacks
+    from langchain_core.documents import BaseDocumentCompressor, Document
+    from langchain_core.retrievers import BaseRetriever
+except ImportError as error:
+    raise MissingExtraError("langchain-core", "langchain") from error
+
+
+class PolyrankRetriever(BaseRetriever):
+    """The best candidates for a query, as documents with their id, score and metadata.
+
+    Args:
+        pipeline: what ``polyrank.open`` gives.
+        k: how many.
+        filter: on metadata, see ``polyrank.read_filter``; None: all.
+    """
+
+    pipeline: Pipeline
+    k: int = 5
+    filter: str | None = None
+    model_config = {"arbitrary_types_allowed": True}  # noqa: RUF012  # as pydantic wants it
+
+    def _get_relevant_documents(self, query: str, **_: Any) -> list[Document]:
+        answer = self.pipeline.answer(query, self.k, filter=self.filter)
+        return [
+            Document(page_content=reply.text, id=reply.id, metadata={**reply.metadata, "score": reply.score})
+            for reply in answer.ranked
+        ]
+
+
+class PolyrankReranker(BaseDocumentCompressor):
+    """Documents in the order of a model's scores.
+
+    Args:
+        scorer: what ``polyrank.load`` gives.
+        top_n: how many are kept; None: all.
+    """
+
+    scorer: Scorer
+    top_n: int | None = None
+    model_config = {"arbitrary_types_allowed": True}  # noqa: RUF012  # as pydantic wants it
+
+    def compress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> Sequence[Document]:
+        """The best documents, best first, with ``relevance_score`` in their metadata: raw, higher is better."""
+        ranked = self.scorer.rank(query, [document.page_content for document in documents], self.top_n)
+        return [
+            Document(
+                page_content=reply.text,
+                id=documents[int(reply.id)].id,
+                metadata={**documents[int(reply.id)].metadata, "relevance_score": reply.score},
+            )
+            for reply in ranked
+        ]

@@ -1,0 +1,168 @@
+"""Other people's clients against a real server, and inside their frameworks: unchanged, as their users have them."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import polyrank
+from servers import Running, serving
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # what these libraries warn of is theirs
+]
+
+os.environ.update(HF_HUB_OFFLINE="1", HAYSTACK_TELEMETRY_ENABLED="False")  # before they are imported
+KEY = "a-key-that-is-long-enough"
+DOCUMENTS = ["hello hi", "restart the router", "pay the bill"]
+QUERY = "my wifi is down"
+
+
+@pytest.fixture(scope="module")
+def backbone(tiny_backbone: Path) -> str:
+    return f"untuned:{tiny_backbone}"
+
+
+@pytest.fixture(scope="module")
+def server(backbone: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    keys = tmp_path_factory.mktemp("keys") / "keys.txt"
+    keys.write_text(f"# of the tests\n{KEY}\n")
+    with serving(f"support={backbone}", "--api-key-file", keys) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def scores(backbone: str) -> list[float]:
+    return polyrank.load(backbone).score([QUERY], [DOCUMENTS])[0].tolist()
+
+
+@pytest.fixture(scope="module")
+def order(scores: list[float]) -> list[int]:
+    return sorted(range(len(scores)), key=lambda row: -scores[row])
+
+
+def sigmoids(scores: list[float], order: list[int]) -> "pytest.approx":  # type: ignore[valid-type]
+    return pytest.approx([1 / (1 + np.exp(-scores[row])) for row in order], abs=1e-5)
+
+
+def test_cohere(server: Running, scores: list[float], order: list[int], backbone: str) -> None:
+    import cohere
+
+    client = cohere.ClientV2(api_key=KEY, base_url=server.url)
+    ranked = client.rerank(model="support", query=QUERY, documents=DOCUMENTS, top_n=2)
+    assert [result.index for result in ranked.results] == order[:2]
+    assert [result.relevance_score for result in ranked.results] == sigmoids(scores, order[:2])
+    vectors = client.embed(
+        model="support", texts=DOCUMENTS, input_type="search_document", embedding_types=["float"]
+    ).embeddings.float_
+    expected = polyrank.load(backbone).encode_candidates(DOCUMENTS)  # type: ignore[attr-defined]
+    np.testing.assert_allclose(np.array(vectors), expected, atol=1e-5)
+    with pytest.raises(cohere.core.api_error.ApiError) as error:
+        cohere.ClientV2(api_key="wrong", base_url=server.url).rerank(model="support", query="a", documents=["b"])
+    assert error.value.status_code == 401
+
+
+def test_the_first_cohere(server: Running, order: list[int]) -> None:
+    import cohere
+
+    ranked = cohere.Client(api_key=KEY, base_url=server.url).rerank(
+        model="support", query=QUERY, documents=[{"text": text} for text in DOCUMENTS], return_documents=True
+    )
+    assert [result.document.text for result in ranked.results] == [DOCUMENTS[row] for row in order]
+
+
+def test_openai(server: Running, backbone: str) -> None:
+    import openai
+
+    client = openai.OpenAI(api_key=KEY, base_url=f"{server.url}/v1")
+    rows = client.embeddings.create(model="support", input=DOCUMENTS).data
+    expected = polyrank.load(backbone).encode_candidates(DOCUMENTS)  # type: ignore[attr-defined]
+    np.testing.assert_allclose(np.array([row.embedding for row in rows]), expected, atol=1e-5)
+    assert [model.id for model in client.models.list()] == ["support"]
+    with pytest.raises(openai.NotFoundError, match="nobody"):
+        client.embeddings.create(model="nobody", input="a")
+    with pytest.raises(openai.AuthenticationError):
+        openai.OpenAI(api_key="wrong", base_url=f"{server.url}/v1").models.list()
+
+
+def test_langchain(server: Running, order: list[int], backbone: str) -> None:
+    from langchain_cohere import CohereRerank
+    from langchain_core.documents import Document
+    from langchain_openai import OpenAIEmbeddings
+
+    compressor = CohereRerank(cohere_api_key=KEY, base_url=server.url, model="support", top_n=2)
+    kept = compressor.compress_documents([Document(text) for text in DOCUMENTS], QUERY)
+    assert [document.page_content for document in kept] == [DOCUMENTS[row] for row in order[:2]]
+    settings = {"api_key": KEY, "base_url": f"{server.url}/v1", "model": "support"}
+    embeddings = OpenAIEmbeddings(check_embedding_ctx_length=False, **settings)
+    expected = polyrank.load(backbone).encode_candidates(DOCUMENTS)  # type: ignore[attr-defined]
+    np.testing.assert_allclose(np.array(embeddings.embed_documents(DOCUMENTS)), expected, atol=1e-5)
+
+
+def test_llama_index(server: Running, order: list[int]) -> None:
+    from llama_index.core.schema import NodeWithScore, TextNode
+    from llama_index.embeddings.openai import OpenAIEmbedding
+    from llama_index.postprocessor.cohere_rerank import CohereRerank
+
+    nodes = [NodeWithScore(node=TextNode(text=text)) for text in DOCUMENTS]
+    ranker = CohereRerank(api_key=KEY, base_url=server.url, model="support", top_n=2)
+    kept = ranker.postprocess_nodes(nodes, query_str=QUERY)
+    assert [node.node.text for node in kept] == [DOCUMENTS[row] for row in order[:2]]  # type: ignore[attr-defined]
+    embedding = OpenAIEmbedding(api_key=KEY, api_base=f"{server.url}/v1", model_name="support")
+    assert len(embedding.get_text_embedding("hello")) == 32
+
+
+def test_haystack(server: Running, order: list[int]) -> None:
+    from haystack import Document
+    from haystack.utils import Secret
+    from haystack_integrations.components.rankers.cohere import CohereRanker
+
+    ranker = CohereRanker(model="support", api_key=Secret.from_token(KEY), api_base_url=server.url, top_k=10)
+    ranked = ranker.run(query=QUERY, documents=[Document(content=text) for text in DOCUMENTS])["documents"]
+    assert [document.content for document in ranked] == [DOCUMENTS[row] for row in order]
+
+
+def test_hugging_face(server: Running) -> None:
+    from huggingface_hub import InferenceClient
+
+    client = InferenceClient(base_url=f"{server.url}/embed", token=KEY)
+    assert client.feature_extraction("hello").shape == (1, 32)
+
+
+def test_inside_langchain(order: list[int], backbone: str, tmp_path: Path) -> None:
+    from langchain_core.documents import Document
+
+    from polyrank.integrations.langchain import PolyrankReranker, PolyrankRetriever
+
+    reranker = PolyrankReranker(scorer=polyrank.load(backbone), top_n=2)
+    documents = [Document(text, id=f"d{row}", metadata={"row": row}) for row, text in enumerate(DOCUMENTS)]
+    kept = reranker.compress_documents(documents, QUERY)
+    assert [document.metadata["row"] for document in kept] == order[:2]
+    assert [document.id for document in kept] == [f"d{row}" for row in order[:2]]
+    polyrank.build_index(tmp_path / "index", backbone, [{"text": t, "metadata": {"row": t[0]}} for t in DOCUMENTS])
+    with polyrank.open(tmp_path / "index") as pipeline:
+        expected = [reply.text for reply in pipeline.answer(QUERY, 2).ranked]
+        retriever = PolyrankRetriever(pipeline=pipeline, k=2)
+        assert [document.page_content for document in retriever.invoke(QUERY)] == expected
+        retriever = PolyrankRetriever(pipeline=pipeline, filter='row = "p"')
+        assert [document.page_content for document in retriever.invoke(QUERY)] == ["pay the bill"]
+
+
+def test_inside_haystack(order: list[int], backbone: str, tmp_path: Path) -> None:
+    from haystack import Document, Pipeline
+
+    from polyrank.integrations.haystack import PolyrankRanker, PolyrankRetriever
+
+    polyrank.build_index(tmp_path / "index", backbone, DOCUMENTS)
+    with polyrank.open(tmp_path / "index") as opened:
+        pipeline = Pipeline()
+        pipeline.add_component("retriever", PolyrankRetriever(opened, top_k=3))
+        pipeline.add_component("ranker", PolyrankRanker(polyrank.load(backbone), top_k=2))
+        pipeline.connect("retriever", "ranker")
+        result = pipeline.run({"retriever": {"query": QUERY}, "ranker": {"query": QUERY}})["ranker"]["documents"]
+    assert [document.content for document in result] == [DOCUMENTS[row] for row in order[:2]]
+    ranked = PolyrankRanker(polyrank.load(backbone)).run(QUERY, [Document(content=text) for text in DOCUMENTS])
+    assert [document.content for document in ranked["documents"]] == [DOCUMENTS[row] for row in order]
