@@ -62,16 +62,19 @@ class Running:
 
 
 @contextmanager
-def serving(*arguments: str | Path, wait: bool = True, environment: dict[str, str] | None = None) -> Iterator[Running]:
+def serving(
+    *arguments: str | Path, wait: bool = True, environment: dict[str, str] | None = None, folder: Path | None = None
+) -> Iterator[Running]:
     """A server at a free port, stopped in the end.
 
     Args:
         arguments: of ``polyrank serve``.
         wait: until the models are open.
         environment: of its process; None: this one's.
+        folder: that it is started in; None: this one's.
     """
     command = [sys.executable, "-m", "polyrank", "serve", *map(str, arguments), "--port", "0"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=folder)
     running = Running(process)
     reader = threading.Thread(target=running.read, daemon=True)
     reader.start()

@@ -1,11 +1,13 @@
 """What the README and the pages of docs/ tell people to type runs as it stands there, on a small copy of the sample."""
 
+import gc
 import json
 import re
 import shlex
 import shutil
 import subprocess
 import zipfile
+from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,12 @@ import pytest
 
 from polyrank.data import read_pool
 from processes import run
+from servers import serving
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = Path(str(files("polyrank"))) / "sample"
 INSTALLING = ("python3 -m venv", "pip install", "git clone")  # which .ci/run does
+ADDRESS = "http://127.0.0.1:8600"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -108,16 +112,43 @@ def lines(page: str) -> list[str]:
 @pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])
 def test_commands_as_they_are_written(home: Path, page: str, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(home, tmp_path / "home"))
-    for line in lines(page):
-        if line.startswith(INSTALLING) or "runs/" in line:
-            continue
-        for part in line.split(" && "):
-            words = shlex.split(part)
-            if words[0] != "polyrank" or "|" in words or "<" in words:
-                done = subprocess.run(["bash", "-c", part], cwd=folder, capture_output=True, text=True, check=False)
-            else:
-                done = run(*shortened(words[1:]), cwd=folder)
-            assert done.returncode == 0, f"{part}\n{done.stderr}"
+    with ExitStack() as servers:
+        url = ADDRESS
+        for line in lines(page):
+            if line.startswith(INSTALLING) or "runs/" in line:
+                continue
+            for part in line.split(" && "):
+                words = shlex.split(part)
+                if words[:2] == ["polyrank", "serve"]:
+                    url = servers.enter_context(serving(*words[2:], folder=folder)).url
+                    continue
+                if words[0] != "polyrank" or "|" in words or "<" in words:
+                    command = ["bash", "-c", part.replace(ADDRESS, url).replace("curl -s", "curl -sS --fail-with-body")]
+                    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+                else:
+                    done = run(*shortened(words[1:]), cwd=folder)
+                assert done.returncode == 0, f"{part}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # what clients warn of is theirs
+def test_clients_as_they_are_written(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shutil.copytree(home, tmp_path / "home"))
+    monkeypatch.setenv("HAYSTACK_TELEMETRY_ENABLED", "False")
+    assert run("index", "build", "other-run/model", "replies.txt", "-o", "support").returncode == 0
+    with serving("support") as running:
+        names: dict[str, Any] = {}
+        for number, block in enumerate(blocks("docs/clients.md", "python")):
+            exec(compile(block.replace(ADDRESS, running.url), f"docs/clients.md, block {number}", "exec"), names)
+        assert len(names["query"].data[0].embedding) == 32
+        names.clear()
+        gc.collect()  # of the clients, which leave their sockets open
+        if node := shutil.which("node"):
+            (script,) = blocks("docs/clients.md", "js")
+            command = [node, "--input-type=module", "-e", script.replace(ADDRESS, running.url)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            assert len(done.stdout.splitlines()) == 3
 
 
 def shortened(words: list[str]) -> list[str]:
