@@ -148,6 +148,7 @@ def _tracked(store: "FeedbackStore", since: datetime | None) -> "Iterator[Reques
 
 
 def _show(figures: dict[str, Any], by: "By | None") -> None:
+    from rich.box import SIMPLE
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -158,16 +159,15 @@ def _show(figures: dict[str, Any], by: "By | None") -> None:
     for chosen in BY if by is None else (by,):
         rows = figures[f"by_{chosen}"]
         counts = ["n_shown", "taken", "edited"] if chosen == "rank" else ["n_requests", *_COUNTS]
-        table = Table(title=f"by {chosen}")
-        table.add_column(chosen)
-        for heading in (*counts, "accepted (%)", "95%", *([] if chosen == "rank" else ["MRR"])):
-            table.add_column(_HEADINGS.get(heading, heading), justify="right")
+        table = Table(title=f"by {chosen}", box=SIMPLE, collapse_padding=True, pad_edge=False)
+        table.add_column(chosen, overflow="fold")
+        for heading in (*counts, "accepted (%)", *([] if chosen == "rank" else ["MRR"])):
+            table.add_column(_HEADINGS.get(heading, heading), justify="right", no_wrap=True)
         for row in rows:
             mrr = [] if chosen == "rank" else ["" if row["mrr"] is None else f"{row['mrr']:.3f}"]
-            table.add_row(escape(row["name"]), *(f"{row[name]:,}" for name in counts), *_accepted(row), *mrr)
+            table.add_row(escape(row["name"]), *(f"{row[name]:,}" for name in counts), _accepted(row), *mrr)
         out.print(table)
-    share, interval = _accepted(figures)
-    told = f"; {share}% accepted (95%: {interval})" if share else ""
+    told = f"; accepted {_accepted(figures)}%" if figures["interval"] else ""
     if figures["mrr"] is not None:
         told += f"; MRR of what was used {figures['mrr']:.3f}"
     counted = ", ".join(f"{figures[name]:,} {name}" for name in _COUNTS)
@@ -175,11 +175,12 @@ def _show(figures: dict[str, Any], by: "By | None") -> None:
 
 
 _COUNTS = ("taken", "edited", "refused", "unanswered")
-_HEADINGS = {"n_shown": "shown", "n_requests": "requests"}
+_HEADINGS = {"n_shown": "shown", "n_requests": "n"}
 
 
-def _accepted(row: dict[str, Any]) -> tuple[str, str]:
+def _accepted(row: dict[str, Any]) -> str:
+    """In percent, with the interval."""
     if row["interval"] is None:
-        return "", ""
+        return ""
     low, high = (100 * end for end in row["interval"])
-    return f"{100 * row['acceptance']:.1f}", f"{low:.1f}-{high:.1f}"
+    return f"{100 * row['acceptance']:.1f} ({low:.1f}-{high:.1f})"

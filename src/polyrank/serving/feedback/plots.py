@@ -7,6 +7,7 @@ from typing import Any
 from polyrank.evaluation.plots import new_figure, save, style
 from polyrank.serving.feedback.report import BY, By
 
+MAX_LABELS = 8  # of an axis; of more, every second, third, ...
 LABELS: dict[By, str] = {"rank": "rank shown", "week": "week", "model": "model"}
 
 
@@ -39,10 +40,9 @@ def _draw(axes: Any, rows: Sequence[Mapping[str, Any]], number: int, *, joined: 
     look = style(number) if joined else style(number) | {"linestyle": "none"}
     axes.errorbar(range(len(rows)), shares, yerr=spread, capsize=3, **look)
     names = [str(row["name"]) for row in rows]
-    upright = sum(map(len, names)) > 24
-    axes.set_xticks(
-        range(len(rows)), names, **({"rotation": 30, "ha": "right", "fontsize": "small"} if upright else {})
-    )
+    step = -(-len(rows) // MAX_LABELS)
+    slanted = {"rotation": 30, "ha": "right"} if sum(map(len, names[:: step or 1])) > 24 else {}
+    axes.set_xticks(range(0, len(rows), step or 1), names[:: step or 1], fontsize="small", **slanted)
     axes.set_xlim(-0.5, max(len(rows), 1) - 0.5)
     axes.set_ylim(0, 100)
     axes.grid(axis="y", color="0.9")
