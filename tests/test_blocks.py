@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import zipfile
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import openpyxl
 import pytest
 
 from polyrank.data import read_pool
+from polyrank.records import Context
+from polyrank.serving.feedback import Action, FeedbackStore, Outcome, Reply, Shown
 from processes import run
 from servers import serving
 
@@ -54,6 +57,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
     for name, text in (("a.txt", "Restart the router."), ("b.txt", "Pay the bill.")):
         (folder / name).write_text(text, "utf-8")
     _exports(folder)
+    _feedback(folder / "feedback.db", replies)
     for output, kind, method in (("my-run", "poly", ""), ("other-run", "bi", ""), ("cross-run", "cross", "listwise")):
         recipe = f'output = "{output}"\n[model]\nkind = "{kind}"\nbackbone = {json.dumps(str(tiny_backbone))}\n'
         recipe += '[data]\ntrain = "conversations.jsonl"\nvalid = "valid.jsonl"\nspeaker = "agent"\n'
@@ -64,6 +68,21 @@ def home(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
         assert result.returncode == 0, result.stderr
     shutil.copy(folder / "my-run.toml", folder / "recipe.toml")
     return folder
+
+
+def _feedback(path: Path, replies: list[str]) -> None:
+    """Twenty conversations in which something was taken, edited or refused."""
+    with FeedbackStore(path, keep_text=True) as store:
+        for number in range(20):
+            shown = tuple(Reply(f"{i}", text=replies[i]) for i in range(number, number + 3))
+            action: Action = ("taken", "taken", "edited", "refused")[number % 4]
+            reply = None if action == "refused" else f"{number + number % 3}"
+            words = f"Like this: {number}" if action in ("edited", "refused") else None
+            time = datetime(2026, 3, 1 + number, tzinfo=UTC)
+            store.record(
+                Shown(f"{number}", shown, Context(f"question {number}"), model="my-run/model", time=time),
+                Outcome(f"{number}", action, reply, words, time),
+            )
 
 
 def _exports(folder: Path) -> None:

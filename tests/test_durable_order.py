@@ -24,6 +24,7 @@ from polyrank.errors import ResourceError, UsageError
 from polyrank.index import open_index, verify_index
 from polyrank.records import Context
 from polyrank.scorers.lexical import BM25
+from polyrank.serving.feedback import FeedbackStore
 from polyrank.storage.durable import (
     check_replaceable,
     disk_error,
@@ -120,7 +121,9 @@ def test_what_is_put_in_its_place_was_synced_and_its_folder_is_synced_after(log:
             if change.kind == SYNC:
                 waiting.discard(change.path)
         assert not waiting, f"{waiting} were not synced after something was put there"
-    assert n_put >= (0 if name in ("folders", "teacher") else len(WORKS[name].steps) if WORKS[name].whole else 1)
+    assert n_put >= (
+        0 if name in ("folders", "teacher", "feedback") else len(WORKS[name].steps) if WORKS[name].whole else 1
+    )
 
 
 @preloads
@@ -199,6 +202,26 @@ def test_a_power_loss_leaves_the_teachers_scores(log: Log, tmp_path: Path) -> No
         teacher.score([Context((f"my wifi {turn}",)) for turn in (1, 2)[: number + 1]], [REPLIES] * (number + 1))
         teacher.close()
         assert teacher.n_asked == 0
+
+
+@preloads
+def test_a_power_loss_leaves_the_feedback_that_was_acknowledged(log: Log, tmp_path: Path) -> None:
+    """Also that of a server that has not closed the file; and at any moment what earlier steps have written."""
+    for number, (disk, changes) in enumerate(steps(log, "feedback"), 1):
+        left: list[list[str]] = []
+        for at in range(len(changes) + 1):
+            folder = tmp_path / f"{number}.{at}"
+            folder.mkdir()
+            disk.leave(folder, None)
+            file = folder / "feedback" / "new" / "feedback.db"
+            if file.exists():
+                with FeedbackStore(file) as store:
+                    left.append([r.shown.request_id for r in store.requests() if r.outcome is not None])
+            if at < len(changes):
+                disk.apply(changes[at])
+        old, new = ([f"{turn}" for turn in range(1, last + 1)] for last in (number - 1, number))
+        assert left[-1] == new
+        assert all(ids in (old, new) for ids in left)
 
 
 # the calls of this process, which need no compiler

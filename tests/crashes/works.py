@@ -40,6 +40,7 @@ from polyrank.scorers.mapped import MapEncoder, save_map
 from polyrank.scorers.open import load
 from polyrank.scorers.protocols import Encoder
 from polyrank.scorers.summed import SumEncoder, save_sum
+from polyrank.serving.feedback import FeedbackStore, Outcome, Reply, Shown
 from polyrank.storage.durable import make_folders, sync_folder, write_file
 from polyrank.training import train
 from polyrank.training.signals import InterruptedTraining
@@ -171,6 +172,19 @@ def _teacher(folder: Path, turn: int) -> None:
         teacher.close()
 
 
+_stores: list[FeedbackStore] = []
+
+
+def _feedback(folder: Path, turn: int) -> None:
+    """A store that stays open from the first step to the last."""
+    if turn == 1:
+        _stores.append(FeedbackStore(folder / "new" / "feedback.db", keep_text=True))
+    shown = Shown(f"{turn}", (Reply("a", text=REPLIES[0]), Reply("b", text=REPLIES[1])), Context(f"my wifi {turn}"))
+    _stores[0].record(shown, Outcome(f"{turn}", "taken", "b"))
+    if turn == 3:
+        _stores.pop().close()
+
+
 def _file(folder: Path, data: bytes) -> None:
     write_file(folder / "a" / "b" / "file", data)
 
@@ -223,6 +237,11 @@ WORKS: dict[str, Work] = {
         (lambda folder: _teacher(folder, 1), lambda folder: _teacher(folder, 2)),
         whole=False,
         passing=("scores.db-shm",),
+    ),
+    "feedback": Work(
+        tuple(lambda folder, turn=turn: _feedback(folder, turn) for turn in (1, 2, 3)),
+        whole=False,
+        passing=("feedback.db-shm",),
     ),
     "run": Work(
         (lambda folder: _run(folder, resume=False), lambda folder: _run(folder, resume=True)),

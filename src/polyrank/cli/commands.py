@@ -18,6 +18,7 @@ from polyrank.cli import (
     data,
     evaluation,
     exporting,
+    feedback,
     indexing,
     info,
     intents,
@@ -85,6 +86,7 @@ app.add_typer(indexing.index_app, name="index")
 app.add_typer(benches.bench_app, name="bench")
 app.add_typer(pipelines.pipeline_app, name="pipeline")
 app.add_typer(intents.intents_app, name="intents")
+app.add_typer(feedback.feedback_app, name="feedback")
 
 
 def run() -> int:

@@ -24,7 +24,6 @@ from polyrank.index.matrix import REMEDY, Block, open_matrix
 from polyrank.index.store import (
     FILE,
     Meta,
-    Still,
     check_sum,
     connect,
     log_size,
@@ -39,6 +38,7 @@ from polyrank.index.store import (
 from polyrank.records import Candidate
 from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision, bytes_per_vector, from_rows
+from polyrank.storage.sqlite import Still
 
 MAX_BLOCKS = 8  # blocks of added rows are joined beyond this number
 

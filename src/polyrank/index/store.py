@@ -9,16 +9,17 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from polyrank import __version__
-from polyrank.errors import ArtifactError, LockedError, PolyrankError, ResourceError
+from polyrank.errors import ArtifactError
 from polyrank.index.checks import Vectors, metadata_json
 from polyrank.records import Candidate
+from polyrank.storage import sqlite
 from polyrank.storage.document import check_format, checksum
 from polyrank.storage.quantized import Precision, to_rows
 
@@ -26,7 +27,6 @@ FORMAT = 3
 FILE = "candidates.db"
 MODULUS = 1 << 256
 REMEDY = "restore the index from a snapshot or build it again"
-CANNOT = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_NOMEM")
 
 SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -100,10 +100,6 @@ def row_digest(row: int, id_: str, text: str, metadata: str, change: int, vector
     return whole.digest()
 
 
-class Still(sqlite3.Connection):
-    """To a file that cannot be written to and is taken not to change."""
-
-
 def connect(path: Path, *, write: bool) -> sqlite3.Connection:
     """Open the index's file; a reader's connection cannot change it.
 
@@ -112,18 +108,8 @@ def connect(path: Path, *, write: bool) -> sqlite3.Connection:
         ResourceError: the disk is full or failing.
     """
     check_there(path)
-    file = path / FILE
     with sqlite_errors(path):
-        connection = _open(file, "mode=rw")
-        try:
-            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
-        except sqlite3.OperationalError:  # it cannot be written to: read-only media, a full disk
-            connection.close()
-            if write or log_size(path):  # what is in the log would not be seen
-                raise
-            connection = _open(file, "mode=ro&immutable=1", Still)
-        connection.execute("PRAGMA synchronous=FULL" if write else "PRAGMA query_only=ON")
-        return connection
+        return sqlite.open_database(path / FILE, write=write)
 
 
 def check_there(path: Path) -> None:
@@ -136,37 +122,14 @@ def check_there(path: Path) -> None:
         raise ArtifactError(f"{path} is no index: it has no {FILE}; build one with polyrank index build")
 
 
-def _open(file: Path, mode: str, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
-    # autocommit: transactions are begun by name; a connection is used under its owner's lock
-    uri = f"{file.absolute().as_uri()}?{mode}"
-    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=30, factory=kind)
-
-
 def log_size(path: Path) -> int:
-    """Bytes of SQLite's log, which holds what was committed and is not yet in the file."""
-    try:
-        return (path / f"{FILE}-wal").stat().st_size
-    except OSError:
-        return 0
+    """Bytes of SQLite's log, see ``polyrank.storage.sqlite``."""
+    return sqlite.log_size(path / FILE)
 
 
-@contextmanager
-def sqlite_errors(path: Path) -> Iterator[None]:
+def sqlite_errors(path: Path) -> AbstractContextManager[None]:
     """SQLite's errors as ours: damage, a full or failing disk, a lock."""
-    try:
-        yield
-    except (sqlite3.Error, UnicodeError, sqlite3.Warning) as error:
-        raise _translated(path, error) from error
-
-
-def _translated(path: Path, error: Exception) -> PolyrankError:
-    name = getattr(error, "sqlite_errorname", "") or ""
-    file = path / FILE
-    if name.startswith(CANNOT) and "SHORT_READ" not in name and "CORRUPT" not in name:
-        return ResourceError(f"cannot work on {file}: {error}; free some space or mend the disk and do it again")
-    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return LockedError(f"{file} is locked by another process; wait until it has finished")
-    return ArtifactError(f"{file} is damaged ({error}); {REMEDY}")
+    return sqlite.sqlite_errors(path / FILE, REMEDY)
 
 
 def create(path: Path, meta: Meta) -> sqlite3.Connection:
@@ -190,15 +153,8 @@ def finish(connection: sqlite3.Connection) -> None:
 @contextmanager
 def transaction(connection: sqlite3.Connection, path: Path, *, write: bool) -> Iterator[None]:
     """All or nothing; for readers, one consistent view."""
-    with sqlite_errors(path):
-        try:
-            connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-            yield
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+    with sqlite_errors(path), sqlite.transaction(connection, write=write):
+        yield
 
 
 def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:

@@ -5,13 +5,14 @@ numpy only. An answer is right when the best reply is right; where no reply is r
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyrank.errors import DataError
+from polyrank.ranking.statistics import wilson
 
 Measure = Literal["score", "margin", "softmax"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
@@ -97,7 +98,7 @@ def coverage_curve(confidences: ArrayLike, right: ArrayLike) -> list[Point]:
     ends = np.flatnonzero(np.append(values[1:] != values[:-1], True)) if len(values) else np.empty(0, np.intp)
     n = np.arange(1, len(values) + 1)
     return [
-        Point(float(values[i]), float(n[i] / len(values)), float(hits[i] / n[i]), _wilson_low(int(hits[i]), int(n[i])))
+        Point(float(values[i]), float(n[i] / len(values)), float(hits[i] / n[i]), wilson(int(hits[i]), int(n[i]))[0])
         for i in ends
     ]
 
@@ -166,11 +167,3 @@ def _below(threshold: float, others: Sequence[float]) -> float:
     lower = max((other for other in others if other < threshold), default=-inf)
     between = max((threshold + lower) / 2.0, threshold - ROUNDING * abs(threshold))
     return between if between > lower else threshold
-
-
-def _wilson_low(hits: int, n: int) -> float:
-    """Lower end of Wilson's 95% interval of a share."""
-    z = 1.959964
-    share = hits / n
-    centre = share + z * z / (2 * n)
-    return max(0.0, (centre - z * sqrt(share * (1 - share) / n + z * z / (4 * n * n))) / (1 + z * z / n))

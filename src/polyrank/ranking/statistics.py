@@ -60,3 +60,23 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = largest
     return adjusted
+
+
+def wilson(hits: int, n: int) -> tuple[float, float]:
+    """Wilson's 95% interval of a share.
+
+    Args:
+        hits: how many of them.
+        n: of how many; 0: nothing is known.
+
+    Source: Wilson, Probable Inference, the Law of Succession, and Statistical Inference (1927).
+
+    >>> [round(end, 3) for end in wilson(8, 10)], wilson(0, 0)
+    ([0.49, 0.943], (0.0, 1.0))
+    """
+    if not n:
+        return 0.0, 1.0
+    z, share = 1.959964, hits / n
+    centre, spread = share + z * z / (2 * n), z * sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+    low, high = (centre - spread) / (1 + z * z / n), (centre + spread) / (1 + z * z / n)
+    return max(0.0, low), min(1.0, high)

@@ -1,0 +1,86 @@
+"""SQLite files as we use them: opened to read or to write, in transactions by name, with errors of ours.
+
+Knows connections and what can go wrong with the disk below them; refuses to know any table.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from polyrank.errors import ArtifactError, LockedError, PolyrankError, ResourceError
+
+CANNOT = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_NOMEM")
+
+
+class Still(sqlite3.Connection):
+    """To a file that cannot be written to and is taken not to change."""
+
+
+def open_database(file: Path, *, write: bool) -> sqlite3.Connection:
+    """Open a file that is there; what a writer commits is synced, and a reader's connection cannot change it.
+
+    Raises:
+        sqlite3.Error: see ``sqlite_errors``.
+    """
+    connection = connect(file, "rw")
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:  # it cannot be written to: read-only media, a full disk
+        connection.close()
+        if write or log_size(file):  # what is in the log would not be seen
+            raise
+        connection = connect(file, "ro&immutable=1", Still)
+    connection.execute("PRAGMA synchronous=FULL" if write else "PRAGMA query_only=ON")
+    return connection
+
+
+def connect(file: Path, mode: str, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
+    """A connection in one of SQLite's modes ("rw", "rwc", "ro"), without transactions but those begun by name."""
+    # it is used under its owner's lock, by any thread
+    uri = f"{file.absolute().as_uri()}?mode={mode}"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=30, factory=kind)
+
+
+def log_size(file: Path) -> int:
+    """Bytes of SQLite's log, which holds what was committed and is not yet in the file."""
+    try:
+        return file.with_name(f"{file.name}-wal").stat().st_size
+    except OSError:
+        return 0
+
+
+@contextmanager
+def sqlite_errors(file: Path, remedy: str) -> Iterator[None]:
+    """SQLite's errors as ours: damage, a full or failing disk, a lock.
+
+    Args:
+        file: that is worked on.
+        remedy: what the user can do about a damaged one.
+    """
+    try:
+        yield
+    except (sqlite3.Error, UnicodeError, sqlite3.Warning) as error:
+        raise _translated(file, remedy, error) from error
+
+
+def _translated(file: Path, remedy: str, error: Exception) -> PolyrankError:
+    name = getattr(error, "sqlite_errorname", "") or ""
+    if name.startswith(CANNOT) and "SHORT_READ" not in name and "CORRUPT" not in name:
+        return ResourceError(f"cannot work on {file}: {error}; free some space or mend the disk and do it again")
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return LockedError(f"{file} is locked by another process; wait until it has finished")
+    return ArtifactError(f"{file} is damaged ({error}); {remedy}")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, *, write: bool) -> Iterator[None]:
+    """All or nothing; for readers, one consistent view."""
+    try:
+        connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

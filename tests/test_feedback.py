@@ -1,0 +1,612 @@
+"""Feedback: what is acknowledged is kept, no text is unless that was asked for, and what people took is learnt."""
+
+import json
+import multiprocessing
+import random
+import re
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import polyrank
+from polyrank.data import read_examples, write_examples
+from polyrank.data.splits import split
+from polyrank.errors import ArtifactError, DataError, ResourceError
+from polyrank.records import Candidate, Context, Example
+from polyrank.serving.feedback import Action, FeedbackStore, Outcome, Reply, Request, Shown, examples, report
+from polyrank.serving.feedback.plots import plot_report
+from polyrank.serving.feedback.store import SCHEMA
+from processes import run, start
+
+ROOT = Path(__file__).parents[1]
+MONDAY = datetime(2026, 1, 5, 12, tzinfo=UTC)
+CONTEXT = Context(("hello", "my wifi is down"), ("Ann",))
+REPLIES = (Reply("a", 2.5, "restart it"), Reply("b", 0.5, "pay the bill"), Reply("c", None, "thanks"))
+SHOWN = Shown("r1", REPLIES, CONTEXT, "chat 7", "my-run/model", "f" * 64, 3, MONDAY)
+TAKEN = Outcome("r1", "taken", "b", time=MONDAY + timedelta(minutes=1))
+
+
+def shown(request_id: str, context: Context | str | None = CONTEXT, replies: str = "abc", **fields: Any) -> Shown:
+    """Replies of one-letter ids, whose texts are their ids."""
+    context = None if context is None else Context.of(context)
+    return Shown(request_id, tuple(Reply(id_, text=f"text {id_}") for id_ in replies), context, **fields)
+
+
+# the file
+
+
+def test_what_is_recorded_is_read_as_it_was(tmp_path: Path) -> None:
+    with FeedbackStore(tmp_path / "new" / "feedback.db", keep_text=True) as store:
+        assert store.record(SHOWN) == 1
+        assert [*store.requests()] == [Request(SHOWN, None, store.context_code(CONTEXT))]
+        edited = Outcome("r2", "edited", "a", "restart it, please")
+        assert store.record(TAKEN, replace(SHOWN, request_id="r2", context=None), edited) == 3
+        assert len(store) == 2
+    with FeedbackStore(tmp_path / "new" / "feedback.db", write=False) as store:
+        first, second = store.requests()
+        assert (first.shown, first.outcome, first.rank) == (SHOWN, TAKEN, 2)
+        assert (second.outcome, second.rank, second.context_code) == (edited, 1, None)
+        assert [request.shown.request_id for request in store.requests(since=datetime(2026, 1, 5, 12))] == ["r1", "r2"]
+        assert [*store.requests(since=MONDAY + timedelta(seconds=1))] == []
+
+
+def test_without_leave_no_text_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "feedback.db"
+    texts = ["hello", "wifi", "Ann", "restart", "bill", "thanks", "rather", "instead"]
+    with FeedbackStore(path) as store:
+        store.record(SHOWN, Outcome("r1", "edited", "a", "rather this"))
+        store.record(replace(SHOWN, request_id="r2"), Outcome("r2", "refused", final_text="say this instead"))
+        store.record(shown("r3", "hello"), Outcome("r3", "edited", "a"))
+        code = store.context_code(CONTEXT)
+        written = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+        first, second, third = store.requests()
+    written += path.read_bytes()
+    assert b"my-run/model" in written
+    assert b"chat 7" in written
+    assert [text for text in texts if text.encode() in written or text.encode("utf-16-le") in written] == []
+    assert first.shown.context is None
+    assert [(reply.id, reply.score, reply.text) for reply in first.shown.replies] == [
+        ("a", 2.5, None),
+        ("b", 0.5, None),
+        ("c", None, None),
+    ]
+    assert first.outcome == Outcome("r1", "edited", "a", None, first.outcome.time if first.outcome else MONDAY)
+    assert first.context_code == second.context_code == code != third.context_code
+    with FeedbackStore(tmp_path / "other.db") as other:
+        assert other.context_code(CONTEXT) != code
+
+
+@pytest.mark.parametrize("keep_text", [True, False], ids=["texts", "no texts"])
+def test_the_same_again_changes_nothing_and_something_else_is_refused(tmp_path: Path, keep_text: bool) -> None:
+    edited = Outcome("r1", "edited", "a", "restart it twice")
+    with FeedbackStore(tmp_path / "feedback.db", keep_text=keep_text) as store:
+        assert store.record(SHOWN, edited) == 2
+        before = [*store.requests()]
+        assert store.record(SHOWN, edited) == 0
+        assert store.record(replace(SHOWN, time=MONDAY + timedelta(hours=1)), replace(edited, time=MONDAY)) == 0
+        for other in (
+            TAKEN,
+            replace(edited, final_text="restart it once"),
+            replace(SHOWN, replies=REPLIES[:2]),
+            replace(SHOWN, replies=(replace(REPLIES[0], text="another text"), *REPLIES[1:])),
+            replace(SHOWN, context=Context("hi")),
+        ):
+            with pytest.raises(DataError, match=r"of request 'r1' another .* under another id"):
+                store.record(shown("r2"), other)
+        assert [*store.requests()] == before
+    with FeedbackStore(tmp_path / "feedback.db", keep_text=not keep_text) as store:
+        assert store.record(SHOWN, edited) == 0
+
+
+def test_an_outcome_is_of_something_that_was_shown(tmp_path: Path) -> None:
+    with FeedbackStore(tmp_path / "feedback.db", keep_text=True) as store:
+        with pytest.raises(DataError, match="request 'r1' is not known; send what was shown"):
+            store.record(TAKEN)
+        with pytest.raises(DataError, match="is not known"):
+            store.record(TAKEN, SHOWN)
+        with pytest.raises(DataError, match="reply 'z' was not shown for request 'r1'; name one that was"):
+            store.record(SHOWN, replace(TAKEN, reply_id="z"))
+        with pytest.raises(DataError, match="without a final text; give the text"):
+            store.record(SHOWN, Outcome("r1", "edited", "a"))
+        assert len(store) == 0
+        assert store.record(Shown("none", ()), Outcome("none", "refused", final_text="my own words")) == 2
+
+
+def test_nothing_is_changed_or_removed_by_hand(tmp_path: Path) -> None:
+    path = tmp_path / "feedback.db"
+    with FeedbackStore(path, keep_text=True) as store:
+        store.record(SHOWN, TAKEN)
+        before = [*store.requests()]
+        connection = sqlite3.connect(path, isolation_level=None)
+        columns = "request_id, kind, time, content, sent, digest"
+        for statement in (
+            "UPDATE entries SET content = '{}'",
+            "DELETE FROM entries",
+            "INSERT OR REPLACE INTO entries SELECT * FROM entries WHERE kind = 'shown'",
+            f"REPLACE INTO entries ({columns}) SELECT {columns} FROM entries WHERE kind = 'outcome'",
+            "UPDATE meta SET value = ''",
+            "DELETE FROM meta",
+        ):
+            with pytest.raises(sqlite3.IntegrityError, match="feedback is only added to"):
+                connection.execute(statement)
+        assert [*store.requests()] == before
+        connection.execute("DROP TRIGGER kept")
+        connection.execute("UPDATE entries SET content = replace(content, 'b', 'a') WHERE kind = 'outcome'")
+        connection.close()
+        with pytest.raises(ArtifactError, match="entry 2 is not what was written"):
+            [*store.requests()]
+    with pytest.raises(ArtifactError, match="tables are not those that were made"):
+        FeedbackStore(path)
+
+
+def test_other_files_and_newer_ones_are_refused_and_left_as_they_are(tmp_path: Path) -> None:
+    for name, statements in (
+        ("other.db", "CREATE TABLE t (x); INSERT INTO t VALUES (1);"),
+        ("newer.db", SCHEMA + "INSERT INTO meta VALUES ('format', '2'), ('written_by', '9.9'), ('key', '00');"),
+        ("damaged.db", SCHEMA + "INSERT INTO meta VALUES ('format', '1'), ('written_by', '9.9'), ('key', '00');"),
+    ):
+        connection = sqlite3.connect(tmp_path / name)
+        connection.executescript(statements)
+        connection.close()
+    (tmp_path / "text.db").write_text("no database at all, but longer than SQLite's own header of a hundred bytes" * 3)
+    (tmp_path / "folder").mkdir()
+    for name, message in (
+        ("other.db", "other.db is no file of feedback"),
+        ("newer.db", "written by polyrank 9.9 in format 2, this reads up to 1; upgrade polyrank"),
+        ("damaged.db", "its settings or tables are not those that were made"),
+        ("text.db", "is damaged .* move it away"),
+        ("folder", "is a folder; name a file"),
+    ):
+        before = (tmp_path / name).read_bytes() if name != "folder" else b""
+        for write in (True, False):
+            with pytest.raises(ArtifactError, match=message):
+                FeedbackStore(tmp_path / name, write=write)
+        assert name == "folder" or (tmp_path / name).read_bytes() == before
+    with pytest.raises(ArtifactError, match=r"there is no file .*none.db"):
+        FeedbackStore(tmp_path / "none.db", write=False)
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_what_is_flipped_is_found_or_harmless(tmp_path: Path) -> None:
+    path, chance = tmp_path / "feedback.db", random.Random(5)
+    with FeedbackStore(path, keep_text=True) as store:
+        for number in range(3):
+            store.record(replace(SHOWN, request_id=f"r{number}"), replace(TAKEN, request_id=f"r{number}"))
+        before = [*store.requests()]
+    whole, n_refused = path.read_bytes(), 0
+    for at in chance.sample(range(len(whole)), 400):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << chance.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            with FeedbackStore(path, write=False) as store:
+                read = [*store.requests()]
+        except (ArtifactError, ResourceError):
+            n_refused += 1
+        else:
+            assert read == before, at
+    assert n_refused > 10
+
+
+# many at once, and crashes
+
+
+def record_all(path: Path, name: str, n: int, ready: Any) -> None:
+    """In a process of its own: begin when the others do."""
+    ready.wait()
+    with FeedbackStore(path) as store:
+        for number in range(n):
+            store.record(shown(f"{name} {number}"), Outcome(f"{name} {number}", "taken", "a"))
+
+
+def test_processes_that_begin_one_file_at_once_all_write_to_it(tmp_path: Path) -> None:
+    ready = multiprocessing.get_context("forkserver").Barrier(4)
+    children = [start(record_all, tmp_path / "feedback.db", name, 5, ready) for name in "abcd"]
+    for child in children:
+        child.join(60)
+    assert [child.exitcode for child in children] == [0] * 4
+    with FeedbackStore(tmp_path / "feedback.db", write=False) as store:
+        ids = {request.shown.request_id for request in store.requests() if request.outcome is not None}
+    assert ids == {f"{name} {number}" for name in "abcd" for number in range(5)}
+
+
+def test_threads_share_one_store_and_another_process_reads_beside_them(tmp_path: Path) -> None:
+    path = tmp_path / "feedback.db"
+    with FeedbackStore(path) as store:
+        store.record(shown("first"))
+        reading = store.requests()
+        assert next(reading).shown.request_id == "first"
+        news: Counter[int] = Counter()
+
+        def work(name: str) -> None:
+            for number in range(10):
+                news[store.record(shown(f"{number}"), Outcome(f"{number}", "taken", "a"))] += 1
+                store.record(shown(f"{name} {number}"))
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in "abcdef"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert news == {2: 10, 0: 50}
+        assert len(store) == 71
+        assert [*reading] == []  # of the moment at which it was begun
+        done = run("feedback", "report", path, "--json")
+        assert json.loads(done.stdout)["n_requests"] == 71, done.stderr
+
+
+def record_and_say(path: Path, said: Connection) -> None:
+    """In a process of its own: one request after the other, each said when it is acknowledged."""
+    with FeedbackStore(path, keep_text=True) as store:
+        for number in count():
+            store.record(shown(f"{number}"), Outcome(f"{number}", "refused", final_text=f"words {number}"))
+            said.send(number)
+
+
+@pytest.mark.parametrize("n", [1, 3, 20, 50])
+def test_a_killed_process_leaves_all_that_it_acknowledged(tmp_path: Path, n: int) -> None:
+    path = tmp_path / "feedback.db"
+    hear, say = multiprocessing.Pipe(duplex=False)
+    child = start(record_and_say, path, say)
+    say.close()
+    acknowledged = [hear.recv() for _ in range(n)]
+    child.kill()
+    child.join()
+    while True:
+        try:
+            acknowledged.append(hear.recv())
+        except EOFError:
+            break
+    with FeedbackStore(path, keep_text=True) as store:
+        there = [(r.shown.request_id, r.outcome and r.outcome.final_text) for r in store.requests()]
+        assert there[: len(acknowledged)] == [(f"{i}", f"words {i}") for i in acknowledged]
+        assert len(there) - len(acknowledged) in (0, 1)
+        assert all(text is not None for _, text in there)
+        store.record(shown("after"), Outcome("after", "taken", "a"))
+
+
+def fill(path: Path, said: Connection) -> None:
+    """In a process of its own, whose files cannot grow beyond 200 kB: what was acknowledged, and how it ended."""
+    import resource  # which not every system has
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+    with FeedbackStore(path, keep_text=True) as store:
+        for number in range(1000):
+            try:
+                store.record(shown(f"{number}", "word " * 500), Outcome(f"{number}", "taken", "a"))
+            except ResourceError as error:
+                said.send((number, str(error), len(store)))
+                return
+    said.send((1000, "", 1000))
+
+
+def test_a_full_disk_acknowledges_nothing_and_keeps_what_was(tmp_path: Path) -> None:
+    path = tmp_path / "feedback.db"
+    hear, say = multiprocessing.Pipe(duplex=False)
+    child = start(fill, path, say)
+    n, message, n_there = hear.recv()
+    child.join()
+    assert 10 < n == n_there < 1000
+    assert re.search(r"cannot work on .*feedback.db: .*; free some space", message)
+    with FeedbackStore(path, keep_text=True) as store:
+        assert [request.shown.request_id for request in store.requests()] == [f"{i}" for i in range(n)]
+        assert store.record(shown(f"{n}", "word " * 500), Outcome(f"{n}", "taken", "a")) == 2
+
+
+# the door
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Reply(""), "a reply's id is ''; give a text of 1 to 512 characters"),
+        (lambda: Reply("x" * 513), "a reply's id has 513 characters, the limit is 512"),
+        (lambda: Reply(7), "a reply's id is 7; give a text"),  # type: ignore[arg-type]
+        (lambda: Reply("a", float("nan")), "the score nan of reply 'a' is no finite number"),
+        (lambda: Reply("a", True), "the score True of reply 'a' is no finite number"),
+        (lambda: Reply("a", text=" "), "the text of a reply is ' '; give a text that is not empty"),
+        (lambda: Reply("a", text="\ud800"), "holds a lone surrogate at 0"),
+        (lambda: shown("r", "hi", "aba"), "request 'r' shows reply 'a' twice"),
+        (lambda: Shown("r", tuple(Reply(f"{i}") for i in range(1001))), "shows 1,001 replies, the limit is 1,000"),
+        (lambda: shown("r", Context(())), "the context of request 'r' has no turns"),
+        (lambda: shown("r", "x" * 1_000_001), "have 1,000,019 characters, the limit is 1,000,000"),
+        (lambda: shown("r", change=-1), "the index's change -1 is no number from 0"),
+        (lambda: shown("r", time="today"), "time 'today' is no datetime"),
+        (lambda: Outcome("r", "liked"), "action 'liked' is unknown; use taken, edited, refused"),  # type: ignore[arg-type]
+        (lambda: Outcome("r", "taken"), "request 'r': taken names no reply; give its id"),
+        (lambda: Outcome("r", "refused", "a"), "request 'r': refused names a reply; leave out its id"),
+        (lambda: Outcome("r", "taken", "a", "other"), "what was taken has no final text; call it edited"),
+        (lambda: Outcome("r", "edited", "a", ""), "the final text is ''"),
+        (lambda: Outcome("", "refused"), "a request's id is ''"),
+    ],
+    ids=count(),
+)
+def test_what_cannot_be_is_refused_with_a_remedy(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(message)):
+        make()
+
+
+# examples
+
+
+def use(
+    request_id: str, context: Context | str, action: Action | None, reply: str | None = None, final: str | None = None,
+    **fields: Any,
+) -> Request:  # fmt: skip
+    outcome = None if action is None else Outcome(request_id, action, reply, final)
+    return Request(shown(request_id, context, **fields), outcome, f"code of {context}")
+
+
+def made(requests: list[Request], **options: Any) -> list[tuple[str, tuple[str, ...], int]]:
+    """Last turn, candidates, and how many of them are right."""
+    exported = examples(requests, **options).examples
+    assert all(e.relevant == tuple(range(len(e.relevant))) for e in exported)
+    return [
+        (e.context[-1], tuple(text.removeprefix("text ") for text in e.candidates), len(e.relevant)) for e in exported
+    ]
+
+
+def test_what_was_taken_is_right_and_what_was_passed_over_is_wrong() -> None:
+    assert made([use("r", "hi", "taken", "b")]) == [("hi", ("b", "a", "c"), 1)]
+    (example,) = examples([use("r", CONTEXT, "taken", "b")]).examples
+    assert (example.context, example.background, example.id) == (CONTEXT.turns, CONTEXT.background, "r#0")
+
+
+def test_what_was_edited_is_neither_right_nor_wrong() -> None:
+    edited = [use("r", "hi", "edited", "b", "better b")]
+    assert made(edited) == [("hi", ("better b", "a", "c"), 1)]
+    assert made(edited, edited_is_wrong=True) == [("hi", ("better b", "a", "b", "c"), 1)]
+    # nor is it wrong where it was passed over for another
+    assert made([*edited, use("q", "hi", "taken", "a")]) == [("hi", ("better b", "a", "c"), 2)]
+    assert made([use("r", "hi", "edited", "b", "Text B!")], edited_is_wrong=True) == [("hi", ("Text B!", "a", "c"), 1)]
+
+
+def test_what_was_refused_is_wrong() -> None:
+    refused = use("r", "hi", "refused")
+    assert made([refused]) == []
+    assert made([refused], refused=True) == [("hi", ("a", "b", "c"), 0)]
+    assert made([use("r", "hi", "refused", final="own words")]) == [("hi", ("own words", "a", "b", "c"), 1)]
+    assert made([refused, use("q", "hi", "taken", "d", replies="bd")]) == [("hi", ("d", "a", "b", "c"), 1)]
+
+
+def test_a_context_is_one_example_and_what_is_right_there_once_is_never_wrong_there() -> None:
+    requests = [use("r", "hi", "taken", "b"), use("s", "bye", "taken", "c"), use("t", "hi", "taken", "a")]
+    assert made(requests) == [("hi", ("b", "a", "c"), 2), ("bye", ("c", "a", "b"), 1)]
+
+
+def test_what_is_left_out_is_counted_by_its_reason() -> None:
+    def without_text(request: Request) -> Request:
+        replies = tuple(Reply(reply.id) for reply in request.shown.replies)
+        outcome = request.outcome and replace(request.outcome, final_text=None)
+        return replace(request, shown=replace(request.shown, replies=replies, context=None), outcome=outcome)
+
+    bare = [without_text(use(id_, id_, "taken", "b")) for id_ in ("r", "s", "t")]
+    bare += [use("u", "u", None), use("v", "v", "refused"), without_text(use("w", "w", "edited", "a", "x"))]
+    exported = examples(bare)
+    assert exported.examples == []
+    assert exported.n_requests == 6
+    assert exported.left_out == {
+        "the text of the context is not known": 4,
+        "nobody said what became of them": 1,
+        "all replies were refused, and no other is known to be right": 1,
+    }
+    contexts = {f"code of {id_}": Context(id_) for id_ in ("r", "s", "w")}
+    exported = examples(bare, contexts=contexts, texts={"a": "text a", "b": "text b"})
+    assert [(e.context, e.candidates) for e in exported.examples] == [
+        (("r",), ("text b", "text a")),
+        (("s",), ("text b", "text a")),
+    ]
+    assert exported.left_out["the text of the right reply is not known"] == 1
+    assert exported.left_out["the text of the context is not known"] == 1
+    assert exported.n_unknown == 2
+
+
+def test_a_conversation_has_one_name_and_stays_together(tmp_path: Path) -> None:
+    requests = []
+    for number in range(12):
+        turns = (f"question {number}",)
+        for step, reply in enumerate("abc"):
+            named = {"conversation": f"chat {number}"} if number % 2 else {}
+            requests.append(use(f"r{number}.{step}", Context(turns), "taken", reply, **named))
+            turns = (*turns, f"text {reply}", f"and {step}?")
+    random.Random(3).shuffle(order := [requests[i : i + 3] for i in range(0, 36, 3)])
+    exported = examples([request for steps in zip(*order, strict=True) for request in steps]).examples
+    names = Counter(example.id.rpartition("#")[0] for example in exported)
+    assert names == {f"chat {i}" if i % 2 else f"r{i}.0": 3 for i in range(12)}
+    assert len({example.id for example in exported}) == 36
+    write_examples(tmp_path / "used.jsonl", exported)
+    parts = split(tmp_path / "used.jsonl", valid=0.25, test=0.25, n_candidates=2)
+    where = [{e.context[0] for e in part.examples} for part in (parts.train, parts.valid, parts.test)]
+    assert [len(first) for first in where] == [6, 3, 3]
+    assert len(set.union(*where)) == 12
+
+
+# the report
+
+
+def test_figures_by_hand() -> None:
+    requests = [
+        use("1", "x", "taken", "a", time=MONDAY, model="m"),
+        use("2", "x", "taken", "b", time=MONDAY + timedelta(days=6), model="m"),
+        use("3", "x", "edited", "b", "y", time=MONDAY + timedelta(days=7), model="m", fingerprint="0123456789abcdef"),
+        use("4", "x", "refused", replies="a", time=MONDAY + timedelta(days=8)),
+        use("5", "x", None, time=MONDAY - timedelta(days=5), model="m"),  # Wednesday, 31 December 2025
+    ]
+    figures = report(requests)
+    everything = {name: figures[name] for name in ("n_requests", "taken", "edited", "refused", "unanswered")}
+    assert everything == {"n_requests": 5, "taken": 2, "edited": 1, "refused": 1, "unanswered": 1}
+    assert figures["acceptance"] == 3 / 4
+    assert figures["interval"] == pytest.approx([0.3006, 0.9544], abs=1e-4)  # as published tables of Wilson's have it
+    assert figures["mrr"] == pytest.approx((1 + 1 / 2 + 1 / 2) / 3)
+    ranks = [(r["name"], r["n_shown"], r["taken"], r["edited"], r["acceptance"]) for r in figures["by_rank"]]
+    assert ranks == [("1", 4, 1, 0, 1 / 4), ("2", 3, 1, 1, 2 / 3), ("3", 3, 0, 0, 0.0)]
+    weeks = [(row["name"], row["n_requests"], row["acceptance"], row["mrr"]) for row in figures["by_week"]]
+    assert weeks == [("2026-W01", 1, None, None), ("2026-W02", 2, 1.0, 0.75), ("2026-W03", 2, 0.5, 0.5)]
+    models = [(row["name"], row["taken"], row["unanswered"]) for row in figures["by_model"]]
+    assert models == [("m", 2, 1), ("m (0123456789ab)", 0, 0), ("unknown", 0, 0)]
+    assert report([])["acceptance"] is None
+
+
+def test_a_report_is_drawn_with_its_intervals(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    figures = report([use(f"{i}", "x", "taken", "ab"[i % 2], time=MONDAY + timedelta(days=5 * i)) for i in range(8)])
+    for name, by in (("a.svg", None), ("b.svg", None), ("rank.svg", "rank"), ("none.png", None)):
+        plot_report(report([]) if name == "none.png" else figures, tmp_path / name, by=by)  # type: ignore[arg-type]
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert (tmp_path / "rank.svg").stat().st_size < (tmp_path / "a.svg").stat().st_size
+    assert (tmp_path / "none.png").read_bytes().startswith(b"\x89PNG")
+
+
+# the command line
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """A file in which texts were kept."""
+    with FeedbackStore(tmp_path / "kept.db", keep_text=True) as store:
+        for number, word in enumerate(["wifi", "router", "bill"]):
+            request = f"{word}"
+            time = MONDAY + timedelta(days=number)
+            store.record(shown(request, f"my {word}", time=time), Outcome(request, "taken", "abc"[number]))
+        store.record(shown("light", "my light"), Outcome("light", "refused"))
+    return tmp_path / "kept.db"
+
+
+def test_commands_export_and_report(kept: Path, tmp_path: Path) -> None:
+    out = tmp_path / "used.jsonl"
+    done = run("feedback", "export", kept, "-o", out, "--json")
+    assert done.returncode == 0, done.stderr
+    why = "all replies were refused, and no other is known to be right"
+    assert json.loads(done.stdout) == {"n_examples": 3, "n_requests": 4, "left_out": {why: 1}, "n_unknown": 0}
+    assert f"1 left out: {why}" in done.stderr
+    assert [e.response for e in read_examples(out).examples] == ["text a", "text b", "text c"]
+    assert "already exists" in run("feedback", "export", kept, "-o", out).stderr
+    done = run("feedback", "export", kept, "-o", out, "--overwrite", "--refused", "--since", "2026-01-06")
+    assert done.returncode == 0, done.stderr
+    assert [e.context for e in read_examples(out).examples] == [("my router",), ("my bill",), ("my light",)]
+    done = run("feedback", "report", kept, "--by", "rank")
+    assert done.returncode == 0, done.stderr
+    assert "4 requests: 3 taken, 0 edited, 1 refused, 0 unanswered; accepted 75.0 (30.1-95.4)%" in done.stdout
+    assert "by week" not in done.stdout
+    done = run("feedback", "report", kept, "--plot", tmp_path / "report.svg")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "report.svg").stat().st_size > 1000
+
+
+def test_commands_refuse_what_cannot_be(kept: Path, tmp_path: Path) -> None:
+    for arguments, code, message in (
+        (["report", kept, "--by", "day"], 2, "--by 'day' is unknown; use rank, week, model"),
+        (["report", kept, "--since", "soon"], 2, "--since 'soon' is no date; write 2026-05-31"),
+        (["report", tmp_path / "none.db"], 4, "there is no file"),
+        (["export", kept, "-o", kept], 2, "is read by this command; name another file"),
+        (["export", kept, "-o", tmp_path / "x.jsonl", "--index", tmp_path / "none"], 4, "is no index"),
+        (["export", kept, "-o", tmp_path / "x.jsonl", "--since", "2999-01-01"], 3, "none of 0 requests"),
+    ):
+        done = run("feedback", *arguments)  # type: ignore[arg-type]
+        assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_texts_that_were_not_kept_are_looked_up(tmp_path: Path, tiny_backbone: Path) -> None:
+    index, chats = tmp_path / "index", tmp_path / "chats.jsonl"
+    pool = [Candidate(id_, f"text {id_}") for id_ in "abc"]
+    polyrank.build_index(index, f"untuned:{tiny_backbone}", pool)
+    turns = ["my wifi is down", "text b", "thanks"]
+    chats.write_text(json.dumps({"turns": [{"speaker": "x", "text": text} for text in turns]}) + "\n", "utf-8")
+    with FeedbackStore(tmp_path / "bare.db") as store:
+        for n in (1, 2):
+            store.record(shown(f"{n}", Context(tuple(turns[:n]))), Outcome(f"{n}", "taken", "bc"[n - 1]))
+        store.record(shown("elsewhere", "another question"), Outcome("elsewhere", "taken", "a"))
+    command = ["feedback", "export", tmp_path / "bare.db", "-o", tmp_path / "used.jsonl"]
+    done = run(*command, "--index", index)
+    assert (done.returncode, "3 left out: the text of the context is not known" in done.stderr) == (3, True)
+    done = run(*command, "--index", index, "--contexts", chats)
+    assert done.returncode == 0, done.stderr
+    assert "1 left out: the text of the context is not known" in done.stderr
+    assert [(e.context, e.candidates) for e in read_examples(tmp_path / "used.jsonl").examples] == [
+        (("my wifi is down",), ("text b", "text a", "text c")),
+        (("my wifi is down", "text b"), ("text c", "text a", "text b")),
+    ]
+
+
+def test_recording_and_reading_import_no_torch() -> None:
+    code = "import sys, polyrank.serving.feedback, polyrank.cli.feedback; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# all the way round
+
+
+def recipe(train: Path, backbone: Path, output: Path, **settings: Any) -> dict[str, Any]:
+    return {
+        "output": str(output),
+        "model": {"kind": "bi", "backbone": str(backbone), "reduction": "mean", "shared_towers": True},
+        "text": {"max_context_tokens": 24, "max_candidate_tokens": 8},
+        "data": {"train": str(train)},
+        "train": {"batch_size": 12, "lr": 2e-3, "precision": "fp32", "dropout": 0.0} | settings,
+    }
+
+
+@pytest.mark.slow
+def test_what_people_took_makes_a_better_model(task: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
+    """Answers from an index, outcomes of people who know, exported, learnt from, and judged with and without them."""
+    (before,) = polyrank.train(recipe(task["train"], tiny_backbone, tmp_path / "before", epochs=1))
+    words = sorted({example.context[1].removeprefix("my ") for example in read_examples(task["train"]).examples})
+    right = {f"my {word}": f"{word} thanks" for word in words}
+    polyrank.build_index(tmp_path / "index", before.model, right.values())
+    asked = [Context((first, turn)) for first in ("hi", "please", "thanks", "that", "high", "too") for turn in right]
+    with (
+        polyrank.open(tmp_path / "index", device="cpu") as pipeline,
+        FeedbackStore(tmp_path / "feedback.db", keep_text=True) as store,
+    ):
+        for number, (context, answer) in enumerate(zip(asked, pipeline.answer_all(asked, 6), strict=True)):
+            replies = tuple(Reply(ranked.id, ranked.score, ranked.text) for ranked in answer.ranked)
+            wanted = right[context.turns[-1]]
+            liked = [reply.id for reply in replies if reply.text == wanted]
+            request = Shown(f"{number}", replies, context, model="before", change=pipeline.index.change)
+            outcome = (
+                Outcome(f"{number}", "taken", liked[0]) if liked else Outcome(f"{number}", "refused", None, wanted)
+            )
+            store.record(request, outcome)
+        figures = report(store.requests())
+    assert figures["n_requests"] == len(asked)
+    assert 0 < figures["taken"] < len(asked)
+
+    done = run("feedback", "export", tmp_path / "feedback.db", "-o", tmp_path / "used.jsonl")
+    assert done.returncode == 0, done.stderr
+    learnt = read_examples(tmp_path / "used.jsonl").examples
+    assert {example.query for example in learnt} == {*asked}
+    assert all(example.response == right[example.context[-1]] for example in learnt)
+    assert all(len(example.candidates) > 4 for example in learnt)
+    settings = {"init_from": str(before.model), "epochs": 3, "negatives": {"sources": ["given"], "n": 3}}
+    (after,) = polyrank.train(recipe(tmp_path / "used.jsonl", tiny_backbone, tmp_path / "after", **settings))
+
+    def mrr(run: polyrank.RunResult, contexts: list[Context]) -> float:
+        texts = tuple(right.values())
+        lists = [Example(c.turns, texts, (texts.index(right[c.turns[-1]]),)) for c in contexts]
+        return float(polyrank.summarise(polyrank.evaluate(run.load(device="cpu"), lists))["metrics"]["MRR"])
+
+    held_out = [Context((first, turn)) for first in ("hello", "did", "restart") for turn in right]
+    assert mrr(after, asked) > mrr(before, asked) + 0.1
+    assert mrr(after, held_out) >= mrr(before, held_out)
+
+
+def test_the_page_says_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    page = (ROOT / "docs" / "feedback.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "docs/feedback.md", "exec"), names)
