@@ -29,6 +29,12 @@ def serve(
     reload: Annotated[
         bool | None, typer.Option("--reload", help="Open what is replaced on disk anew, without losing a request.")
     ] = None,
+    feedback: Annotated[
+        Path | None, typer.Option(help="Keep in this file which replies are shown and taken; see polyrank feedback.")
+    ] = None,
+    keep_text: Annotated[
+        bool | None, typer.Option("--keep-text", help="With --feedback: what users write is stored, too.")
+    ] = None,
     page: Annotated[bool | None, typer.Option("--page/--no-page", help="A page at / to try it.")] = None,
 ) -> None:
     """Serve replies over HTTP, with a page at /; needs polyrank[serve].
@@ -48,6 +54,8 @@ def serve(
         "threads": threads,
         "reload": reload,
         "page": page,
+        "feedback_file": None if feedback is None else str(feedback),
+        "feedback_keep_text": keep_text,
     }
     changes = {name: value for name, value in given.items() if value is not None}
     models, settings = read_serving(config, paths or (), changes)

@@ -23,7 +23,8 @@ from polyrank.serving.jobs import OverloadedError
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.page import router as page_router
 from polyrank.serving.pool import DiedError, Pool, RefusedError, stamp, watched_paths
-from polyrank.serving.routes import answering, candidates, embedding, health, ranking
+from polyrank.serving.remembering import FeedbackLog
+from polyrank.serving.routes import answering, candidates, embedding, feedback, health, ranking
 from polyrank.serving.wire import CohereError, ErrorAnswer
 from polyrank.serving.worker import Setup
 
@@ -59,6 +60,8 @@ def create_app(models: Mapping[str, str], settings: ServingSettings) -> tuple[Gu
         watched=metrics.computed,
     )
     server = Server(settings, dict(models), pool, metrics, int(time.time()))
+    if settings.feedback.file is not None:
+        server.feedback = FeedbackLog(Path(settings.feedback.file), settings.feedback.keep_text)
     metrics.gauge("waiting_requests", "Requests that wait for a model.", lambda: len(pool.waiting))
     metrics.gauge("workers_ready", "Processes that compute.", lambda: pool.n_ready)
 
@@ -74,6 +77,8 @@ def create_app(models: Mapping[str, str], settings: ServingSettings) -> tuple[Gu
             for catalogue in server.catalogues.values():
                 await server.blocking(catalogue.close)
             server.threads.shutdown()
+            if server.feedback is not None:
+                server.feedback.close()
 
     app = FastAPI(
         title="polyrank",
@@ -87,6 +92,8 @@ def create_app(models: Mapping[str, str], settings: ServingSettings) -> tuple[Gu
     app.state.server = server
     for router in ROUTERS:
         app.include_router(router)
+    if server.feedback is not None:
+        app.include_router(feedback.router)
     if settings.page:
         app.include_router(page_router)
     for kind in (HttpError, RefusedError, OverloadedError, DiedError, TimeoutError, PolyrankError):

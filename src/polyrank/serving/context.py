@@ -14,6 +14,7 @@ from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.errors import HttpError, shown
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.pool import Computed, Pool
+from polyrank.serving.remembering import FeedbackLog
 
 T = TypeVar("T")
 
@@ -31,7 +32,11 @@ class Server:
         models: paths by name.
         pool: the processes that compute.
         metrics: what is counted.
+        started: when, in seconds since 1970.
+        feedback: where it is kept how replies are taken; None: nowhere.
         draining: whether it is about to stop.
+        catalogues: what is changed, by name.
+        threads: that wait for the disk.
     """
 
     settings: ServingSettings
@@ -39,6 +44,7 @@ class Server:
     pool: Pool
     metrics: Metrics
     started: int
+    feedback: FeedbackLog | None = None
     draining: bool = False
     catalogues: dict[str, Catalogue] = field(default_factory=dict)
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "polyrank-disk"))

@@ -30,10 +30,11 @@ class RespondRequest(Background):
     """A context to find replies for."""
 
     k: int = Field(5, ge=1, description="How many replies.")
+    conversation: str | None = Field(None, max_length=512, description="Whose requests belong together, for feedback.")
     filter: str | None = Field(None, description='On metadata, such as lang = "en".', examples=[None])
 
 
-class Reply(BaseModel):
+class RespondReply(BaseModel):
     """A candidate that answers."""
 
     id: str
@@ -49,7 +50,7 @@ class RespondAnswer(BaseModel):
 
     request_id: str
     model: str
-    results: list[Reply]
+    results: list[RespondReply]
     abstained: bool = Field(description="There is no good answer.")
     confidence: float | None = None
     exact: bool | None = Field(
@@ -243,6 +244,40 @@ class ExplainRequest(Background):
 
     text: Text | None = Field(None, examples=["restart the router"])
     id: str | None = None
+
+
+class ShownReply(Request):
+    """A reply that somebody saw."""
+
+    id: str
+    score: float | None = None
+    text: Text | None = None
+
+
+class ShownList(Request):
+    """What somebody saw, where this server did not answer it."""
+
+    model: str | None = None
+    context: Text | Texts = []
+    background: Texts = []
+    conversation: str | None = None
+    results: list[ShownReply]
+
+
+class FeedbackRequest(Request):
+    """What became of replies."""
+
+    request_id: str = Field(description="Of the answer to /v1/respond, or of what was shown.")
+    action: Literal["taken", "edited", "refused"]
+    candidate_id: str | None = Field(None, description="The reply that was taken or edited.")
+    final_text: Text | None = Field(None, description="What was said in the end, where it was edited or refused.")
+    shown: ShownList | None = None
+
+
+class FeedbackAnswer(BaseModel):
+    """Whether this is new; what was recorded before is not recorded again."""
+
+    recorded: bool
 
 
 class ModelRow(BaseModel):

@@ -7,9 +7,11 @@ from fastapi import APIRouter, Request
 
 from polyrank.index.browse import candidate_of
 from polyrank.index.filters import read_filter
+from polyrank.records import Context
 from polyrank.serving.context import ANSWERS, Here
 from polyrank.serving.errors import HttpError
-from polyrank.serving.wire import ExplainRequest, Reply, RespondAnswer, RespondRequest
+from polyrank.serving.feedback import Reply, Shown
+from polyrank.serving.wire import ExplainRequest, RespondAnswer, RespondReply, RespondRequest
 
 router = APIRouter(tags=["replies"])
 
@@ -27,12 +29,20 @@ async def respond(asked: RespondRequest, request: Request, server: Here) -> Resp
     n_tokens = server.tokens(name, [*payload["context"], *payload["background"]], "context")
     computed = await server.compute("respond", name, [payload], [n_tokens])
     (found,) = computed.values
+    request_id = request.scope["state"]["request_id"]
+    if server.feedback is not None:
+        replies = tuple(Reply(id_, score, text) for id_, text, score, *_ in found["ranked"])
+        context = Context(tuple(payload["context"]), tuple(payload["background"]))
+        fingerprint = server.pool.info[name]["fingerprint"]
+        server.feedback.show(
+            Shown(request_id, replies, context, asked.conversation or "", name, fingerprint, found["change"])
+        )
     confidence = found["confidence"]
     return RespondAnswer(
-        request_id=request.scope["state"]["request_id"],
+        request_id=request_id,
         model=name,
         results=[
-            Reply(
+            RespondReply(
                 id=id_,
                 text=text,
                 score=score,
