@@ -32,12 +32,15 @@ class Running:
     lines: list[str] = field(default_factory=list)
     listening: threading.Event = field(default_factory=threading.Event)
     ready: threading.Event = field(default_factory=threading.Event)
+    _more: threading.Condition = field(default_factory=threading.Condition)
 
     def read(self) -> None:
         """Follow stderr to its end."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.lines.append(line.rstrip("\n"))
+            with self._more:
+                self.lines.append(line.rstrip("\n"))
+                self._more.notify_all()
             if match := LISTENING.search(line):
                 self.url = match[1]
                 self.listening.set()
@@ -45,6 +48,12 @@ class Running:
                 self.ready.set()
         self.listening.set()
         self.ready.set()
+
+    def wait_for(self, text: str, seconds: float = 60) -> None:
+        """Wait until a line of stderr holds this."""
+        with self._more:
+            said = self._more.wait_for(lambda: any(text in line for line in self.lines), seconds)
+        assert said, self.lines
 
     def client(self, **settings: Any) -> httpx.Client:
         """A client of this server's."""

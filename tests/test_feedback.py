@@ -23,7 +23,7 @@ import polyrank
 from polyrank.data import read_examples, write_examples
 from polyrank.data.splits import split
 from polyrank.errors import ArtifactError, DataError, ResourceError
-from polyrank.records import Candidate, Context, Example
+from polyrank.records import Candidate, Context
 from polyrank.serving.feedback import Action, FeedbackStore, Outcome, Reply, Request, Shown, examples, report
 from polyrank.serving.feedback.plots import plot_report
 from polyrank.serving.feedback.store import SCHEMA
@@ -543,63 +543,6 @@ def test_texts_that_were_not_kept_are_looked_up(tmp_path: Path, tiny_backbone: P
 def test_recording_and_reading_import_no_torch() -> None:
     code = "import sys, polyrank.serving.feedback, polyrank.cli.feedback; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-# all the way round
-
-
-def recipe(train: Path, backbone: Path, output: Path, **settings: Any) -> dict[str, Any]:
-    return {
-        "output": str(output),
-        "model": {"kind": "bi", "backbone": str(backbone), "reduction": "mean", "shared_towers": True},
-        "text": {"max_context_tokens": 24, "max_candidate_tokens": 8},
-        "data": {"train": str(train)},
-        "train": {"batch_size": 12, "lr": 2e-3, "precision": "fp32", "dropout": 0.0} | settings,
-    }
-
-
-@pytest.mark.slow
-def test_what_people_took_makes_a_better_model(task: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
-    """Answers from an index, outcomes of people who know, exported, learnt from, and judged with and without them."""
-    (before,) = polyrank.train(recipe(task["train"], tiny_backbone, tmp_path / "before", epochs=1))
-    words = sorted({example.context[1].removeprefix("my ") for example in read_examples(task["train"]).examples})
-    right = {f"my {word}": f"{word} thanks" for word in words}
-    polyrank.build_index(tmp_path / "index", before.model, right.values())
-    asked = [Context((first, turn)) for first in ("hi", "please", "thanks", "that", "high", "too") for turn in right]
-    with (
-        polyrank.open(tmp_path / "index", device="cpu") as pipeline,
-        FeedbackStore(tmp_path / "feedback.db", keep_text=True) as store,
-    ):
-        for number, (context, answer) in enumerate(zip(asked, pipeline.answer_all(asked, 6), strict=True)):
-            replies = tuple(Reply(ranked.id, ranked.score, ranked.text) for ranked in answer.ranked)
-            wanted = right[context.turns[-1]]
-            liked = [reply.id for reply in replies if reply.text == wanted]
-            request = Shown(f"{number}", replies, context, model="before", change=pipeline.index.change)
-            outcome = (
-                Outcome(f"{number}", "taken", liked[0]) if liked else Outcome(f"{number}", "refused", None, wanted)
-            )
-            store.record(request, outcome)
-        figures = report(store.requests())
-    assert figures["n_requests"] == len(asked)
-    assert 0 < figures["taken"] < len(asked)
-
-    done = run("feedback", "export", tmp_path / "feedback.db", "-o", tmp_path / "used.jsonl")
-    assert done.returncode == 0, done.stderr
-    learnt = read_examples(tmp_path / "used.jsonl").examples
-    assert {example.query for example in learnt} == {*asked}
-    assert all(example.response == right[example.context[-1]] for example in learnt)
-    assert all(len(example.candidates) > 4 for example in learnt)
-    settings = {"init_from": str(before.model), "epochs": 3, "negatives": {"sources": ["given"], "n": 3}}
-    (after,) = polyrank.train(recipe(tmp_path / "used.jsonl", tiny_backbone, tmp_path / "after", **settings))
-
-    def mrr(run: polyrank.RunResult, contexts: list[Context]) -> float:
-        texts = tuple(right.values())
-        lists = [Example(c.turns, texts, (texts.index(right[c.turns[-1]]),)) for c in contexts]
-        return float(polyrank.summarise(polyrank.evaluate(run.load(device="cpu"), lists))["metrics"]["MRR"])
-
-    held_out = [Context((first, turn)) for first in ("hello", "did", "restart") for turn in right]
-    assert mrr(after, asked) > mrr(before, asked) + 0.1
-    assert mrr(after, held_out) >= mrr(before, held_out)
 
 
 def test_the_page_says_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,6 +247,7 @@ class Pool:
                 self.info = message[1]
                 self._wanted.set()
             self.n_reloads += 1
+            log.info("everything was opened anew")
             return True
 
     async def close(self) -> None:
