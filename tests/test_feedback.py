@@ -558,7 +558,6 @@ def recipe(train: Path, backbone: Path, output: Path, **settings: Any) -> dict[s
     }
 
 
-@pytest.mark.slow
 def test_what_people_took_makes_a_better_model(task: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
     """Answers from an index, outcomes of people who know, exported, learnt from, and judged with and without them."""
     (before,) = polyrank.train(recipe(task["train"], tiny_backbone, tmp_path / "before", epochs=1))
