@@ -102,7 +102,7 @@ def examples(
             use.right.setdefault(same_words(right), right)
             conversations.setdefault(replace(context, turns=(*context.turns, right)), conversation)
         for id_, text in known.items():
-            original = outcome.action == "edited" and id_ == outcome.reply_id and not edited_is_wrong
+            original = id_ == outcome.reply_id and not edited_is_wrong  # or what was taken, which is right anyway
             if text is not None:
                 (use.neither if original else use.wrong).setdefault(same_words(text), text)
             n_unknown += text is None
