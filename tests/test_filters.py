@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import polyrank
 from polyrank.errors import ArtifactError, DataError, UsageError
-from polyrank.index import Index, Writer, as_filter, open_index, read_filter, write_index
+from polyrank.index import Block, Index, Writer, as_filter, open_index, read_filter, write_index
 from polyrank.index.filtered import COPIED_SHARE, MAX_FILTERS, FilteredViews
 from polyrank.index.filters import MAX_CHARACTERS, MAX_DEPTH, MAX_TERMS, MAX_VALUES, positions_where
 from polyrank.index.store import FILE, Meta, connect, read_meta
@@ -28,6 +28,7 @@ from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
 from polyrank.retrieval.two_stage import TwoStage
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.search import Mode, search
+from polyrank.search.ways import WAYS
 from polyrank.storage.quantized import Precision, from_rows, to_rows
 from processes import run
 from test_index import Hashed
@@ -469,6 +470,27 @@ def test_an_approximate_search_leaves_no_hole(kind: str, share: float, tmp_path:
         assert far.rows.tolist() == expected
     else:
         assert far.ways == ("shortlist",)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("n_live", [5, 2000])
+def test_every_way_of_scanning_leaves_out_what_does_not_pass(way: str, n_live: int) -> None:
+    """The best of all do not pass, and those that do are few in a chunk, or many."""
+    generator = np.random.default_rng(7)
+    vectors = generator.standard_normal((9000, 24)).astype(np.float32)
+    context = generator.standard_normal((4, 24)).astype(np.float32)
+    vectors = vectors[np.argsort(-(vectors @ context.mean(0)))]
+    alive = np.zeros(9000, np.bool_)
+    alive[generator.choice(np.arange(3000, 9000), n_live, replace=False)] = True
+    live = Block(vectors, np.arange(9000), alive)
+    try:
+        result = search(context[None], np.ones((1, 4), np.bool_), [live], 10, ways=[way])[0]
+    except UsageError:
+        pytest.skip("this machine cannot scan in this way")
+    held = {row: (Candidate("x", "x"), vectors[row]) for row in np.flatnonzero(alive).tolist()}
+    assert result.rows.tolist() == expected_rows(held, context, 10, lambda _: True)
+    assert result.exact
+    assert result.n_scored <= n_live
 
 
 # In retrievers
