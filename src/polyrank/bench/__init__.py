@@ -1,6 +1,7 @@
 """Speed tables, as functions that return plain JSON values: ``{"machine": {...}, "rows": [{...}]}``."""
 
 from polyrank.bench.encoding import bench_encoding
+from polyrank.bench.filtering import bench_filtering
 from polyrank.bench.machine import describe_machine
 from polyrank.bench.profile import bench_profile
 from polyrank.bench.responding import KINDS, bench_responding
@@ -11,6 +12,7 @@ from polyrank.bench.training import bench_training
 __all__ = [
     "KINDS",
     "bench_encoding",
+    "bench_filtering",
     "bench_profile",
     "bench_responding",
     "bench_scoring",

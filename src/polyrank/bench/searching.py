@@ -75,7 +75,7 @@ def _one_size(
 
     progress(f"building {n:,} candidates")
     _, vectors = make_inputs("trained", n, d, m)
-    contexts = _contexts(vectors, m, n_queries)
+    contexts = contexts_near(vectors, m, n_queries)
     pool = [Candidate(f"c{i}", f"reply number {i}") for i in range(n)]
     started = perf_counter()
     parts = (vectors[i : i + ROWS_AT_A_TIME] for i in range(0, n, ROWS_AT_A_TIME))
@@ -113,7 +113,7 @@ def _one_size(
     return rows
 
 
-def _contexts(vectors: Any, m: int, n: int) -> list[Any]:
+def contexts_near(vectors: Any, m: int, n: int) -> list[Any]:
     """Contexts ``[M, D]`` near some of the candidates."""
     generator = np.random.Generator(np.random.PCG64(1))
     rows = generator.integers(len(vectors), size=n)

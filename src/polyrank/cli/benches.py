@@ -169,6 +169,41 @@ def bench_search(
     _show(result, json_, plot, by="n")
 
 
+@bench_app.command("filter")
+def bench_filter(
+    n: Annotated[int, typer.Option("-n", min=1000, help="Candidates.")] = 100_000,
+    d: Annotated[int, typer.Option("-d", min=1, help="Dimensions.")] = 128,
+    m: Annotated[int, typer.Option("-m", min=1, help="Context vectors.")] = 16,
+    share: Annotated[
+        list[float] | None, typer.Option(help="Of the candidates that pass, 0.001 to 1; repeatable.")
+    ] = None,
+    precision: Annotated[str, typer.Option(help="Vectors are stored in fp32, bf16 or int8.")] = "int8",
+    folder: Annotated[Path | None, typer.Option(help="Where to build the index; needs room.")] = None,
+    threads: Threads = None,
+    json_: Json = False,
+    plot: Plot = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Searches of a stored index through filters: the first with each, those after it, and without."""
+    from polyrank import bench
+    from polyrank.bench.filtering import SHARES
+    from polyrank.storage.quantized import read_precision
+
+    _check_plot(plot, overwrite)
+    _threads(threads)
+    with console().status("measuring") as status:
+        result = bench.bench_filtering(
+            n=n,
+            d=d,
+            m=m,
+            precision=read_precision(precision),
+            shares=share or SHARES,
+            folder=folder,
+            progress=status.update,
+        )
+    _show(result, json_, plot, by="share")
+
+
 @bench_app.command("profile")
 def bench_profile(threads: Threads = None, json_: Json = False) -> None:
     """Measure what searches cost here, and keep it: they choose how to scan by it. Answers do not depend on it."""

@@ -43,6 +43,7 @@ class _Buffers(threading.local):
 
 _buffers = _Buffers()
 CPU = torch.device("cpu")
+LOWEST, SPENT = float(np.finfo(np.float32).min), -np.inf  # a bound of no candidate is below the first
 
 
 def scan(queries: Sequence[Query], block: Block, machine: Machine) -> None:
@@ -244,14 +245,19 @@ def _offer_loose(best: Best, block: Block, part: slice, bounds: Floats, products
 
 
 def _offer_first(best: Best, block: Block, part: slice, bounds: Floats) -> None:
-    """While nothing is known, the most promising few tell what the others must reach; their bounds are spent."""
+    """While nothing is known, the most promising few tell what the others must reach; their bounds are spent.
+
+    So are those of candidates that are not alive, of which a filter makes many.
+    """
     n_first = 2 * best.k
+    if block.alive is not None:
+        bounds[~block.alive[part]] = SPENT
     if best.threshold == -np.inf and len(bounds) > 2 * n_first:
         first = np.argpartition(-bounds, n_first)[:n_first]
         best.offer(block, part.start + first, bounds[first])
-        bounds[first] = -np.inf
+        bounds[first] = SPENT
 
 
 def _reaching(bounds: Floats, threshold: float) -> NDArray[np.intp]:
-    """Where; what is not a number is looked at too, and refused there."""
-    return np.flatnonzero(~(bounds < threshold))
+    """Where, and not spent; what is not a number is looked at too, and refused there."""
+    return np.flatnonzero(~(bounds < max(threshold, LOWEST)))

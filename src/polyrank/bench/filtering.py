@@ -1,0 +1,134 @@
+"""Filtered searches of a stored index: the first with a filter, those after it, and one without, taking turns."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from polyrank.bench.machine import describe_machine
+from polyrank.bench.scoring import make_inputs
+from polyrank.bench.searching import ROWS_AT_A_TIME, contexts_near
+from polyrank.errors import UsageError
+from polyrank.index import Filter, Index, Writer, open_index, read_filter, write_index
+from polyrank.records import Candidate
+from polyrank.search import search
+from polyrank.storage.quantized import Precision
+
+K = 10
+PARTS = 1000  # of the candidates, drawn at random; a filter lets some of them through
+SHARES = (0.001, 0.01, 0.1, 0.25, 0.5, 1.0)
+TURNS = 3  # of what can be done once with a filter
+CHANGED = Candidate("new", "one more", {"part": 0, "lang": "en"})
+
+
+def bench_filtering(
+    *,
+    n: int = 100_000,
+    d: int = 128,
+    m: int = 16,
+    precision: Precision = "int8",
+    shares: Sequence[float] = SHARES,
+    n_queries: int = 9,
+    folder: Path | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Build an index of made-up candidates with metadata, and ask it through filters that let more and more through.
+
+    Args:
+        n: candidates.
+        d: dimensions.
+        m: context vectors; 1 for a Bi-encoder.
+        precision: of the stored vectors.
+        shares: of the candidates that pass, in thousandths at least.
+        n_queries: contexts.
+        folder: where to build; None: a temporary folder.
+        progress: told what comes next.
+
+    Returns:
+        ``machine``, and ``rows`` of ``what`` ("first": the filter is new to the index; "next": it has been asked
+        before; "after a change": so it has, and one candidate was added since; "without": the same contexts without a
+        filter), ``share``, ``n_passing``, ``n``, ``d``, ``m``, ``form``, ``ms`` (median), ``ratio`` (the time without
+        a filter over this) and ``ways`` of the last search.
+
+    Raises:
+        UsageError: a share is not of thousandths between 0.001 and 1.
+    """
+    for share in shares:
+        if not 1 <= round(share * PARTS, 6) <= PARTS or round(share * PARTS, 6) % 1:
+            raise UsageError(f"the share {share} is not of thousandths; use 0.001, 0.002 ... 1")
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        path = Path(temporary) / "index"
+        progress(f"building {n:,} candidates")
+        contexts = _build(path, n, d, m, precision, n_queries)
+        with open_index(path) as index:
+            _seconds(index, contexts[0], None)  # derives what every search uses
+            rows = []
+            for share in shares:
+                progress(f"{share:.1%} of them pass")
+                sized = {"share": share, "n": n, "d": d, "m": m, "form": precision}
+                rows += [sized | row for row in _one_share(path, index, contexts, share)]
+    return {"machine": describe_machine(), "rows": rows}
+
+
+def _build(path: Path, n: int, d: int, m: int, precision: Precision, n_queries: int) -> list[Any]:
+    """Write the index; returns contexts ``[M, D]``."""
+    _, vectors = make_inputs("trained", n, d, m)
+    generator = np.random.Generator(np.random.PCG64(3))
+    parts = generator.permutation(np.arange(n) * PARTS // n).tolist()
+    pool = [
+        Candidate(f"c{i}", f"reply number {i}", {"part": part, "lang": "en", "customer": {"tier": i % 3}})
+        for i, part in enumerate(parts)
+    ]
+    slices = (vectors[i : i + ROWS_AT_A_TIME] for i in range(0, n, ROWS_AT_A_TIME))
+    write_index(path, pool, slices, fingerprint="bench", model="bench", precision=precision)
+    return contexts_near(vectors, m, n_queries)
+
+
+def _one_share(path: Path, index: Index, contexts: Sequence[Any], share: float) -> list[dict[str, Any]]:
+    limit = round(share * PARTS)
+    # which all let the same through
+    filters = [read_filter(f'lang = "en" and part < {limit - turn / 10:.1f}') for turn in range(TURNS)]
+    taken: dict[str, list[float]] = {"first": [], "next": [], "after a change": [], "without": []}
+    ways: dict[str, str] = {}
+
+    def measure(what: str, context: Any, condition: Filter | None) -> None:
+        seconds, ways[what] = _seconds(index, context, condition)
+        taken[what].append(seconds)
+
+    for turn, condition in enumerate(filters):
+        measure("first", contexts[turn % len(contexts)], condition)
+    for context in contexts:
+        measure("without", context, None)
+        measure("next", context, filters[-1])
+    vector = contexts[0][:1]
+    with Writer(path) as writer:
+        for turn in range(TURNS):
+            writer.add([CHANGED], vector, replace=True)
+            measure("after a change", contexts[turn % len(contexts)], filters[-1])
+        writer.remove([CHANGED.id])
+    index.refresh()
+    without, n_passing = median(taken["without"]), len(index.rows_where(filters[-1]))
+    return [
+        {
+            "what": what,
+            "n_passing": n_passing,
+            "ms": round(1e3 * median(seconds), 3),
+            "ratio": round(without / median(seconds), 2),
+            "ways": ways[what],
+        }
+        for what, seconds in taken.items()
+    ]
+
+
+def _seconds(index: Index, context: Any, condition: Filter | None) -> tuple[float, str]:
+    """From a context to the texts of the ten best."""
+    started = perf_counter()
+    index.refresh()
+    blocks, _ = index.view(condition)
+    result = search(context[None], np.ones((1, len(context)), np.bool_), blocks, K)[0]
+    index.candidates(result.rows.tolist())
+    return perf_counter() - started, ", ".join(result.ways)

@@ -1,0 +1,686 @@
+"""Filters: what they mean, against a reading of their own here, and that a search gives the best of what passes."""
+
+import json
+import operator
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import polyrank
+from polyrank.errors import ArtifactError, DataError, UsageError
+from polyrank.index import Block, Index, Writer, as_filter, open_index, read_filter, write_index
+from polyrank.index.filtered import COPIED_SHARE, MAX_FILTERS, FilteredViews
+from polyrank.index.filters import MAX_CHARACTERS, MAX_DEPTH, MAX_TERMS, MAX_VALUES, positions_where
+from polyrank.index.store import FILE, Meta, connect, read_meta
+from polyrank.ranking.abstention import Abstention
+from polyrank.records import Candidate
+from polyrank.retrieval.answering import Pipeline
+from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
+from polyrank.retrieval.two_stage import TwoStage
+from polyrank.scorers.lexical import BM25, TfIdf
+from polyrank.search import Mode, search
+from polyrank.search.ways import WAYS
+from polyrank.storage.quantized import Precision, from_rows, to_rows
+from processes import run
+from test_index import Hashed
+
+# A filter as a tree: ("and" | "or", [trees]), ("not", tree), ("exists", path), (operator, path, [values])
+Tree = tuple[Any, ...]
+ORDERS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+NAMES = ["a", "b-c", "lang", "first name", "in", "Not", "x.y", "ünï", "it's", "[0]", "7", "$", "%s", "'); --"]
+
+
+def passes(tree: Tree, metadata: dict[str, Any]) -> bool:
+    """What docs/search.md says of filters, for one candidate."""
+    kind, *rest = tree
+    if kind in ("and", "or"):
+        return (all if kind == "and" else any)(passes(part, metadata) for part in rest[0])
+    if kind == "not":
+        return not passes(rest[0], metadata)
+    if kind in ("!=", "not in"):
+        return not passes(("in", *rest), metadata)
+    value: Any = metadata
+    for part in rest[0]:
+        if not isinstance(value, dict) or part not in value:
+            return False
+        value = value[part]
+    if kind == "exists":
+        return True
+    return any(
+        ORDERS[kind](one, wanted) if kind in ORDERS else one == wanted
+        for one in (value if isinstance(value, list) else [value])
+        for wanted in rest[1]
+        if sort(one) == sort(wanted) and not isinstance(one, list | dict)
+    )
+
+
+def sort(value: Any) -> type:
+    return float if isinstance(value, int) and not isinstance(value, bool) else type(value)
+
+
+def written(tree: Tree, quote: Callable[[str], str]) -> str:
+    """The text of a tree, with more parentheses than are needed."""
+    kind, *rest = tree
+    if kind in ("and", "or"):
+        return f" {kind.upper()} ".join(f"({written(part, quote)})" for part in rest[0])
+    if kind == "not":
+        return f"not ({written(rest[0], quote)})"
+    name = ".".join(part if part in ("a", "b-c", "lang", "ünï") else quote(part) for part in rest[0])
+    if kind == "exists":
+        return f"exists {name}"
+    values = [quote(value) if isinstance(value, str) else json.dumps(value) for value in rest[1]]
+    return f"{name} {kind}({','.join(values)})" if kind in ("in", "not in") else f"{name}{kind}{values[0]}"
+
+
+def in_single_quotes(text: str) -> str:
+    return "'" + json.dumps(text)[1:-1].replace('\\"', '"').replace("'", "\\'") + "'"
+
+
+texts = st.sampled_from(["", "x", "X", "é", "it's", 'say "hi"', "back\\slash", "a\nb", "😀", "10", "true"])
+numbers = st.sampled_from([0, -0.0, 1, 1.0, 10, -3, 2.5, 1e300, 2**53 + 1, -(2**62), 0.1, 1e-7])
+values = st.one_of(texts, numbers, st.booleans(), st.none())
+anything = st.recursive(
+    values,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3),
+    max_leaves=6,
+)
+metadata_of = st.dictionaries(st.sampled_from(NAMES), anything, max_size=4)
+paths = st.lists(st.sampled_from(NAMES), min_size=1, max_size=2)
+terms = st.one_of(
+    st.tuples(st.just("exists"), paths),
+    st.tuples(st.sampled_from(["=", "!="]), paths, st.lists(values, min_size=1, max_size=1)),
+    st.tuples(st.sampled_from(["in", "not in"]), paths, st.lists(values, min_size=1, max_size=4)),
+    st.tuples(st.sampled_from(list(ORDERS)), paths, st.lists(texts | numbers, min_size=1, max_size=1)),
+)
+trees = st.recursive(
+    terms,
+    lambda inner: st.one_of(
+        st.tuples(st.just("not"), inner),
+        st.tuples(st.sampled_from(["and", "or"]), st.lists(inner, min_size=2, max_size=3)),
+    ),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(trees, st.lists(metadata_of, max_size=8), st.booleans())
+def test_a_filter_means_what_its_tree_means(tree: Tree, rows: list[dict[str, Any]], single: bool) -> None:
+    text = written(tree, in_single_quotes if single else json.dumps)
+    condition = read_filter(text)
+    assert str(read_filter(str(condition))) == str(condition)
+    pool = [Candidate(str(i), "text", metadata) for i, metadata in enumerate(rows)]
+    expected = [i for i, metadata in enumerate(rows) if passes(tree, metadata)]
+    assert positions_where(pool, condition).tolist() == expected, text
+    assert positions_where(pool, read_filter(str(condition))).tolist() == expected, str(condition)
+
+
+ROW = {
+    "lang": "en",
+    "tier": 2,
+    "price": 2.0,
+    "vip": True,
+    "left": None,
+    "tags": ["new", 3, None],
+    "empty": [],
+    "customer": {"tier": "gold", "first name": "Ann"},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("lang = 'en'", True),
+        ("lang = 'EN'", False),
+        ("lang != 'en'", False),
+        # a missing key: no comparison holds, so every negation of one does
+        ("team = 'a'", False),
+        ("team != 'a'", True),
+        ("team < 5", False),
+        ("not team < 5", True),
+        ("team not in ('a')", True),
+        ("team = null", False),
+        ("exists team", False),
+        # a number is never a text, true is never 1, and null is a value
+        ("tier = '2'", False),
+        ("tier = 2.0", True),
+        ("price = 2", True),
+        ("vip = 1", False),
+        ("vip = true", True),
+        ("left = null", True),
+        ("exists left", True),
+        ("left != 'x'", True),
+        ("left in (1, null)", True),
+        # order: between numbers or between texts
+        ("tier > '1'", False),
+        ("lang > 1", False),
+        ("tier >= 2 and tier <= 2.0", True),
+        ("lang > 'em' and lang < 'eo'", True),
+        # an array: any of its elements, itself never
+        ("tags = 'new'", True),
+        ("tags in (4, 3)", True),
+        ("tags > 2", True),
+        ("tags = null", True),
+        ("tags != 'old'", True),
+        ("tags != 'new'", False),
+        ("empty = null or empty != empty.x", None),
+        ("exists empty", True),
+        ("exists customer.tier", True),
+        ("customer.tier = 'gold'", True),
+        ("customer = 'gold'", False),
+        ("customer.\"first name\" = 'Ann'", True),
+        ("lang.length = 2", False),
+        ("tags.0 = 'new'", None),
+        ("tags.\"0\" = 'new'", False),
+        # not before and before or; keywords in any case
+        ("not vip = true or lang = 'en'", True),
+        ("lang = 'fr' AND vip = true OR tier = 2", True),
+        ("lang = 'fr' and (vip = true or tier = 2)", False),
+        ("NOT NOT VIP = true", False),
+        ("Exists lang", True),
+    ],
+)
+def test_the_page_of_filters(text: str, expected: bool | None) -> None:
+    pool = [Candidate("a", "text", ROW)]
+    if expected is None:
+        with pytest.raises(UsageError):
+            read_filter(text)
+    else:
+        assert positions_where(pool, read_filter(text)).tolist() == [0] * expected
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "character 1: expected a name (a keyword, or one with other characters, in quotes), not the end"),
+        ("lang", "character 5: expected"),
+        ("lang = en", "character 8: expected a text in quotes, a number, true, false or null, not 'en'; texts go in"),
+        ("lang == 'en'", "character 7: expected a text"),
+        ("lang = 'en", "character 8: this text has no closing quote"),
+        ("lang = 'en' and", "character 16: expected a name"),
+        ("lang = 'en' tier = 2", 'character 13: expected "and", "or" or the end, not \'tier\''),
+        ("(lang = 'en'", 'character 13: expected "and", "or" or ")", not the end'),
+        ("lang in 'en'", 'character 9: expected "(", not "\'en\'"'),
+        ("lang in ()", "character 10: expected a text"),
+        ("lang in ('en' 'fr')", 'character 15: expected "," or ")"'),
+        ("lang not = 'en'", 'character 10: expected "in"'),
+        ("vip > true", "character 7: expected a text or a number"),
+        ("left <= null", "character 9: expected a text or a number"),
+        ("tier = 1e999", "character 8: the number is too large"),
+        ("tier = 007", 'character 9: expected "and", "or" or the end'),
+        ("tier = ٣", "character 8: '٣' means nothing here"),
+        ("in = 1", "character 1: expected a name"),
+        ("'' = 1", "character 1: a name cannot be empty"),
+        ("'a\"b' = 1", "character 1: a name cannot be"),
+        ("'a\\nb' = 1", "character 1: a name cannot be"),
+        ("a = '\\x'", "character 5: the text has an escape"),
+        ("a = '\\ud800'", "character 5: the text has an escape"),
+        ("a = '\ud800'", "character 6: this is no Unicode text"),
+        ("a = '\\u0000'", "character 5: a text cannot hold the character NUL"),
+        ("a = 'x\0'", "character 5: a text cannot hold the character NUL"),
+        ("a = 1; DROP TABLE candidates", "character 6: ';' means nothing here"),
+        ("a = 1 -- ", "character 7: '-' means nothing here"),
+        ("(" * (MAX_DEPTH + 1) + "a = 1", f"character {MAX_DEPTH + 1}: more than {MAX_DEPTH} parentheses"),
+        ("not " * (MAX_DEPTH + 1) + "a = 1", f"more than {MAX_DEPTH} parentheses and nots"),
+        (" or ".join(["a = 1"] * (MAX_TERMS + 1)), f"more than {MAX_TERMS} terms"),
+        (f"a in ({','.join('1' * (MAX_VALUES + 1))})", f"more than {MAX_VALUES} values"),
+        ("a = '" + "x" * MAX_CHARACTERS + "'", f"has 4,102 characters, the limit is {MAX_CHARACTERS:,}"),
+    ],
+    ids=range(33),
+)
+def test_what_is_no_filter_is_refused_with_its_place(text: str, problem: str) -> None:
+    started = perf_counter()
+    with pytest.raises(UsageError) as refused:
+        read_filter(text)
+    assert problem in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert perf_counter() - started < 0.5
+
+
+@given(st.text(max_size=60) | st.text("ab=<>!()'\"\\.,0-9 andortin", max_size=60))
+def test_any_text_is_a_filter_or_refused(text: str) -> None:
+    try:
+        condition = read_filter(text)
+    except UsageError:
+        return
+    positions_where([Candidate("a", "text", ROW)], condition)
+    assert read_filter(str(condition)) == condition
+
+
+def test_the_largest_filter_is_evaluated() -> None:
+    values = ",".join(["7"] * (MAX_VALUES - MAX_TERMS + 1))
+    text = " or ".join(["a=0"] * (MAX_TERMS - 1) + [f"a in ({values})"])
+    nested = "(" * MAX_DEPTH + text + ")" * MAX_DEPTH
+    pool = [Candidate("x", "text", {"a": 7}), Candidate("y", "text", {"a": 8})]
+    assert positions_where(pool, read_filter(nested)).tolist() == [0]
+
+
+def test_filters_are_values() -> None:
+    one, other = read_filter("a=1 and (b in ('x'))"), read_filter('a = 1 AND b in ("x")')
+    assert one == other
+    assert hash(one) == hash(other)
+    assert str(one) == 'a = 1 and b in ("x")'
+    # which Python takes for equal
+    assert len({read_filter("a = 1"), read_filter("a = true"), read_filter("a = 1.0")}) == 3
+    assert as_filter(None) is None
+    assert as_filter(one) is one
+    with pytest.raises(UsageError, match="is int"):
+        as_filter(5)  # type: ignore[arg-type]
+
+
+def test_what_json_cannot_say_is_refused_in_memory() -> None:
+    with pytest.raises(DataError, match="candidate 1: its metadata cannot be written"):
+        positions_where([Candidate("a", "x"), Candidate("b", "x", {"a": {1, 2}})], read_filter("exists a"))
+
+
+# In search
+
+LANGUAGES = ["en", "de", "fr"]
+FILTERS = {
+    "lang = 'en'": lambda m: m["lang"] == "en",
+    "n = 3": lambda m: m["n"] == 3,  # few: their vectors are copied
+    "n != 3": lambda m: m["n"] != 3,
+    "lang in ('de', 'fr') and n < 10": lambda m: m["lang"] != "en" and m["n"] < 10,
+    "exists lang": lambda m: True,
+    "lang = 'it'": lambda m: False,
+}
+
+
+def pool_of(n: int, start: int = 0) -> list[Candidate]:
+    return [
+        Candidate(f"c{i}", f"text {i % 7}", {"lang": LANGUAGES[i % 3], "n": i % 20}) for i in range(start, start + n)
+    ]
+
+
+def vectors_of(generator: np.random.Generator, n: int, d: int = 8) -> np.ndarray:
+    """Some of which are the same, so that scores tie."""
+    vectors = generator.standard_normal((n, d)).astype(np.float32)
+    vectors[n // 2 :: 3] = vectors[: len(vectors[n // 2 :: 3])]
+    return vectors
+
+
+def expected_rows(
+    held: dict[int, tuple[Candidate, np.ndarray]], context: np.ndarray, k: int, keep: Callable[[Any], bool]
+) -> list[int]:
+    """By computing every score."""
+    rows = [row for row, (candidate, _) in held.items() if keep(candidate.metadata)]
+    scores = []
+    for row in rows:
+        products = context.astype(np.float64) @ held[row][1].astype(np.float64)
+        weights = np.exp(products - products.max())
+        scores.append(np.float32((weights * products).sum() / weights.sum()))
+    return [rows[i] for i in np.lexsort((rows, -np.array(scores)))[:k]]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_the_best_that_pass_are_found_whatever_changes(precision: Precision, tmp_path: Path) -> None:
+    generator = np.random.default_rng(5)
+    pool, vectors = pool_of(300), vectors_of(generator, 300)
+    write_index(tmp_path / "i", pool, vectors, fingerprint="f", model="m", precision=precision)
+    rounded = from_rows(to_rows(vectors, precision), precision)
+    held = dict(enumerate(zip(pool, rounded, strict=True), 1))
+    last = 300
+    context = generator.standard_normal((2, 8)).astype(np.float32)
+    with open_index(tmp_path / "i") as index, Writer(tmp_path / "i") as writer:
+
+        def check() -> None:
+            index.refresh()
+            for text, keep in FILTERS.items():
+                blocks, _ = index.view(read_filter(text))
+                result = search(context[None], np.ones((1, 2), np.bool_), blocks, 10)[0]
+                assert result.rows.tolist() == expected_rows(held, context, 10, keep), text
+                assert result.exact
+                assert index.rows_where(read_filter(text)).tolist() == [
+                    row for row in sorted(held) if keep(held[row][0].metadata)
+                ]
+
+        def add(n: int, start: int) -> None:
+            nonlocal last
+            new, more = pool_of(n, start), vectors_of(generator, n)
+            writer.add(new, more, replace=True)
+            ids = {c.id for c in new}
+            for row in [row for row, (candidate, _) in held.items() if candidate.id in ids]:
+                del held[row]
+            for candidate, vector in zip(new, from_rows(to_rows(more, precision), precision), strict=True):
+                held[last := last + 1] = candidate, vector
+
+        check()
+        for step in range(12):  # more than an index keeps as blocks of their own
+            add(15, 290 + 10 * step)
+            check()
+            gone = [f"c{i}" for i in generator.integers(0, 290 + 10 * step, 8)]
+            writer.remove(gone)
+            held = {row: pair for row, pair in held.items() if pair[0].id not in gone}
+            check()
+        writer.compact()
+        check()
+    with open_index(tmp_path / "i") as index:
+        check()
+
+
+def test_what_is_searched_is_kept_from_search_to_search(tmp_path: Path) -> None:
+    vectors = vectors_of(np.random.default_rng(1), 400)
+    write_index(tmp_path / "i", pool_of(400), vectors, fingerprint="f", model="m")
+    few, many = read_filter("n = 3"), read_filter("n != 3")
+    with open_index(tmp_path / "i") as index, Writer(tmp_path / "i") as writer:
+        view = index.view(few)
+        assert index.view(read_filter("n=3")) is view
+        assert len(view[0][0].rows) == 20 <= COPIED_SHARE * 400
+        assert index.view(many)[0][0].vectors is index.blocks()[0].vectors  # of which a search has derived things
+        writer.remove(["c3"])
+        writer.add(pool_of(2, 1003), vectors[:2])
+        index.refresh()
+        after = index.view(few)
+        assert after[0][0].vectors is view[0][0].vectors
+        assert index.rows_where(few).tolist() == [*range(24, 401, 20), 401]
+        assert index.view(many)[0][0].vectors is index.blocks()[0].vectors
+        for i in range(MAX_FILTERS):
+            index.view(read_filter(f"n = {i + 5}"))
+        assert index.view(few) is not after  # no longer kept
+        assert index.rows_where(few).tolist() == [*range(24, 401, 20), 401]
+
+
+def test_an_index_that_replaces_another_has_its_own_rows(tmp_path: Path) -> None:
+    generator, condition = np.random.default_rng(2), read_filter("lang = 'en'")
+    write_index(tmp_path / "i", pool_of(9), vectors_of(generator, 9), fingerprint="f", model="m")
+    with open_index(tmp_path / "i") as index:
+        assert index.rows_where(condition).tolist() == [1, 4, 7]
+        other = pool_of(9, start=1)
+        write_index(tmp_path / "i", other, vectors_of(generator, 9), fingerprint="f", model="m", overwrite=True)
+        # not taken in yet by this filter or by another
+        assert index.rows_where(condition).tolist() == [1, 4, 7]
+        assert index.rows_where(read_filter("lang != 'fr'")).tolist() == [1, 3, 4, 6, 7, 9]
+        assert index.rows_where(condition).tolist() == [3, 6, 9]
+        assert index.opening == 2
+        shutil.rmtree(tmp_path / "i")
+        with pytest.raises(ArtifactError, match="is no index"):
+            index.rows_where(read_filter("n = 1"))
+
+
+def test_views_and_what_is_known_of_rows_are_of_one_change(tmp_path: Path) -> None:
+    """What was removed before a filter looked at it might have passed: an earlier view would have a hole."""
+    path, condition = tmp_path / "i", read_filter("lang = 'en'")
+    vectors = vectors_of(np.random.default_rng(2), 9)
+    write_index(path, pool_of(9), vectors, fingerprint="f", model="m")
+
+    def meta() -> Meta:
+        with closing(connect(path, write=False)) as connection:
+            return read_meta(connection, path)
+
+    filtered, before = FilteredViews(path), meta()
+    with open_index(path) as early, Writer(path) as writer:
+        writer.add(pool_of(3), vectors[:3], replace=True)
+        with open_index(path) as late:
+            assert filtered.view(condition, early.view(), before) is None
+            blocks, _ = filtered.view(condition, late.view(), meta()) or ((), ())
+            assert sum(len(b.rows) if b.alive is None else int(b.alive.sum()) for b in blocks) == 3
+            assert filtered.view(condition, early.view(), before) is None
+
+
+def test_metadata_that_is_damaged_is_said(tmp_path: Path) -> None:
+    write_index(tmp_path / "i", pool_of(5), vectors_of(np.random.default_rng(2), 5), fingerprint="f", model="m")
+    path = tmp_path / "i" / FILE
+    data = path.read_bytes()
+    assert data.count(b'{"lang": "de", "n": 4}') == 1
+    path.write_bytes(data.replace(b'{"lang": "de", "n": 4}', b'{"lang": "de"; "n": 4}'))
+    with open_index(tmp_path / "i") as index, pytest.raises(ArtifactError, match="is damaged"):
+        index.view(read_filter("n = 1"))
+
+
+def test_an_empty_index_has_nothing_that_passes(tmp_path: Path) -> None:
+    write_index(tmp_path / "i", [], np.empty((0, 8), np.float32), fingerprint="f", model="m")
+    with open_index(tmp_path / "i") as index:
+        assert index.view(read_filter("exists lang")) == ((), ())
+        assert index.rows_where(read_filter("not exists lang")).tolist() == []
+
+
+@pytest.mark.parametrize("kind", ["flat", "hnsw", "ivfpq"])
+@pytest.mark.parametrize("share", [0.002, 0.3, 1.0])
+def test_an_approximate_search_leaves_no_hole(kind: str, share: float, tmp_path: Path) -> None:
+    """What passes is far from the context, so a shortlist of all candidates would hold none of it."""
+    pytest.importorskip("faiss")
+    generator = np.random.default_rng(3)
+    vectors = generator.standard_normal((1500, 16)).astype(np.float32)
+    context = generator.standard_normal((3, 16)).astype(np.float32)
+    vectors = vectors[np.argsort(vectors @ context.mean(0))]
+    pool = [Candidate(f"c{i}", f"text {i}", {"n": i}) for i in range(1500)]
+    write_index(tmp_path / "i", pool, vectors, fingerprint="f", model="m", ann=kind)
+    n = int(1500 * share)
+    held = dict(enumerate(zip(pool, vectors, strict=True), 1))
+    contexts, mask = np.stack([context, -context]), np.ones((2, 3), np.bool_)  # of the second they are the nearest
+    with open_index(tmp_path / "i") as index:
+        blocks, indexes = index.view(read_filter(f"n < {n}"))
+        far, near = search(contexts, mask, blocks, 20, mode="approximate", indexes=indexes)
+    expected = expected_rows(held, context, 20, lambda m: m["n"] < n)
+    for result in (far, near):
+        assert len(result.rows) == min(20, n) == len(set(result.rows.tolist()))
+        assert (result.rows <= n).all()
+        assert (np.diff(result.scores) <= 0).all()
+    if kind == "flat" and share < 1.0:  # the shortlist was of no use
+        assert far.exact
+    if far.exact:
+        assert far.rows.tolist() == expected
+    else:
+        assert far.ways == ("shortlist",)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("n_live", [5, 2000])
+def test_every_way_of_scanning_leaves_out_what_does_not_pass(way: str, n_live: int) -> None:
+    """The best of all do not pass, and those that do are few in a chunk, or many."""
+    generator = np.random.default_rng(7)
+    vectors = generator.standard_normal((9000, 24)).astype(np.float32)
+    context = generator.standard_normal((4, 24)).astype(np.float32)
+    vectors = vectors[np.argsort(-(vectors @ context.mean(0)))]
+    alive = np.zeros(9000, np.bool_)
+    alive[generator.choice(np.arange(3000, 9000), n_live, replace=False)] = True
+    live = Block(vectors, np.arange(9000), alive)
+    try:
+        result = search(context[None], np.ones((1, 4), np.bool_), [live], 10, ways=[way])[0]
+    except UsageError:
+        pytest.skip("this machine cannot scan in this way")
+    held = {row: (Candidate("x", "x"), vectors[row]) for row in np.flatnonzero(alive).tolist()}
+    assert result.rows.tolist() == expected_rows(held, context, 10, lambda _: True)
+    assert result.exact
+    assert result.n_scored <= n_live
+
+
+# In retrievers
+
+REPLIES = [
+    Candidate("r0", "restart the router", {"team": "tech"}),
+    Candidate("r1", "restart the router", {"team": "sales"}),
+    Candidate("r2", "pay the bill", {"team": "billing"}),
+    Candidate("r3", "restart the modem", {"team": "tech"}),
+    Candidate("r4", "restart it"),
+    Candidate("r5", "restart the router", {"team": "tech"}),
+    Candidate("r6", "the router light is red", {"team": "sales"}),
+]
+
+
+@pytest.fixture(params=["exact", "approximate", "bm25", "tfidf", "bm25 of an index", "two stages"])
+def retriever(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    encoder = Hashed()
+    vectors = encoder.encode_candidates([reply.text for reply in REPLIES])
+    kind: str = request.param
+    if kind in ("bm25", "tfidf"):
+        yield LexicalRetriever(BM25() if kind == "bm25" else TfIdf(), REPLIES)
+        return
+    ann = "flat" if kind == "approximate" else ""
+    if ann:
+        pytest.importorskip("faiss")
+    write_index(tmp_path / "i", REPLIES, vectors, fingerprint=encoder.fingerprint, model="m", ann=ann)
+    mode: Mode = "approximate" if ann else "exact"
+    with open_index(tmp_path / "i") as index:
+        dense = Retriever(encoder, index, mode=mode)
+        yield {
+            "bm25 of an index": LexicalRetriever(BM25(), index),
+            "two stages": TwoStage(dense, BM25(), n_retrieved=3),
+        }.get(kind, dense)
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("team = 'tech'", {"r0", "r3"}),  # each text once
+        ("team != 'tech'", {"r1", "r2", "r4", "r6"}),
+        ("team in ('sales', 'billing')", {"r1", "r2", "r6"}),
+        ("not exists team", {"r4"}),
+        ("team = 'none'", set()),
+    ],
+)
+def test_every_retriever_gives_the_best_that_pass(retriever: Any, text: str, ids: set[str]) -> None:
+    contexts = ["restart the router", ["my bill", "the router light is red"]]
+    shortened = isinstance(retriever, TwoStage)
+    for k in (1, 3, 10):
+        for given_as in (text, read_filter(text)):
+            for ranked in retriever.respond(contexts, k, filter=given_as):
+                assert {reply.id for reply in ranked} <= ids
+                assert len(ranked) == min(k, len(ids), 3 if shortened else k)
+                assert [reply.score for reply in ranked] == sorted((r.score for r in ranked), reverse=True)
+    answer = Pipeline(retriever).answer("restart the router", filter=text)
+    assert answer.abstained is not bool(ids)
+    # a filter changes no score
+    if not shortened:
+        everything = {r.id: r.score for r in retriever.respond(["restart the router"], 10)[0]}
+        for reply in retriever.respond(["restart the router"], 10, filter=text)[0]:
+            assert reply.score == everything.get(reply.id, reply.score)
+
+
+def test_a_threshold_is_asked_of_what_passes() -> None:
+    lexical = LexicalRetriever(BM25(), REPLIES)
+    best = lexical.respond(["restart the router"], 1)[0][0].score
+    pipeline = Pipeline(lexical, Abstention("score", best - 1e-3))
+    assert not pipeline.answer("restart the router").abstained
+    assert not pipeline.answer("restart the router", filter="team = 'tech'").abstained
+    assert pipeline.answer("restart the router", filter="team = 'billing'").abstained
+    nothing = pipeline.answer("restart the router", filter="team = 'none'")
+    assert nothing.abstained
+    assert nothing.ranked == ()
+    assert nothing.text is None
+
+
+def test_a_filter_that_cannot_be_read_is_refused_before_any_work(retriever: Any) -> None:
+    with pytest.raises(UsageError, match="filter, character 8"):
+        retriever.respond(["hi"], filter="team = tech")
+
+
+def test_lists_of_an_index_follow_what_is_added(tmp_path: Path) -> None:
+    encoder = Hashed()
+    vectors = encoder.encode_candidates([reply.text for reply in REPLIES])
+    write_index(tmp_path / "i", REPLIES[:3], vectors[:3], fingerprint=encoder.fingerprint, model="m")
+    with open_index(tmp_path / "i") as index, Writer(tmp_path / "i") as writer:
+        lexical = LexicalRetriever(TfIdf(), index)
+        assert [r.id for r in lexical.respond(["restart"], filter="team = 'tech'")[0]] == ["r0"]
+        writer.add(REPLIES[3:4], vectors[3:4])
+        writer.remove(["r0"])
+        assert [r.id for r in lexical.respond(["restart"], filter="team = 'tech'")[0]] == ["r3"]
+
+
+def test_no_candidate_is_missed_while_all_are_replaced(tmp_path: Path) -> None:
+    """Each of twelve is always there in one form or another, and passes in every form."""
+    encoder, texts = Hashed(), [f"word{i}" for i in range(12)]
+
+    def forms(version: int) -> list[Candidate]:
+        return [Candidate(str(i), text, {"keep": True, "version": version}) for i, text in enumerate(texts)]
+
+    others = [Candidate(f"other{i}", f"other{i}", {"keep": False}) for i in range(200)]
+    pool = [*others, *forms(0)]
+    vectors = encoder.encode_candidates([candidate.text for candidate in pool])
+    write_index(tmp_path / "i", pool, vectors, fingerprint=encoder.fingerprint, model="m")
+    stop, failures, n_answers = threading.Event(), [], [0]
+    with open_index(tmp_path / "i") as index, Writer(tmp_path / "i") as writer:
+        retriever = Retriever(encoder, index)
+
+        def read(number: int) -> None:
+            try:
+                while not stop.is_set():
+                    # others are evaluated for the first time, again and again
+                    text = "keep = true" if number == 0 else f"keep = true and version >= -{n_answers[0] % 200}"
+                    ranked = retriever.respond(["word3 word5"], 20, filter=text)[0]
+                    n_answers[0] += 1
+                    if sorted(int(reply.id) for reply in ranked) != list(range(12)):
+                        failures.append((text, ranked))
+            except Exception as error:
+                failures.append(error)
+
+        readers = [threading.Thread(target=read, args=(number,)) for number in range(3)]
+        for reader in readers:
+            reader.start()
+        version = 0
+        while version < 60 or (n_answers[0] < 200 and version < 5000 and not failures):
+            version += 1
+            writer.add(forms(version), vectors[-12:], replace=True)
+        stop.set()
+        for reader in readers:
+            reader.join()
+        assert not failures, failures[0]
+        assert n_answers[0] >= 200
+        index.refresh()
+        assert len(index.rows_where(read_filter(f"version = {version}"))) == 12
+
+
+# On the command line
+
+
+@pytest.fixture(scope="module")
+def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("filters")
+    rows = [{"id": r.id, "text": r.text, **r.metadata} for r in REPLIES]
+    (folder / "replies.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    built = run("index", "build", "shipped:convert", folder / "replies.jsonl", "-o", folder / "index")
+    assert built.returncode == 0, built.stderr
+    return folder / "index"
+
+
+def ids_of(done: Any) -> list[str]:
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line)["id"] for line in done.stdout.splitlines()]
+
+
+def test_commands_take_filters(catalogue: Path, tmp_path: Path) -> None:
+    index = Path(shutil.copytree(catalogue, tmp_path / "index"))
+    assert ids_of(run("index", "list", index, "--json", "--filter", "team = 'tech'")) == ["r0", "r3", "r5"]
+    assert ids_of(run("index", "list", index, "--json", "--filter", "team = 'tech'", "--limit", "1")) == ["r0"]
+    asked = run("respond", index, "my router", "--filter", "team = 'sales'", "-k", "9")
+    assert asked.returncode == 0, asked.stderr
+    assert {reply["id"] for reply in json.loads(asked.stdout)["results"]} == {"r1", "r6"}
+    piped = run("respond", index, "--filter", "team = 'none'", stdin="my router\nmy bill\n")
+    assert [json.loads(line)["results"] for line in piped.stdout.splitlines()] == [[], []]
+    gone = run("index", "remove", index, "--filter", "team = 'tech' or not exists team")
+    assert "removed 4, now 3" in gone.stderr
+    assert ids_of(run("index", "list", index, "--json")) == ["r1", "r2", "r6"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("respond", "hi"), ("index", "list"), ("index", "remove")],
+    ids=["respond", "list", "remove"],
+)
+def test_a_wrong_filter_is_one_line(arguments: Sequence[str], catalogue: Path) -> None:
+    words = [*arguments[:1], catalogue, *arguments[1:]] if arguments[0] == "respond" else [*arguments, catalogue]
+    refused = run(*words, "--filter", "team = 'x'); DROP TABLE candidates; --")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("error: filter, character 12: ';' means nothing here")
+    assert len(refused.stderr.splitlines()) == 1
+    with open_index(catalogue) as index:
+        assert len(index) == len(REPLIES)
+
+
+def test_ids_and_a_filter_are_not_removed_together(catalogue: Path) -> None:
+    refused = run("index", "remove", catalogue, "r1", "--filter", "exists team")
+    assert refused.returncode == 2
+    assert "there are ids and a filter" in refused.stderr
+
+
+def test_names_in_public() -> None:
+    assert polyrank.read_filter("lang = 'en'") == polyrank.Filter('lang = "en"', "", ())
+    assert isinstance(Index.rows_where, Callable)
