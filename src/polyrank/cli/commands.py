@@ -17,6 +17,7 @@ from polyrank.cli import (
     curves,
     data,
     evaluation,
+    explaining,
     exporting,
     indexing,
     info,
@@ -76,6 +77,7 @@ app.command("evaluate")(evaluation.evaluate)
 app.command("compare")(evaluation.compare)
 app.command("respond")(answering.respond)
 app.command("rank")(ranking.rank)
+app.command("explain")(explaining.explain)
 app.command("export")(exporting.export)
 app.command("info")(info.info)
 app.add_typer(data.import_app, name="import")
