@@ -201,6 +201,15 @@ def test_tokens_as_context_vectors_are_the_tokens(tiny_backbone: Path) -> None:
     assert sum(vector.share for vector in why.vectors) == pytest.approx(why.score, rel=1e-4)
 
 
+def test_each_side_has_a_method_of_its_own(tiny_backbone: Path) -> None:
+    scorer = scorer_of(tiny_backbone, PolyConfig(n_codes=3, reduction="first"))
+    context = CONTEXTS["turns"]
+    why = explain(scorer, context, REPLY)
+    check_form(why, context, REPLY)
+    check_sums(why, float(scorer.score([context], [[REPLY]])[0][0]))
+    assert (why.method, why.candidate.method, why.candidate.exact) == ("sum of tokens", "left out", False)
+
+
 def test_cosines_are_sums_as_well(tiny_backbone: Path, mean_pooled_backbone: Path, tmp_path: Path) -> None:
     folder = tmp_path / "sentences"
     folder.mkdir()
