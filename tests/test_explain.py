@@ -467,8 +467,8 @@ def test_a_sum_is_explained_by_its_parts(tiny_backbone: Path) -> None:
     why = explain(both, context, REPLY)
     check_form(why, context, REPLY)
     check_sums(why, float(both.score([context], [[REPLY]])[0][0]))
-    assert list(why.parts) == ["encoder 1", "other"]
-    assert shares_of(why.parts["other"]) == pytest.approx(shares_of(explain(bi, context, REPLY)))
+    assert list(why.parts) == ["1", "2 other"]
+    assert shares_of(why.parts["2 other"]) == pytest.approx(shares_of(explain(bi, context, REPLY)))
     parts = explain(poly, context, REPLY), explain(bi, context, REPLY)
     for mine, first, second in zip(why.turns, *(part.turns for part in parts), strict=True):
         assert mine.share == pytest.approx(first.share + 0.4 * second.share)
