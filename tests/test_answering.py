@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from polyrank.cli.answering import _context_of_line, print_row
+from polyrank.cli.answering import context_of_line, print_row
 from polyrank.cli.console import drawable
 from polyrank.cli.ranking import _query_of_line
 from polyrank.errors import ArtifactError, UsageError
@@ -40,7 +40,7 @@ def said(found: "subprocess.CompletedProcess[str]") -> str:
     ],
 )
 def test_a_line_is_text_turns_or_a_row(line: str, context: Context) -> None:
-    assert _context_of_line(line) == context
+    assert context_of_line(line) == context
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_line_is_text_turns_or_a_row(line: str, context: Context) -> None:
 )
 def test_a_line_that_says_no_context_is_refused(line: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        _context_of_line(line)
+        context_of_line(line)
 
 
 def test_rank_reads_rows_as_evaluate_does() -> None:

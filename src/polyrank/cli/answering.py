@@ -99,7 +99,7 @@ def respond(
     else:
         for number, line in stdin_lines():
             try:
-                query = _context_of_line(line)
+                query = context_of_line(line)
             except ValueError as error:
                 raise row_error(STDIN, number, error) from error
             answer(query)
@@ -124,7 +124,7 @@ def print_row(row: dict[str, Any], model: str) -> None:
         ) from error
 
 
-def _context_of_line(line: str) -> "Context":
+def context_of_line(line: str) -> "Context":
     """A line as a context: a JSON list of turns, an object as in data files, or plain text as one turn.
 
     Raises:

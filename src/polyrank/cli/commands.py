@@ -17,6 +17,7 @@ from polyrank.cli import (
     curves,
     data,
     evaluation,
+    explaining,
     exporting,
     feedback,
     indexing,
@@ -79,6 +80,7 @@ app.command("compare")(evaluation.compare)
 app.command("respond")(answering.respond)
 app.command("rank")(ranking.rank)
 app.command("serve")(serving.serve)
+app.command("explain")(explaining.explain)
 app.command("export")(exporting.export)
 app.command("info")(info.info)
 app.add_typer(data.import_app, name="import")

@@ -33,6 +33,7 @@ from polyrank.retrieval.leaving_out import candidate_left_out, context_left_out,
 from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
 from polyrank.retrieval.two_stage import TwoStage, TwoStageScorer
 from polyrank.scorers.cross import CrossScorer
+from polyrank.scorers.encoded import score_row
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.lexical import BM25, TfIdf, located_words
 from polyrank.scorers.mapped import MapEncoder
@@ -102,10 +103,10 @@ def _explain_encoder(
 ) -> Explanation:
     if (texts := scorer.texts) is None:
         return _left_out(scorer, context, candidate, max_words, None)
-    score = _score(scorer, context, candidate)
     vectors, mask = scorer.encode_contexts([context])
-    own = vectors[0][mask[0]].astype(np.float64)  # [M, D]
-    other = scorer.encode_candidates([candidate])[0].astype(np.float64)  # [D]
+    encoded = scorer.encode_candidates([candidate])
+    score = float(score_row(vectors[0], mask[0], encoded)[0])  # as score gives it, without encoding anew
+    own, other = vectors[0][mask[0]].astype(np.float64), encoded[0].astype(np.float64)  # [M, D], [D]
     dots = own @ other
     attention = np.exp(dots - dots.max())
     attention /= attention.sum()
@@ -135,7 +136,7 @@ def _explain_encoder(
 @_explain.register
 def _explain_sum(scorer: SumEncoder, context: Context, candidate: str, max_words: int) -> Explanation:
     parts = [
-        (part.name or f"encoder {number}", weight, _explain(part, context, candidate, max_words))
+        (f"{number} {part.name}".rstrip(), weight, _explain(part, context, candidate, max_words))
         for number, (part, weight) in enumerate(zip(scorer.parts, scorer.weights, strict=True), 1)
     ]
     return added(_score(scorer, context, candidate), parts)

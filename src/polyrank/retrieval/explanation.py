@@ -116,7 +116,7 @@ class Explanation:
             out, what no one of them accounts for.
         candidate: the other side.
         vectors: of a Poly-encoder, the one with the greatest weight first.
-        parts: of a sum, by number and name; of two stages, "retriever" and "reranker".
+        parts: of a sum of encoders, by number and name; of two stages, "retriever" and "reranker".
     """
 
     score: float

@@ -1,0 +1,233 @@
+"""``polyrank explain``: why a reply has its score, drawn for people or as JSON."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from polyrank.cli.answering import context_of_line, context_of_row, print_row
+from polyrank.cli.console import (
+    STDIN,
+    Device,
+    EnsembleName,
+    NRetrieved,
+    Rerank,
+    Runtime,
+    Threads,
+    console,
+    stdin_lines,
+    use_threads,
+)
+from polyrank.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from polyrank.records import Context
+    from polyrank.retrieval.explanation import Explanation, TokenShare, VectorShare
+
+BAR = 12  # characters of the longest
+STRONGEST = 5  # words, and context vectors, that are named with their numbers
+MEANINGS = {
+    "sum of tokens": "shares are terms of the score",
+    "sum of words": "shares are terms of the score",
+    "left out": "a share is what the score loses without the turn or the word",
+    "sum": "shares are sums of those of the parts",
+    "stages": "the total is no sum of shares; each stage has its own",
+}
+
+
+def explain(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="An index or a pipeline; or a model, with --reply.")],
+    context: Annotated[list[str] | None, typer.Argument(help="The turns, oldest first; none: lines of stdin.")] = None,
+    reply: Annotated[str | None, typer.Option(help="The text of the reply; else the best one.")] = None,
+    candidate_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="The reply of this id in the index.")
+    ] = None,
+    words: Annotated[
+        int, typer.Option(min=0, help="Where words are left out one by one: of each side at most so many.")
+    ] = 64,
+    json_: Annotated[bool, typer.Option("--json", help="Print a line of JSON.")] = False,
+    model: Annotated[Path | None, typer.Option(help="The model, where it has moved since the index was built.")] = None,
+    rerank: Rerank = None,
+    n_retrieved: NRetrieved = 100,
+    ensemble: EnsembleName = "none",
+    device: Device = "auto",
+    backend: Runtime = "torch",
+    threads: Threads = None,
+) -> None:
+    """Why this reply: what each turn and each word accounts for in its score.
+
+    Shares are the terms of the score where it is a sum of such: of Bi- and Poly-encoders, BM25, TF-IDF and sums of
+    them. Of other models a share is what the score loses without the turn or the word.
+    """
+    if reply is not None and candidate_id is not None:
+        raise UsageError(f"--reply and --id {candidate_id} are two replies; give one of them")
+    asked = None
+    if context:
+        try:
+            asked = context_of_row({"context": context})
+        except ValueError as error:
+            raise DataError(f"the context on the command line: {error}") from error
+    elif sys.stdin.isatty():
+        raise UsageError("there is no context; write its turns behind the path, oldest first")
+    if not _answers(Path(path)) and (reply is None or model is not None):
+        what = "--model is of an index; leave it out" if reply is not None else "give one with --reply TEXT"
+        raise UsageError(f"{path} is no index or pipeline, and has no replies of its own; {what}")
+    use_threads(threads)
+    why = _explainer(path, reply, candidate_id, words, model, rerank, n_retrieved, ensemble, device, backend)
+    for query in _contexts() if asked is None else [asked]:
+        with console().status("explaining"):
+            explanation = why(query)
+        if json_:
+            print_row(explanation.as_dict(), path)
+        else:
+            _draw(explanation)
+
+
+def _answers(path: Path) -> bool:
+    """Whether it is an index or a pipeline."""
+    from polyrank.index.store import FILE
+    from polyrank.retrieval.pipeline import PIPELINE
+    from polyrank.storage.document import has_document
+
+    return has_document(path, PIPELINE) or (path / FILE).is_file()
+
+
+def _explainer(
+    path: str,
+    reply: str | None,
+    candidate_id: str | None,
+    words: int,
+    model: Path | None,
+    rerank: str | None,
+    n_retrieved: int,
+    ensemble: str,
+    device: str,
+    backend: str,
+) -> "Callable[[Context], Explanation]":
+    """What explains the reply that was asked for to each context."""
+    from polyrank.ranking.ensembles import read_ensemble
+    from polyrank.retrieval.answering import open_pipeline
+    from polyrank.retrieval.explain import explain
+    from polyrank.retrieval.pipeline import open_ranker
+    from polyrank.scorers.exported import read_backend
+
+    scale, runtime = read_ensemble(ensemble), read_backend(backend)
+    if _answers(Path(path)):
+        pipeline = open_pipeline(
+            path,
+            model=model,
+            rerank=rerank,
+            n_retrieved=n_retrieved,
+            ensemble=scale,
+            device=device,
+            backend=runtime,
+        )
+        return lambda context: pipeline.explain(context, reply, candidate_id=candidate_id, max_words=words)
+    scorer = open_ranker(path, rerank=rerank, n_retrieved=n_retrieved, ensemble=scale, device=device, backend=runtime)
+    return lambda context: explain(scorer, context, reply or "", max_words=words)
+
+
+def _contexts() -> "Iterator[Context]":
+    from polyrank.data.rows import row_error
+
+    for number, line in stdin_lines():
+        try:
+            yield context_of_line(line)
+        except ValueError as error:
+            raise row_error(STDIN, number, error) from error
+
+
+def _draw(explanation: "Explanation") -> None:
+    """The explanation and, below it, those of its parts."""
+    from rich.console import Console
+
+    out = Console(highlight=False)
+    out.print(f"{explanation.score:.4f}", _plain(explanation.candidate.text), style="bold")
+    _draw_one(out, explanation)
+    for name, part in explanation.parts.items():
+        out.print()
+        out.print(f"{part.score:.4f}", _plain(name), style="bold")
+        _draw_one(out, part)
+
+
+def _draw_one(out: "Console", explanation: "Explanation") -> None:
+    out.print(f"{explanation.method}: {MEANINGS[explanation.method]}", style="dim")
+    table = _table()
+    texts = [("background", fact) for fact in explanation.background]
+    texts += [(f"turn {number}", turn) for number, turn in enumerate(explanation.turns, 1)]
+    longest = max((abs(text.share) for _, text in texts), default=0.0)
+    for name, text in texts:
+        table.add_row(name, f"{text.share:+.3f}", _bar(text.share, longest), _painted(text.text, text.tokens))
+        if strongest := _strongest(text.tokens):
+            table.add_row("", "", "", strongest)
+    side = explanation.candidate
+    if texts:
+        table.add_row("rest", f"{explanation.rest:+.3f}", _bar(explanation.rest, longest), "")
+    if side.tokens:
+        table.add_row("reply", "", "", _painted(side.text, side.tokens))
+        table.add_row("", "", "", _strongest(side.tokens))
+    out.print(table)
+    if side.method != explanation.method:
+        out.print(f"reply by {side.method}: {MEANINGS[side.method]}", style="dim")
+    if explanation.vectors:
+        _draw_vectors(out, explanation.vectors)
+
+
+def _draw_vectors(out: "Console", vectors: "Sequence[VectorShare]") -> None:
+    out.print("context vectors that the reply attends to most, and what they look at", style="dim")
+    table = _table()
+    for vector in vectors[:STRONGEST]:
+        looks = ", ".join(f"{look.text or '·'} {look.weight:.2f}" for look in vector.tokens[:STRONGEST])
+        table.add_row(f"vector {vector.index}", f"{vector.weight:.2f} x {vector.dot:.3f}", "", _plain(looks))
+    out.print(table)
+
+
+def _table() -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold", ratio=1)
+    return table
+
+
+def _bar(share: float, longest: float) -> str:
+    return "█" * round(BAR * min(abs(share) / longest, 1)) if longest else ""
+
+
+def _painted(text: str, tokens: "Sequence[TokenShare]") -> "Text":
+    """The text with its tokens in green or red: bright from half of the greatest share, dim where not read."""
+    painted = _plain(text)
+    greatest = max((abs(token.share) for token in tokens), default=0.0)
+    for token in tokens:
+        colour = "green" if token.share > 0 else "red"
+        if not token.read:
+            painted.stylize("dim strike", token.start, token.end)
+        elif abs(token.share) > greatest / 2:
+            painted.stylize(f"bold {colour}", token.start, token.end)
+        elif abs(token.share) > greatest / 8:
+            painted.stylize(colour, token.start, token.end)
+    return painted
+
+
+def _strongest(tokens: "Sequence[TokenShare]") -> "Text":
+    """The tokens with the greatest shares by their numbers, and how many were not read: for eyes without colours."""
+    best = sorted((token for token in tokens if token.share), key=lambda token: -abs(token.share))[:STRONGEST]
+    said = [f"{token.text} {token.share:+.3f}" for token in best]
+    n_cut = sum(not token.read for token in tokens)
+    return _plain(", ".join([*said, *([f"{n_cut} not read"] if n_cut else [])]))
+
+
+def _plain(text: str) -> "Text":
+    """Taken literally, in one line; a character stays one."""
+    from rich.text import Text
+
+    return Text("".join(" " if character.isspace() else character for character in text))

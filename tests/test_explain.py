@@ -1,0 +1,624 @@
+"""Why this reply: shares are the terms of the score where it is a sum, and what it loses otherwise."""
+
+import json
+import math
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import polyrank
+from convert_models import CORPUS, make
+from polyrank import BM25, Candidate, Context, TfIdf, explain
+from polyrank.config.models import BiConfig, ConvertText, CrossConfig, ModelConfig, PolyConfig, TextPolicy
+from polyrank.errors import ArtifactError, UsageError
+from polyrank.models import BiEncoder, PolyEncoder, new_model
+from polyrank.models.artifacts import save_model
+from polyrank.models.bi_encoder import Tower
+from polyrank.ranking.ensembles import ENSEMBLES
+from polyrank.retrieval.answering import Pipeline
+from polyrank.retrieval.explanation import Explanation, TextShare, words_of
+from polyrank.retrieval.retrievers import LexicalRetriever
+from polyrank.retrieval.two_stage import TwoStage, TwoStageScorer
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.load import make_scorer
+from polyrank.scorers.mapped import MapEncoder
+from polyrank.scorers.protocols import Floats, Scorer
+from polyrank.scorers.summed import SumEncoder
+from polyrank.text import BackboneTexts, ConvertTexts, Texts, Tokens, load_subwords, load_template_texts
+from polyrank.text.offsets import Span, candidate_spans, context_spans, pair_spans
+from processes import run
+
+CONTEXTS = {
+    "one turn": Context("my wifi is down"),
+    "turns": Context(("hello", "my WiFi is down !", "did that help", "it is red")),
+    "background": Context(("hi", "is the light green"), ("the bill is high", "my router")),
+    "other scripts": Context(("héllo שלום 😀 你好", "ÜNÏCÖDE, İs")),
+    "too long": Context(("the router light " * 9, "my bill is too high " * 4, "please restart it"), ("hello hi",)),
+    "a turn twice": Context(("hi", "hi", " ", "hi")),
+}
+REPLY = "Please restart the router, thanks"
+LINEAR: dict[str, ModelConfig] = {
+    "bi mean": BiConfig(reduction="mean"),
+    "bi sqrt_n": BiConfig(reduction="sqrt_n", projection_dim=24, output_scale=0.3),
+    "bi mean_of_first": BiConfig(reduction="mean_of_first", reduction_tokens=5, shared_towers=True),
+    "poly learnt": PolyConfig(n_codes=5, code_init="normal", code_std=1.0, reduction="mean", projection_dim=24),
+    "poly first": PolyConfig(n_codes=7, codes="first", reduction="sqrt_n", output_scale=0.2),
+    "poly last": PolyConfig(n_codes=3, codes="last", reduction="mean"),
+    "poly last_h1": PolyConfig(n_codes=6, codes="last_h1", reduction="mean_of_first", reduction_tokens=3),
+}
+POLICY = TextPolicy(max_context_tokens=40, max_candidate_tokens=9, max_background_tokens=6)
+
+
+def scorer_of(backbone: Path, config: Any, policy: TextPolicy = POLICY, precision: Any = "fp32") -> Any:
+    model, texts, _ = new_model(replace(config, backbone=str(backbone)), policy, seed=4, sample=["hello", "my wifi"])
+    return make_scorer(model, texts, device="cpu", precision=precision, frozen=True)
+
+
+def total(texts: Iterable[TextShare]) -> float:
+    return math.fsum(text.share for text in texts)
+
+
+def check_form(why: Explanation, context: Context, candidate: str) -> None:
+    """What holds of every explanation."""
+    assert [turn.text for turn in why.turns] == list(context.turns)
+    assert [fact.text for fact in why.background] == list(context.background)
+    assert why.candidate.text == candidate
+    for text in (*why.turns, *why.background, why.candidate):
+        ends = [(token.start, token.end) for token in text.tokens]
+        assert ends == sorted(ends)
+        for token in text.tokens:
+            assert token.text == text.text[token.start : token.end] != ""
+            assert token.read or token.share == 0
+    for part in (*why.turns, *why.background):
+        assert part.read or (part.share == 0 and not any(token.read for token in part.tokens))
+    assert json.loads(json.dumps(why.as_dict(), allow_nan=False))["score"] == why.score
+
+
+def check_sums(why: Explanation, score: float, rel: float = 1e-4) -> None:
+    """What holds of exact ones: turns, background and rest sum to the score, and tokens to their text."""
+    assert why.exact
+    assert why.score == pytest.approx(score, rel=1e-6)
+    assert total((*why.turns, *why.background)) + why.rest == pytest.approx(score, rel=rel, abs=1e-5)
+    for text in (*why.turns, *why.background):
+        assert math.fsum(token.share for token in text.tokens) == pytest.approx(text.share, rel=1e-6, abs=1e-9)
+    if why.candidate.exact:
+        shares = math.fsum(token.share for token in why.candidate.tokens)
+        assert shares + why.candidate.rest == pytest.approx(score, rel=rel, abs=1e-5)
+
+
+def shares_of(why: Explanation) -> list[float]:
+    """The score and every share."""
+    texts = (*why.turns, *why.background)
+    tokens = [token.share for text in (*texts, why.candidate) for token in text.tokens]
+    return [why.score, why.rest, why.candidate.rest, *(text.share for text in texts), *tokens]
+
+
+# sums of tokens
+
+
+@pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS)
+@pytest.mark.parametrize("name", LINEAR)
+def test_shares_sum_to_the_score(tiny_backbone: Path, name: str, context: Context) -> None:
+    scorer = scorer_of(tiny_backbone, LINEAR[name])
+    why = explain(scorer, context, REPLY)
+    check_form(why, context, REPLY)
+    check_sums(why, float(scorer.score([context], [[REPLY]])[0][0]))
+    assert why.candidate.exact
+    assert why.method == why.candidate.method == "sum of tokens"
+    assert bool(why.vectors) == name.startswith("poly")
+
+
+def test_in_bf16_they_are_those_of_the_bf16_score(tiny_backbone: Path) -> None:
+    scorer = scorer_of(tiny_backbone, LINEAR["poly learnt"], precision="bf16")
+    context = CONTEXTS["turns"]
+    check_sums(explain(scorer, context, REPLY), float(scorer.score([context], [[REPLY]])[0][0]), rel=1e-2)
+
+
+class Rows(nn.Module):
+    """A transformer of no layers: each token's output is its row of a table."""
+
+    def __init__(self, table: dict[int, tuple[float, float]]) -> None:
+        super().__init__()
+        self.table, self.dimension = table, 2
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        return torch.tensor([[self.table.get(int(i), (0.0, 0.0)) for i in row] for row in tokens.ids])
+
+
+def by_hand(backbone: Path, network: type[BiEncoder] | type[PolyEncoder], **changes: Any) -> EncoderScorer:
+    """Outputs hi (1, 0), wifi (0, 2), red (3, 1), bill (2, 2); boundaries and separators (0, 0), [CLS] (1, 1)."""
+    texts = BackboneTexts(load_subwords(backbone), POLICY, 128)
+    ids = {word: texts.subwords.encode(word)[0] for word in ("hi", "wifi", "red", "bill")}
+    table = {ids["hi"]: (1.0, 0.0), ids["wifi"]: (0.0, 2.0), ids["red"]: (3.0, 1.0), ids["bill"]: (2.0, 2.0)}
+    tower = Tower(Rows(table | {texts.subwords.start_id: (1.0, 1.0)}), None, 1.0)  # type: ignore[arg-type]
+    return EncoderScorer(network(tower, tower, reduction="mean", reduction_tokens=1, **changes), texts)
+
+
+def test_a_bi_encoder_by_hand(tiny_backbone: Path) -> None:
+    """[CLS] hi [SEP] wifi hi [SEP]: the mean of 6 outputs; bill between boundaries: c = (1, 1)."""
+    why = explain(by_hand(tiny_backbone, BiEncoder), ["hi", "wifi hi"], "bill")
+    assert why.score == pytest.approx((2 + 1 + 2 + 1) / 6)
+    assert [turn.share for turn in why.turns] == pytest.approx([1 / 6, 3 / 6])
+    assert [token.share for token in why.turns[1].tokens] == pytest.approx([2 / 6, 1 / 6])
+    assert why.rest == pytest.approx(2 / 6)
+    # the context's vector is (3, 3) / 6; a third of bill's output (2, 2) makes 2 / 3, of [CLS] (1, 1) 1 / 3
+    assert [token.share for token in why.candidate.tokens] == pytest.approx([2 / 3])
+    assert why.candidate.rest == pytest.approx(1 / 3)
+    assert why.vectors == ()
+
+
+def test_a_poly_encoder_by_hand(tiny_backbone: Path) -> None:
+    """[CLS] wifi red [SEP]: (1, 1), (0, 2), (3, 1), (0, 0). One code looks at x, the other evenly; c = (1, 1)."""
+    scorer = by_hand(tiny_backbone, PolyEncoder, codes="learnt", n_codes=2, code_init="normal", code_std=1.0)
+    assert isinstance(scorer.model, PolyEncoder)
+    assert scorer.model.codes is not None
+    with torch.no_grad():
+        scorer.model.codes.copy_(torch.tensor([[math.log(2), 0.0], [0.0, 0.0]]))
+    looks = [[2 / 12, 1 / 12, 8 / 12, 1 / 12], [1 / 4] * 4]  # softmax of ln 2 times x, that is 2^x
+    products = [2, 2, 4, 0]
+    dots = [sum(a * p for a, p in zip(look, products, strict=True)) for look in looks]
+    first = 1 / (1 + math.exp(dots[1] - dots[0]))
+    weights = [first, 1 - first]
+    why = explain(scorer, "wifi red", "bill")
+    assert why.score == pytest.approx(sum(w * s for w, s in zip(weights, dots, strict=True)))
+    wanted = [sum(w * look[t] for w, look in zip(weights, looks, strict=True)) * products[t] for t in (1, 2)]
+    assert [token.share for token in why.turns[0].tokens] == pytest.approx(wanted)
+    assert why.rest == pytest.approx(why.score - sum(wanted))
+    assert [vector.index for vector in why.vectors] == [0, 1]
+    assert [vector.weight for vector in why.vectors] == pytest.approx(weights)
+    assert [vector.dot for vector in why.vectors] == pytest.approx(dots)
+    best = why.vectors[0].tokens[0]
+    assert (best.text, best.turn, best.start, best.end) == ("red", 0, 5, 8)
+    assert best.weight == pytest.approx(8 / 12)
+    assert [look.text for look in why.vectors[0].tokens[1:3]] == ["", "wifi"]  # "" is [CLS]
+
+
+def test_one_code_that_looks_evenly_is_the_bi_encoder(tiny_backbone: Path) -> None:
+    poly = by_hand(tiny_backbone, PolyEncoder, codes="learnt", n_codes=1, code_init="normal", code_std=0.0)
+    why = explain(poly, ["hi", "wifi hi red"], "bill red")
+    same = explain(by_hand(tiny_backbone, BiEncoder), ["hi", "wifi hi red"], "bill red")
+    assert why.vectors == same.vectors == ()
+    assert shares_of(why) == pytest.approx(shares_of(same), rel=1e-6)
+
+
+def test_tokens_as_context_vectors_are_the_tokens(tiny_backbone: Path) -> None:
+    why = explain(scorer_of(tiny_backbone, LINEAR["poly last"]), ["hi", "my wifi"], REPLY)
+    assert {(look.text, look.turn, look.weight) for vector in why.vectors for look in vector.tokens} == {
+        ("my", 1, 1.0),
+        ("wifi", 1, 1.0),
+        ("", None, 1.0),
+    }
+    assert why.turns[0].share == 0
+    assert sum(vector.share for vector in why.vectors) == pytest.approx(why.score, rel=1e-4)
+
+
+def test_each_side_has_a_method_of_its_own(tiny_backbone: Path) -> None:
+    scorer = scorer_of(tiny_backbone, PolyConfig(n_codes=3, reduction="first"))
+    context = CONTEXTS["turns"]
+    why = explain(scorer, context, REPLY)
+    check_form(why, context, REPLY)
+    check_sums(why, float(scorer.score([context], [[REPLY]])[0][0]))
+    assert (why.method, why.candidate.method, why.candidate.exact) == ("sum of tokens", "left out", False)
+
+
+def test_cosines_are_sums_as_well(tiny_backbone: Path, mean_pooled_backbone: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "sentences"
+    folder.mkdir()
+    for file in mean_pooled_backbone.rglob("*"):
+        (folder / file.relative_to(mean_pooled_backbone)).parent.mkdir(exist_ok=True)
+        if file.is_file():
+            (folder / file.relative_to(mean_pooled_backbone)).write_bytes(file.read_bytes())
+    pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling), "utf-8")
+    kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules), "utf-8")
+    for name in (f"untuned:{mean_pooled_backbone}", str(folder)):
+        scorer = polyrank.load(name, device="cpu", precision="fp32")
+        for context in CONTEXTS.values():
+            why = explain(scorer, context, REPLY)
+            check_form(why, context, REPLY)
+            check_sums(why, float(scorer.score([context], [[REPLY]])[0][0]))
+            assert why.candidate.exact
+
+
+def test_what_was_cut_off_is_not_read(tiny_backbone: Path) -> None:
+    policy = TextPolicy(max_context_tokens=8, max_candidate_tokens=5)
+    context, reply = Context(("hello hi", "my wifi is down", "thanks")), "please restart it the red router"
+    for config in (LINEAR["bi mean"], BiConfig(reduction="first"), CrossConfig()):
+        why = explain(scorer_of(tiny_backbone, config, policy), context, reply)
+        check_form(why, context, reply)
+        assert [turn.read for turn in why.turns] == [False, True, True]
+        assert [[token.text for token in turn.tokens] for turn in why.turns] == [turn.split() for turn in context.turns]
+        assert [token.text for token in why.candidate.tokens if not token.read] == ["the", "red", "router"]
+    half = explain(scorer_of(tiny_backbone, LINEAR["bi mean"], policy), "hello hi my wifi is down thanks please", reply)
+    assert [token.text for token in half.turns[0].tokens if not token.read] == ["hello", "hi"]
+
+
+# offsets
+
+LETTERS = "aAbßİıſΣς😀👩🏽\u200d👧é\u0301\u0327ñ가\u1100\u1161שלוםनमस्ते你好の. ,!'\t\n_-1²ǅﬁ\u0345"
+TEXTS = st.text(st.sampled_from(LETTERS) | st.characters(codec="utf-8"), max_size=20)
+
+
+@pytest.fixture(scope="module")
+def policies(tiny_backbone: Path) -> dict[str, Texts]:
+    subwords = load_subwords(tiny_backbone)
+    others: dict[str, Any] = {
+        "max_tokens": None, "max_context_tokens": 16, "max_candidate_tokens": 9, "lower_case": False,
+    }  # fmt: skip
+    _, convert, _ = make(policy=ConvertText(min_count=3, n_buckets=4, max_context_tokens=7, max_earlier_tokens=9))
+    _, numbered, _ = make(policy=ConvertText(min_count=1, n_buckets=4, number_prefixes=True, background="after"))
+    return {
+        "plain": BackboneTexts(subwords, POLICY, 128),
+        "small": BackboneTexts(subwords, TextPolicy(max_context_tokens=6, max_candidate_tokens=4), 128),
+        "prefixes": BackboneTexts(subwords, replace(POLICY, speaker_prefixes=("you: ", "me"), background="after"), 128),
+        "drop": BackboneTexts(subwords, replace(POLICY, background="drop", turn_separator=" / "), 128),
+        "template": load_template_texts(tiny_backbone, 128, prompts=("", ""), **others),
+        "prompts": load_template_texts(tiny_backbone, 128, prompts=("hello ", "the "), **others),
+        "convert": convert,
+        "numbered": numbered,
+    }
+
+
+@settings(max_examples=150, deadline=None)
+@given(turns=st.lists(TEXTS, max_size=4), facts=st.lists(TEXTS, max_size=2), candidate=TEXTS)
+def test_spans_are_of_the_ids_that_are_read(
+    policies: dict[str, Texts], turns: list[str], facts: list[str], candidate: str
+) -> None:
+    context = Context(tuple(turns), tuple(facts))
+    for texts in policies.values():
+        ids, spans = context_spans(texts, context)
+        assert ids == texts.context_ids(context)
+        check_spans(spans, {"turn": turns, "background": facts})
+        own, own_spans = candidate_spans(texts, candidate)
+        assert own == texts.candidate_ids(candidate)
+        check_spans(own_spans, {"candidate": [candidate]})
+        if not isinstance(texts, ConvertTexts):
+            both, both_spans = pair_spans(texts, context, candidate)
+            assert both == texts.pair_ids(context, candidate)[0]
+            check_spans(both_spans, {"turn": turns, "background": facts, "candidate": [candidate]})
+
+
+def check_spans(spans: Sequence[Span | None], texts: dict[str, list[str]]) -> None:
+    for span in spans:
+        if span is not None:
+            assert 0 <= span.start < span.end <= len(texts[span.kind][span.number])
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=TEXTS)
+def test_converts_spans_hold_their_subwords(policies: dict[str, Texts], text: str) -> None:
+    texts = policies["convert"]
+    assert isinstance(texts, ConvertTexts)
+    spans = texts.subwords.encode_spans(text)
+    assert tuple(token for token, _, _ in spans) == texts.subwords.encode(text)
+    for token, start, end in spans:
+        if token < len(texts.subwords.subwords):  # a bucket's character may be a part of one
+            piece = texts.subwords.subwords[token].strip()
+            assert piece in unicodedata.normalize("NFC", text[start:end].lower())
+
+
+def test_offsets_slice_the_text_back(policies: dict[str, Texts]) -> None:
+    text = "My WIFI, שלום 😀: is it down? İt ÉTAIT cafe\u0301 red"
+    plain, convert = (
+        [text[span.start : span.end] for span in dict.fromkeys(candidate_spans(policies[name], text)[1]) if span]
+        for name in ("plain", "convert")  # the two subwords of a letter that becomes two have one span
+    )
+    assert plain == ["My", "WIFI", ",", "שלום", "😀", ":", "is"]  # the first 7, as the budget of 9 has boundaries
+    assert "".join(convert) == "".join(text.split())  # it leaves nothing out
+    assert {"My", "is", "😀", "İ", "e\u0301"} <= {*convert}
+
+
+def test_a_turn_that_comes_twice_is_told_apart(policies: dict[str, Texts]) -> None:
+    _, spans = context_spans(policies["plain"], Context(("hi", "red", "hi")))
+    assert [None if span is None else span.number for span in spans] == [None, 0, None, 1, None, 2, None]
+
+
+def test_words_of_texts_without_spaces() -> None:
+    assert [(a, b) for a, b in words_of(" wifi  is 不通\t!")] == [(1, 5), (7, 9), (10, 11), (11, 12), (13, 14)]
+    assert CORPUS[0][slice(*next(words_of(CORPUS[0])))] == "my"
+    assert list(words_of(" \n")) == []
+
+
+# left out
+
+
+def left_out(scorer: Scorer, context: Context, without: Context, candidate: str) -> float:
+    one, other = scorer.score([context, without], [[candidate]] * 2)
+    return float(one[0] - other[0])
+
+
+@pytest.fixture(scope="module", params=["cross", "bi first", "convert", "single", "own"])
+def opaque(request: pytest.FixtureRequest, tiny_backbone: Path) -> Scorer:
+    """Scorers of which nothing is a sum."""
+    match request.param:
+        case "cross":
+            return scorer_of(tiny_backbone, CrossConfig())  # type: ignore[no-any-return]
+        case "bi first":
+            return scorer_of(tiny_backbone, BiConfig(reduction="first"))  # type: ignore[no-any-return]
+        case "own":
+            return Pairs()
+        case _:
+            model, texts, _ = make(multi_context=request.param == "convert")
+            return make_scorer(model, texts, device="cpu", precision="fp32")
+
+
+class Pairs(Scorer):
+    """Counts letters that both have, as anybody's own scorer may."""
+
+    def score(self, contexts: Any, candidates: Sequence[Sequence[str]]) -> list[Floats]:
+        said = ["".join((*Context.of(context).turns, *Context.of(context).background)) for context in contexts]
+        return [
+            np.array([sum(text.count(letter) for letter in own if letter != " ") for text in texts], np.float32)
+            for own, texts in zip(said, candidates, strict=True)
+        ]
+
+
+def test_a_share_is_what_the_score_loses(opaque: Scorer) -> None:
+    turns = ("hello", "my wifi is down", "did that help")
+    context = Context(turns, ("the bill is high",))
+    why = explain(opaque, context, REPLY)
+    check_form(why, context, REPLY)
+    assert (why.method, why.exact, why.candidate.method) == ("left out", False, "left out")
+    assert why.score == float(opaque.score([context], [[REPLY]])[0][0])
+    for number, turn in enumerate(why.turns):
+        if turn.read:  # a single-context ConveRT reads the last turn alone
+            without = replace(context, turns=(*turns[:number], *turns[number + 1 :]))
+            assert turn.share == pytest.approx(left_out(opaque, context, without, REPLY), rel=1e-4, abs=1e-5)
+    assert why.turns[-1].read
+    words = {token.text: token.share for token in why.turns[2].tokens}
+    for word, text in {"did": "that help", "that": "did help", "help": "did that"}.items():
+        without = replace(context, turns=(*turns[:2], text))
+        assert words[word] == pytest.approx(left_out(opaque, context, without, REPLY), rel=1e-4, abs=1e-5)
+    replies = {"Please": "restart the router, thanks", "router,": "Please restart the thanks"}
+    for word, text in replies.items():
+        (share,) = (token.share for token in why.candidate.tokens if token.text == word)
+        one, other = opaque.score([context], [[REPLY, text]])[0]
+        assert share == pytest.approx(float(one - other), rel=1e-4, abs=1e-5)
+    assert total((*why.turns, *why.background)) + why.rest == pytest.approx(why.score)
+
+
+@pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS)
+def test_every_context_is_explained(opaque: Scorer, context: Context) -> None:
+    check_form(explain(opaque, context, REPLY), context, REPLY)
+
+
+def test_no_more_words_are_left_out_than_asked_for(opaque: Scorer) -> None:
+    context = Context(("hello hi", "my wifi is down", "did that help"))
+    for max_words, wanted in {0: [0, 0, 0], 2: [0, 0, 2], 5: [0, 2, 3], 9: [2, 4, 3]}.items():
+        why = explain(opaque, context, REPLY, max_words=max_words)
+        counts = [sum(token.read for token in turn.tokens) for turn in why.turns]
+        assert counts == [n if turn.read else 0 for n, turn in zip(wanted, why.turns, strict=True)]
+        assert len(why.candidate.tokens) == min(max_words, 5)
+    assert [token.text for token in explain(opaque, context, REPLY, max_words=2).turns[2].tokens] == ["that", "help"]
+
+
+def test_what_is_left_out_does_not_count_as_cut(tiny_backbone: Path) -> None:
+    scorer = scorer_of(tiny_backbone, BiConfig(reduction="first"), TextPolicy(max_context_tokens=6))
+    context = Context(("the router light is red", "my wifi is down today"))
+    scorer.score([context], [[REPLY]])
+    explain(scorer, context, REPLY)
+    assert scorer.cut[0].contexts == {hash(context)}
+
+
+def test_by_hand_for_anybodys_own_scorer() -> None:
+    why = explain(Pairs(), ["ab", "b c"], "bbc")
+    assert why.score == 2 + 2 + 1  # b twice, b twice, c once
+    assert [turn.share for turn in why.turns] == [2, 3]
+    assert [[token.share for token in turn.tokens] for turn in why.turns] == [[2], [2, 1]]
+
+
+# words
+
+
+def test_bm25_by_hand() -> None:
+    """b = 0, k1 = 1.5 and idf = ln(1 + 1.5 / 1.5) = ln 2, as one text of two holds each word: ln 2 tf / (tf + 1.5)."""
+    scorer = BM25(b=0.0).fit(["wifi wifi red", "bill"])
+    why = explain(scorer, Context(("my WiFi.", "red, wifi"), ("a bill",)), "wifi red wifi")
+    wifi, red = math.log(2) * 2 / 3.5, math.log(2) / 2.5
+    assert why.score == pytest.approx(2 * wifi + red)
+    assert (why.method, why.exact, why.rest) == ("sum of words", True, 0.0)
+    assert [turn.share for turn in why.turns] == pytest.approx([wifi, red + wifi])
+    assert [(token.text, token.share) for token in why.turns[0].tokens] == [("my", 0.0), ("WiFi", pytest.approx(wifi))]
+    assert why.background[0].share == 0
+    assert [token.share for token in why.candidate.tokens] == pytest.approx([wifi, red, wifi])
+
+
+@pytest.mark.parametrize("context", CONTEXTS.values(), ids=CONTEXTS)
+@pytest.mark.parametrize("kind", [BM25, TfIdf])
+def test_shares_of_words_sum_to_the_score(kind: type[BM25] | type[TfIdf], context: Context) -> None:
+    reply = "the wifi is red, İs THE light down שלום"
+    for scorer in (kind(), kind().fit([reply, "the bill is high", "my router"])):
+        why = explain(scorer, context, reply)
+        check_form(why, context, reply)
+        check_sums(why, float(scorer.score([context], [[reply]])[0][0]))
+        assert sum(token.share for token in why.candidate.tokens) == pytest.approx(why.score, rel=1e-4, abs=1e-6)
+
+
+def test_over_candidates_the_statistics_are_theirs() -> None:
+    texts = ["wifi is down", "restart the router", "the bill is high", "thanks", "thanks"]
+    retriever = LexicalRetriever(BM25(), [Candidate(str(i), text) for i, text in enumerate(texts)])
+    (best,) = retriever.respond(["is my wifi down"], 1)[0]
+    assert explain(retriever, "is my wifi down", best.text).score == pytest.approx(best.score, rel=1e-5)
+    assert explain(BM25(), "is my wifi down", best.text).score != pytest.approx(best.score, rel=1e-2)
+
+
+# sums, maps, stages
+
+
+def test_a_sum_is_explained_by_its_parts(tiny_backbone: Path) -> None:
+    poly, bi = scorer_of(tiny_backbone, LINEAR["poly learnt"]), scorer_of(tiny_backbone, LINEAR["bi mean"])
+    bi.name = "other"
+    both = SumEncoder([poly, bi], [1.0, 0.4])
+    context = CONTEXTS["background"]
+    why = explain(both, context, REPLY)
+    check_form(why, context, REPLY)
+    check_sums(why, float(both.score([context], [[REPLY]])[0][0]))
+    assert list(why.parts) == ["1", "2 other"]
+    assert shares_of(why.parts["2 other"]) == pytest.approx(shares_of(explain(bi, context, REPLY)))
+    parts = explain(poly, context, REPLY), explain(bi, context, REPLY)
+    for mine, first, second in zip(why.turns, *(part.turns for part in parts), strict=True):
+        assert mine.share == pytest.approx(first.share + 0.4 * second.share)
+        assert [token.text for token in mine.tokens] == mine.text.split()
+    model, texts, _ = make()
+    mixed = SumEncoder([poly, make_scorer(model, texts, precision="fp32")], [1.0, 2.0])  # type: ignore[list-item]
+    why = explain(mixed, context, REPLY)
+    check_form(why, context, REPLY)
+    assert not why.exact
+    assert total((*why.turns, *why.background)) + why.rest == pytest.approx(why.score, rel=1e-4)
+
+
+def test_a_map_is_explained_as_far_as_its_encoder(tiny_backbone: Path) -> None:
+    matrix = np.random.default_rng(1).standard_normal((32, 32)).astype(np.float32) / 6
+    context = CONTEXTS["turns"]
+    bi = scorer_of(tiny_backbone, BiConfig(reduction="mean"))
+    mapped = MapEncoder(bi, matrix)
+    why = explain(mapped, context, REPLY)
+    check_sums(why, float(mapped.score([context], [[REPLY]])[0][0]))
+    assert why.candidate.exact
+    opaque = MapEncoder(SumEncoder([bi, bi], [1.0, 1.0]), np.eye(64, dtype=np.float32))
+    assert explain(opaque, context, REPLY).method == "left out"
+
+
+@pytest.mark.parametrize("ensemble", [None, *ENSEMBLES])
+def test_two_stages_are_explained_each(tiny_backbone: Path, ensemble: Any) -> None:
+    texts = ["wifi is down", "restart the router", "the bill is high", "thanks"]
+    pool = [Candidate(str(i), text) for i, text in enumerate(texts)]
+    first, second = BM25().fit(texts), scorer_of(tiny_backbone, LINEAR["bi mean"])
+    stages = TwoStage(LexicalRetriever(first, pool), second, n_retrieved=3, ensemble=ensemble)
+    context = "is my wifi the router"
+    for reply in stages.respond([context], 3)[0]:
+        why = explain(stages, context, reply.text)
+        assert why.score == pytest.approx(reply.score, rel=1e-4)
+        assert {name: part.score for name, part in why.parts.items()} == pytest.approx(reply.stages, rel=1e-4)
+        assert why.parts == {
+            "retriever": explain(first, context, reply.text),
+            "reranker": explain(second, context, reply.text),
+        }
+        if ensemble is None:
+            assert (why.turns, why.candidate) == (why.parts["reranker"].turns, why.parts["reranker"].candidate)
+        elif ensemble == "raw":
+            check_sums(why, reply.score)
+        else:
+            assert (why.method, why.exact, why.turns) == ("stages", False, ())
+    scorer = TwoStageScorer(first, second, n_retrieved=3, ensemble=ensemble)
+    alone = float(scorer.score([context], [texts[:1]])[0][0])
+    assert explain(scorer, context, texts[0]).score == pytest.approx(alone, rel=1e-4)
+    if ensemble in ("z-score", "softmax"):
+        with pytest.raises(UsageError, match="not among the 3 replies that the retriever lets through"):
+            explain(stages, context, "somewhere else")
+    else:
+        assert explain(stages, context, "somewhere else").parts["retriever"].score == 0
+
+
+# bad input
+
+
+@pytest.mark.parametrize(
+    ("context", "candidate", "options", "reason"),
+    [
+        ([], "hi", {}, "the context is empty"),
+        (" ", "hi", {}, "the context is empty"),
+        ("hi", "\n", {}, "the candidate is empty"),
+        ("hi", "hi", {"max_words": -1}, "max_words = -1; give 0 or more"),
+    ],
+)
+def test_what_cannot_be_explained_is_told(context: Any, candidate: str, options: Any, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        explain(BM25(), context, candidate, **options)
+
+
+def test_a_score_that_is_not_finite_is_damage(tiny_backbone: Path) -> None:
+    scorer = scorer_of(tiny_backbone, LINEAR["bi mean"])
+    with torch.no_grad():
+        next(scorer.model.parameters()).fill_(math.nan)
+    with pytest.raises(ArtifactError, match="the score is not finite"):
+        explain(scorer, "hi", "hello")
+
+
+# pipelines and the command
+
+
+@pytest.fixture(scope="module")
+def index(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("explain")
+    config = replace(LINEAR["poly learnt"], backbone=str(tiny_backbone))  # type: ignore[arg-type]
+    save_model(folder / "model", *new_model(config, POLICY, seed=2, sample=["hello", "my wifi"]))
+    replies = [{"id": "a", "text": "restart the router"}, {"id": "b", "text": "the bill is high"}, "thanks"]
+    polyrank.build_index(folder / "index", folder / "model", replies)
+    return folder / "index"
+
+
+def test_a_pipeline_explains_by_id_by_text_or_its_best(index: Path) -> None:
+    with polyrank.open(index) as pipeline:
+        (best,) = pipeline.answer("my wifi is down", 1).ranked
+        why = pipeline.explain("my wifi is down")
+        assert why.candidate.text == best.text
+        check_sums(why, best.score)
+        assert pipeline.explain("my wifi is down", "the bill is high") == pipeline.explain(
+            "my wifi is down", candidate_id="b"
+        )
+        pipeline.explain("my wifi", "a reply that is not there")
+        with pytest.raises(UsageError, match="has no candidate 'c'; give the id of one"):
+            pipeline.explain("my wifi", candidate_id="c")
+        with pytest.raises(UsageError, match="are two replies; give one of them"):
+            pipeline.explain("my wifi", "thanks", candidate_id="a")
+    listed = Pipeline(LexicalRetriever(BM25(), [Candidate("x", "wifi")]))
+    assert listed.explain("wifi", candidate_id="x") == listed.explain("wifi", "wifi") == listed.explain("wifi")
+    with pytest.raises(UsageError, match="there is no candidate 'y'"):
+        listed.explain("wifi", candidate_id="y")
+    with pytest.raises(UsageError, match="there is no reply to explain"):
+        Pipeline(LexicalRetriever(BM25(), [])).explain("wifi")
+
+
+def test_the_command_prints_what_the_library_says(index: Path) -> None:
+    with polyrank.open(index) as pipeline:
+        wanted = pipeline.explain(["hi", "my [red]wifi"], candidate_id="a").as_dict()
+    found = run("explain", index, "hi", "my [red]wifi", "--id", "a", "--json")
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout) == json.loads(json.dumps(wanted))
+    drawn = run("explain", index, "hi", "my [red]wifi", "--id", "a")
+    assert drawn.returncode == 0, drawn.stderr
+    for said in (f"{wanted['score']:.4f} restart the router", "my [red]wifi", "sum of tokens", "turn 2", "vector"):
+        assert said in drawn.stdout
+    assert "\x1b" not in drawn.stdout
+    assert drawn.stderr == ""
+    lines = run(
+        "explain", index, "--rerank", "bm25", "--ensemble", "sigmoid", "--json", stdin='hi\n["hi", "my wifi"]\n'
+    )
+    rows = [json.loads(line) for line in lines.stdout.splitlines()]
+    assert [row["method"] for row in rows] == ["stages"] * 2
+    assert set(rows[1]["parts"]) == {"retriever", "reranker"}
+    both = run("explain", "bm25", "my wifi", "--reply", "the wifi")
+    assert "sum of words" in both.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["INDEX", "hi", "--id", "nobody"], "has no candidate 'nobody'"),
+        (["INDEX", "hi", "--id", "a", "--reply", "hello"], "--reply and --id a are two replies"),
+        (["INDEX", " "], "the context is empty"),
+        (["bm25", "hi"], "give one with --reply TEXT"),
+        (["bm25", "hi", "--reply", "hi", "--model", "there"], "--model is of an index; leave it out"),
+        (["nowhere", "hi", "--reply", "hi"], "nowhere is no model folder"),
+    ],
+)
+def test_the_command_says_what_is_wrong_in_a_line(index: Path, arguments: list[str], reason: str) -> None:
+    found = run("explain", *(str(index) if argument == "INDEX" else argument for argument in arguments))
+    assert found.returncode == 2
+    (line,) = found.stderr.splitlines()
+    assert reason in line
