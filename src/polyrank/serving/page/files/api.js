@@ -1,0 +1,82 @@
+// The one way to ask the server. What it refuses before any work is asked again when it says so.
+
+const AGAIN = new Set(["starting", "overloaded", "stopping"]);
+const PATIENCE_S = 120;
+
+/** Tells of waiting: "wait" with a sentence in `detail`, and "go" when it is over. */
+export const waits = new EventTarget();
+
+/** An error of the server's, as a sentence. */
+export class ApiError extends Error {
+  constructor(message, status = 0, code = null, retryAfter = null) {
+    super(message);
+    Object.assign(this, { status, code, retryAfter });
+  }
+}
+
+/**
+ * The JSON of an answer.
+ *
+ * `body` makes it a POST. `exact` keeps numbers that JavaScript cannot hold, such as long ids in metadata, as they
+ * were written, where the browser can, so that they can be sent back unchanged.
+ */
+export async function ask(path, { body, method = body ? "POST" : "GET", signal, exact = false } = {}) {
+  const text = await askText(path, { body, method, signal });
+  return exact ? JSON.parse(text, asWritten) : JSON.parse(text);
+}
+
+/** The text of an answer. */
+export async function askText(path, { body, method = "GET", signal } = {}) {
+  const request = { method, signal, credentials: "same-origin" };
+  if (body) Object.assign(request, { body: JSON.stringify(body), headers: { "content-type": "application/json" } });
+  const began = Date.now();
+  let waited = false;
+  try {
+    for (;;) {
+      const response = await answered(path, request);
+      if (response.ok) return await response.text();
+      const error = await errorOf(response);
+      const late = Date.now() - began > PATIENCE_S * 1000;
+      if (!AGAIN.has(error.code) || late) throw error;
+      const seconds = error.retryAfter ?? 1;
+      waited = true;
+      waits.dispatchEvent(new CustomEvent("wait", { detail: `${error.message}. Asking again in ${seconds} s…` }));
+      await pause(seconds, signal);
+    }
+  } finally {
+    if (waited) waits.dispatchEvent(new Event("go"));
+  }
+}
+
+async function answered(path, request) {
+  try {
+    return await fetch(path, request);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError("The server does not answer; see whether it is running, and try again.");
+  }
+}
+
+async function errorOf(response) {
+  const content = await response.json().catch(() => ({}));
+  const { message, code } = content.error ?? {};
+  const retryAfter = Number.parseInt(response.headers.get("retry-after") ?? "", 10) || null;
+  const again = retryAfter && !AGAIN.has(code) ? `; try again in ${retryAfter} s` : "";
+  const said = message ?? content.message ?? `the server answered ${response.status}`;
+  return new ApiError(said[0].toUpperCase() + said.slice(1) + again, response.status, code, retryAfter);
+}
+
+function pause(seconds, signal) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, seconds * 1000);
+    signal?.addEventListener("abort", () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    });
+  });
+}
+
+function asWritten(_, value, context) {
+  const lost = typeof value === "number" && context?.source && Number.isFinite(value) && String(value) !== context.source;
+  return lost && JSON.rawJSON ? JSON.rawJSON(context.source) : value;
+}

@@ -1,0 +1,173 @@
+// The conversation: turns, what is written next, and the panels that answer.
+
+import { el, get, sentence } from "./dom.js";
+import { tell } from "./feedback.js";
+import { repliesPanel } from "./replies.js";
+
+const SPEAKERS = { customer: "Customer", agent: "Agent" };
+
+let models = [];
+let panels = [];
+let turns = []; // never changed, only replaced, so that earlier ones can come back
+let earlier = [];
+let editing = null; // the reply that somebody is changing before it is said
+
+/** Bind what is on the page. */
+export function start() {
+  get("composer").addEventListener("submit", (event) => {
+    event.preventDefault();
+    send(editing ? "agent" : "customer");
+  });
+  get("as-agent").addEventListener("click", () => send("agent"));
+  get("turn").addEventListener("keydown", typed);
+  get("undo").addEventListener("click", undo);
+  get("fresh").addEventListener("click", () => {
+    change([]);
+    get("turn").focus();
+  });
+  for (const id of ["k", "filter", "candidates"]) get(id).addEventListener("change", refresh);
+  get("compare").addEventListener("change", () => use(get("model").value));
+  document.addEventListener("keydown", digit);
+}
+
+/** Say which models there are. */
+export function offer(all) {
+  models = all;
+  get("compare-label").hidden = all.length < 2;
+}
+
+/** Answer with a model, and with the one that it is compared with. */
+export function use(name) {
+  const others = models.filter((model) => model.id !== name);
+  const compared = others.find((model) => model.id === get("compare").value);
+  get("compare").replaceChildren(el("option", { value: "" }, "nothing"), ...others.map((model) => el("option", {}, model.id)));
+  get("compare").value = compared?.id ?? "";
+  const shown = [models.find((model) => model.id === name), compared].filter(Boolean);
+  const calls = { take, edit, leave: () => get("turn").focus(), refused };
+  panels = shown.map((model) => repliesPanel(model, calls));
+  get("panels").replaceChildren(...panels.map((panel) => panel.element));
+  get("view-chat").classList.toggle("compares", panels.length > 1);
+  get("candidates-label").hidden = shown.every((model) => model.kind !== "model");
+  refresh();
+}
+
+/** Ask all panels again, such as after a change of the catalogue. */
+export function refresh() {
+  sentence(get("filter-error"), null);
+  const lines = get("candidates").value.split("\n").filter((line) => line.trim());
+  const question = { k: Number(get("k").value), filter: get("filter").value.trim(), candidates: lines };
+  for (const panel of panels) {
+    panel.show(
+      turns.map((turn) => turn.text),
+      question,
+      hintFor(panel.model, lines),
+    );
+  }
+}
+
+function hintFor(model, lines) {
+  if (!turns.length) return "Replies appear here.";
+  if (turns.at(-1).speaker === "agent") return "It is the customer's turn.";
+  if (model.kind === "model" && !lines.length) return "This is a model without a catalogue; give it replies to rank.";
+  return null;
+}
+
+function refused(error) {
+  const ours = get("filter").value.trim() && /^filter\b|^the filter\b/i.test(error.message);
+  if (ours) {
+    get("settings").open = true;
+    sentence(get("filter-error"), error.message);
+  }
+  return Boolean(ours);
+}
+
+function send(speaker) {
+  const field = get("turn");
+  const text = field.value.trim();
+  if (!text) return;
+  if (editing) {
+    const { answer, reply } = editing;
+    if (text === reply.text) tell(answer, "taken", reply);
+    else tell(answer, "edited", reply, text);
+  }
+  write("");
+  change([...turns, { speaker, text }]);
+  field.focus();
+}
+
+function take(answer, reply) {
+  tell(answer, "taken", reply);
+  write(get("turn").value);
+  change([...turns, { speaker: "agent", text: reply.text }]);
+  get("turn").focus();
+}
+
+function edit(answer, reply) {
+  editing = { answer, reply };
+  write(reply.text, "Agent says");
+  get("turn").focus();
+}
+
+/** Put a text where the next turn is written. */
+function write(text, label = "Customer says") {
+  if (label === "Customer says") editing = null;
+  get("turn").value = text;
+  get("turn-label").textContent = label;
+  get("as-agent").hidden = Boolean(editing);
+}
+
+function change(next) {
+  earlier.push(turns);
+  show(next);
+}
+
+function undo() {
+  if (earlier.length) show(earlier.pop());
+  if (!earlier.length) get("turn").focus(); // a disabled button has no focus
+}
+
+function show(next) {
+  turns = next;
+  get("undo").disabled = !earlier.length;
+  get("fresh").disabled = !turns.length;
+  get("no-turns").hidden = turns.length > 0;
+  const list = get("turns");
+  list.replaceChildren(...turns.map(turnRow));
+  list.scrollTop = list.scrollHeight;
+  refresh();
+}
+
+function turnRow({ speaker, text }, i) {
+  const remove = () => {
+    change(turns.filter((_, j) => j !== i));
+    get("turn").focus();
+  };
+  return el(
+    "li",
+    { class: `turn ${speaker}` },
+    el("span", { class: "speaker" }, SPEAKERS[speaker]),
+    el("p", { dir: "auto" }, text),
+    el("button", { type: "button", class: "plain remove", "aria-label": `Remove turn ${i + 1}`, onclick: remove }, "×"),
+  );
+}
+
+function typed(event) {
+  const { value, selectionStart } = event.target;
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+    event.preventDefault();
+    send(editing ? "agent" : "customer");
+  } else if (event.key === "ArrowDown" && selectionStart === value.length) {
+    if (panels.some((panel) => panel.enter())) event.preventDefault();
+  } else if (event.key === "Escape" && editing) {
+    write("");
+  }
+}
+
+/** A digit takes the reply of this rank, where nothing is being written. */
+function digit(event) {
+  const rank = /^[1-9]$/.test(event.key) ? Number(event.key) : 0;
+  const writing = event.target.closest("input, textarea, select, dialog");
+  if (!rank || writing || event.ctrlKey || event.metaKey || event.altKey || get("view-chat").hidden) return;
+  const panel = panels.find((one) => one.element.contains(event.target)) ?? panels[0];
+  if (panel?.choose(rank - 1)) event.preventDefault();
+}

@@ -1,0 +1,57 @@
+// Elements by script. Whatever people wrote goes in as text, never as markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** The element of an id. */
+export const get = (id) => document.getElementById(id);
+
+/** An element: attributes, listeners under "onclick" and the like, and children, of which strings are text. */
+export function el(name, attributes = {}, ...children) {
+  return filled(document.createElement(name), attributes, children);
+}
+
+/** An element of a drawing. */
+export function svg(name, attributes = {}, ...children) {
+  return filled(document.createElementNS(SVG, name), attributes, children);
+}
+
+function filled(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element.addEventListener(name.slice(2), value);
+    else if (value === true) element.setAttribute(name, "");
+    else if (value !== false && value != null) element.setAttribute(name, value);
+  }
+  element.append(...children.flat(Infinity).filter((child) => child != null && child !== false));
+  return element;
+}
+
+/** Tell people who do not see the page. */
+export function say(text) {
+  get("said").textContent = text;
+}
+
+/** Show a sentence in an element of its own, or hide it again. */
+export function sentence(element, text) {
+  element.textContent = text ?? "";
+  element.hidden = !text;
+}
+
+/** A number with about three digits that count, and a true minus. */
+export function number(value) {
+  const digits = Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : Math.abs(value) >= 1 ? 2 : 3;
+  return value.toFixed(digits).replace("-", "−");
+}
+
+/** The same with its sign. */
+export const signed = (value) => (value > 0 ? "+" : "") + number(value);
+
+/** Milliseconds as people say them. */
+export const duration = (ms) => (ms < 1000 ? `${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms` : `${(ms / 1000).toFixed(1)} s`);
+
+/** Metadata as chips. */
+export function chips(metadata) {
+  const entries = Object.entries(metadata ?? {});
+  if (!entries.length) return null;
+  const shown = ([key, value]) => el("li", {}, `${key}: ${typeof value === "string" ? value : JSON.stringify(value)}`);
+  return el("ul", { class: "chips", "aria-label": "Metadata" }, entries.map(shown));
+}

@@ -1,0 +1,66 @@
+// Drawings of figures: bars, and histograms. Each says in words what it shows.
+
+import { el, svg } from "./dom.js";
+
+const ROW = 26;
+
+/**
+ * Horizontal bars.
+ *
+ * `rows` have a `name`, a `text` to be written beside the bar, and `parts` of it, each with a `value` and a `kind` that
+ * has a colour; and perhaps an `interval`. `most` is where the scale ends.
+ */
+export function bars(title, rows, most = Math.max(...rows.map((row) => sum(row.parts)), 1e-9)) {
+  const [left, width, right] = [120, 260, 110];
+  const x = (value) => left + (width * value) / most;
+  const shapes = rows.flatMap((row, i) => {
+    const y = i * ROW + 4;
+    let at = 0;
+    const rects = row.parts.map(({ value, kind }) => {
+      const rect = svg("rect", { x: x(at), y, width: Math.max(0, x(at + value) - x(at)), height: ROW - 8, rx: 3, class: kind });
+      at += value;
+      return rect;
+    });
+    const middle = y + (ROW - 8) / 2;
+    const [low, high] = row.interval ?? [];
+    const whisker = row.interval && svg("path", { d: `M${x(low)} ${middle}H${x(high)}M${x(low)} ${middle - 4}v8M${x(high)} ${middle - 4}v8`, class: "whisker" });
+    return [
+      svg("text", { x: left - 8, y: middle, class: "end" }, row.name),
+      ...rects,
+      whisker,
+      svg("text", { x: x(Math.max(at, high ?? 0)) + 8, y: middle, class: "value" }, row.text),
+    ];
+  });
+  const label = `${title}: ${rows.map((row) => `${row.name} ${row.text}`).join(", ")}`;
+  return drawing(title, label, left + width + right, rows.length * ROW + 4, shapes);
+}
+
+/** A histogram: `counts` of the buckets that end at `edges`, in seconds. */
+export function histogram(title, edges, counts, text) {
+  const [width, height, foot] = [420, 120, 22];
+  const step = width / counts.length;
+  const most = Math.max(...counts, 1);
+  const shapes = counts.flatMap((n, i) => {
+    const tall = (n / most) * (height - 16);
+    const middle = (i + 0.5) * step;
+    return [
+      svg("rect", { x: i * step + 1.5, y: height - tall, width: step - 3, height: tall, rx: 2, class: "ok" }),
+      n > 0 && svg("text", { x: middle, y: height - tall - 7, class: "middle value" }, String(n)),
+      svg("text", { x: middle, y: height + 12, class: "middle tick" }, edges[i]),
+    ];
+  });
+  shapes.push(svg("path", { d: `M0 ${height}H${width}`, class: "axis" }));
+  const said = counts.map((n, i) => n && `${n} up to ${edges[i]}`).filter(Boolean);
+  return drawing(`${title}, ${text}`, `${title}, ${text}: ${said.join(", ")}`, width, height + foot, shapes);
+}
+
+function drawing(title, label, width, height, shapes) {
+  return el(
+    "figure",
+    { class: "plot" },
+    el("figcaption", {}, title),
+    svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, ...shapes),
+  );
+}
+
+const sum = (parts) => parts.reduce((total, part) => total + part.value, 0);

@@ -1,0 +1,217 @@
+// The replies of one model to the conversation, as cards.
+
+import { ApiError, ask } from "./api.js";
+import { chips, duration, el, number, say } from "./dom.js";
+import { isWanted, tell } from "./feedback.js";
+import { explained } from "./why.js";
+
+let n_panels = 0;
+
+/**
+ * A panel of cards.
+ *
+ * `take(answer, reply)` and `edit(answer, reply)` are called with what somebody chose, `leave()` where the keyboard
+ * goes back to what is being written, and `refused(error)` with an error of the question itself: true where it was shown.
+ */
+export function repliesPanel(model, { take, edit, leave, refused }) {
+  const prefix = `panel-${++n_panels}`;
+  const facts = el("p", { class: "facts quiet" });
+  const note = el("p", { class: "note", id: `${prefix}-note` });
+  const list = el("ol", { class: "cards", "aria-label": `Replies of ${model.id}`, onkeydown: move });
+  const none = el("button", { type: "button", class: "plain none", hidden: true, onclick: refuse }, "None fits");
+  const element = el(
+    "section",
+    { class: "panel", "aria-labelledby": `${prefix}-title` },
+    el("div", { class: "row" }, el("h2", { id: `${prefix}-title` }, model.id), facts),
+    note,
+    list,
+    none,
+  );
+  let controller = null;
+  let answer = null;
+  let asked = [];
+
+  /** Ask for replies and show them; of a conversation that waits for none, say `hint` instead. */
+  async function show(context, question, hint) {
+    controller?.abort();
+    controller = new AbortController();
+    const { signal } = controller;
+    answer = null;
+    asked = context;
+    if (hint) {
+      clear(hint);
+      return;
+    }
+    list.inert = true; // what is still to be seen there answers something else
+    element.setAttribute("aria-busy", "true");
+    try {
+      const began = performance.now();
+      const given = await answered(model, context, question, signal);
+      if (signal.aborted) return;
+      render(given, performance.now() - began);
+    } catch (error) {
+      if (signal.aborted) return;
+      if (!(error instanceof ApiError)) throw error;
+      clear(refused(error) ? "" : error.message, true);
+    } finally {
+      if (!signal.aborted) {
+        element.removeAttribute("aria-busy");
+        list.inert = false;
+      }
+    }
+  }
+
+  function clear(hint, wrong = false) {
+    list.replaceChildren();
+    list.inert = false;
+    element.removeAttribute("aria-busy");
+    facts.textContent = "";
+    none.hidden = true;
+    note.className = wrong ? "note error" : "note quiet";
+    note.textContent = hint;
+    if (wrong) say(hint);
+  }
+
+  function render(given, ms) {
+    answer = given;
+    const { results } = given;
+    facts.textContent = factsOf(given, ms);
+    facts.title = timings(given);
+    note.className = given.abstained ? "note abstained" : "note quiet";
+    note.textContent = !results.length
+      ? "No candidate is left to choose from."
+      : given.abstained
+        ? "No good answer. These are nearest, but not good enough."
+        : "";
+    const scores = results.map((reply) => reply.score);
+    const [least, most] = [Math.min(...scores), Math.max(...scores)];
+    const share = (score) => (most > least ? 0.12 + (0.88 * (score - least)) / (most - least) : 1);
+    list.replaceChildren(...results.map((reply, i) => card(reply, i, share(reply.score))));
+    list.classList.toggle("weak", given.abstained);
+    none.hidden = !(isWanted() && given.request_id && results.length);
+    const best = results.length ? ` The best: ${results[0].text}` : "";
+    say(`${model.id}: ${given.abstained ? "no good answer. " : ""}${results.length} replies.${best}`);
+  }
+
+  function card(reply, i, share) {
+    const slot = el("div", { class: "why-slot", id: `${prefix}-why-${i}`, hidden: true });
+    const fill = el("span", { class: "fill" });
+    fill.style.width = `${100 * share}%`;
+    const stages = [
+      ["retriever", reply.retrieval_score],
+      ["re-ranker", reply.rerank_score],
+    ].filter(([, score]) => score != null);
+    const why = el(
+      "button",
+      { type: "button", class: "plain", "aria-expanded": "false", "aria-controls": slot.id, onclick: () => explain(reply, why, slot) },
+      "Why",
+    );
+    return el(
+      "li",
+      { class: "card" },
+      el(
+        "button",
+        { type: "button", class: "take", onclick: () => choose(i) },
+        el("span", { class: "unseen" }, "Take reply "),
+        el("span", { class: "rank" }, String(i + 1)),
+        el("span", { class: "text", dir: "auto" }, reply.text),
+      ),
+      el("div", { class: "meter", title: "compared with the replies shown", "aria-hidden": "true" }, fill),
+      el(
+        "div",
+        { class: "row under" },
+        el("span", { class: "figure" }, "score ", number(reply.score)),
+        stages.map(([name, score]) => el("span", { class: "figure quiet" }, `${name} ${number(score)}`)),
+        chips(reply.metadata),
+        asked.includes(reply.text) && el("span", { class: "quiet" }, "said already"),
+        el(
+          "span",
+          { class: "actions" },
+          el("button", { type: "button", class: "plain", onclick: () => edit(answer, reply) }, "Edit"),
+          why,
+        ),
+      ),
+      slot,
+    );
+  }
+
+  async function explain(reply, button, slot) {
+    const opens = slot.hidden;
+    slot.hidden = !opens;
+    button.setAttribute("aria-expanded", String(opens));
+    if (!opens || slot.childElementCount) return;
+    slot.replaceChildren(el("p", { class: "quiet" }, "Taking the score apart…"));
+    try {
+      const why = await ask("/v1/explain", { body: { model: model.id, context: asked, text: reply.text } });
+      slot.replaceChildren(explained(why));
+      say(slot.querySelector(".why-total").textContent);
+    } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
+      slot.replaceChildren(el("p", { class: "error" }, error.message));
+      say(error.message);
+    }
+  }
+
+  /** Take the reply of a rank, from 0; whether there is one. */
+  function choose(i) {
+    const reply = answer?.results[i];
+    if (reply) take(answer, reply);
+    return Boolean(reply);
+  }
+
+  async function refuse() {
+    none.hidden = true;
+    const given = answer;
+    leave();
+    await tell(given, "refused");
+    say("Told: none fits.");
+  }
+
+  const cards = () => [...list.querySelectorAll(".take")];
+
+  function move(event) {
+    const all = cards();
+    const at = all.findIndex((one) => one.closest(".card").contains(event.target));
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (event.key === "Escape" || (step === -1 && at === 0)) leave();
+    else if (step) all[Math.min(at + step, all.length - 1)].focus();
+    else if (event.key === "w" && !event.ctrlKey && !event.metaKey && !event.altKey) all[at].closest(".card").querySelector("[aria-expanded]").click();
+    else return;
+    event.preventDefault();
+  }
+
+  /** Go to the best reply; whether there is one. */
+  function enter() {
+    const [first] = cards();
+    first?.focus();
+    return Boolean(first);
+  }
+
+  return { element, show, choose, enter, model };
+}
+
+/** Replies of an index or a pipeline; of a model, the given texts in its order. */
+async function answered(model, context, { k, filter, candidates }, signal) {
+  if (model.kind !== "model") {
+    const body = { model: model.id, context, k };
+    if (filter) body.filter = filter;
+    return ask("/v1/respond", { body, signal });
+  }
+  const { scores } = await ask("/v1/score", { body: { model: model.id, context, candidates }, signal });
+  const results = scores.map((score, i) => ({ id: null, text: candidates[i], score, metadata: {} }));
+  results.sort((a, b) => b.score - a.score);
+  return { request_id: null, results: results.slice(0, k), n_scored: scores.length, abstained: false, exact: null, timings_ms: {} };
+}
+
+function factsOf({ exact, n_scored, timings_ms }, ms) {
+  const how = { true: "exact", false: "approximate" }[exact];
+  const n = n_scored != null && `${n_scored.toLocaleString("en")} scored`;
+  return [n, how, duration(timings_ms.model ?? ms)].filter(Boolean).join(" · ");
+}
+
+function timings({ timings_ms, ways, confidence }) {
+  const times = Object.entries(timings_ms).map(([name, ms]) => `${name} ${duration(ms)}`);
+  if (ways?.length) times.push(`by ${ways.join(", ")}`);
+  if (confidence != null) times.push(`confidence ${number(confidence)}`);
+  return times.join(", ");
+}

@@ -1,0 +1,140 @@
+// Why a reply has its score: each text with its tokens coloured by what they bring, and the same in words and numbers.
+
+import { el, number, signed } from "./dom.js";
+
+const STRONGEST = 4; // context vectors shown
+const WEAK = 0.1; // of the largest share: not worth a mark
+const METHODS = {
+  "sum of tokens": "The score is a sum over tokens; each share is its term.",
+  "sum of words": "The score is a sum over words; each share is its term.",
+  "left out": "A share is what the score loses without the word or the turn.",
+  sum: "The score is a sum of the parts below.",
+  stages: "Two stages make the score; each is taken apart below.",
+  second: "The second stage alone decides; both are taken apart below.",
+};
+const PARTS = { retriever: "First stage: the retriever", reranker: "Second stage: the re-ranker" };
+
+/** An explanation, as `/v1/explain` gives it, for people. */
+export function explained(why, level = 4) {
+  const parts = Object.entries(why.parts ?? {});
+  const stages = parts.some(([name]) => name in PARTS);
+  return el(
+    "div",
+    { class: "why" },
+    el("p", { class: "why-total" }, "Score ", el("strong", {}, number(why.score)), ". ", summary(why, stages)),
+    stages ? null : sides(why, level),
+    parts.map(([name, part]) => [el(`h${level}`, {}, PARTS[name] ?? `Part: ${name}`), explained(part, Math.min(level + 1, 6))]),
+  );
+}
+
+function sides(why, level) {
+  const tokens = [...why.turns, ...why.background, why.candidate].flatMap((text) => text.tokens);
+  const largest = Math.max(...tokens.map((token) => Math.abs(token.share)), 1e-12);
+  const texts = [...why.background.map((text) => ["Background", text]), ...why.turns.map((text, i) => [`Turn ${i + 1}`, text])];
+  const most = Math.max(...texts.map(([, text]) => Math.abs(text.share)), 1e-12);
+  return [
+    legend(),
+    el("ol", { class: "why-turns" }, texts.map(([name, text]) => textRow(name, text, largest, most))),
+    Math.abs(why.rest) >= 0.0005 && el("p", { class: "quiet" }, `What no word accounts for${why.exact ? ", such as boundary marks" : ""}: ${signed(why.rest)}.`),
+    el(`h${level}`, {}, "In the reply"),
+    el("p", { class: "heat", dir: "auto" }, heat(why.candidate, largest)),
+    why.vectors?.length ? vectors(why.vectors, level) : null,
+    table(texts, why.candidate),
+  ];
+}
+
+function summary(why, stages) {
+  if (stages) return METHODS[why.score === why.parts.reranker?.score ? "second" : "stages"];
+  const turn = why.turns.reduce((best, text) => (text.share > best.share ? text : best), why.turns[0]);
+  const strongest = why.turns
+    .flatMap((text) => text.tokens)
+    .filter((token) => token.share > 0)
+    .sort((a, b) => b.share - a.share)
+    .slice(0, 3)
+    .map((token) => `“${token.text}” ${signed(token.share)}`);
+  const most = why.turns.length > 1 ? `Most comes from turn ${why.turns.indexOf(turn) + 1} (${signed(turn.share)}). ` : "";
+  const words = strongest.length ? `Strongest: ${strongest.join(", ")}. ` : "";
+  return `${most}${words}${METHODS[why.method] ?? ""}`;
+}
+
+function legend() {
+  return el(
+    "p",
+    { class: "legend" },
+    el("span", { class: "token lowers full" }, "lowers"),
+    el("span", { class: "scale", "aria-hidden": "true" }),
+    el("span", { class: "token raises full" }, "raises"),
+    el("span", { class: "quiet" }, "the score"),
+  );
+}
+
+function textRow(name, text, largest, most) {
+  const bar = el("span", { class: `fill ${text.share < 0 ? "lowers" : "raises"}` });
+  bar.style.width = `${(50 * Math.abs(text.share)) / most}%`;
+  return el(
+    "li",
+    {},
+    el("span", { class: "name" }, name),
+    el("span", { class: "balance", "aria-hidden": "true" }, bar),
+    el("span", { class: "figure" }, signed(text.share)),
+    el("p", { class: "heat", dir: "auto" }, text.read === false ? el("span", { class: "unread" }, `${text.text} (did not fit)`) : heat(text, largest)),
+  );
+}
+
+/** A text with its tokens coloured. Offsets count code points; JavaScript's strings count UTF-16 units. */
+function heat(text, largest) {
+  const points = Array.from(text.text);
+  const nodes = [];
+  let at = 0;
+  for (const token of text.tokens) {
+    const start = Math.max(token.start, at);
+    if (token.end <= start) continue;
+    if (start > at) nodes.push(points.slice(at, start).join(""));
+    const share = Math.abs(token.share) / largest;
+    const kind = token.read === false ? "unread" : token.share < 0 ? `lowers ${share < WEAK ? "weak" : ""}` : "raises";
+    const title = token.read === false ? "cut off, not read" : signed(token.share);
+    const span = el("span", { class: `token ${kind}`, title }, points.slice(start, token.end).join(""));
+    span.style.setProperty("--heat", share.toFixed(3));
+    nodes.push(span);
+    at = token.end;
+  }
+  nodes.push(points.slice(at).join(""));
+  return nodes;
+}
+
+function vectors(all, level) {
+  const row = (vector) => {
+    const bar = el("span", { class: "fill raises" });
+    bar.style.width = `${100 * vector.weight}%`;
+    const looks = vector.tokens.slice(0, 5).map((token) => `${token.text || "boundary"} ${Math.round(100 * token.weight)}%`);
+    return el(
+      "li",
+      {},
+      el("span", { class: "name" }, `Vector ${vector.index + 1}`),
+      el("span", { class: "meter", "aria-hidden": "true" }, bar),
+      el("span", { class: "figure" }, `${Math.round(100 * vector.weight)}% × ${number(vector.dot)}`),
+      el("p", { class: "quiet" }, `looks at ${looks.join(", ")}`),
+    );
+  };
+  const shown = all.slice(0, STRONGEST);
+  return [
+    el(`h${level}`, {}, "Strongest context vectors"),
+    el("ol", { class: "why-turns" }, shown.map(row)),
+    all.length > shown.length && el("p", { class: "quiet" }, `${all.length - shown.length} more have smaller weights.`),
+  ];
+}
+
+function table(texts, candidate) {
+  const rows = [...texts, ["Reply", candidate]].flatMap(([name, text]) =>
+    text.tokens.map((token) =>
+      el("tr", {}, el("td", {}, name), el("td", {}, token.text), el("td", {}, token.read === false ? "not read" : signed(token.share))),
+    ),
+  );
+  const head = el("tr", {}, ["Where", "Token", "Share"].map((name) => el("th", { scope: "col" }, name)));
+  return el(
+    "details",
+    { class: "as-table" },
+    el("summary", {}, "As a table"),
+    el("table", {}, el("thead", {}, head), el("tbody", {}, rows)),
+  );
+}
