@@ -83,7 +83,7 @@ def serving(*arguments: str | Path, wait: bool = True, environment: dict[str, st
         yield running
     finally:
         if process.poll() is None:
-            process.terminate()
+            process.send_signal(signal.SIGINT)
             try:
                 process.wait(60)
             except subprocess.TimeoutExpired:

@@ -9,9 +9,10 @@ from polyrank.index.browse import candidate_of
 from polyrank.index.filters import read_filter
 from polyrank.serving.context import ANSWERS, Here
 from polyrank.serving.errors import HttpError
+from polyrank.serving.strict import StrictRoute
 from polyrank.serving.wire import ExplainRequest, Reply, RespondAnswer, RespondRequest
 
-router = APIRouter(tags=["replies"])
+router = APIRouter(route_class=StrictRoute, tags=["replies"])
 
 
 @router.post("/v1/respond", summary="The best replies to a conversation")
