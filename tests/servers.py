@@ -95,7 +95,7 @@ def serving(
         yield running
     finally:
         if process.poll() is None:
-            process.terminate()
+            process.send_signal(signal.SIGINT)
             try:
                 process.wait(60)
             except subprocess.TimeoutExpired:

@@ -69,8 +69,8 @@ class ServingSettings(Settings):
         workers: processes that compute, each with every model.
         threads: of each of them; None: their share of the cores.
         reload: whether a model, index or pipeline that is replaced on disk is opened anew.
-        drain_s: seconds between the signal to stop, from when ``/ready`` says 503, and the last connection that is
-            taken.
+        drain_s: seconds after SIGTERM in which requests are still taken, while ``/ready`` says 503 and whoever sends
+            requests here learns of it. Ctrl-C does without.
         page: whether there is a page at ``/``.
     """
 
@@ -82,7 +82,7 @@ class ServingSettings(Settings):
     workers: Count = 1
     threads: Count | None = None
     reload: bool = False
-    drain_s: NotNegative = 0.0
+    drain_s: NotNegative = 1.0
     page: bool = True
     limits: LimitSettings = field(default_factory=LimitSettings)
     feedback: FeedbackSettings = field(default_factory=FeedbackSettings)

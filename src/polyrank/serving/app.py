@@ -1,7 +1,7 @@
 """The ASGI app: routes inside a guard, errors in the shapes that clients expect, and what starts and stops with it."""
 
 import asyncio
-import os
+import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -22,42 +22,47 @@ from polyrank.serving.guard import Guard, Keys
 from polyrank.serving.jobs import OverloadedError
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.page import router as page_router
-from polyrank.serving.pool import DiedError, Pool, RefusedError, stamp, watched_paths
+from polyrank.serving.pool import DiedError, Pool, RefusedError, Worker, stamp, watched_paths
 from polyrank.serving.remembering import FeedbackLog
 from polyrank.serving.routes import answering, candidates, embedding, feedback, health, ranking
 from polyrank.serving.wire import CohereError, ErrorAnswer
 from polyrank.serving.worker import Setup
+
+log = logging.getLogger("polyrank.serving")
 
 LOOKED_S = 1.0  # between looks at what is on disk
 ROUTERS = (answering.router, candidates.router, ranking.router, embedding.router, health.router)
 COMPUTING = frozenset(
     {
         "/v1/respond", "/v1/explain", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/v1/embeddings",
-        "/v2/embed", "/embed",
+        "/v2/embed", "/embed", "/v1/candidates",
     }
 )  # fmt: skip
 STATUSES = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503, 507)
 
 
-def create_app(models: Mapping[str, str], settings: ServingSettings) -> tuple[Guard, Server]:
+def create_app(
+    models: Mapping[str, str], settings: ServingSettings, started: Worker | None = None
+) -> tuple[Guard, Server]:
     """The app, and the server behind it; what computes starts with its lifespan.
 
     Args:
         models: paths by name.
         settings: how it behaves.
+        started: a process that opens the models already.
 
     Raises:
         UsageError: the file of keys is none.
     """
     keys = Keys.read(Path(settings.api_key_file)) if settings.api_key_file else Keys()
     metrics = Metrics()
-    setup = Setup(dict(models), settings.device, settings.backend, _threads(settings))
     pool = Pool(
-        setup,
+        Setup.of(models, settings),
         settings.workers,
         most_waiting=settings.limits.queue,
         timeout_s=settings.limits.timeout_s,
         watched=metrics.computed,
+        started=started,
     )
     server = Server(settings, dict(models), pool, metrics, int(time.time()))
     if settings.feedback.file is not None:
@@ -96,7 +101,7 @@ def create_app(models: Mapping[str, str], settings: ServingSettings) -> tuple[Gu
         app.include_router(feedback.router)
     if settings.page:
         app.include_router(page_router)
-    for kind in (HttpError, RefusedError, OverloadedError, DiedError, TimeoutError, PolyrankError):
+    for kind in (HttpError, RefusedError, OverloadedError, DiedError, TimeoutError, PolyrankError, Exception):
         app.add_exception_handler(kind, _answer_error)
     app.add_exception_handler(RequestValidationError, _answer_validation)
     app.add_exception_handler(HTTPException, _answer_http)
@@ -108,29 +113,33 @@ def create_app(models: Mapping[str, str], settings: ServingSettings) -> tuple[Gu
         check_room=pool.check_room,
         noted=metrics.answered,
         computing=COMPUTING,
+        stopping=lambda: server.draining,
     )
     return guard, server
 
 
-def _threads(settings: ServingSettings) -> int | None:
-    if settings.threads is not None or settings.workers == 1:
-        return settings.threads
-    return max(1, (os.cpu_count() or 1) // settings.workers)
-
-
 async def _chores(server: Server) -> None:
     """What is looked after now and then: locks that nobody uses, and models that were replaced."""
-    before = None
+    before = ""
     while True:
         await asyncio.sleep(LOOKED_S)
-        for catalogue in list(server.catalogues.values()):
-            await server.blocking(catalogue.close_if_idle)
-        if server.settings.reload and server.pool.ready:
-            now = await server.blocking(stamp, watched_paths(server.pool.info))
-            if before is not None and now != before:
-                await server.pool.reload()
-                now = await server.blocking(stamp, watched_paths(server.pool.info))
-            before = now
+        try:
+            before = await _look_after(server, before)
+        except Exception as error:  # such as a disk that fails; the next look may go well
+            log.error("what is on disk cannot be looked at: %s", type(error).__name__)
+
+
+async def _look_after(server: Server, before: str) -> str:
+    """Once. Returns what the models' folders looked like, as did ``before``."""
+    loop = asyncio.get_running_loop()
+    for catalogue in list(server.catalogues.values()):
+        await loop.run_in_executor(server.threads, catalogue.close_if_idle)
+    if not server.settings.reload or not server.pool.ready:
+        return before
+    now = await loop.run_in_executor(server.threads, stamp, watched_paths(server.pool.info))
+    if before and now != before:
+        await server.pool.reload()
+    return now  # as it was before: what was replaced meanwhile is seen next time
 
 
 async def _answer_error(request: Request, error: Exception) -> JSONResponse:

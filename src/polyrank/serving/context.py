@@ -12,6 +12,7 @@ from fastapi import Depends, Request
 from polyrank.config.serving import LimitSettings, ServingSettings
 from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.errors import HttpError, shown
+from polyrank.serving.jobs import OverloadedError
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.pool import Computed, Pool
 from polyrank.serving.remembering import FeedbackLog
@@ -21,6 +22,7 @@ T = TypeVar("T")
 CHARACTERS_PER_TOKEN = 4
 TOKENS_PER_PART = 2_048  # of long lists, so that short requests come between
 ANSWERS = ("index", "pipeline")
+BLOCKING = 128  # requests that wait for the disk
 
 
 @dataclass(slots=True)
@@ -46,6 +48,7 @@ class Server:
     started: int
     feedback: FeedbackLog | None = None
     draining: bool = False
+    n_blocking: int = 0
     catalogues: dict[str, Catalogue] = field(default_factory=dict)
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "polyrank-disk"))
 
@@ -84,6 +87,8 @@ class Server:
         Raises:
             HttpError: no process is ready.
         """
+        if not self.pool.ready and self.pool.failure is not None:
+            raise HttpError(503, "the models cannot be opened at present; try again later", retry_after=5)
         if not self.pool.info:
             raise HttpError(503, "the models are being opened; try again in a moment", code="starting", retry_after=1)
 
@@ -142,15 +147,28 @@ class Server:
         return await self.pool.compute(operation, name, payloads, tokens)
 
     async def blocking(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Something that waits for the disk, away from the event loop."""
-        return await asyncio.get_running_loop().run_in_executor(self.threads, work, *arguments)
+        """Something that waits for the disk, away from the event loop.
+
+        Raises:
+            OverloadedError: so much waits for it that nothing more is taken.
+        """
+        if self.n_blocking >= BLOCKING:
+            raise OverloadedError(1.0)
+        self.n_blocking += 1
+        future = asyncio.get_running_loop().run_in_executor(self.threads, work, *arguments)
+        future.add_done_callback(self._unblocked)
+        return await asyncio.shield(future)  # a change that has begun is made, whether or not somebody waits
+
+    def _unblocked(self, future: "asyncio.Future[Any]") -> None:
+        self.n_blocking -= 1
+        future.cancelled() or future.exception()  # which nobody may have waited for
 
     def catalogue(self, name: str) -> Catalogue:
         """The candidates of an index or a pipeline."""
         path = self.index_path(name)
         if (catalogue := self.catalogues.get(name)) is None or catalogue.path != path:
             if catalogue is not None:
-                catalogue.close()
+                self.threads.submit(catalogue.close)  # which waits for a change that is being made
             catalogue = self.catalogues[name] = Catalogue(path)
         return catalogue
 

@@ -82,7 +82,7 @@ def of_validation(errors: Iterable[Mapping[str, Any]]) -> HttpError:
     for error in errors:
         where = [part for part in error.get("loc", ()) if part not in ("body", "query", "path")]
         if error.get("type") == "json_invalid":
-            return HttpError(400, "the body is not JSON; send one JSON object", code="invalid_json")
+            return HttpError(400, "the body is not JSON; send one JSON object in UTF-8", code="invalid_json")
         field = _field(where)
         param = param or field or None
         problems.append(f"{field}: {error.get('msg', 'is wrong')}" if field else str(error.get("msg", "is wrong")))

@@ -13,6 +13,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,15 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OPEN = ("/live", "/ready")  # to everybody
 SHORTEST_KEY = 16
+SMALL_BODY = 64 * 1024  # bytes that a request may always bring
+LARGE_BODIES = 32  # of the greatest size, that may be in memory at once
+LEFT = 499  # noted where a client did not wait for its answer
 LOCAL = ("localhost", "127.0.0.1", "[::1]")
-HEADERS = {
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-}
+HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
 
 
 class Keys:
@@ -99,6 +103,7 @@ class Guard:
         check_room: raises where there is no room for a request that computes.
         noted: called with the route, the status and the seconds of each request.
         computing: paths of routes that compute.
+        stopping: whether clients should go elsewhere.
     """
 
     def __init__(
@@ -110,10 +115,12 @@ class Guard:
         check_room: Callable[[], None],
         noted: Callable[[str, int, float], None],
         computing: frozenset[str],
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self.app, self.keys, self.limits = app, keys, limits
-        self._check_room, self._noted, self._computing = check_room, noted, computing
-        self.n_active = 0
+        self._check_room, self._noted, self._computing, self._stopping = check_room, noted, computing, stopping
+        self._n_active = 0
+        self._n_bytes = 0  # of large bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, or hand it on."""
@@ -123,44 +130,54 @@ class Guard:
             else:
                 await send({"type": "websocket.close", "code": 1008})
             return
-        started = time.perf_counter()
-        state = {"status": 0, "started": False}
-        request_id = scope.setdefault("state", {})["request_id"] = secrets.token_hex(12)
-
-        async def answer(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                state["status"], state["started"] = message["status"], True
-                fixed = [(b"x-request-id", request_id.encode())]
-                fixed += [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                message = {**message, "headers": [*message.get("headers", ()), *fixed]}
-            await send(message)
-
-        self.n_active += 1
+        request = _Request(scope, receive, send)
+        self._n_active += 1
         try:
-            await self.app(scope, await self._admitted(scope, receive), answer)
+            await self._answer(request)
         except Exception as error:
-            if state["started"]:
+            if request.status:
                 raise
-            await refuse(http_error(error), scope, answer)
-            if not isinstance(error, HttpError) and http_error(error).status == 500:
-                log.error("%s", json.dumps({"request_id": request_id, "error": type(error).__name__}))
+            answer = http_error(error)
+            await refuse(answer, scope, request.send)
+            if not isinstance(error, HttpError) and answer.status == 500:
+                log.error("%s", json.dumps({"request_id": request.id, "error": type(error).__name__}))
         finally:
-            self.n_active -= 1
-            self._note(scope, request_id, state["status"], time.perf_counter() - started)
+            self._n_active -= 1
+            self._n_bytes -= request.n_bytes
+            self._note(request)
 
-    async def _admitted(self, scope: Scope, receive: Receive) -> Receive:
-        """The request's body, read whole, if it may come in.
+    async def _answer(self, request: "_Request") -> None:
+        """Hand a request on, once its body is there, for as long as its client waits.
 
         Raises:
-            HttpError: it may not.
+            HttpError: it may not come in.
         """
+        scope = request.scope
+        request.last = self._stopping()
+        if scope["path"] in OPEN:
+            return await self.app(scope, request.receive, request.send)
+        if self._n_active > self.limits.connections:
+            raise HttpError(503, "too many requests are open; try again in a moment", code="overloaded", retry_after=1)
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        path = scope["path"]
-        if path not in OPEN:
-            self._check_caller(headers)
+        self._check_caller(headers)
         if scope["method"] not in ("POST", "PUT", "PATCH"):
-            return receive
-        if path in self._computing:
+            return await self.app(scope, request.receive, request.send)
+        self._check_kind(scope, headers)
+        body = await self._body(request)
+        work = asyncio.create_task(self.app(scope, request.replay(body), request.send))
+        gone = asyncio.create_task(request.until_gone())
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            work.cancel()  # of no effect where it is done
+        with suppress(asyncio.CancelledError):
+            await work
+        request.status = request.status or LEFT
+        return None
+
+    def _check_kind(self, scope: Scope, headers: dict[str, str]) -> None:
+        if scope["path"] in self._computing:
             self._check_room()
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json" and not kind.endswith("+json"):
@@ -168,17 +185,6 @@ class Guard:
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self.limits.body_bytes:
             raise self._too_long()
-        body = await self._body(receive)
-        sent = False
-
-        async def replay() -> Message:
-            nonlocal sent
-            if sent:
-                return await receive()
-            sent = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        return replay
 
     def _check_caller(self, headers: dict[str, str]) -> None:
         if self.keys:
@@ -196,18 +202,20 @@ class Guard:
                 403, "without keys only localhost is answered; start the server with an API key file", code="no_keys"
             )
 
-    async def _body(self, receive: Receive) -> bytes:
+    async def _body(self, request: "_Request") -> bytes:
         parts, size = [], 0
         try:
             async with asyncio.timeout(self.limits.body_timeout_s):
                 while True:
-                    message = await receive()
+                    message = await request.receive()
                     if message["type"] == "http.disconnect":
-                        raise HttpError(400, "the client left", code="disconnected")
+                        raise HttpError(LEFT, "the client left")
                     parts.append(message.get("body", b""))
                     size += len(parts[-1])
                     if size > self.limits.body_bytes:
                         raise self._too_long()
+                    if size > SMALL_BODY:
+                        self._hold(request, size)
                     if not message.get("more_body"):
                         return b"".join(parts)
         except TimeoutError:
@@ -217,15 +225,29 @@ class Guard:
                 headers=CLOSE,
             ) from None
 
+    def _hold(self, request: "_Request", size: int) -> None:
+        """Count a large body among those in memory, as far as it has come."""
+        self._n_bytes += size - request.n_bytes
+        request.n_bytes = size
+        if self._n_bytes > LARGE_BODIES * self.limits.body_bytes:
+            raise HttpError(
+                503,
+                "too many large requests are open; try again in a moment",
+                code="overloaded",
+                retry_after=1,
+                headers=CLOSE,
+            )
+
     def _too_long(self) -> HttpError:
         return HttpError(
             413, f"the body is longer than {self.limits.body_bytes:,} bytes; send less at a time", headers=CLOSE
         )
 
-    def _note(self, scope: Scope, request_id: str, status: int, seconds: float) -> None:
+    def _note(self, request: "_Request") -> None:
+        scope, seconds = request.scope, time.perf_counter() - request.started
         # the route as it was written, since a path may hold what a user wrote
         route = getattr(scope.get("route"), "path", None) or (scope["path"] if scope["path"] in OPEN else "none")
-        self._noted(route, status, seconds)
+        self._noted(route, request.status, seconds)
         if route in OPEN:  # asked every second, by whoever waits or watches
             return
         log.info(
@@ -233,14 +255,50 @@ class Guard:
             json.dumps(
                 {
                     "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                    "request_id": request_id,
+                    "request_id": request.id,
                     "method": scope["method"] if scope["method"].isalpha() and len(scope["method"]) < 10 else "?",
                     "route": route,
-                    "status": status,
+                    "status": request.status,
                     "ms": round(seconds * 1000, 1),
                 }
             ),
         )
+
+
+class _Request:
+    """One request and what is known of it: when it came, what it is called, how it was answered."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scope, self.receive, self._send = scope, receive, send
+        self.started = time.perf_counter()
+        self.id = scope.setdefault("state", {})["request_id"] = secrets.token_hex(12)
+        self.status = 0  # until it is answered
+        self.last = False  # of its connection
+        self.n_bytes = 0  # of its body, if that is large
+
+    async def send(self, message: Message) -> None:
+        """Answer, with the headers that all answers have."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            fixed = [(b"x-request-id", self.id.encode()), *HEADERS]
+            if self.last:
+                fixed += [(b"connection", b"close")]
+            message = {**message, "headers": [*message.get("headers", ()), *fixed]}
+        await self._send(message)
+
+    def replay(self, body: bytes) -> Receive:
+        """The body, as if it came only now."""
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> Message:
+            return messages.pop() if messages else await self.receive()
+
+        return receive
+
+    async def until_gone(self) -> None:
+        """Wait until the client leaves, or has its answer."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
 
 
 CLOSE = {"connection": "close"}  # what is left of the body is not read

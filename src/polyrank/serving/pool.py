@@ -26,7 +26,6 @@ log = logging.getLogger("polyrank.serving")
 ATTEMPTS = 3  # of a job whose process dies
 LONGEST_PAUSE_S = 30.0  # before a process that keeps dying is started again
 STALLED_S = 120.0  # for one batch: it hangs
-CLOSING_S = 5.0  # for a process to end by itself
 
 
 class FailedError(PolyrankError):
@@ -73,7 +72,7 @@ class Computed:
     computing_ms: float
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Worker:
     """One process and our end of its pipe."""
 
@@ -107,17 +106,11 @@ class Worker:
         self.connection.send((batch[0].operation, batch[0].name, [job.payload for job in batch]))
         return self.connection.recv()
 
-    def close(self) -> None:
-        """End it, gently at first. Blocks."""
-        self.connection.close()
-        self.process.join(CLOSING_S)
-        self.kill()
-
     def kill(self) -> None:
-        """End it now."""
-        if self.process.is_alive():
-            self.process.kill()
+        """End it now; there is nothing that it could lose. Blocks."""
+        self.process.kill()
         self.process.join()
+        self.connection.close()  # only now: who still reads from it has seen its end
 
 
 class Pool:
@@ -129,6 +122,7 @@ class Pool:
         most_waiting: jobs that may wait.
         timeout_s: for a job that does not say when it must be done.
         watched: called with each batch and the seconds that it took, and with None when a process has died.
+        started: a process that was started already.
     """
 
     def __init__(
@@ -139,6 +133,7 @@ class Pool:
         most_waiting: int = 512,
         timeout_s: float = 30.0,
         watched: Callable[[Sequence[Job] | None, float], None] = lambda batch, seconds: None,
+        started: Worker | None = None,
     ) -> None:
         self.setup, self.n, self.timeout_s, self._watched = setup, n, timeout_s, watched
         self.waiting = Waiting(most_waiting)
@@ -153,7 +148,10 @@ class Pool:
         self._replacements: dict[int, Worker] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._workers: dict[int, Worker] = {}
+        self._started = started
+        self._alive: set[Worker] = set() if started is None else {started}
         self._threads = ThreadPoolExecutor(2 * n + 2, "polyrank-pool")  # two for a worker that is replaced
+        self._ending: set[asyncio.Task[None]] = set()
         self._closing = False
         self._reloading = asyncio.Lock()
 
@@ -181,13 +179,18 @@ class Pool:
         """Of the processes that are there."""
         return [worker.process.pid or 0 for worker in self._workers.values()]
 
+    @property
+    def n_computing(self) -> int:
+        """Processes that share the work, now or as soon as one is there again."""
+        return max(1, self.n_ready)
+
     def check_room(self) -> None:
         """Refuse what would wait for too long, before anything of it is read.
 
         Raises:
             OverloadedError: too much waits.
         """
-        self.waiting.check_room(self.n, self.timeout_s)
+        self.waiting.check_room(self.n_computing, self.timeout_s)
 
     async def compute(
         self, operation: str, name: str, payloads: Sequence[Any], tokens: Sequence[int], timeout_s: float | None = None
@@ -213,7 +216,7 @@ class Pool:
             Job(operation, name, payload, max(n, 16), deadline, loop.create_future())
             for payload, n in zip(payloads, tokens, strict=True)
         ]
-        self.waiting.add(jobs, self.n)
+        self.waiting.add(jobs, self.n_computing)
         self._wanted.set()
         try:
             async with asyncio.timeout_at(loop.time() + deadline - time.monotonic()):
@@ -232,17 +235,13 @@ class Pool:
             Whether they did; if they cannot open it, the old ones stay.
         """
         async with self._reloading:
-            loop = asyncio.get_running_loop()
             for number in range(self.n):
-                worker = await loop.run_in_executor(self._threads, Worker.start, self.setup)
-                try:
-                    message = await loop.run_in_executor(self._threads, worker.receive)
-                except (EOFError, OSError):
-                    message = ("failed", 1, "its process died")
+                worker, message = await self._opened()
                 if message[0] != "ready":
                     log.error("the old one stays, since the new one cannot be opened: %s", message[2])
-                    await loop.run_in_executor(self._threads, worker.close)
+                    await self._end(worker)
                     return False
+                assert worker is not None, "what is ready was started"
                 self._replacements[number] = worker
                 self.info = message[1]
                 self._wanted.set()
@@ -257,25 +256,35 @@ class Pool:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        loop = asyncio.get_running_loop()
-        workers = [*self._workers.values(), *self._replacements.values()]
-        await asyncio.gather(*(loop.run_in_executor(None, worker.close) for worker in workers))
+        await asyncio.gather(*map(self._end, list(self._alive)))
         self._threads.shutdown(wait=False)
+
+    async def _opened(self) -> tuple[Worker | None, Any]:
+        """A process, and what became of its start: see ``polyrank.serving.worker``."""
+        worker, self._started = self._started, None
+        try:
+            worker = worker or Worker.start(self.setup)  # a millisecond or two, unlike the opening
+            self._alive.add(worker)
+            return worker, await asyncio.get_running_loop().run_in_executor(self._threads, worker.receive)
+        except EOFError:
+            return worker, ("failed", 1, "its process died while it was opened")
+        except OSError as error:
+            return worker, ("failed", 5, f"its process could not be started: {error}")
+
+    async def _end(self, worker: Worker | None) -> None:
+        if worker is not None:
+            self._alive.discard(worker)
+            await asyncio.get_running_loop().run_in_executor(None, worker.kill)
 
     async def _life(self, number: int) -> None:
         """One worker after the other, for ever."""
-        loop = asyncio.get_running_loop()
         pause = 0.0
         while not self._closing:
             if pause:
                 await asyncio.sleep(pause)
-            worker = await loop.run_in_executor(self._threads, Worker.start, self.setup)
-            self._workers[number] = worker
-            try:
-                message = await loop.run_in_executor(self._threads, worker.receive)
-            except (EOFError, OSError):
-                message = ("failed", 1, "its process died while it was opened")
-            if message[0] == "ready":
+            worker, message = await self._opened()
+            if worker is not None and message[0] == "ready":
+                self._workers[number] = worker
                 self.info, self.failure, pause = message[1], None, 0.0
                 self.n_ready += 1
                 self._first_ready.set()
@@ -283,6 +292,7 @@ class Pool:
                     await self._feed(number)
                 finally:
                     self.n_ready -= 1
+                worker = self._workers.pop(number)  # another one, where it was replaced
             else:
                 first = not self._first_ready.is_set()
                 self.failure = FailedError(message[2], message[1])
@@ -290,10 +300,10 @@ class Pool:
                 log.error("a process could not be started: %s", message[2])
                 if first:
                     return
+                pause = min(2 * pause or 0.1, LONGEST_PAUSE_S)
             self.n_deaths += 1
             self._watched(None, 0.0)
-            await loop.run_in_executor(self._threads, self._workers[number].kill)
-            pause = min(2 * pause or 0.1, LONGEST_PAUSE_S) if message[0] != "ready" else 0.0
+            await self._end(worker)
 
     async def _feed(self, number: int) -> None:
         """Batches to one worker, until it dies."""
@@ -310,7 +320,8 @@ class Pool:
                 old, self._workers[number] = self._workers[number], new
                 loop.remove_reader(old.process.sentinel)
                 loop.add_reader(new.process.sentinel, self._wanted.set)
-                loop.run_in_executor(self._threads, old.close)
+                self._ending.add(task := asyncio.create_task(self._end(old)))
+                task.add_done_callback(self._ending.discard)
             if not self._workers[number].process.is_alive():
                 log.error("process %s died", self._workers[number].process.pid)
                 return

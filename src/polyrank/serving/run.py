@@ -6,65 +6,23 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from typing import Any
-
-import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING, Any
 
 from polyrank.config.serving import ServingSettings, is_loopback
 from polyrank.errors import UsageError
-from polyrank.serving.app import create_app
-from polyrank.serving.context import Server
+from polyrank.serving.pool import Worker
+from polyrank.serving.worker import Setup
+
+if TYPE_CHECKING:  # what is imported while the models are opened already
+    import uvicorn
+
+    from polyrank.serving.context import Server
 
 STOPPING_S = 30  # for requests that were taken, after the signal
 
 log = logging.getLogger("polyrank.serving")
-
-
-class PatientProtocol(HttpToolsProtocol):
-    """HTTP that waits for a request's headers only so long."""
-
-    headers_s = 10.0
-    _late: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A new connection, from which nothing has come yet."""
-        super().connection_made(transport)  # type: ignore[arg-type]  # TCP
-        self._late = self.loop.call_later(self.headers_s, self._leave)
-
-    def on_message_begin(self) -> None:
-        """The first byte of a request."""
-        super().on_message_begin()
-        self._forget()
-        self._late = self.loop.call_later(self.headers_s, self._leave)
-
-    def on_headers_complete(self) -> None:
-        """All headers are there; who sends the body too slowly is told so."""
-        self._forget()
-        super().on_headers_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The end."""
-        self._forget()
-        super().connection_lost(exc)
-
-    def _forget(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
-
-    def _leave(self) -> None:
-        if not self.transport.is_closing():
-            self.transport.close()
-
-
-class _Uvicorn(uvicorn.Server):
-    """Leaves signals to us."""
-
-    def capture_signals(self) -> Any:
-        return nullcontext()
 
 
 def serve(
@@ -72,9 +30,9 @@ def serve(
     settings: ServingSettings,
     *,
     listening: Callable[[str], None] = lambda address: None,
-    ready: Callable[[Server], None] = lambda server: None,
+    ready: Callable[["Server"], None] = lambda server: None,
 ) -> None:
-    """Serve until a signal comes: SIGTERM or SIGINT to stop, SIGHUP to open everything anew.
+    """Serve until a signal comes: SIGTERM or SIGINT to stop, a second one to stop now, SIGHUP to open everything anew.
 
     Args:
         models: paths by name.
@@ -92,8 +50,33 @@ def serve(
             " 127.0.0.1"
         )
     bound = _bound(settings.host, settings.port)
-    app, server = create_app(models, settings)
-    PatientProtocol.headers_s = settings.limits.body_timeout_s
+    _raise_file_limit()
+    started = Worker.start(Setup.of(models, settings))
+    try:
+        runner, work = _prepared(models, settings, bound, started, listening, ready)
+    except BaseException:
+        started.kill()
+        raise
+    with runner:
+        runner.run(work)
+
+
+def _prepared(
+    models: Mapping[str, str],
+    settings: ServingSettings,
+    bound: socket.socket,
+    started: Worker,
+    listening: Callable[[str], None],
+    ready: Callable[["Server"], None],
+) -> tuple[asyncio.Runner, Coroutine[Any, Any, None]]:
+    """What is to run in which loop. Imports the web framework, while the process that was started imports torch."""
+    import uvicorn
+
+    from polyrank.serving.app import create_app
+    from polyrank.serving.protocol import PatientProtocol
+
+    app, server = create_app(models, settings, started)
+    PatientProtocol.head_s, PatientProtocol.most = settings.limits.body_timeout_s, settings.limits.connections
     config = uvicorn.Config(
         app,
         http=PatientProtocol,
@@ -103,26 +86,26 @@ def serve(
         access_log=False,
         server_header=False,
         date_header=True,
-        limit_concurrency=settings.limits.connections,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=STOPPING_S,
         backlog=2048,
     )
+    uvicorn_ = uvicorn.Server(config)
+    uvicorn_.capture_signals = nullcontext  # type: ignore[method-assign]  # signals are left to us
     host, port = bound.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    loop_factory = config.get_loop_factory()
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(_until_stopped(_Uvicorn(config), server, bound, lambda: listening(address), lambda: ready(server)))
+    work = _until_stopped(uvicorn_, server, bound, lambda: listening(address), lambda: ready(server))
+    return asyncio.Runner(loop_factory=config.get_loop_factory()), work
 
 
 async def _until_stopped(
-    uvicorn_: _Uvicorn, server: Server, bound: socket.socket, listening: Callable[[], None], ready: Callable[[], None]
+    uvicorn_: "uvicorn.Server",
+    server: "Server",
+    bound: socket.socket,
+    listening: Callable[[], None],
+    ready: Callable[[], None],
 ) -> None:
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, lambda: asyncio.ensure_future(server.pool.reload()))
+    stop = _Stop(uvicorn_, server)
     serving = asyncio.create_task(uvicorn_.serve([bound]))
     failed: BaseException | None = None
     try:
@@ -130,7 +113,7 @@ async def _until_stopped(
             await asyncio.sleep(0.005)
         listening()
         opening = asyncio.create_task(server.pool.until_ready())
-        stopping = asyncio.create_task(stop.wait())
+        stopping = asyncio.create_task(stop.wanted.wait())
         await asyncio.wait({opening, stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
         if opening.done():
             failed = opening.exception()
@@ -140,15 +123,55 @@ async def _until_stopped(
             opening.cancel()
         if failed is None:
             await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
-        server.draining = True
-        if failed is None and server.settings.drain_s:
-            await asyncio.sleep(server.settings.drain_s)
+            await stop.drain()
     finally:
-        stop.set()
         uvicorn_.should_exit = True
         await serving
     if failed is not None:
         raise failed
+
+
+class _Stop:
+    """The signals: SIGTERM drains first, SIGINT does not, and a second one of either leaves what is not done."""
+
+    def __init__(self, uvicorn_: "uvicorn.Server", server: "Server") -> None:
+        self.wanted, self._at_once = asyncio.Event(), asyncio.Event()
+        self._uvicorn, self._server = uvicorn_, server
+        self._reloads: set[asyncio.Task[bool]] = set()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._stop)
+        loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+
+    async def drain(self) -> None:
+        """Answer as before, but say that others should be asked."""
+        self._server.draining = True
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._at_once.wait(), self._server.settings.drain_s)
+
+    def _stop(self) -> None:
+        if self.wanted.is_set():
+            self._at_once.set()
+            self._uvicorn.force_exit = True
+        self.wanted.set()
+
+    def _interrupt(self) -> None:
+        self._at_once.set()
+        self._stop()
+
+    def _reload(self) -> None:
+        if len(self._reloads) < 2:  # one that is going on may have read what was there before, a second one has not
+            self._reloads.add(task := asyncio.create_task(self._server.pool.reload()))
+            task.add_done_callback(self._reloads.discard)
+
+
+def _raise_file_limit() -> None:
+    """Each connection is an open file, and many systems allow 1,024 unless they are asked for more."""
+    with suppress(ImportError, OSError, ValueError):  # not there, or not allowed: then there are fewer connections
+        import resource
+
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _bound(host: str, port: int) -> socket.socket:

@@ -29,7 +29,7 @@ class Background(Request):
 class RespondRequest(Background):
     """A context to find replies for."""
 
-    k: int = Field(5, ge=1, description="How many replies.")
+    k: int = Field(5, ge=1, le=1_000_000, description="How many replies.")
     conversation: str | None = Field(None, max_length=512, description="Whose requests belong together, for feedback.")
     filter: str | None = Field(None, description='On metadata, such as lang = "en".', examples=[None])
 

@@ -6,6 +6,7 @@ of outcomes, ``("done", result)`` or ``("refused", error's name, message)``, one
 """
 
 import logging
+import os
 import signal
 import traceback
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from polyrank.config.serving import ServingSettings
 from polyrank.errors import PolyrankError, UsageError
 
 if TYPE_CHECKING:  # torch, which the server's own process does without
@@ -38,6 +40,14 @@ class Setup:
     backend: str
     threads: int | None
 
+    @classmethod
+    def of(cls, models: Mapping[str, str], settings: ServingSettings) -> "Setup":
+        """What a server's settings say."""
+        threads = settings.threads
+        if threads is None and settings.workers > 1:
+            threads = max(1, (os.cpu_count() or 1) // settings.workers)
+        return cls(dict(models), settings.device, settings.backend, threads)
+
 
 def work(connection: Connection, setup: Setup) -> None:
     """The whole life of the process; it ends when the server closes its end of the pipe, or ends itself."""
@@ -51,6 +61,9 @@ def work(connection: Connection, setup: Setup) -> None:
         return
     except (OSError, MemoryError) as error:
         connection.send(("failed", 5, f"cannot open what is served: {error}; free some memory or disk, or mend it"))
+        return
+    except Exception as error:  # of libraries; whoever started the server sees it, and nobody else
+        connection.send(("failed", 1, f"cannot open what is served: {type(error).__name__}: {error}"))
         return
     try:
         while True:

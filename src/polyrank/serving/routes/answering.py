@@ -11,9 +11,10 @@ from polyrank.records import Context
 from polyrank.serving.context import ANSWERS, Here
 from polyrank.serving.errors import HttpError
 from polyrank.serving.feedback import Reply, Shown
+from polyrank.serving.strict import StrictRoute
 from polyrank.serving.wire import ExplainRequest, RespondAnswer, RespondReply, RespondRequest
 
-router = APIRouter(tags=["replies"])
+router = APIRouter(route_class=StrictRoute, tags=["replies"])
 
 
 @router.post("/v1/respond", summary="The best replies to a conversation")

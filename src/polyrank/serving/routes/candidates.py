@@ -10,6 +10,7 @@ from polyrank.index.checks import check_candidates
 from polyrank.records import Candidate
 from polyrank.serving.context import ANSWERS, Here, Server, parts
 from polyrank.serving.errors import HttpError
+from polyrank.serving.strict import StrictRoute
 from polyrank.serving.wire import (
     AddAnswer,
     AddRequest,
@@ -19,7 +20,7 @@ from polyrank.serving.wire import (
     RemoveRequest,
 )
 
-router = APIRouter(tags=["candidates"])
+router = APIRouter(route_class=StrictRoute, tags=["candidates"])
 ModelName = Annotated[str | None, Query(description="Of the index or pipeline; left out: the first.")]
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from polyrank.serving.context import Here, Server, parts
 from polyrank.serving.errors import HttpError
+from polyrank.serving.strict import StrictRoute
 from polyrank.serving.wire import (
     CohereEmbedAnswer,
     CohereEmbedRequest,
@@ -18,7 +19,7 @@ from polyrank.serving.wire import (
     TeiEmbedRequest,
 )
 
-router = APIRouter(tags=["embeddings"])
+router = APIRouter(route_class=StrictRoute, tags=["embeddings"])
 QUERIES = ("query", "search_query")
 
 

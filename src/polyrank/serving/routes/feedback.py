@@ -8,9 +8,10 @@ from polyrank.records import Context
 from polyrank.serving.context import Here
 from polyrank.serving.errors import HttpError
 from polyrank.serving.feedback import Outcome, Reply, Shown, report
+from polyrank.serving.strict import StrictRoute
 from polyrank.serving.wire import FeedbackAnswer, FeedbackRequest
 
-router = APIRouter(tags=["feedback"])
+router = APIRouter(route_class=StrictRoute, tags=["feedback"])
 
 
 @router.post("/v1/feedback", summary="What became of replies that were shown")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from fastapi import APIRouter, Request
 
 from polyrank.serving.context import Here, Server, parts
+from polyrank.serving.strict import StrictRoute
 from polyrank.serving.wire import (
     CohereRerankAnswer,
     CohereRerankRequest,
@@ -16,7 +17,7 @@ from polyrank.serving.wire import (
     TeiResult,
 )
 
-router = APIRouter(tags=["ranking"])
+router = APIRouter(route_class=StrictRoute, tags=["ranking"])
 
 
 async def scores_of(

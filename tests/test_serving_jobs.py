@@ -1,0 +1,190 @@
+"""The line before the model: what is let in is handed out once, in turn, or said to be late."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyrank.serving.jobs import FIRST_COST, IN_TIME, LINE_S, SHORT_LINE, Job, OverloadedError, Waiting
+
+TOGETHER = 100
+ROOM = 1e9
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    with asyncio.Runner() as runner:
+        yield runner.get_loop()
+
+
+def request(
+    loop: asyncio.AbstractEventLoop, *tokens: int, name: str = "a", deadline: float = ROOM, operation: str = "score"
+) -> list[Job]:
+    return [Job(operation, name, None, n, deadline, loop.create_future()) for n in tokens]
+
+
+def late(job: Job) -> bool:
+    return job.result.done() and not job.result.cancelled() and isinstance(job.result.exception(), TimeoutError)
+
+
+OPERATIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.sampled_from("ab"), st.lists(st.integers(1, 150), min_size=1, max_size=6)),
+        st.tuples(st.just("batch"), st.booleans(), st.just(0)),
+        st.tuples(st.just("leave"), st.integers(0, 30), st.just(0)),
+        st.tuples(st.just("wait"), st.integers(0, 12), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+@given(operations=OPERATIONS)
+@settings(max_examples=200, deadline=None)
+def test_each_job_is_handed_out_once_or_is_late(
+    loop: asyncio.AbstractEventLoop, operations: list[tuple[str, object, object]]
+) -> None:
+    clock = Clock()
+    waiting = Waiting(1_000, TOGETHER, clock)
+    accepted: list[list[Job]] = []
+    handed: Counter[Job] = Counter()
+    died: Counter[Job] = Counter()
+
+    def take(dies: bool) -> list[Job]:
+        batch = waiting.next_batch()
+        assert len({job.kind for job in batch}) <= 1
+        assert len(batch) == 1 or sum(job.n_tokens for job in batch) <= TOGETHER
+        assert not any(job.result.done() or clock.now > job.deadline for job in batch)
+        handed.update(batch)
+        if dies:  # its process
+            assert len(batch) == 1 or not any(job.alone for job in batch)
+            died.update(batch)
+            waiting.put_back(batch)
+        else:
+            for job in batch:
+                job.result.set_result(None)
+        return batch
+
+    for what, first, second in operations:
+        if what == "add":
+            jobs = request(loop, *second, name=str(first), deadline=clock.now + 10)  # type: ignore[misc]
+            waiting.add(jobs)
+            accepted.append(jobs)
+        elif what == "batch":
+            take(bool(first))
+        elif what == "leave" and accepted:
+            for job in accepted[int(first) % len(accepted)]:  # type: ignore[call-overload]
+                job.result.cancel()
+        elif what == "wait":
+            clock.now += int(first)  # type: ignore[call-overload]
+    while take(dies=False):
+        pass
+    assert len(waiting) == 0
+    assert waiting.wait_s == 0
+    for job in (job for jobs in accepted for job in jobs):
+        assert job.result.done()
+        assert late(job) == (not job.result.cancelled() and handed[job] == died[job])
+        assert handed[job] - died[job] <= 1
+
+
+@given(sizes=st.lists(st.lists(st.integers(1, 150), min_size=1, max_size=8), min_size=1, max_size=8), data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_who_waits_comes_next_after_those_before(
+    loop: asyncio.AbstractEventLoop, sizes: list[list[int]], data: st.DataObject
+) -> None:
+    waiting = Waiting(1_000, TOGETHER)
+    ids: dict[Job, int] = {}
+    before = {}
+    for number, tokens in enumerate(sizes):
+        jobs = request(loop, *tokens, name=data.draw(st.sampled_from("abc")))
+        ids |= dict.fromkeys(jobs, number)
+        before[number] = len(waiting)  # so many batches at most until its turn, however long the others are
+        waiting.add(jobs)
+    while batch := waiting.next_batch():
+        served = {ids[job] for job in batch}
+        for number in before:
+            if number in served:
+                before[number] = len(sizes)
+            else:
+                before[number] -= 1
+        left = {ids[job] for jobs in waiting._requests for job in jobs}
+        assert all(before[number] >= 0 for number in left)
+
+
+def test_a_long_request_of_another_kind_does_not_hold_up_a_short_one(loop: asyncio.AbstractEventLoop) -> None:
+    waiting = Waiting(1_000, TOGETHER)
+    waiting.add(request(loop, *[TOGETHER] * 50, name="long"))
+    waiting.add(request(loop, 1, name="short"))
+    names = [waiting.next_batch()[0].name for _ in range(3)]
+    assert names == ["long", "short", "long"]
+
+
+def test_what_waits_is_counted_as_it_costs(loop: asyncio.AbstractEventLoop) -> None:
+    waiting = Waiting(1_000, TOGETHER)
+    waiting.add(request(loop, 60, 60, name="a"))
+    waiting.add(request(loop, 30, name="b"))
+    assert waiting.wait_s == pytest.approx(150 * FIRST_COST)
+    batch = waiting.next_batch()
+    assert [job.n_tokens for job in batch] == [60]
+    waiting.measured(batch, 6.0)  # a tenth of a second for each token of this kind
+    assert waiting.wait_s == pytest.approx(60 * 0.1 + 30 * FIRST_COST)
+    waiting.put_back(batch)
+    assert waiting.wait_s == pytest.approx(120 * 0.1 + 30 * FIRST_COST)
+    waiting.clear()
+    assert waiting.wait_s == 0
+    assert all(map(late, batch))
+
+
+def test_the_door_closes_for_what_would_be_late(loop: asyncio.AbstractEventLoop) -> None:
+    waiting = Waiting(1_000, TOGETHER, Clock())
+    waiting.measured(request(loop, 1), 1.0)  # a second for each token
+    waiting.add(request(loop, 50, deadline=10))  # what waits alone is taken
+    with pytest.raises(OverloadedError):
+        waiting.add(request(loop, 1, deadline=10))
+    with pytest.raises(OverloadedError):
+        waiting.check_room(1, 50 / IN_TIME - 1)
+    waiting.check_room(1, 50 / IN_TIME + 1)
+    waiting.add(request(loop, 1, deadline=10), n_processes=10)  # a tenth of the wait
+    assert len(waiting) == 2
+
+
+def test_a_long_line_is_short_in_time(loop: asyncio.AbstractEventLoop) -> None:
+    waiting = Waiting(1_000, TOGETHER, Clock())
+    waiting.measured(request(loop, 1), LINE_S / SHORT_LINE * 1.01)
+    for _ in range(SHORT_LINE):
+        waiting.add(request(loop, 1, deadline=1000 * LINE_S))
+    with pytest.raises(OverloadedError) as refused:
+        waiting.add(request(loop, 1, deadline=1000 * LINE_S))
+    assert refused.value.retry_after >= 1
+    waiting.next_batch()
+    waiting.check_room()
+
+
+def test_so_many_wait_and_no_more(loop: asyncio.AbstractEventLoop) -> None:
+    waiting = Waiting(3, TOGETHER)
+    for _ in range(3):
+        waiting.add(request(loop, 1))
+    with pytest.raises(OverloadedError):
+        waiting.add(request(loop, 1))
+    with pytest.raises(OverloadedError):
+        waiting.check_room()
+
+
+def test_what_died_goes_alone_and_first(loop: asyncio.AbstractEventLoop) -> None:
+    waiting = Waiting(10, TOGETHER)
+    for _ in range(3):
+        waiting.add(request(loop, 10))
+    batch = waiting.next_batch()
+    assert len(batch) == 3
+    waiting.add(request(loop, 10))
+    waiting.put_back(batch)
+    assert [waiting.next_batch() for _ in range(3)] == [[job] for job in batch]
