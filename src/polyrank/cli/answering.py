@@ -47,7 +47,9 @@ def respond(
         bool, typer.Option("--duplicates", help="List every candidate of a text, where several have the same.")
     ] = False,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
+    backend: Annotated[
+        str, typer.Option(help="torch, or an export of the model: onnx, onnx-int8, openvino.")
+    ] = "torch",
     threads: Threads = None,
 ) -> None:
     """The best replies: a chat in a terminal; in a pipe, JSON for each line of stdin.

@@ -45,7 +45,7 @@ def bench_encode(
     limit: Annotated[int, typer.Option(min=1, help="Use the first N texts.")] = 2000,
     pairs: Annotated[int, typer.Option(min=1, help="Candidates to re-rank.")] = 100,
     backend: Annotated[
-        list[str] | None, typer.Option(help="Time an export beside torch: onnx, openvino; repeatable.")
+        list[str] | None, typer.Option(help="Time an export beside torch: onnx, onnx-int8, openvino; repeatable.")
     ] = None,
     model: Annotated[list[Path] | None, typer.Option(help="Time another model folder too; repeatable.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 3,

@@ -54,7 +54,7 @@ FilterText = Annotated[
     ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Runtime = Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")]
+Runtime = Annotated[str, typer.Option(help="torch, or an export of the model: onnx, onnx-int8, openvino.")]
 FIGURES = (".png", ".svg", ".pdf")
 
 

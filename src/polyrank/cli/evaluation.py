@@ -95,7 +95,9 @@ def evaluate(
     ] = None,
     plot: Plot = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    backend: Annotated[str, typer.Option(help="torch, or an export of the model: onnx, openvino.")] = "torch",
+    backend: Annotated[
+        str, typer.Option(help="torch, or an export of the model: onnx, onnx-int8, openvino.")
+    ] = "torch",
     max_context_tokens: ContextTokens = None,
     max_candidate_tokens: CandidateTokens = None,
     threads: Threads = None,

@@ -23,7 +23,9 @@ def serve(
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="0: a free one.  [default: 8600]")] = None,
     api_key_file: Annotated[Path | None, typer.Option(help="Keys, one in each line; who has none is refused.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
-    backend: Annotated[str | None, typer.Option(help="torch, or an export of the models: onnx, openvino.")] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="torch, or an export of the models: onnx, onnx-int8, openvino.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes that compute, each with all models.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each of them.")] = None,
     reload: Annotated[

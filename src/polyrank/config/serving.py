@@ -65,7 +65,8 @@ class ServingSettings(Settings):
         port: 0: one that is free.
         api_key_file: keys, one in each line; None: whoever reaches the server may ask.
         device: for networks: auto, cpu or cuda.
-        backend: torch, or the models' exports: onnx, openvino.
+        backend: torch, or the models' exports: onnx, onnx-int8, openvino; or auto, whichever of torch, onnx and
+            openvino answers soonest when it starts.
         workers: processes that compute, each with every model.
         threads: of each of them; None: their share of the cores.
         reload: whether a model, index or pipeline that is replaced on disk is opened anew.

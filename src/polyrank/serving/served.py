@@ -1,14 +1,17 @@
 """What one name serves, opened where it is computed: an index, a pipeline or a model, and what each can be asked."""
 
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from polyrank.config.models import MODEL
 from polyrank.errors import UsageError
+from polyrank.index import open_index
 from polyrank.index.store import FILE as INDEX
 from polyrank.records import Context
 from polyrank.retrieval.answering import Pipeline, open_pipeline
@@ -17,7 +20,7 @@ from polyrank.retrieval.pipeline import PIPELINE, read_pipeline
 from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
 from polyrank.retrieval.two_stage import TwoStage
 from polyrank.scorers.encoder import EncoderScorer
-from polyrank.scorers.exported import Backend
+from polyrank.scorers.exported import Backend, fastest_backend
 from polyrank.scorers.network import NetworkScorer
 from polyrank.scorers.open import encoder_of_index, load
 from polyrank.scorers.protocols import Encoder, Scorer
@@ -36,14 +39,20 @@ class Served:
         name: it is asked for by.
         path: a folder, or what ``polyrank.load`` takes.
         device: for networks.
-        backend: see ``polyrank.load``.
+        backend: see ``polyrank.load``; or "auto", which is what answers soonest here of torch and the models' exports.
     """
 
-    def __init__(self, name: str, path: str, device: str = "auto", backend: Backend = "torch") -> None:
+    def __init__(
+        self, name: str, path: str, device: str = "auto", backend: Backend | Literal["auto"] = "torch"
+    ) -> None:
         self.name, self.path = name, path
         folder = Path(path)
         is_pipeline = has_document(folder, PIPELINE)
         self.kind = "pipeline" if is_pipeline else "index" if (folder / INDEX).exists() else "model"
+        if backend == "auto":
+            models = [Path(part) for part in (path, *self._parts()) if has_document(Path(part), MODEL)]
+            backend = fastest_backend(models, device)
+        self.backend = backend
         self.pipeline: Pipeline | None = None
         self._encoder_of_index: Encoder | None = None
         if self.kind == "model":
@@ -72,6 +81,7 @@ class Served:
         """What it is, for who chooses what to ask."""
         answer: dict[str, Any] = {
             "kind": self.kind,
+            "backend": self.backend,
             "scorer": type(self.scorer).__name__.removesuffix("Scorer").lower() or "model",
             "fingerprint": self.scorer.fingerprint,
             "dimension": self.encoder.dimension if self.encoder else None,
@@ -95,13 +105,16 @@ class Served:
         return answer
 
     def _parts(self) -> list[str]:
-        """Folders that it is made of."""
-        if self.kind != "pipeline":
-            index = self.pipeline.index if self.pipeline else None
-            return [index.model] if index is not None and Path(index.model).is_dir() else []
-        config, _ = read_pipeline(Path(self.path))
-        names = [config.index, config.model, config.reranker, self.pipeline.index.model if self.pipeline else None]
-        return [name for name in names if name and Path(name).is_dir()]
+        """Folders that it is made of, besides its own."""
+        if self.kind == "model":
+            return []
+        names: list[str | None] = [self.path]
+        if self.kind == "pipeline":
+            config, _ = read_pipeline(Path(self.path))
+            names = [config.index, config.model, config.reranker]
+        with open_index(str(names[0])) as index:
+            names.append(index.model)
+        return [name for name in names if name and name != self.path and Path(name).is_dir()]
 
     def compute(self, operation: str, payloads: Sequence[Any]) -> list[Any]:
         """The results of several requests of one kind, in their order.
@@ -187,7 +200,7 @@ class Served:
                 explanation = self.pipeline.explain(_context(payload), payload["candidate"])
             else:
                 explanation = explain(self.scorer, _context(payload), payload["candidate"])
-            results.append(explanation.as_dict())
+            results.append(_without_paths(explanation.as_dict()))
         return results
 
     def _answering(self) -> Pipeline:
@@ -206,6 +219,12 @@ _OPERATIONS: dict[str, Callable[[Served, Sequence[Any]], list[Any]]] = {
 
 def _context(payload: dict[str, Any]) -> Context:
     return Context(tuple(payload["context"]), tuple(payload.get("background", ())))
+
+
+def _without_paths(explanation: dict[str, Any]) -> dict[str, Any]:
+    """Parts by the last name of their folders alone, since the others are nobody else's business."""
+    parts = {re.split(r"[/\\]", name)[-1]: _without_paths(part) for name, part in explanation["parts"].items()}
+    return explanation | {"parts": parts if len(parts) == len(explanation["parts"]) else explanation["parts"]}
 
 
 def _first_stage(pipeline: Pipeline) -> Any:

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from polyrank.config.serving import ServingSettings
 from polyrank.errors import PolyrankError, UsageError
@@ -75,12 +75,12 @@ def work(connection: Connection, setup: Setup) -> None:
 
 def _opened(setup: Setup) -> "dict[str, Served]":
     from polyrank.devices import set_threads
-    from polyrank.scorers.exported import read_backend
+    from polyrank.scorers.exported import Backend, read_backend
     from polyrank.serving.served import Served
 
     if setup.threads is not None:
         set_threads(setup.threads)
-    backend = read_backend(setup.backend)
+    backend: Backend | Literal["auto"] = "auto" if setup.backend == "auto" else read_backend(setup.backend)
     return {name: Served(name, path, setup.device, backend) for name, path in setup.models.items()}
 
 

@@ -1,11 +1,14 @@
 """Make an export of a model folder, check it against fp32, and keep it only if it is faithful."""
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 
 from polyrank.errors import ArtifactError
 from polyrank.models import EncoderNetwork
 from polyrank.models.artifacts import Artifact, load_model
+from polyrank.records import Example
+from polyrank.scorers.exported.agreement import MAX_LOSS, MIN_OVERLAP, Agreement, agreement, sample_lists
 from polyrank.scorers.exported.fidelity import MIN_COSINE, sample_texts, worst_cosine
 from polyrank.scorers.exported.folder import OURS, export_folder, open_export, read_manifest, write_manifest
 from polyrank.scorers.exported.graphs import write_graphs
@@ -14,24 +17,27 @@ from polyrank.scorers.load import make_scorer
 from polyrank.storage.durable import check_replaceable, new_folder
 
 
-def export_model(path: Path, backend: Backend, *, replace: bool = False) -> float:
+def export_model(
+    path: Path, backend: Backend, *, replace: bool = False, examples: Sequence[Example] = ()
+) -> float | Agreement:
     """Write a model's export into the model folder, as ``backends/NAME``.
 
     What was written is read again, run on the shipped sample's texts in the precision that this machine will use, and
-    compared with the network in fp32. An unfaithful export is not kept.
+    compared with the network in fp32. An unfaithful export is not kept. One in 8 bits is judged by how it ranks.
 
     Args:
         path: the model folder.
-        backend: "onnx" or "openvino".
+        backend: "onnx", "onnx-int8" or "openvino".
         replace: an earlier export.
+        examples: lists to judge 8 bits by; none: those of the shipped sample.
 
     Returns:
-        The worst cosine to fp32, see ``polyrank.scorers.exported.fidelity.worst_cosine``.
+        The worst cosine to fp32, see ``polyrank.scorers.exported.fidelity.worst_cosine``; of 8 bits, the Agreement.
 
     Raises:
         UsageError: there is an export already and ``replace`` is false, or it is a ConveRT.
         MissingExtraError: a library is not installed.
-        ArtifactError: the model is damaged, or the worst cosine is below 0.999.
+        ArtifactError: the model is damaged, the worst cosine is below 0.999, or 8 bits rank differently.
     """
     check_installed(backend)
     folder = export_folder(path, backend)
@@ -43,25 +49,35 @@ def export_model(path: Path, backend: Backend, *, replace: bool = False) -> floa
         graphs = write_graphs(model, temporary, backend)
         dimension = artifact.model.dimension if isinstance(artifact.model, EncoderNetwork) else 0
         write_manifest(temporary, backend=backend, fingerprint=artifact.fingerprint, dimension=dimension, graphs=graphs)
-        return _check(path, temporary, backend, artifact)
+        return _check(path, temporary, backend, artifact, examples)
 
 
-def check_export(path: Path, backend: Backend) -> float:
+def check_export(path: Path, backend: Backend, examples: Sequence[Example] = ()) -> float | Agreement:
     """Compare a model's export with the network in fp32, on this machine.
 
     Returns:
-        The worst cosine.
+        The worst cosine; of 8 bits, the Agreement.
 
     Raises:
         UsageError: there is no such export.
-        ArtifactError: model or export are damaged, the export is stale, or the worst cosine is below 0.999.
+        ArtifactError: model or export are damaged, the export is stale, or it is not faithful.
     """
-    return _check(path, export_folder(path, backend), backend, load_model(path))
+    return _check(path, export_folder(path, backend), backend, load_model(path), examples)
 
 
-def _check(path: Path, folder: Path, backend: Backend, artifact: Artifact) -> float:
+def _check(
+    path: Path, folder: Path, backend: Backend, artifact: Artifact, examples: Sequence[Example]
+) -> float | Agreement:
     document = read_manifest(folder, model=path, backend=backend, fingerprint=artifact.fingerprint)
     reference = make_scorer(artifact.model, artifact.texts, device="cpu", precision="fp32")
+    if backend == "onnx-int8":
+        alike = agreement(reference, open_export(folder, document, artifact), examples or sample_lists())
+        if not alike.kept:
+            raise ArtifactError(
+                f"{path} does not rank in 8 bits as in fp32: {alike}, where R@1 may fall by {MAX_LOSS:.0%} and"
+                f" {MIN_OVERLAP:.0%} must stay; export to onnx or openvino instead"
+            )
+        return alike
     worst = worst_cosine(reference, open_export(folder, document, artifact), *sample_texts())
     if worst < MIN_COSINE:
         other = "onnx" if backend == "openvino" else "openvino"

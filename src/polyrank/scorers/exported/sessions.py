@@ -18,9 +18,9 @@ from polyrank.config.checked import read_choice
 from polyrank.errors import ArtifactError, MissingExtraError
 from polyrank.models.exported import Run
 
-Backend = Literal["torch", "onnx", "openvino"]
-RUNTIME = {"onnx": "onnxruntime", "openvino": "openvino"}
-SUFFIX = {"onnx": ".onnx", "openvino": ".xml"}
+Backend = Literal["torch", "onnx", "onnx-int8", "openvino"]
+RUNTIME = {"onnx": "onnxruntime", "onnx-int8": "onnxruntime", "openvino": "openvino"}
+SUFFIX = {"onnx": ".onnx", "onnx-int8": ".onnx", "openvino": ".xml"}
 
 
 def read_backend(name: str) -> Backend:
@@ -37,14 +37,14 @@ def check_installed(backend: Backend) -> None:
     """Look for what making and running an export takes, before any work is done.
 
     Args:
-        backend: "onnx" or "openvino".
+        backend: "onnx", "onnx-int8" or "openvino".
 
     Raises:
         MissingExtraError: a library is not installed.
     """
     for library in ("onnx", RUNTIME[backend]):  # every export is written as ONNX first
         if importlib.util.find_spec(library) is None:
-            raise MissingExtraError(library, backend)
+            raise MissingExtraError(library, "openvino" if backend == "openvino" else "onnx")
 
 
 def open_session(path: Path, backend: Backend, dtype: torch.dtype) -> Run:
@@ -52,14 +52,14 @@ def open_session(path: Path, backend: Backend, dtype: torch.dtype) -> Run:
 
     Args:
         path: of the graph.
-        backend: "onnx" or "openvino".
+        backend: "onnx", "onnx-int8" or "openvino".
         dtype: of the large products. ONNX Runtime has only fp32 on CPUs; OpenVINO also bf16.
 
     Raises:
         MissingExtraError: the runtime is not installed.
         ArtifactError: the runtime cannot read the graph.
     """
-    make: Callable[[Path, torch.dtype], Run] = _onnx if backend == "onnx" else _openvino
+    make: Callable[[Path, torch.dtype], Run] = _openvino if backend == "openvino" else _onnx
     try:
         return make(path, dtype)
     except (MissingExtraError, MemoryError):

@@ -7,6 +7,8 @@ from polyrank.serving.context import Here, Server
 from polyrank.serving.errors import HttpError
 from polyrank.serving.wire import ModelRow, ModelsAnswer, Status
 
+TOLD = ("kind", "backend", "scorer", "fingerprint", "dimension", "max_context_tokens", "max_candidate_tokens", "stages")
+
 router = APIRouter(tags=["server"])
 
 
@@ -41,7 +43,16 @@ async def model(name: str, server: Here) -> ModelRow:
 
 
 async def _row(server: Server, name: str) -> ModelRow:
-    told = ("kind", "scorer", "fingerprint", "dimension", "max_context_tokens", "max_candidate_tokens", "stages")
+    told = (
+        "kind",
+        "backend",
+        "scorer",
+        "fingerprint",
+        "dimension",
+        "max_context_tokens",
+        "max_candidate_tokens",
+        "stages",
+    )
     info = server.pool.info.get(name, {})
     row = {key: info[key] for key in told if key in info}
     if info.get("index"):

@@ -1,0 +1,98 @@
+"""Whether a network in fewer bits still ranks as the one that it was made from."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+
+from polyrank.data import read_examples
+from polyrank.ranking.top import top_rows
+from polyrank.records import Example
+from polyrank.scorers.cross import CrossScorer
+from polyrank.scorers.encoded import score_row
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.protocols import Floats
+
+MAX_LOSS = 0.01  # of R@1
+MIN_OVERLAP = 0.9
+TOP = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How alike two scorers rank.
+
+    Args:
+        n: lists that were ranked.
+        reference_r1, exported_r1: share of lists whose best candidate is right.
+        overlap: share of the reference's ten best (of half the list, where that is shorter) that are among the
+            exported's, mean over lists.
+    """
+
+    n: int
+    reference_r1: float
+    exported_r1: float
+    overlap: float
+
+    @property
+    def kept(self) -> bool:
+        """Whether the ranking stays: R@1 falls by a point at most, and nine of the ten best are the same."""
+        return self.exported_r1 >= self.reference_r1 - MAX_LOSS and self.overlap >= MIN_OVERLAP
+
+    def __str__(self) -> str:
+        """In words.
+
+        >>> str(Agreement(200, 0.5, 0.495, 0.97))
+        'on 200 lists R@1 50.0% -> 49.5%, and 97.0% of the best ten stay'
+        """
+        r1 = f"{self.reference_r1:.1%} -> {self.exported_r1:.1%}"
+        return f"on {self.n:,} lists R@1 {r1}, and {self.overlap:.1%} of the best ten stay"
+
+
+def sample_lists() -> list[Example]:
+    """The validation lists of the shipped sample."""
+    return read_examples(Path(str(files("polyrank") / "sample" / "valid.jsonl"))).examples
+
+
+def agreement(
+    reference: EncoderScorer | CrossScorer, exported: EncoderScorer | CrossScorer, examples: Sequence[Example]
+) -> Agreement:
+    """Rank lists by both.
+
+    Of an encoder, contexts are the exported network's and candidates the worse choice of both networks': an index may
+    have been made by either.
+
+    Args:
+        reference: in fp32.
+        exported: to be judged.
+        examples: with candidates; those without a right one count for the overlap only.
+    """
+    lists = [example for example in examples if len(example.candidates) > 1]
+    contexts, texts = [example.query for example in lists], [list(example.candidates) for example in lists]
+    expected = reference.score(contexts, texts)
+    ways = [exported.score(contexts, texts)]
+    if isinstance(reference, EncoderScorer) and isinstance(exported, EncoderScorer):
+        vectors, mask = exported.encode_contexts(contexts)
+        ways.append([score_row(vectors[i], mask[i], reference.encode_candidates(own)) for i, own in enumerate(texts)])
+    judged = [example for example in lists if example.relevant]
+    return Agreement(
+        len(lists),
+        _r1(judged, lists, expected),
+        min(_r1(judged, lists, scores) for scores in ways),
+        min(float(np.mean([_overlap(a, b) for a, b in zip(expected, scores, strict=True)])) for scores in ways),
+    )
+
+
+def _r1(judged: Sequence[Example], lists: Sequence[Example], scores: Sequence[Floats]) -> float:
+    if not judged:
+        return 0.0
+    best = [top_rows(row, 1)[0] in example.relevant for example, row in zip(lists, scores, strict=True)]
+    return sum(best) / len(judged)
+
+
+def _overlap(a: Floats, b: Floats) -> float:
+    k = min(TOP, ceil(len(a) / 2))
+    return len({*top_rows(a, k)} & {*top_rows(b, k)}) / k
