@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from polyrank.cli.commands import app
@@ -15,16 +16,19 @@ from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, PolyConfi
 from polyrank.errors import ArtifactError, MissingExtraError, UsageError
 from polyrank.models import new_model
 from polyrank.models.artifacts import load_model, save_model
-from polyrank.records import Context
+from polyrank.records import Context, Example
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported import (
+    Agreement,
     check_export,
     export_folder,
     export_model,
     export_to_sentence_transformers,
+    fastest_backend,
     load_exported,
 )
+from polyrank.scorers.exported.agreement import agreement
 from polyrank.scorers.exported.fidelity import worst_cosine
 from polyrank.scorers.exported.folder import write_manifest
 from polyrank.scorers.exported.sessions import Backend, read_backend
@@ -177,7 +181,7 @@ def test_what_is_not_there_is_named(tmp_path: Path, tiny_backbone: Path, monkeyp
     path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
     with pytest.raises(UsageError, match="has no onnx export; make it with: polyrank export"):
         load_exported(path, "onnx")
-    with pytest.raises(UsageError, match="'tpu' is no backend; choose torch, onnx or openvino"):
+    with pytest.raises(UsageError, match="'tpu' is no backend; choose torch, onnx, onnx-int8 or openvino"):
         read_backend("tpu")
     with pytest.raises(UsageError, match="computes on the CPU, not on cuda"):
         load_exported(path, "onnx", device="cuda")
@@ -238,3 +242,70 @@ def test_the_commands(cross: Path) -> None:
 
 def test_artifacts_are_unchanged_by_their_exports(cross: Path) -> None:
     assert load_model(cross).fingerprint == load_exported(cross, "onnx").fingerprint
+
+
+def test_eight_bits_are_kept_where_they_rank_alike(tmp_path: Path, tiny_backbone: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
+    candidates = [f"{a} {b}" for a in ("hello", "my", "the", "please") for b in ("wifi", "bill", "light", "router")]
+    reference = load(path, precision="fp32")
+    # what fp32 ranks first is right, so that R@1 is one until 8 bits change it
+    lists = [
+        Example(context.turns, tuple(candidates), (int(np.argmax(scores)),))
+        for context, scores in zip(CONTEXTS, reference.score(CONTEXTS, [candidates] * len(CONTEXTS)), strict=True)
+    ]
+    alike = export_model(path, "onnx-int8", examples=lists)
+    assert isinstance(alike, Agreement)
+    assert (alike.n, alike.reference_r1) == (len(CONTEXTS), 1.0)
+    exported = load_exported(path, "onnx-int8")
+    graph = onnx.load(export_folder(path, "onnx-int8") / "candidates.onnx").graph
+    assert {node.op_type for node in graph.node} >= {"MatMulInteger", "DynamicQuantizeLinear"}
+    vectors, expected = exported.encode_candidates(candidates), reference.encode_candidates(candidates)  # type: ignore[attr-defined, union-attr]
+    cosines = (vectors * expected).sum(1) / np.linalg.norm(vectors, axis=1) / np.linalg.norm(expected, axis=1)
+    assert 0.9 < cosines.min() < 0.99999  # 8 bits, and no fewer
+    assert check_export(path, "onnx-int8", lists) == alike
+
+
+def test_eight_bits_that_rank_otherwise_are_refused(tmp_path: Path, tiny_backbone: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
+    # one number of each row of weights is so large that the others, in steps of a hundredth of it, are nothing
+    artifact = load_model(path)
+    with torch.no_grad():
+        for name, weight in artifact.model.named_parameters():
+            if "dense" in name and weight.dim() == 2:
+                weight[:, 0] = 60 * weight.abs().max()
+    save_model(tmp_path / "wild", artifact.model, artifact.texts, artifact.config)
+    with pytest.raises(ArtifactError, match=r"does not rank in 8 bits as in fp32: on \d+ lists R@1"):
+        export_model(tmp_path / "wild", "onnx-int8")
+    assert not export_folder(tmp_path / "wild", "onnx-int8").exists()
+
+
+def test_how_alike_two_rank_by_hand() -> None:
+    class Fixed:
+        def __init__(self, *rows: list[float]) -> None:
+            self.rows = [np.array(row, np.float32) for row in rows]
+
+        def score(self, contexts: object, candidates: object) -> list[Any]:
+            return self.rows
+
+    lists = [Example(("a",), ("p", "q", "r", "s"), (0,)), Example(("b",), ("p", "q", "r", "s"), (3,))]
+    reference, other = Fixed([4, 3, 2, 1], [1, 2, 3, 4]), Fixed([4, 1, 3, 2], [4, 1, 2, 3])
+    alike = agreement(reference, other, lists)  # type: ignore[arg-type]
+    # the best two of four: {p, q} against {p, r}, and {s, r} against {p, s}; the second list's best is wrong
+    assert alike == Agreement(2, 1.0, 0.5, 0.5)
+    assert not alike.kept
+    assert Agreement(100, 0.5, 0.49, 0.9).kept
+    assert not Agreement(100, 0.5, 0.48, 1.0).kept
+    assert not Agreement(100, 0.5, 0.5, 0.89).kept
+
+
+def test_the_fastest_form_is_one_that_is_there(tmp_path: Path, tiny_backbone: Path) -> None:
+    path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
+    assert fastest_backend([path]) == "torch"
+    assert fastest_backend([]) == "torch"
+    pytest.importorskip("onnxruntime")
+    export_model(path, "onnx")
+    assert fastest_backend([path]) in ("torch", "onnx")
+    assert fastest_backend([path, tmp_path / "other"]) == "torch"  # which has no export

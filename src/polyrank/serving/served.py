@@ -222,9 +222,9 @@ def _context(payload: dict[str, Any]) -> Context:
 
 
 def _without_paths(explanation: dict[str, Any]) -> dict[str, Any]:
-    """Parts by the last name of their folders alone, since the others are nobody else's business."""
-    parts = {re.split(r"[/\\]", name)[-1]: _without_paths(part) for name, part in explanation["parts"].items()}
-    return explanation | {"parts": parts if len(parts) == len(explanation["parts"]) else explanation["parts"]}
+    """Parts of a sum are called "1 FOLDER": by the last name of it alone, since the rest is nobody else's business."""
+    parts = explanation["parts"].items()
+    return explanation | {"parts": {re.sub(r"^(\d+ )?.*[/\\]", r"\1", name): _without_paths(p) for name, p in parts}}
 
 
 def _first_stage(pipeline: Pipeline) -> Any:
