@@ -80,7 +80,7 @@ def rotated(n: int, n_lists: int, seed: int = 0) -> tuple[Pairs, Ranking]:
         return contexts[:, None].astype(np.float32), (contexts @ turn).astype(np.float32)
 
     contexts, responses = vectors(n)
-    pairs = Pairs(contexts, np.ones((n, 1), np.bool_), responses, np.arange(n))
+    pairs = Pairs(contexts, np.ones((n, 1), np.bool_), responses, np.arange(n), np.arange(n))
     contexts, responses = vectors(n_lists)
     rows = tuple((np.arange(10) + i) % n_lists for i in range(n_lists))
     ranking = Ranking(contexts, np.ones((n_lists, 1), np.bool_), responses, rows, ((0,),) * n_lists)
@@ -316,7 +316,9 @@ def test_every_rate_is_tried_with_every_decay() -> None:
     assert [t["R@1"] for t in wild.trials][0] == -1 < wild.accuracy  # noqa: RUF015
     assert np.isfinite(wild.matrix).all()
     # a last batch of one has nothing to be told from: it is no step
-    one_left = replace(pairs, contexts=pairs.contexts[:33], mask=pairs.mask[:33], keys=pairs.keys[:33])
+    one_left = replace(
+        pairs, contexts=pairs.contexts[:33], mask=pairs.mask[:33], keys=pairs.keys[:33], groups=pairs.groups[:33]
+    )
     assert np.isfinite(fit_map(one_left, ranking, replace(config, lr=(1e-2,), l2=(0.0,))).matrix).all()
 
 
@@ -400,3 +402,14 @@ def test_examples_that_teach_nothing_are_left_out(models: dict[str, Path]) -> No
     both = [replace(e, candidates=(*e.candidates, e.candidates[i])) for i, e in enumerate(lists)]
     assert fit_response_map(encoder, pairs, both, config)[1]["map"] == figures["map"]
     json.dumps(figures)
+
+
+def test_what_answers_a_context_elsewhere_is_not_wrong_for_it() -> None:
+    vectors = np.zeros((4, 1, 2), np.float32)
+    # contexts a, b, a, c are answered by 0, 1, 2, 0
+    pairs = Pairs(
+        vectors, np.ones((4, 1), np.bool_), np.zeros((3, 2), np.float32), np.array([0, 1, 2, 0]), np.array([0, 1, 0, 2])
+    )
+    assert pairs.wrong(np.array([0, 1])).tolist() == [[False, True], [True, False]]
+    assert pairs.wrong(np.array([0, 2])).tolist() == [[False, False], [False, False]]  # 2 answers a, and so does 0
+    assert pairs.wrong(np.array([3, 2, 1])).tolist() == [[False, True, True], [False, False, True], [True, True, False]]

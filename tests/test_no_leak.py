@@ -334,7 +334,7 @@ def pairs_and_lists(turn: np.ndarray, n: int, seed: int) -> tuple[Pairs, Ranking
     contexts /= np.linalg.norm(contexts, axis=1, keepdims=True)
     left, right = contexts[:, None].astype(np.float32), (contexts @ turn).astype(np.float32)
     mask, rows = np.ones((n, 1), np.bool_), tuple((np.arange(10) + i) % n for i in range(n))
-    return Pairs(left, mask, right, np.arange(n)), Ranking(left, mask, right, rows, ((0,),) * n)
+    return Pairs(left, mask, right, np.arange(n), np.arange(n)), Ranking(left, mask, right, rows, ((0,),) * n)
 
 
 def test_a_map_is_chosen_and_stopped_by_the_validation_lists() -> None:

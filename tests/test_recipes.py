@@ -41,7 +41,7 @@ from polyrank.config.training import (
     ScheduleConfig,
     TrainConfig,
 )
-from polyrank.errors import ConfigError, DataError
+from polyrank.errors import ArtifactError, ConfigError, DataError
 from polyrank.records import Example
 from polyrank.training import methods, train
 from polyrank.training.optimizer import Schedule, clip_gradients, make_optimizer
@@ -534,3 +534,12 @@ def test_a_convert_by_default_is_the_papers() -> None:
         "scale_embeddings": True,
         "dropout": 0.0,
     }
+
+
+def test_a_start_that_is_a_backbone_is_told_from_a_damaged_one(tiny_backbone: Path, tmp_path: Path) -> None:
+    recipe = {"model": {"kind": "bi"}, "output": "run", "data": {"train": "t.jsonl"}}
+    with pytest.raises(ConfigError, match="is a model of Hugging Face; write it as backbone"):
+        load_recipe({**recipe, "train": {"init_from": str(tiny_backbone)}})
+    (tmp_path / "config.json").write_text("{", "utf-8")
+    with pytest.raises(ArtifactError):
+        load_recipe({**recipe, "train": {"init_from": str(tmp_path)}})

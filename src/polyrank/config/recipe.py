@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -277,6 +278,11 @@ def _start(model: Any, train: Any, where: str) -> dict[str, dict[str, Any]] | No
         return None
     if not has_document(model_folder(start), MODEL):
         raise ConfigError(f"{where}.init_from = {start} is no model folder; give one that training wrote")
+    if _is_hugging_face(model_folder(start) / MODEL.file):
+        raise ConfigError(
+            f'{where}.init_from = {start} is a model of Hugging Face; write it as backbone = "{start}" of the model,'
+            " and leave init_from out"
+        )
     known = read_document(model_folder(start), MODEL)
     merged = {name: dict(known[name]) for name in ("model", "text")}
     if merged["model"].get("kind") != model.get("kind"):
@@ -287,6 +293,13 @@ def _start(model: Any, train: Any, where: str) -> dict[str, dict[str, Any]] | No
         spent = SCALES[1:] if merged["model"].get(SCALES[0]) is not None else ()
     merged["text"].pop("vocabulary", None)  # its subwords come with it, not from where it once had them
     return {**merged, "model": {name: value for name, value in merged["model"].items() if name not in spent}}
+
+
+def _is_hugging_face(path: Path) -> bool:
+    try:
+        return "model_type" in json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False  # whoever reads it as ours says what is wrong with it
 
 
 def _placed(text: TextPolicy | ConvertText, base: Path) -> TextPolicy | ConvertText:

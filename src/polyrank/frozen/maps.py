@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from polyrank.errors import ConfigError, DataError, ResourceError
-from polyrank.models.losses import cross_entropy, distinct
+from polyrank.models.losses import cross_entropy
 from polyrank.models.scoring import scores
 from polyrank.ranking.metrics import hit_at, placement_of, with_duplicates
 from polyrank.records import Context, Example
@@ -65,12 +65,24 @@ class Pairs:
         mask: ``[N, M]``.
         responses: distinct ones, ``[U, D]``.
         keys: ``[N]``, the row of each context's response.
+        groups: ``[N]``, a number for each context, the same for equal ones.
     """
 
     contexts: Floats
     mask: NDArray[np.bool_]
     responses: Floats
     keys: NDArray[np.int64]
+    groups: NDArray[np.int64]
+
+    def wrong(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whose response answers none of whose contexts, in a batch ``[B]``: ``[B, B]``.
+
+        What answers a context somewhere else in the data is not wrong for it here.
+        """
+        n_responses = len(self.responses)
+        right = np.unique(self.groups * n_responses + self.keys)
+        asked = self.groups[rows][:, None] * n_responses + self.keys[rows][None]
+        return ~np.isin(asked, right)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +135,7 @@ def fit_map(
 ) -> MapFit:
     """``W = s (I + A)`` that makes responses score above the others of their batch.
 
-    ``loss = -log softmax_r(h_c . W h_r) + l2 |A|^2``, where copies of the right response are no negatives. A starts at
+    ``loss = -log softmax_r(h_c . W h_r) + l2 |A|^2``, where no right answer to c is a negative. A starts at
     zero, so that the first ranking is that of plain similarity, and a map that never beats it is not taken.
 
     Args:
@@ -174,7 +186,7 @@ def _fit_one(
             matrix = log_scale.exp() * (identity + change)
             candidates = responses[keys[batch]] @ matrix.T
             values = scores(contexts[batch], candidates[None], mask[batch])
-            loss = cross_entropy(values, torch.arange(len(batch)), distinct(keys[batch], len(batch)))
+            loss = cross_entropy(values, torch.arange(len(batch)), torch.from_numpy(pairs.wrong(batch.numpy())))
             optimizer.zero_grad()
             (loss + l2 * change.square().sum()).backward()  # type: ignore[no-untyped-call]  # torch's own
             optimizer.step()
@@ -238,7 +250,9 @@ def _encode_pairs(encoder: Encoder, examples: Sequence[Example], report: Callabl
     rows = {text: i for i, text in enumerate(dict.fromkeys(texts))}
     contexts, mask = _encode_contexts(encoder, [example.query for example in examples], "training contexts", report)
     responses = _encode_texts(encoder, list(rows), "responses", report)
-    return Pairs(contexts, mask, responses, np.array([rows[text] for text in texts], np.int64))
+    numbers = {query: i for i, query in enumerate(dict.fromkeys(example.query for example in examples))}
+    keys, groups = [rows[text] for text in texts], [numbers[example.query] for example in examples]
+    return Pairs(contexts, mask, responses, np.array(keys, np.int64), np.array(groups, np.int64))
 
 
 def _encode_lists(encoder: Encoder, examples: Sequence[Example], report: Callable[[str, int, int], None]) -> Ranking:
