@@ -103,6 +103,27 @@ def test_a_candidate_that_is_added_is_there_for_the_next_request(client: httpx.C
     assert client.get(f"/v1/candidates/{id_}").status_code == 404
 
 
+def test_the_catalogue_page_by_page(client: httpx.Client) -> None:
+    def listed(**asked: object) -> list[str]:
+        ids: list[str] = []
+        while True:
+            page = client.get("/v1/candidates", params={"limit": 2, **asked}).json()
+            ids += [row["id"] for row in page["candidates"]]
+            if page["next"] is None:
+                return ids
+            asked["after"] = page["next"]
+
+    assert listed() == ["r0", "r1", "r2", "r3", "r4"]
+    assert listed(q="THE R") == ["r0"]  # each word somewhere, in either case
+    assert listed(q="the") == ["r0", "r1", "r2"]
+    assert listed(q="r4") == ["r4"]
+    assert listed(q="%") == listed(q="_") == []
+    assert listed(filter='team = "tech"') == ["r0", "r2", "r3", "r4"]
+    assert listed(filter='not team = "tech"', q="pay") == ["r1"]
+    assert client.get("/v1/candidates", params={"filter": "team ="}).status_code == 400
+    assert client.get("/v1/candidates", params={"after": "-1"}).status_code == 422
+
+
 def test_the_log_knows_no_text(server: Running, client: httpx.Client) -> None:
     client.post("/v1/respond", json={"context": "the secret of the pyramid"})
     client.get("/v1/candidates", params={"q": "pyramid"})

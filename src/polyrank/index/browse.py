@@ -1,13 +1,14 @@
 """Candidates to look at: one by its id, or page by page, all or those that hold some words. No torch.
 
 Each call opens the file anew and sees the last change, whoever made it; a page costs what it shows, not what is stored,
-unless words are looked for.
+unless words are looked for or metadata are filtered.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from polyrank.index.filters import Filter
 from polyrank.index.store import connect, read_meta, read_rows, sqlite_errors, transaction
 from polyrank.records import Candidate
 
@@ -57,7 +58,7 @@ def candidate_of(path: Path, id_: str) -> Candidate | None:
         connection.close()
 
 
-def page(path: Path, *, after: int = 0, n: int = 50, words: Sequence[str] = ()) -> Page:
+def page(path: Path, *, after: int = 0, n: int = 50, words: Sequence[str] = (), filter: Filter | None = None) -> Page:
     """Candidates by row.
 
     Args:
@@ -65,6 +66,7 @@ def page(path: Path, *, after: int = 0, n: int = 50, words: Sequence[str] = ()) 
         after: the row to go on after.
         n: how many.
         words: each of which must be part of the text or of the id; of ASCII letters either case will do.
+        filter: leaves the candidates whose metadata pass; None: all.
 
     Raises:
         ArtifactError: the index is missing or damaged.
@@ -77,7 +79,10 @@ def page(path: Path, *, after: int = 0, n: int = 50, words: Sequence[str] = ()) 
             if not all(map(_storable, words)):
                 return Page((), None, meta.n)
             condition = "".join(" AND (text LIKE ? ESCAPE '\\' OR id LIKE ? ESCAPE '\\')" for _ in words)
-            patterns = [pattern for word in words for pattern in [f"%{_literal(word)}%"] * 2]
+            values = [pattern for word in words for pattern in [f"%{_literal(word)}%"] * 2]
+            if filter is not None:
+                condition += f" AND {filter.where}"
+                values += filter.bound
             with sqlite_errors(path):
                 rows = connection.execute(
                     f"SELECT row FROM candidates WHERE row > ?{condition} ORDER BY row LIMIT ?",

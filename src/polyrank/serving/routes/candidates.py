@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Query
 from polyrank.data.pool import text_id
 from polyrank.index import browse
 from polyrank.index.checks import check_candidates
+from polyrank.index.filters import read_filter
 from polyrank.records import Candidate
 from polyrank.serving.context import ANSWERS, Here, Server, parts
 from polyrank.serving.errors import HttpError
@@ -83,11 +84,13 @@ async def candidates(
     after: Annotated[str | None, Query(pattern=r"^[0-9]{1,18}$", description="The last page's next.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     q: Annotated[str, Query(max_length=500, description="Words that text or id must hold.")] = "",
+    filter: Annotated[str | None, Query(description='On metadata, such as lang = "en".')] = None,
 ) -> CandidatesAnswer:
     """In the order in which they were added."""
     name = server.name_of(model, ANSWERS, "candidates")
+    passing = None if filter is None else read_filter(filter)
     page = await server.blocking(
-        lambda: browse.page(server.index_path(name), after=int(after or 0), n=limit, words=q.split())
+        lambda: browse.page(server.index_path(name), after=int(after or 0), n=limit, words=q.split(), filter=passing)
     )
     return CandidatesAnswer(
         candidates=[_row(candidate) for candidate in page.candidates],
