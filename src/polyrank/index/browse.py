@@ -86,7 +86,7 @@ def page(path: Path, *, after: int = 0, n: int = 50, words: Sequence[str] = (), 
             with sqlite_errors(path):
                 rows = connection.execute(
                     f"SELECT row FROM candidates WHERE row > ?{condition} ORDER BY row LIMIT ?",
-                    (after, *patterns, n + 1),
+                    (after, *values, n + 1),
                 ).fetchall()
             numbers = [row for (row,) in rows]
             candidates = tuple(row.candidate for row in read_rows(connection, path, numbers[:n]))
