@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
-from servers import Running, serving
 
 import polyrank
+from servers import Running, serving
 
 REPLIES = ["restart the router", "pay the bill", "the light is red", "hello hi", "thanks"]
 

@@ -12,6 +12,8 @@ let turns = []; // never changed, only replaced, so that earlier ones can come b
 let earlier = [];
 let editing = null; // the reply that somebody is changing before it is said
 
+const hasKeys = () => !matchMedia("(pointer: coarse)").matches;
+
 /** Bind what is on the page. */
 export function start() {
   get("composer").addEventListener("submit", (event) => {
@@ -92,14 +94,15 @@ function send(speaker) {
   }
   write("");
   change([...turns, { speaker, text }]);
-  field.focus();
+  if (hasKeys()) field.focus();
+  else field.blur(); // a keyboard on the screen would cover the replies
 }
 
 function take(answer, reply) {
   tell(answer, "taken", reply);
   write(get("turn").value);
   change([...turns, { speaker: "agent", text: reply.text }]);
-  get("turn").focus();
+  if (hasKeys()) get("turn").focus();
 }
 
 function edit(answer, reply) {

@@ -4,6 +4,7 @@ import { el, number, signed } from "./dom.js";
 
 const STRONGEST = 4; // context vectors shown
 const WEAK = 0.1; // of the largest share: not worth a mark
+const LETTERS = /^(?![\p{sc=Han}\p{sc=Hira}\p{sc=Kana}])[\p{L}\p{N}\p{M}]+$/u;
 const METHODS = {
   "sum of tokens": "The score is a sum over tokens; each share is its term.",
   "sum of words": "The score is a sum over words; each share is its term.",
@@ -47,7 +48,7 @@ function summary(why, stages) {
   if (stages) return METHODS[why.score === why.parts.reranker?.score ? "second" : "stages"];
   const turn = why.turns.reduce((best, text) => (text.share > best.share ? text : best), why.turns[0]);
   const strongest = why.turns
-    .flatMap((text) => text.tokens)
+    .flatMap((text) => words(text.tokens))
     .filter((token) => token.share > 0)
     .sort((a, b) => b.share - a.share)
     .slice(0, 3)
@@ -55,6 +56,18 @@ function summary(why, stages) {
   const most = why.turns.length > 1 ? `Most comes from turn ${why.turns.indexOf(turn) + 1} (${signed(turn.share)}). ` : "";
   const words = strongest.length ? `Strongest: ${strongest.join(", ")}. ` : "";
   return `${most}${words}${METHODS[why.method] ?? ""}`;
+}
+
+/** Tokens with those that go on with the same word made one. Signs of Chinese and Japanese stay by themselves. */
+function words(tokens) {
+  const joined = [];
+  for (const token of tokens) {
+    const last = joined.at(-1);
+    const goesOn = last?.end === token.start && LETTERS.test(last.text) && LETTERS.test(token.text);
+    if (goesOn) joined[joined.length - 1] = { text: last.text + token.text, end: token.end, share: last.share + token.share };
+    else joined.push(token);
+  }
+  return joined;
 }
 
 function legend() {
