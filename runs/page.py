@@ -31,7 +31,7 @@ def converse(page: Page) -> None:
         page.get_by_role("button", name="Send as agent" if speaker == "agent" else "Send", exact=True).click()
         expect(page.locator("#turns p").last).to_have_text(text)
     expect(page.locator(".panel[aria-busy]")).to_have_count(0)
-    page.get_by_role("button", name="Why").first.click()
+    page.get_by_role("button", name="Why reply 1").click()
     expect(page.locator(".why")).to_be_visible()
 
 

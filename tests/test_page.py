@@ -167,7 +167,7 @@ def test_a_reply_is_changed_before_it_is_said(watched: Watched, server: Running)
     page = watched.open(server.url)
     say(page, "my wifi is down")
     (first, *_) = shown(page)
-    page.get_by_role("button", name="Edit").first.click()
+    page.get_by_role("button", name="Edit reply 1").click()
     expect(page.get_by_label("Agent says")).to_have_value(first)
     page.get_by_label("Agent says").press_sequentially(" please")
     page.keyboard.press("Enter")
@@ -182,7 +182,7 @@ def test_why_colours_the_tokens_that_the_library_names(
     page = watched.open(server.url)
     say(page, context[0])
     say(page, context[1])
-    page.get_by_role("button", name="Why").first.click()
+    page.get_by_role("button", name="Why reply 1").click()
     expect(page.locator(".why")).to_be_visible()
     with polyrank.open(paths["support"]) as pipeline:
         why = pipeline.explain(context, shown(page)[0])
@@ -199,7 +199,7 @@ def test_why_colours_the_tokens_that_the_library_names(
     page.get_by_text("As a table").click()
     n_tokens = sum(len(turn.tokens) for turn in why.turns) + len(why.candidate.tokens)
     expect(page.locator(".as-table tbody tr")).to_have_count(n_tokens)
-    page.get_by_role("button", name="Why").first.click()
+    page.get_by_role("button", name="Why reply 1").click()
     expect(page.locator(".why")).to_be_hidden()
 
 
@@ -213,7 +213,7 @@ def test_two_stages_say_both_scores_and_that_nothing_is_good(
     expect(page.locator(".note")).to_contain_text("No good answer")
     expect(page.locator(".card").first).to_contain_text("retriever")
     expect(page.locator(".card").first).to_contain_text("re-ranker")
-    page.get_by_role("button", name="Why").first.click()
+    page.get_by_role("button", name="Why reply 1").click()
     for heading in ("First stage: the retriever", "Second stage: the re-ranker"):
         expect(page.get_by_role("heading", name=heading)).to_be_visible()
 
@@ -309,9 +309,9 @@ def test_what_looks_like_a_script_is_a_text(watched: Watched, server: Running) -
     assert turns(page) == [NASTY]
     assert NASTY in shown(page)
     card = page.locator(".card", has_text="onerror")
-    card.get_by_role("button", name="Why").click()
+    card.get_by_role("button", name="Why reply").click()
     expect(page.locator(".why .heat").first).to_have_text(NASTY)
-    page.get_by_role("button", name="Edit").first.click()
+    page.get_by_role("button", name="Edit reply 1").click()
     page.get_by_role("link", name="Catalogue").click()
     expect(page.locator(".candidate .text", has_text="onerror")).to_have_text(NASTY)
     assert page.locator("main img, main script").count() == 0
@@ -451,7 +451,7 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(watched: Watched, server: R
     watched.page.set_viewport_size({"width": 360, "height": 740})
     page = watched.open(server.url)
     say(page, LONG)
-    page.get_by_role("button", name="Why").first.click()
+    page.get_by_role("button", name="Why reply 1").click()
     expect(page.locator(".why")).to_be_visible()
     composer, card = (page.locator(one).first.bounding_box() for one in (".composer", ".card"))
     assert composer["y"] + composer["height"] <= card["y"]

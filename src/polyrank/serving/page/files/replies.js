@@ -101,10 +101,12 @@ export function repliesPanel(model, { take, edit, leave, refused }) {
       ["retriever", reply.retrieval_score],
       ["re-ranker", reply.rerank_score],
     ].filter(([, score]) => score != null);
+    const unseen = el("span", { class: "unseen" }, ` reply ${i + 1}`);
     const why = el(
       "button",
       { type: "button", class: "plain", "aria-expanded": "false", "aria-controls": slot.id, onclick: () => explain(reply, why, slot) },
       "Why",
+      unseen,
     );
     return el(
       "li",
@@ -127,7 +129,7 @@ export function repliesPanel(model, { take, edit, leave, refused }) {
         el(
           "span",
           { class: "actions" },
-          el("button", { type: "button", class: "plain", onclick: () => edit(answer, reply) }, "Edit"),
+          el("button", { type: "button", class: "plain", onclick: () => edit(answer, reply) }, "Edit", unseen.cloneNode(true)),
           why,
         ),
       ),

@@ -54,8 +54,8 @@ function summary(why, stages) {
     .slice(0, 3)
     .map((token) => `“${token.text}” ${signed(token.share)}`);
   const most = why.turns.length > 1 ? `Most comes from turn ${why.turns.indexOf(turn) + 1} (${signed(turn.share)}). ` : "";
-  const words = strongest.length ? `Strongest: ${strongest.join(", ")}. ` : "";
-  return `${most}${words}${METHODS[why.method] ?? ""}`;
+  const named = strongest.length ? `Strongest: ${strongest.join(", ")}. ` : "";
+  return `${most}${named}${METHODS[why.method] ?? ""}`;
 }
 
 /** Tokens with those that go on with the same word made one. Signs of Chinese and Japanese stay by themselves. */
