@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 import polyrank
-from polyrank.config.models import CrossConfig, TextPolicy
+from polyrank.config.models import CrossConfig, PolyConfig, TextPolicy
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.retrieval.pipeline import PipelineConfig, write_pipeline
@@ -68,21 +68,24 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def paths(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An index, a pipeline of two stages that finds no answer good enough, and a model."""
+    """Indexes of a Bi- and a Poly-encoder, a pipeline of two stages that finds no answer good enough, and a model."""
     folder = tmp_path_factory.mktemp("page")
     candidates = [
         polyrank.Candidate(f"r{i}", text, {"team": "billing" if "bill" in text else "tech"})
         for i, text in enumerate(REPLIES)
     ]
-    polyrank.build_index(folder / "index", polyrank.load(f"untuned:{tiny_backbone}"), candidates)
+    polyrank.build_index(folder / "support", polyrank.load(f"untuned:{tiny_backbone}"), candidates)
     policy = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
-    model, texts, config = new_model(CrossConfig(backbone=str(tiny_backbone)), policy, seed=1, sample=REPLIES)
-    save_model(folder / "cross", model, texts, config)
+    for name, kind in (("cross", CrossConfig), ("codes", PolyConfig)):
+        model, texts, config = new_model(kind(backbone=str(tiny_backbone)), policy, seed=1, sample=REPLIES)
+        save_model(folder / name, model, texts, config)
+    polyrank.build_index(folder / "poly", folder / "codes", candidates)
     settings = PipelineConfig(
-        index=str(folder / "index"), reranker=str(folder / "cross"), n_retrieved=4, measure="score", threshold=1e9
+        index=str(folder / "support"), reranker=str(folder / "cross"), n_retrieved=4, measure="score", threshold=1e9
     )
     write_pipeline(folder / "stages", settings)
-    return {"support": f"{folder / 'index'}", "stages": f"{folder / 'stages'}", "ranker": f"untuned:{tiny_backbone}"}
+    served = {name: str(folder / name) for name in ("support", "poly", "stages")}
+    return served | {"ranker": f"untuned:{tiny_backbone}"}
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +204,22 @@ def test_why_colours_the_tokens_that_the_library_names(
     expect(page.locator(".as-table tbody tr")).to_have_count(n_tokens)
     page.get_by_role("button", name="Why reply 1").click()
     expect(page.locator(".why")).to_be_hidden()
+
+
+def test_of_a_poly_encoder_the_strongest_vectors_are_shown(
+    watched: Watched, server: Running, paths: dict[str, str]
+) -> None:
+    page = watched.open(server.url)
+    page.get_by_label("Model").select_option("poly")
+    say(page, "my wifi is down")
+    page.get_by_role("button", name="Why reply 1").click()
+    vectors = page.locator(".why-turns").nth(1).locator("li")
+    expect(vectors).to_have_count(4)
+    with polyrank.open(paths["poly"]) as pipeline:
+        why = pipeline.explain("my wifi is down", shown(page)[0])
+    for row, vector in zip(vectors.all(), why.vectors, strict=False):
+        expect(row).to_contain_text(f"Vector {vector.index + 1}")
+        expect(row).to_contain_text(f"looks at {vector.tokens[0].text or 'boundary'} ")
 
 
 def test_two_stages_say_both_scores_and_that_nothing_is_good(
@@ -432,7 +451,7 @@ def test_figures_are_those_of_the_server(watched: Watched, server: Running) -> N
     page = watched.open(server.url)
     say(page, "hello")
     page.get_by_role("link", name="Figures").click()
-    expect(page.locator(".served h4")).to_have_text(["support", "stages", "ranker"])
+    expect(page.locator(".served h4")).to_have_text(["support", "poly", "stages", "ranker"])
     with server.client() as client:
         models = client.get("/v1/models").json()["data"]
         metrics = client.get("/metrics").text

@@ -3,6 +3,7 @@
 import { el, svg } from "./dom.js";
 
 const ROW = 26;
+const LARGEST = 1.2; // times the size that it is drawn in, so that texts stay alike
 
 /**
  * Horizontal bars.
@@ -56,12 +57,9 @@ export function histogram(title, edges, counts, text) {
 }
 
 function drawing(title, label, width, height, shapes) {
-  return el(
-    "figure",
-    { class: "plot" },
-    el("figcaption", {}, title),
-    svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, ...shapes),
-  );
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, ...shapes);
+  picture.style.maxWidth = `${width * LARGEST}px`;
+  return el("figure", { class: "plot" }, el("figcaption", {}, title), picture);
 }
 
 const sum = (parts) => parts.reduce((total, part) => total + part.value, 0);

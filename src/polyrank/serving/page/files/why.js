@@ -3,6 +3,7 @@
 import { el, number, signed } from "./dom.js";
 
 const STRONGEST = 4; // context vectors shown
+const LEAST = 0.005; // weight that is shown, since it is written in per cent
 const WEAK = 0.1; // of the largest share: not worth a mark
 const LETTERS = /^(?![\p{sc=Han}\p{sc=Hira}\p{sc=Kana}])[\p{L}\p{N}\p{M}]+$/u;
 const METHODS = {
@@ -119,7 +120,7 @@ function vectors(all, level) {
   const row = (vector) => {
     const bar = el("span", { class: "fill raises" });
     bar.style.width = `${100 * vector.weight}%`;
-    const looks = vector.tokens.slice(0, 5).map((token) => `${token.text || "boundary"} ${Math.round(100 * token.weight)}%`);
+    const looks = vector.tokens.filter((token) => token.weight >= LEAST).slice(0, 5).map((token) => `${token.text || "boundary"} ${Math.round(100 * token.weight)}%`);
     return el(
       "li",
       {},
@@ -129,7 +130,7 @@ function vectors(all, level) {
       el("p", { class: "quiet" }, `looks at ${looks.join(", ")}`),
     );
   };
-  const shown = all.slice(0, STRONGEST);
+  const shown = all.filter((vector, i) => !i || vector.weight >= LEAST).slice(0, STRONGEST);
   return [
     el(`h${level}`, {}, "Strongest context vectors"),
     el("ol", { class: "why-turns" }, shown.map(row)),
