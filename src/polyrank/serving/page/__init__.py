@@ -10,6 +10,7 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
+KINDS = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 HEADERS = {"content-security-policy": POLICY, "cache-control": "no-cache"}
 
 router = APIRouter(include_in_schema=False)
@@ -25,7 +26,7 @@ def _add(path: Path) -> None:
     """A route for each file, so that no other can be asked for."""
 
     async def file() -> FileResponse:
-        return FileResponse(path, headers=HEADERS)
+        return FileResponse(path, media_type=KINDS[path.suffix], headers=HEADERS)  # the system's own table may differ
 
     router.add_api_route(f"/page/{path.name}", file, methods=["GET"], include_in_schema=False)
 

@@ -10,7 +10,15 @@ let models = [];
 let panels = [];
 let turns = []; // never changed, only replaced, so that earlier ones can come back
 let earlier = [];
+let conversation = newName();
 let editing = null; // the reply that somebody is changing before it is said
+
+/** What a server that keeps feedback knows a conversation by. */
+function newName() {
+  return Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(36)).join("-");
+}
+
+const hasKeys = () => !matchMedia("(pointer: coarse)").matches;
 
 /** Bind what is on the page. */
 export function start() {
@@ -22,6 +30,7 @@ export function start() {
   get("turn").addEventListener("keydown", typed);
   get("undo").addEventListener("click", undo);
   get("fresh").addEventListener("click", () => {
+    conversation = newName();
     change([]);
     get("turn").focus();
   });
@@ -44,6 +53,7 @@ export function use(name) {
   get("compare").value = compared?.id ?? "";
   const shown = [models.find((model) => model.id === name), compared].filter(Boolean);
   const calls = { take, edit, leave: () => get("turn").focus(), refused };
+  for (const panel of panels) panel.stop();
   panels = shown.map((model) => repliesPanel(model, calls));
   get("panels").replaceChildren(...panels.map((panel) => panel.element));
   get("view-chat").classList.toggle("compares", panels.length > 1);
@@ -55,7 +65,7 @@ export function use(name) {
 export function refresh() {
   sentence(get("filter-error"), null);
   const lines = get("candidates").value.split("\n").filter((line) => line.trim());
-  const question = { k: Number(get("k").value), filter: get("filter").value.trim(), candidates: lines };
+  const question = { k: Number(get("k").value), filter: get("filter").value.trim(), candidates: lines, conversation };
   for (const panel of panels) {
     panel.show(
       turns.map((turn) => turn.text),
@@ -92,14 +102,15 @@ function send(speaker) {
   }
   write("");
   change([...turns, { speaker, text }]);
-  field.focus();
+  if (hasKeys()) field.focus();
+  else field.blur(); // a keyboard on the screen would cover the replies
 }
 
 function take(answer, reply) {
   tell(answer, "taken", reply);
   write(get("turn").value);
   change([...turns, { speaker: "agent", text: reply.text }]);
-  get("turn").focus();
+  if (hasKeys()) get("turn").focus();
 }
 
 function edit(answer, reply) {

@@ -1,6 +1,7 @@
 // What became of a suggestion, told to a server that wants to know.
 
-import { ask } from "./api.js";
+import { ApiError, ask } from "./api.js";
+import { get, sentence } from "./dom.js";
 
 let wanted = false;
 
@@ -12,7 +13,7 @@ export function learn(routes) {
 /** Whether outcomes are sent. */
 export const isWanted = () => wanted;
 
-/** Send an outcome: "taken", "edited" or "refused". A server that does not want it is not asked again. */
+/** Send an outcome: "taken", "edited" or "refused". */
 export async function tell(answer, action, reply = null, finalText = null) {
   if (!wanted || !answer.request_id) return;
   const body = { request_id: answer.request_id, action };
@@ -20,7 +21,8 @@ export async function tell(answer, action, reply = null, finalText = null) {
   if (finalText !== null) body.final_text = finalText;
   try {
     await ask("/v1/feedback", { body });
-  } catch {
-    wanted = false;
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    sentence(get("banner"), `What became of the reply was not recorded. ${error.message}`);
   }
 }

@@ -75,7 +75,7 @@ function requests(all) {
   const rows = sorted.map(([route, parts]) => ({
     name: route,
     parts: Object.entries(parts).map(([kind, value]) => ({ kind, value })),
-    text: [total(parts), parts.refused && `${parts.refused} refused`, parts.failed && `${parts.failed} failed`].filter(Boolean).join(", "),
+    text: `${total(parts)}${parts.refused ? ` (${parts.refused} refused)` : ""}${parts.failed ? ` (${parts.failed} failed)` : ""}`,
   }));
   const state = `Waiting: ${one("waiting_requests")} · processes that compute: ${one("workers_ready")} · died: ${one("worker_deaths_total")}`;
   const plots = sorted.slice(0, ROUTES).map(([route]) => latency(route, named("request_seconds_bucket")));

@@ -3,6 +3,7 @@
 import { el, svg } from "./dom.js";
 
 const ROW = 26;
+const LARGEST = 1.2; // times the size that it is drawn in, so that texts stay alike
 
 /**
  * Horizontal bars.
@@ -11,7 +12,8 @@ const ROW = 26;
  * has a colour; and perhaps an `interval`. `most` is where the scale ends.
  */
 export function bars(title, rows, most = Math.max(...rows.map((row) => sum(row.parts)), 1e-9)) {
-  const [left, width, right] = [120, 260, 110];
+  const longest = Math.max(...rows.map((row) => row.name.length));
+  const [left, width, right] = [8 * longest + 16, 240, 100];
   const x = (value) => left + (width * value) / most;
   const shapes = rows.flatMap((row, i) => {
     const y = i * ROW + 4;
@@ -46,7 +48,7 @@ export function histogram(title, edges, counts, text) {
     return [
       svg("rect", { x: i * step + 1.5, y: height - tall, width: step - 3, height: tall, rx: 2, class: "ok" }),
       n > 0 && svg("text", { x: middle, y: height - tall - 7, class: "middle value" }, String(n)),
-      svg("text", { x: middle, y: height + 12, class: "middle tick" }, edges[i]),
+      svg("text", { x: middle, y: height + 12, class: i % 2 ? "middle minor" : "middle" }, edges[i]),
     ];
   });
   shapes.push(svg("path", { d: `M0 ${height}H${width}`, class: "axis" }));
@@ -55,12 +57,9 @@ export function histogram(title, edges, counts, text) {
 }
 
 function drawing(title, label, width, height, shapes) {
-  return el(
-    "figure",
-    { class: "plot" },
-    el("figcaption", {}, title),
-    svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, ...shapes),
-  );
+  const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label }, ...shapes);
+  picture.style.maxWidth = `${width * LARGEST}px`;
+  return el("figure", { class: "plot" }, el("figcaption", {}, title), picture);
 }
 
 const sum = (parts) => parts.reduce((total, part) => total + part.value, 0);

@@ -101,10 +101,12 @@ export function repliesPanel(model, { take, edit, leave, refused }) {
       ["retriever", reply.retrieval_score],
       ["re-ranker", reply.rerank_score],
     ].filter(([, score]) => score != null);
+    const unseen = el("span", { class: "unseen" }, ` reply ${i + 1}`);
     const why = el(
       "button",
       { type: "button", class: "plain", "aria-expanded": "false", "aria-controls": slot.id, onclick: () => explain(reply, why, slot) },
       "Why",
+      unseen,
     );
     return el(
       "li",
@@ -127,7 +129,7 @@ export function repliesPanel(model, { take, edit, leave, refused }) {
         el(
           "span",
           { class: "actions" },
-          el("button", { type: "button", class: "plain", onclick: () => edit(answer, reply) }, "Edit"),
+          el("button", { type: "button", class: "plain", onclick: () => edit(answer, reply) }, "Edit", unseen.cloneNode(true)),
           why,
         ),
       ),
@@ -182,18 +184,18 @@ export function repliesPanel(model, { take, edit, leave, refused }) {
 
   /** Go to the best reply; whether there is one. */
   function enter() {
-    const [first] = cards();
+    const [first] = answer ? cards() : [];
     first?.focus();
     return Boolean(first);
   }
 
-  return { element, show, choose, enter, model };
+  return { element, show, choose, enter, model, stop: () => controller?.abort() };
 }
 
 /** Replies of an index or a pipeline; of a model, the given texts in its order. */
-async function answered(model, context, { k, filter, candidates }, signal) {
+async function answered(model, context, { k, filter, candidates, conversation }, signal) {
   if (model.kind !== "model") {
-    const body = { model: model.id, context, k };
+    const body = { model: model.id, context, k, conversation };
     if (filter) body.filter = filter;
     return ask("/v1/respond", { body, signal });
   }

@@ -3,7 +3,9 @@
 import { el, number, signed } from "./dom.js";
 
 const STRONGEST = 4; // context vectors shown
+const LEAST = 0.005; // weight that is shown, since it is written in per cent
 const WEAK = 0.1; // of the largest share: not worth a mark
+const LETTERS = /^(?![\p{sc=Han}\p{sc=Hira}\p{sc=Kana}])[\p{L}\p{N}\p{M}]+$/u;
 const METHODS = {
   "sum of tokens": "The score is a sum over tokens; each share is its term.",
   "sum of words": "The score is a sum over words; each share is its term.",
@@ -47,14 +49,26 @@ function summary(why, stages) {
   if (stages) return METHODS[why.score === why.parts.reranker?.score ? "second" : "stages"];
   const turn = why.turns.reduce((best, text) => (text.share > best.share ? text : best), why.turns[0]);
   const strongest = why.turns
-    .flatMap((text) => text.tokens)
+    .flatMap((text) => words(text.tokens))
     .filter((token) => token.share > 0)
     .sort((a, b) => b.share - a.share)
     .slice(0, 3)
     .map((token) => `“${token.text}” ${signed(token.share)}`);
   const most = why.turns.length > 1 ? `Most comes from turn ${why.turns.indexOf(turn) + 1} (${signed(turn.share)}). ` : "";
-  const words = strongest.length ? `Strongest: ${strongest.join(", ")}. ` : "";
-  return `${most}${words}${METHODS[why.method] ?? ""}`;
+  const named = strongest.length ? `Strongest: ${strongest.join(", ")}. ` : "";
+  return `${most}${named}${METHODS[why.method] ?? ""}`;
+}
+
+/** Tokens with those that go on with the same word made one. Signs of Chinese and Japanese stay by themselves. */
+function words(tokens) {
+  const joined = [];
+  for (const token of tokens) {
+    const last = joined.at(-1);
+    const goesOn = last?.end === token.start && LETTERS.test(last.text) && LETTERS.test(token.text);
+    if (goesOn) joined[joined.length - 1] = { text: last.text + token.text, end: token.end, share: last.share + token.share };
+    else joined.push(token);
+  }
+  return joined;
 }
 
 function legend() {
@@ -106,7 +120,7 @@ function vectors(all, level) {
   const row = (vector) => {
     const bar = el("span", { class: "fill raises" });
     bar.style.width = `${100 * vector.weight}%`;
-    const looks = vector.tokens.slice(0, 5).map((token) => `${token.text || "boundary"} ${Math.round(100 * token.weight)}%`);
+    const looks = vector.tokens.filter((token) => token.weight >= LEAST).slice(0, 5).map((token) => `${token.text || "boundary"} ${Math.round(100 * token.weight)}%`);
     return el(
       "li",
       {},
@@ -116,7 +130,7 @@ function vectors(all, level) {
       el("p", { class: "quiet" }, `looks at ${looks.join(", ")}`),
     );
   };
-  const shown = all.slice(0, STRONGEST);
+  const shown = all.filter((vector, i) => !i || vector.weight >= LEAST).slice(0, STRONGEST);
   return [
     el(`h${level}`, {}, "Strongest context vectors"),
     el("ol", { class: "why-turns" }, shown.map(row)),

@@ -1,0 +1,538 @@
+"""The page at ``/`` in a real browser, before a real server."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import polyrank
+from polyrank.config.models import CrossConfig, PolyConfig, TextPolicy
+from polyrank.models import new_model
+from polyrank.models.artifacts import save_model
+from polyrank.retrieval.pipeline import PipelineConfig, write_pipeline
+from polyrank.serving.page import FOLDER, POLICY
+from servers import Running, serving
+
+api = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="apt install chromium")
+
+SWITCHES = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update",
+)  # fmt: skip
+PATIENCE_MS = 30_000
+NASTY = '<img src=x onerror="window.bad = 1"> <script>window.bad = 1</script> & "quotes"'
+REPLIES = ["restart the router", "pay the bill", "the light is red", "hello hi", "thanks", "did that", NASTY]
+LONG = "wifi" * 60
+expect = api.expect
+expect.set_options(timeout=PATIENCE_MS)
+
+
+@dataclass
+class Watched:
+    """A page, and what it did that it should not.
+
+    Args:
+        page: in a window of its own.
+        url: of the server.
+        problems: errors of scripts, and requests to other servers.
+    """
+
+    page: Any
+    url: str = ""
+    problems: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.page.set_default_timeout(PATIENCE_MS)
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("console", lambda said: self.problems.append(said.text) if said.type == "error" else None)
+        self.page.on("request", self._watch)
+
+    def _watch(self, request: Any) -> None:
+        if not request.url.startswith((self.url, "data:", "blob:")):
+            self.problems.append(request.url)
+
+    def open(self, url: str, view: str = "chat") -> Any:
+        """Go there, and wait until the models are known."""
+        self.url = url
+        self.page.goto(f"{url}/#{view}")
+        expect(self.page.locator("#model option").first).to_be_attached()
+        return self.page
+
+
+@pytest.fixture(scope="module")
+def paths(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Indexes of a Bi- and a Poly-encoder, a pipeline of two stages that finds no answer good enough, and a model."""
+    folder = tmp_path_factory.mktemp("page")
+    candidates = [
+        polyrank.Candidate(f"r{i}", text, {"team": "billing" if "bill" in text else "tech"})
+        for i, text in enumerate(REPLIES)
+    ]
+    polyrank.build_index(folder / "support", polyrank.load(f"untuned:{tiny_backbone}"), candidates)
+    policy = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
+    for name, kind in (("cross", CrossConfig), ("codes", PolyConfig)):
+        model, texts, config = new_model(kind(backbone=str(tiny_backbone)), policy, seed=1, sample=REPLIES)
+        save_model(folder / name, model, texts, config)
+    polyrank.build_index(folder / "poly", folder / "codes", candidates)
+    settings = PipelineConfig(
+        index=str(folder / "support"), reranker=str(folder / "cross"), n_retrieved=4, measure="score", threshold=1e9
+    )
+    write_pipeline(folder / "stages", settings)
+    served = {name: str(folder / name) for name in ("support", "poly", "stages")}
+    return served | {"ranker": f"untuned:{tiny_backbone}"}
+
+
+@pytest.fixture(scope="module")
+def server(paths: dict[str, str]) -> Iterator[Running]:
+    with serving(*(f"{name}={path}" for name, path in paths.items())) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=SWITCHES)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def watched(browser: Any) -> Iterator[Watched]:
+    """A page of 1280 pixels in which nothing may go wrong."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light")
+    watched = Watched(context.new_page())
+    yield watched
+    context.close()
+    assert watched.problems == []
+
+
+def say(page: Any, text: str) -> None:
+    """A customer's turn, answered."""
+    page.get_by_label("Customer says").fill(text)
+    page.keyboard.press("Enter")
+    expect(page.locator("#turns li").last.locator("p")).to_have_text(text)
+    expect(page.locator(".panel[aria-busy]")).to_have_count(0)
+    expect(page.locator(".take").first).to_be_visible()
+
+
+def shown(page: Any, panel: int = 0) -> list[str]:
+    """The replies of a panel, best first."""
+    texts: list[str] = page.locator(".panel").nth(panel).locator(".take .text").all_inner_texts()
+    return texts
+
+
+def turns(page: Any) -> list[str]:
+    """All turns."""
+    texts: list[str] = page.locator("#turns p").all_inner_texts()
+    return texts
+
+
+def best(path: str, context: list[str], k: int = 5) -> list[str]:
+    """What the library answers."""
+    with polyrank.open(path) as pipeline:
+        return [reply.text for reply in pipeline.answer(context, k).ranked]
+
+
+def test_a_reply_is_taken_into_the_conversation_and_back(
+    watched: Watched, server: Running, paths: dict[str, str]
+) -> None:
+    page = watched.open(server.url)
+    say(page, "my wifi is down")
+    replies = shown(page)
+    assert replies == best(paths["support"], ["my wifi is down"])
+    expect(page.locator(".facts")).to_contain_text("exact")
+    page.get_by_role("button", name=f"Take reply 2 {replies[1]}").click()
+    expect(page.locator("#turns li")).to_have_count(2)
+    assert turns(page) == ["my wifi is down", replies[1]]
+    expect(page.locator(".note")).to_have_text("It is the customer's turn.")
+    expect(page.get_by_label("Customer says")).to_be_focused()
+    say(page, "the light is red")
+    assert shown(page) == best(paths["support"], ["my wifi is down", replies[1], "the light is red"])
+    page.get_by_role("button", name="Remove turn 2").click()
+    expect(page.locator("#turns li")).to_have_count(2)
+    page.get_by_role("button", name="Undo").click()
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator("#turns li")).to_have_count(2)
+    assert turns(page) == ["my wifi is down", replies[1]]
+    page.get_by_role("button", name="New", exact=True).click()
+    expect(page.locator("#turns li")).to_have_count(0)
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator("#turns li")).to_have_count(2)
+
+
+def test_a_reply_is_changed_before_it_is_said(watched: Watched, server: Running) -> None:
+    page = watched.open(server.url)
+    say(page, "my wifi is down")
+    (first, *_) = shown(page)
+    page.get_by_role("button", name="Edit reply 1").click()
+    expect(page.get_by_label("Agent says")).to_have_value(first)
+    page.get_by_label("Agent says").press_sequentially(" please")
+    page.keyboard.press("Enter")
+    expect(page.locator("#turns li.agent p")).to_have_text(f"{first} please")
+    expect(page.get_by_label("Customer says")).to_have_value("")
+
+
+def test_why_colours_the_tokens_that_the_library_names(
+    watched: Watched, server: Running, paths: dict[str, str]
+) -> None:
+    context = ["hi 🙂🙂", "🙂 my wifi is down 🙂 please restart it"]  # where code points and UTF-16 differ
+    page = watched.open(server.url)
+    say(page, context[0])
+    say(page, context[1])
+    page.get_by_role("button", name="Why reply 1").click()
+    expect(page.locator(".why")).to_be_visible()
+    with polyrank.open(paths["support"]) as pipeline:
+        why = pipeline.explain(context, shown(page)[0])
+    for row, turn in enumerate(why.turns):
+        texts = page.locator(".why-turns li").nth(row).locator(".token").all_inner_texts()
+        assert texts == [token.text for token in turn.tokens]
+        assert page.locator(".why-turns li").nth(row).locator(".heat").inner_text() == turn.text
+    kinds = [
+        "raises" if "raises" in one else "lowers"
+        for one in page.locator(".why-turns .token").evaluate_all("all => all.map(one => one.className)")
+    ]
+    assert kinds == ["lowers" if token.share < 0 else "raises" for turn in why.turns for token in turn.tokens]
+    expect(page.locator(".why-total")).to_contain_text(f"Score {why.score:.3f}")
+    page.get_by_text("As a table").click()
+    n_tokens = sum(len(turn.tokens) for turn in why.turns) + len(why.candidate.tokens)
+    expect(page.locator(".as-table tbody tr")).to_have_count(n_tokens)
+    page.get_by_role("button", name="Why reply 1").click()
+    expect(page.locator(".why")).to_be_hidden()
+
+
+def test_of_a_poly_encoder_the_strongest_vectors_are_shown(
+    watched: Watched, server: Running, paths: dict[str, str]
+) -> None:
+    page = watched.open(server.url)
+    page.get_by_label("Model").select_option("poly")
+    say(page, "my wifi is down")
+    page.get_by_role("button", name="Why reply 1").click()
+    vectors = page.locator(".why-turns").nth(1).locator("li")
+    expect(vectors).to_have_count(4)
+    with polyrank.open(paths["poly"]) as pipeline:
+        why = pipeline.explain("my wifi is down", shown(page)[0])
+    for row, vector in zip(vectors.all(), why.vectors, strict=False):
+        expect(row).to_contain_text(f"Vector {vector.index + 1}")
+        expect(row).to_contain_text(f"looks at {vector.tokens[0].text or 'boundary'} ")
+
+
+def test_two_stages_say_both_scores_and_that_nothing_is_good(
+    watched: Watched, server: Running, paths: dict[str, str]
+) -> None:
+    page = watched.open(server.url)
+    page.get_by_label("Model").select_option("stages")
+    say(page, "my wifi is down")
+    assert shown(page) == best(paths["stages"], ["my wifi is down"])
+    expect(page.locator(".note")).to_contain_text("No good answer")
+    expect(page.locator(".card").first).to_contain_text("retriever")
+    expect(page.locator(".card").first).to_contain_text("re-ranker")
+    page.get_by_role("button", name="Why reply 1").click()
+    for heading in ("First stage: the retriever", "Second stage: the re-ranker"):
+        expect(page.get_by_role("heading", name=heading)).to_be_visible()
+
+
+def test_two_models_answer_side_by_side(watched: Watched, server: Running, paths: dict[str, str]) -> None:
+    page = watched.open(server.url)
+    say(page, "hello")
+    page.get_by_text("Settings").click()
+    page.get_by_label("Compare with").select_option("stages")
+    expect(page.locator(".panel h2")).to_have_text(["support", "stages"])
+    expect(page.locator(".panel").nth(1).locator(".take").first).to_be_visible()
+    expect(page.locator(".panel[aria-busy]")).to_have_count(0)
+    assert [shown(page, 0), shown(page, 1)] == [best(paths[name], ["hello"]) for name in ("support", "stages")]
+    left, right = (page.locator(".panel").nth(i).bounding_box() for i in (0, 1))
+    assert left["x"] + left["width"] <= right["x"]
+    assert left["y"] == right["y"]
+    reply = shown(page, 1)[1]
+    page.locator(".panel").nth(1).locator(".take").nth(1).click()
+    expect(page.locator("#turns li.agent p")).to_have_text(reply)
+
+
+def test_a_model_without_a_catalogue_ranks_what_it_is_given(watched: Watched, server: Running) -> None:
+    page = watched.open(server.url)
+    page.get_by_label("Model").select_option("ranker")
+    page.get_by_label("Replies to rank").fill("pay the bill\nthanks\n\nthe light is red")
+    page.get_by_label("Customer says").fill("the light is green")
+    page.keyboard.press("Enter")
+    expect(page.locator(".take")).to_have_count(3)
+    with server.client() as client:
+        texts = ["pay the bill", "thanks", "the light is red"]
+        body = {"model": "ranker", "context": "the light is green", "candidates": texts}
+        scores = client.post("/v1/score", json=body).json()["scores"]
+    assert shown(page) == [text for _, text in sorted(zip(scores, texts, strict=True), reverse=True)]
+    page.get_by_role("link", name="Catalogue").click()
+    expect(page.locator("#catalogue-error")).to_contain_text("has no catalogue")
+
+
+def test_the_catalogue_is_changed_and_the_next_answer_knows(watched: Watched, server: Running) -> None:
+    page = watched.open(server.url)
+    say(page, "did it restart")
+    page.get_by_role("link", name="Catalogue").click()
+    expect(page.locator("#n-candidates")).to_have_text("7 replies")
+    page.get_by_role("button", name="Add a reply").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Text").fill("did it restart")
+    dialog.get_by_label("Metadata").fill("[1]")
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("no JSON object")
+    order = 2**53 + 1  # which JavaScript has no number for
+    dialog.get_by_label("Metadata").fill(json.dumps({"order": order, "team": "new"}))
+    dialog.get_by_role("button", name="Save").click()
+    expect(dialog).to_be_hidden()
+    expect(page.locator("#n-candidates")).to_have_text("8 replies")
+    id_ = page.locator(".candidate.new code").inner_text()
+
+    def stored() -> dict[str, Any]:
+        with server.client() as client:
+            row: dict[str, Any] = client.get(f"/v1/candidates/{id_}").json()
+            return row
+
+    assert stored() == {"id": id_, "text": "did it restart", "metadata": {"order": order, "team": "new"}}
+    page.get_by_role("link", name="Chat").click()
+    expect(page.locator(".take .text").first).to_have_text("did it restart")
+    expect(page.locator(".card").first).to_contain_text("team: new")
+
+    page.get_by_role("link", name="Catalogue").click()
+    page.get_by_label("Search").fill("DID restart")
+    expect(page.locator(".candidate")).to_have_count(1)
+    page.get_by_role("button", name=f"Edit {id_}").click()
+    dialog.get_by_label("Text").fill("it did restart, thanks")
+    dialog.get_by_role("button", name="Save").click()
+    expect(page.locator(".candidate .text")).to_have_text("it did restart, thanks")
+    assert stored() == {"id": id_, "text": "it did restart, thanks", "metadata": {"order": order, "team": "new"}}
+
+    page.get_by_role("button", name=f"Remove {id_}").click()
+    expect(page.locator("#n-candidates")).to_have_text("7 replies")
+    expect(page.get_by_role("button", name="Undo")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#n-candidates")).to_have_text("8 replies")
+    assert stored()["metadata"] == {"order": order, "team": "new"}
+    page.get_by_role("button", name=f"Remove {id_}").click()
+    expect(page.locator("#n-candidates")).to_have_text("7 replies")
+    page.get_by_role("link", name="Chat").click()
+    expect(page.locator(".take .text", has_text="did restart")).to_have_count(0)
+    assert len(shown(page)) == 5
+
+
+def test_what_looks_like_a_script_is_a_text(watched: Watched, server: Running) -> None:
+    page = watched.open(server.url)
+    page.get_by_text("Settings").click()
+    page.get_by_label("Number of replies").select_option("10")
+    say(page, NASTY)
+    assert turns(page) == [NASTY]
+    assert NASTY in shown(page)
+    card = page.locator(".card", has_text="onerror")
+    card.get_by_role("button", name="Why reply").click()
+    expect(page.locator(".why .heat").first).to_have_text(NASTY)
+    page.get_by_role("button", name="Edit reply 1").click()
+    page.get_by_role("link", name="Catalogue").click()
+    expect(page.locator(".candidate .text", has_text="onerror")).to_have_text(NASTY)
+    assert page.locator("main img, main script").count() == 0
+    assert page.evaluate("window.bad") is None
+
+
+def test_everything_by_keyboard(watched: Watched, server: Running) -> None:
+    page = watched.open(server.url)
+    press = page.keyboard.press
+    press("Tab")
+    expect(page.get_by_role("link", name="Skip")).to_be_focused()
+    press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    press("Tab")
+    expect(page.get_by_label("Customer says")).to_be_focused()
+    page.keyboard.type("my wifi is down")
+    press("Shift+Enter")
+    page.keyboard.type("please 1")
+    press("Enter")
+    expect(page.locator(".take")).to_have_count(5)
+    assert turns(page) == ["my wifi is down\nplease 1"]
+    replies = shown(page)
+    press("ArrowDown")
+    press("ArrowDown")
+    expect(page.locator(".take").nth(1)).to_be_focused()
+    press("w")
+    expect(page.locator(".card").nth(1).locator(".why")).to_be_visible()
+    press("Enter")
+    expect(page.locator("#turns li.agent p")).to_have_text(replies[1])
+    page.keyboard.type("3 lights")
+    press("Enter")
+    expect(page.locator(".take")).to_have_count(5)
+    replies = shown(page)
+    press("ArrowDown")
+    press("3")
+    expect(page.locator("#turns li.agent p").last).to_have_text(replies[2])
+    expect(page.locator("#turns li")).to_have_count(4)
+
+    reached = set()
+    for _ in range(40):
+        press("Tab")
+        reached.add(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
+    assert {"skip", "Chat", "Catalogue", "Figures", "model", "theme", "undo", "fresh", "turn", "Settings"} <= reached
+
+    page.get_by_role("link", name="Catalogue").focus()
+    press("Enter")
+    expect(page.locator(".candidate").first).to_be_visible()
+    page.get_by_role("button", name="Add a reply").focus()
+    press("Enter")
+    page.keyboard.type("by keys alone")
+    for _ in range(4):
+        press("Tab")
+    expect(page.get_by_role("button", name="Save")).to_be_focused()
+    press("Enter")
+    expect(page.locator(".candidate .text").first).to_have_text("by keys alone")
+    expect(page.locator(".candidate.new").get_by_text("Edit")).to_be_focused()
+    press("Tab")
+    press("Enter")
+    expect(page.locator("#toast")).to_contain_text("Removed.")
+    page.get_by_role("button", name="Add a reply").focus()
+    press("Enter")
+    press("Escape")
+    expect(page.get_by_role("dialog")).to_be_hidden()
+    expect(page.get_by_role("button", name="Add a reply")).to_be_focused()
+
+
+def test_new_replies_are_said_and_fields_have_labels(watched: Watched, server: Running) -> None:
+    page = watched.open(server.url)
+    say(page, "hello")
+    expect(page.locator("[aria-live]")).to_contain_text(f"The best: {shown(page)[0]}")
+    nameless = page.evaluate(
+        "[...document.querySelectorAll('input, select, textarea')].filter(one => !one.labels.length).map(one => one.id)"
+    )
+    assert nameless == []
+
+
+def test_a_filter_chooses_and_a_wrong_one_is_told_beside_it(watched: Watched, server: Running) -> None:
+    page = watched.open(server.url)
+    say(page, "hello")
+    page.get_by_text("Settings").click()
+    page.get_by_label("Filter").fill('team = "billing"')
+    page.get_by_label("Filter").press("Enter")
+    expect(page.locator(".take .text")).to_have_text(["pay the bill"])
+    page.get_by_label("Filter").fill("team = = 1")
+    page.get_by_label("Filter").press("Enter")
+    expect(page.locator("#filter-error")).to_contain_text("character 8")
+    expect(page.locator(".take")).to_have_count(0)
+    page.get_by_label("Filter").fill("")
+    page.get_by_label("Filter").press("Enter")
+    expect(page.locator(".take")).to_have_count(5)
+    expect(page.locator("#filter-error")).to_be_hidden()
+    (refused,) = watched.problems  # the browser's own note of the status
+    assert "400" in refused
+    watched.problems.clear()
+
+
+@pytest.mark.slow
+def test_while_models_open_the_page_waits_and_a_server_that_ended_is_told(
+    watched: Watched, paths: dict[str, str]
+) -> None:
+    page = watched.page
+    with serving(f"support={paths['support']}", wait=False) as running:
+        watched.url = running.url
+        page.goto(running.url)
+        expect(page.locator("#banner")).to_contain_text("being opened")
+        expect(page.locator("#model option")).to_have_text(["support"])
+        expect(page.locator("#banner")).to_be_hidden()
+        say(page, "hello")
+        assert all("503" in problem for problem in watched.problems)
+        running.stop()
+        page.get_by_label("Customer says").fill("hi")
+        page.keyboard.press("Enter")
+        expect(page.locator(".note")).to_contain_text("does not answer")
+    watched.problems.clear()
+
+
+def test_figures_are_those_of_the_server(watched: Watched, server: Running) -> None:
+    page = watched.open(server.url)
+    say(page, "hello")
+    page.get_by_role("link", name="Figures").click()
+    expect(page.locator(".served h4")).to_have_text(["support", "poly", "stages", "ranker"])
+    with server.client() as client:
+        models = client.get("/v1/models").json()["data"]
+        metrics = client.get("/metrics").text
+    for card, model in zip(page.locator(".served").all(), models, strict=True):
+        expect(card).to_contain_text(model["fingerprint"][:12])
+    asked = 'polyrank_requests_total{route="/v1/respond",'
+    n = sum(float(line.split()[-1]) for line in metrics.splitlines() if line.startswith(asked))
+    drawing = page.get_by_role("img", name="By route: ")
+    assert f"/v1/respond {n:.0f}" in (drawing.get_attribute("aria-label") or "")
+    assert page.locator(".plot svg").count() > 1
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(watched: Watched, server: Running) -> None:
+    watched.page.set_viewport_size({"width": 360, "height": 740})
+    page = watched.open(server.url)
+    say(page, LONG)
+    page.get_by_role("button", name="Why reply 1").click()
+    expect(page.locator(".why")).to_be_visible()
+    composer, card = (page.locator(one).first.bounding_box() for one in (".composer", ".card"))
+    assert composer["y"] + composer["height"] <= card["y"]
+    bar = page.get_by_role("navigation").bounding_box()
+    assert bar["y"] + bar["height"] == 740
+    page.get_by_text("Settings").click()
+    page.get_by_label("Compare with").select_option("stages")
+    expect(page.locator(".panel")).to_have_count(2)
+    width = "[document.documentElement.scrollWidth, document.body.scrollWidth]"
+    assert page.evaluate(width) == [360, 360]
+    for view in ("Catalogue", "Figures"):
+        page.get_by_role("link", name=view).click()
+        expect(page.locator(".candidate, .served").locator("visible=true").first).to_be_visible()
+        assert page.evaluate(width) == [360, 360]
+
+
+def test_light_and_dark(watched: Watched, server: Running) -> None:
+    page = watched.open(server.url)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    page.emulate_media(color_scheme="dark")
+    dark = page.evaluate(ground)
+    assert light != dark
+    toggle = page.get_by_role("button", name="Dark")
+    expect(toggle).to_have_attribute("aria-pressed", "true")
+    toggle.click()
+    assert page.evaluate(ground) == light
+    page.reload()
+    expect(toggle).to_have_attribute("aria-pressed", "false")
+    assert page.evaluate(ground) == light
+
+
+@pytest.mark.slow
+def test_what_was_taken_is_told_to_a_server_that_keeps_it(
+    watched: Watched, paths: dict[str, str], tmp_path: Path
+) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text('[feedback]\nfile = "feedback.db"\n', "utf-8")
+    with serving(f"support={paths['support']}", "--config", config) as running, running.client() as client:
+        if "/v1/feedback" not in client.get("/openapi.json").json()["paths"]:
+            pytest.skip("this server keeps no feedback")
+        page = watched.open(running.url)
+        for text, name in [("hello", "Take reply 2"), ("the light is red", "None fits")]:
+            say(page, text)
+            with page.expect_response("**/v1/feedback") as told:
+                page.get_by_role("button", name=name).click()
+            assert told.value.ok, told.value.text()
+        report = client.get("/v1/feedback/report").json()
+        assert (report["taken"], report["refused"]) == (1, 1)
+        page.get_by_role("link", name="Figures").click()
+        expect(page.get_by_role("img", name="Taken, by rank")).to_be_visible()
+
+
+def test_files_are_sent_as_what_they_are_under_a_strict_policy(server: Running) -> None:
+    assert "unsafe" not in POLICY
+    kinds = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+    files = sorted(FOLDER.iterdir())
+    assert {path.name for path in files} > {"index.html", "page.css", "page.js"}
+    with server.client() as client:
+        assert client.get("/").text == (FOLDER / "index.html").read_text("utf-8")
+        for path in files:
+            answer = client.get(f"/page/{path.name}")
+            assert answer.content == path.read_bytes()
+            assert answer.headers["content-type"].partition(";")[0] == kinds[path.suffix]
+            assert answer.headers["content-security-policy"] == POLICY
+        assert client.get("/page/__init__.py").status_code == 404
+        assert httpx.get(f"{server.url}/page/../app.py").status_code == 404
