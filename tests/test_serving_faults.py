@@ -30,6 +30,7 @@ import pytest
 import polyrank
 from polyrank.index import Writer
 from polyrank.scorers.load import untuned_scorer
+from polyrank.serving.guard import LARGE_BODIES
 from polyrank.serving.pool import Computed, Pool, RefusedError
 from polyrank.serving.worker import Setup
 from processes import run
@@ -224,7 +225,7 @@ def test_ids_that_look_like_paths(client: httpx.Client) -> None:
         (head("/live", 5, "transfer-encoding: chunked"), 400),
         (head("/live", None, "x: a\x00b"), 400),
         (b"GET /live\xff HTTP/1.1\r\nhost: localhost\r\n\r\n", 400),
-        (head("*", method="OPTIONS"), 400),
+        (head("*", method="OPTIONS"), 404),
         (head("/live", method="GET"), 200),
         (head("http://elsewhere/live", method="GET"), 200),
         (head("/live", method="HEAD"), 405),
@@ -314,6 +315,17 @@ def test_where_too_many_ask_the_rest_is_refused_and_live_answers(server: Running
         assert Counter(map(status, halves)) == {408: CONNECTIONS, 503: 20}
 
 
+def test_large_bodies_do_not_fill_the_memory(server: Running, client: httpx.Client) -> None:
+    """Those that are half there hold so much together and no more; small ones come in all the same."""
+    half = head("/v1/respond", BODY, TYPED) + b" " * (BODY - 10)
+    with contextlib.ExitStack() as stack:
+        halves = [stack.enter_context(talk(server, half)) for _ in range(CONNECTIONS - 10)]
+        assert client.post("/v1/score", json={"context": "hi", "candidates": ["thanks"]}).status_code == 200
+        counts = Counter(map(status, halves))
+    assert set(counts) == {408, 503}
+    assert counts[408] >= LARGE_BODIES
+
+
 def test_what_is_too_much_is_refused_at_once_and_what_is_taken_is_answered(
     server: Running, client: httpx.Client
 ) -> None:
@@ -362,26 +374,7 @@ def server_has(client: httpx.Client, n: int) -> None:
 def test_answers_do_not_get_mixed_up(server: Running, client: httpx.Client, tiny_backbone: Path) -> None:
     """Eight clients at once, each with contexts of its own: scores are those that each has alone."""
     scorer = untuned_scorer(str(tiny_backbone))
-    words = [
-        "my",
-        "wifi",
-        "is",
-        "down",
-        "hello",
-        "hi",
-        "thanks",
-        "the",
-        "router",
-        "light",
-        "red",
-        "green",
-        "please",
-        "restart",
-        "it",
-        "did",
-        "that",
-        "bill",
-    ]
+    words = ["my", "wifi", "is", "down", "hello", "hi", "thanks", "the", "router", "light", "red", "green", "please"]
     contexts = [f"{first} {second}" for first in words for second in words][:160]
     expected = {context: scorer.score([context], [REPLIES])[0] for context in contexts}
 
@@ -647,14 +640,13 @@ def test_without_a_key_nothing_is_told(guarded: Running) -> None:
         (f"bearer  {KEY}", 200),
         ("Bearer another-key-of-length", 200),
         ("Bearer # for tests", 401),
-        ("Bearer ", 401),
         ("Bearer", 401),
         ("Basic !!!", 401),
         ("Basic", 401),
         ("Digest abc", 401),
         ("B\u00e9arer \u00ff\u00fe", 401),
     ],
-    ids=range(10),
+    ids=range(9),
 )
 def test_a_key_is_one_or_is_not(guarded: Running, sent: str, expected: int) -> None:
     answer = httpx.get(guarded.url + "/openapi.json", headers={"authorization": sent.encode("latin-1")})

@@ -30,8 +30,8 @@ class PatientProtocol(HttpToolsProtocol):
         """A new connection, from which nothing has come yet."""
         super().connection_made(transport)  # type: ignore[arg-type]  # TCP
         self._expect(self.head_s)
-        if len(self.connections) > self.most:
-            next(iter(self._idle))._leave()
+        if len(self.connections) > self.most and (longest := next(iter(self._idle))) is not self:
+            longest._leave()
 
     def data_received(self, data: bytes) -> None:
         """A part of a request, or of several."""

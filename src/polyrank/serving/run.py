@@ -91,7 +91,7 @@ def _prepared(
         backlog=2048,
     )
     uvicorn_ = uvicorn.Server(config)
-    uvicorn_.capture_signals = nullcontext  # type: ignore[method-assign]  # signals are left to us
+    uvicorn_.capture_signals = nullcontext  # type: ignore[method-assign,assignment]  # signals are left to us
     host, port = bound.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     work = _until_stopped(uvicorn_, server, bound, lambda: listening(address), lambda: ready(server))
