@@ -79,7 +79,8 @@ async def started(
     """A server of one path."""
     config = folder / "serve.toml"
     config.write_text(f"threads = {options.threads}\n{settings}", "utf-8")
-    with serving(f"m={path}", "--config", config) as running:
+    environment = os.environ | {"POLYRANK_PRECISION": "fp32"}  # in bf16 scores move a little with what is beside them
+    with serving(f"m={path}", "--config", config, environment=environment) as running:
         yield running
 
 
