@@ -226,7 +226,8 @@ async def canaries(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                     counts[f"status {answer.status}"] += 1
                     continue
                 scores = np.array(json.loads(answer.body)["scores"])
-                difference = np.abs(scores - expected[row, columns]).max()
+                own_scores = expected[row, columns]
+                difference = (np.abs(scores - own_scores) / np.maximum(1, np.abs(own_scores))).max()
                 others = np.abs(scores - np.delete(expected, row, 0)[:, columns]).max(1).min()
                 worst, nearest = max(worst, difference), min(nearest, others)
                 counts["right" if difference < 1e-5 else "wrong"] += 1
@@ -245,6 +246,7 @@ async def canaries(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "jobs_in_a_batch_mean": round(jobs / n_batches, 1),
         "counts": dict(counts),
         "largest_difference_from_alone": float(worst),
+        "difference": "absolute where the score is below 1, relative above; 1e-5 is allowed",
         "smallest_difference_from_the_same_candidates_for_another_context": float(nearest),
         "violations": [] if counts["right"] == n else ["an answer was wrong or missing"],
     }
