@@ -1,5 +1,6 @@
 """What a server bears: too many requests, slow clients, signals and kills. Prints a JSON summary.
 
+    python runs/serving/load.py start       # how long until it answers
     python runs/serving/load.py load        # 1, 2 and 10 times what it can do, open loop
     python runs/serving/load.py canaries    # each answer belongs to its request, and is what it would be alone
     python runs/serving/load.py slow        # a thousand clients that send half a request
@@ -455,7 +456,42 @@ async def schemathesis(options: argparse.Namespace, folder: Path) -> dict[str, A
     }
 
 
+async def start(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """From the command to the first answer of /live, and to /ready."""
+    rows = []
+    for _ in range(options.n or 5):
+        began = time.perf_counter()
+        with serving(f"m={options.model}", wait=False) as running:
+            client = Client(running.address)
+            assert (await client.ask(get("/live"))).status == 200
+            live = time.perf_counter() - began
+            await asyncio.to_thread(running.ready.wait, 60)
+            assert (await client.ask(get("/ready"))).status == 200
+            ready = time.perf_counter() - began
+            used = [cpu_seconds(pid) for pid in (running.process.pid, *running.workers)]
+            client.close()
+        rows.append((live, ready, *used))
+    names = ("live_s", "ready_s", "server_cpu_s", "worker_cpu_s")
+    columns = [sorted(column) for column in zip(*rows, strict=True)]
+    return {
+        "model": options.model,
+        "starts": len(rows),
+        **{
+            name: {"least": round(column[0], 2), "median": round(float(np.median(column)), 2)}
+            for name, column in zip(names, columns, strict=True)
+        },
+        "violations": [],
+    }
+
+
+def cpu_seconds(pid: int) -> float:
+    """That a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 PARTS = {
+    "start": start,
     "load": load,
     "canaries": canaries,
     "slow": slow,
