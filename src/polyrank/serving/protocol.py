@@ -59,7 +59,7 @@ class PatientProtocol(HttpToolsProtocol):
         """An answer was sent, maybe before its request had come whole."""
         super().on_response_complete()
         if not self.pipeline and not self._begun:
-            self._expect(self.timeout_keep_alive)
+            self._expect(self.head_s if self.cycle.more_body else self.timeout_keep_alive)
 
     def pause_writing(self) -> None:
         """The client does not read."""
