@@ -32,15 +32,15 @@ class Running:
     lines: list[str] = field(default_factory=list)
     listening: threading.Event = field(default_factory=threading.Event)
     ready: threading.Event = field(default_factory=threading.Event)
-    _more: threading.Condition = field(default_factory=threading.Condition)
+    more: threading.Condition = field(default_factory=threading.Condition)
 
     def read(self) -> None:
         """Follow stderr to its end."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            with self._more:
+            with self.more:
                 self.lines.append(line.rstrip("\n"))
-                self._more.notify_all()
+                self.more.notify_all()
             if match := LISTENING.search(line):
                 self.url = match[1]
                 self.listening.set()
@@ -48,12 +48,6 @@ class Running:
                 self.ready.set()
         self.listening.set()
         self.ready.set()
-
-    def wait_for(self, text: str, seconds: float = 60) -> None:
-        """Wait until a line of stderr holds this."""
-        with self._more:
-            said = self._more.wait_for(lambda: any(text in line for line in self.lines), seconds)
-        assert said, self.lines
 
     def client(self, **settings: Any) -> httpx.Client:
         """A client of this server's."""
@@ -63,6 +57,31 @@ class Running:
         """Ask it to stop; its exit code."""
         self.process.send_signal(number)
         return self.process.wait(60)
+
+    def wait_for(self, words: str, since: int = 0) -> str:
+        """The first line with these words, from line ``since`` on, once it is there."""
+
+        def line() -> str | None:
+            return next((line for line in self.lines[since:] if words in line), None)
+
+        with self.more:
+            said = self.more.wait_for(line, 60)
+        assert said is not None, self.lines[-20:]
+        return said
+
+    @property
+    def workers(self) -> list[int]:
+        """The processes that compute. Linux only."""
+        children: list[int] = []
+        for thread in Path(f"/proc/{self.process.pid}/task").iterdir():
+            children += map(int, (thread / "children").read_text().split())
+        return [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """For sockets."""
+        host, _, port = self.url.removeprefix("http://").rpartition(":")
+        return host, int(port)
 
     @property
     def log(self) -> list[dict[str, Any]]:

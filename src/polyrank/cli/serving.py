@@ -61,10 +61,8 @@ def serve(
     }
     changes = {name: value for name, value in given.items() if value is not None}
     models, settings = read_serving(config, paths or (), changes)
-    try:
-        from polyrank.serving.run import log_to_stderr, serve
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(error.name or "fastapi", "serve") from error
+    from polyrank.serving.log import log_to_stderr
+    from polyrank.serving.run import serve
 
     def listening(address: str) -> None:
         talk(f"listening at {address}; opening {', '.join(models)}")
@@ -76,4 +74,7 @@ def serve(
 
     log_to_stderr()
     interrupts.forget()  # the server has signals of its own
-    serve(models, settings, listening=listening, ready=ready)
+    try:
+        serve(models, settings, listening=listening, ready=ready)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error.name or "fastapi", "serve") from error

@@ -12,7 +12,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
 OPEN = ("/live", "/ready")  # to everybody
 SHORTEST_KEY = 16
@@ -157,7 +157,7 @@ class Guard:
         if scope["path"] in OPEN:
             return await self.app(scope, request.receive, request.send)
         if self._n_active > self.limits.connections:
-            raise HttpError(503, "too many requests are open; try again in a moment", code="overloaded", retry_after=1)
+            raise _crowded("too many requests are open")
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         self._check_caller(headers)
         if scope["method"] not in ("POST", "PUT", "PATCH"):
@@ -230,13 +230,7 @@ class Guard:
         self._n_bytes += size - request.n_bytes
         request.n_bytes = size
         if self._n_bytes > LARGE_BODIES * self.limits.body_bytes:
-            raise HttpError(
-                503,
-                "too many large requests are open; try again in a moment",
-                code="overloaded",
-                retry_after=1,
-                headers=CLOSE,
-            )
+            raise _crowded("too many large requests are open")
 
     def _too_long(self) -> HttpError:
         return HttpError(
@@ -302,6 +296,10 @@ class _Request:
 
 
 CLOSE = {"connection": "close"}  # what is left of the body is not read
+
+
+def _crowded(message: str) -> HttpError:
+    return HttpError(503, f"{message}; try again in a moment", code="overloaded", retry_after=1, headers=CLOSE)
 
 
 async def refuse(error: HttpError, scope: Scope, send: Send) -> None:

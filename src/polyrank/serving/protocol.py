@@ -30,8 +30,8 @@ class PatientProtocol(HttpToolsProtocol):
         """A new connection, from which nothing has come yet."""
         super().connection_made(transport)  # type: ignore[arg-type]  # TCP
         self._expect(self.head_s)
-        if len(self.connections) > self.most:
-            next(iter(self._idle))._leave()
+        if len(self.connections) > self.most and (longest := next(iter(self._idle))) is not self:
+            longest._leave()
 
     def data_received(self, data: bytes) -> None:
         """A part of a request, or of several."""
@@ -59,7 +59,7 @@ class PatientProtocol(HttpToolsProtocol):
         """An answer was sent, maybe before its request had come whole."""
         super().on_response_complete()
         if not self.pipeline and not self._begun:
-            self._expect(self.timeout_keep_alive)
+            self._expect(self.head_s if self.cycle.more_body else self.timeout_keep_alive)
 
     def pause_writing(self) -> None:
         """The client does not read."""

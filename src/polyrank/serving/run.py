@@ -1,11 +1,9 @@
 """A server from its start to its end: a socket, uvicorn, signals, and a stop that loses nothing."""
 
 import asyncio
-import json
 import logging
 import signal
 import socket
-import sys
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
@@ -91,7 +89,7 @@ def _prepared(
         backlog=2048,
     )
     uvicorn_ = uvicorn.Server(config)
-    uvicorn_.capture_signals = nullcontext  # type: ignore[method-assign]  # signals are left to us
+    uvicorn_.capture_signals = nullcontext  # type: ignore[method-assign,assignment]  # signals are left to us
     host, port = bound.getsockname()[:2]
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     work = _until_stopped(uvicorn_, server, bound, lambda: listening(address), lambda: ready(server))
@@ -185,30 +183,3 @@ def _bound(host: str, port: int) -> socket.socket:
         raise UsageError(
             f"cannot listen at {host}:{port} ({error.strerror or error}); choose another --host or --port"
         ) from error
-
-
-def log_to_stderr() -> None:
-    """One line of JSON for each request, and for what goes wrong. Texts of users are in none of them."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines())
-    for name in ("polyrank", "polyrank.access", "uvicorn.error"):
-        logger = logging.getLogger(name)
-        logger.setLevel(logging.WARNING if name == "uvicorn.error" else logging.INFO)
-        logger.handlers[:] = [handler]
-        logger.propagate = False
-
-
-class _Lines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        """A record as JSON; those of requests are that already."""
-        message = record.getMessage()
-        if record.name == "polyrank.access" and record.levelno == logging.INFO:
-            return message
-        row = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S"),
-            "level": record.levelname.lower(),
-            "message": message,
-        }
-        if record.exc_info and record.exc_info[0] is not None:
-            row["error"] = record.exc_info[0].__name__  # what it says may be what a user wrote
-        return json.dumps(row)

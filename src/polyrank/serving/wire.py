@@ -5,24 +5,25 @@ Of requests, fields that we do not know are passed over, as those services do; v
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-Text = Annotated[str, StringConstraints(strict=True)]
+Text = str
 Texts = list[Text]
+Turns = Text | Annotated[list[Text], Field(min_length=1)]
 Name = Annotated[str | None, Field(description="Of what is served; left out: the first that can do it.")]
 
 
 class Request(BaseModel):
     """What all requests have in common."""
 
-    model_config = ConfigDict(allow_inf_nan=False, extra="ignore")
+    model_config = ConfigDict(allow_inf_nan=False, extra="ignore", strict=True)
 
 
 class Background(Request):
     """A conversation to answer."""
 
     model: Name = None
-    context: Text | Texts = Field(description="One turn, or turns, oldest first.", examples=[["my wifi is down"]])
+    context: Turns = Field(description="One turn, or turns, oldest first.", examples=[["my wifi is down"]])
     background: Texts = Field([], description="Facts that hold throughout, such as persona lines.")
 
 
@@ -31,7 +32,7 @@ class RespondRequest(Background):
 
     k: int = Field(5, ge=1, le=1_000_000, description="How many replies.")
     conversation: str | None = Field(None, max_length=512, description="Whose requests belong together, for feedback.")
-    filter: str | None = Field(None, description='On metadata, such as lang = "en".', examples=[None])
+    filter: str | None = Field(None, min_length=1, description='On metadata, such as lang = "en".', examples=[None])
 
 
 class RespondReply(BaseModel):
@@ -172,7 +173,7 @@ class ScoreRequest(Request):
     """Scores for candidates, in their order."""
 
     model: Name = None
-    context: Text | Texts = Field(examples=[["my wifi is down"]])
+    context: Turns = Field(examples=[["my wifi is down"]])
     background: Texts = []
     candidates: Texts = Field(examples=[["restart the router", "pay the bill"]])
 
