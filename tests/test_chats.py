@@ -782,6 +782,29 @@ def test_agents_are_told_by_a_column_of_yes_and_no(write: Write, column: str, va
     assert talk(found) == {"1": [("customer", "a"), ("agent", "b")]}
 
 
+def test_what_columns_were_taken_for_is_said(write: Write) -> None:
+    rows = [("1", "x", "true", "a"), ("1", "y", "false", "b")]
+    found = import_chats(messages_file(write, *rows, header="Chat,nick,From_Customer,msg"))
+    guessed = "conversation in 'Chat', sender in 'nick', text in 'msg', role in 'From_Customer'"
+    assert f"guessed by its name: {guessed}" in found.report.notes
+
+
+def test_a_column_that_comes_late_does_not_turn_what_the_others_are(write: Write) -> None:
+    rows = [{"chat": n // 2, "sender": "ab"[n % 2], "message": f"m{n}"} for n in range(200)]
+    late = {"chat": 0, "sender": "a", "message": "said", "text": "another"}  # "text" is preferred where it is seen
+    found = import_chats(write("x.jsonl", "".join(json.dumps(row) + "\n" for row in [*rows, late])))
+    assert talk(found)["0"] == [("a", "m0"), ("b", "m1"), ("a", "said")]
+    seen = import_chats(write("x.jsonl", "".join(json.dumps(row) + "\n" for row in [*rows[1:], late])))
+    assert talk(seen)["0"] == [("b", "m1"), ("a", "another")]
+
+
+def test_the_first_three_bad_rows_are_told_and_all_counted(write: Write) -> None:
+    rows = [("1", "2024-01-01", "a", "x"), ("1", "2024-01-01", "b", "y")]
+    found = import_chats(messages_file(write, *rows, *[("1", "soon", "a", "x")] * 5), skip_bad=True)
+    assert found.report.n_bad == 5
+    assert [message.partition(": ")[0].rpartition(":")[2] for message in found.report.messages] == ["4", "5", "6"]
+
+
 def test_folders_of_several_forms_and_ids_of_two_files(write: Write, tmp_path: Path) -> None:
     write("all/a.csv", "conversation,sender,text\n1,customer,a\n1,agent,c\n")
     write(

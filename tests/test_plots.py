@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgba
 from matplotlib.text import Text
 
 from polyrank.cli.console import drawable
@@ -66,6 +67,7 @@ def test_labels_of_many_runs_do_not_cover_each_other(figures: list[Any], tmp_pat
     for box in labels:
         assert box.x0 >= inside.x1  # beside the lines, not over them
         assert (box.x1 <= canvas.x1 + 1, box.y1 <= canvas.y1 + 1, box.y0 >= -1) == (True, True, True)
+    assert [text.arrow_patch.get_edgecolor() for text in axes.texts] == [to_rgba(text.get_color()) for text in axes.texts]
     looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.get_lines()}
     assert len(looks) == n
 
