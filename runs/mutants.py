@@ -92,6 +92,7 @@ DENSE = {
 }
 FEWEST, MOST = 1, 14
 IN_C = 15  # faults for each file
+REFERENCES = ("tests/test_docs.py::test_references_are_current",)  # they tell the defaults of options and recipes
 CPU_SECONDS, SECONDS = 120, 600  # for one fault's tests; a fault that takes longer hangs, which is noticed
 
 
@@ -442,15 +443,17 @@ class Coverage:
         """Node ids for a fault; all files of its room where no test runs the line in its own process."""
         room_files = [f"tests/{name}" for name in ROOMS[fault.room][1] if (ROOT / "tests" / name).exists()]
         known = self.lines.get(fault.path, {})
-        tests = known.get(fault.line, set())
-        if not tests and fault.where:  # a line of a longer statement
-            tests = next((known[n] for n in range(fault.line, max(fault.line - 8, 0), -1) if known.get(n)), set())
+        start = next((n for n in range(fault.line, max(fault.line - 8, 0), -1) if n in known), fault.line)
+        tests = known.get(start, set())  # of the statement that the line belongs to
+        at_import = not tests
+        if at_import:  # such as a default: the next line that tests run is of its function
+            tests = next((known[n] for n in range(fault.line, fault.line + 40) if known.get(n)), set())
         if not tests:
             tests = set().union(*known.values()) if known else set()
         tests = {test for test in tests if self.is_there(test)}
         # the room's own tests first: they are the ones that should notice
         ranked = sorted(tests, key=lambda t: (t.partition("::")[0] not in room_files, self.seconds.get(t, 0.3)))
-        chosen, spent = [], 0.0
+        chosen, spent = (list(REFERENCES) if at_import else []), 0.0
         for test in ranked:
             spent += self.seconds.get(test, 0.3)
             if chosen and spent > budget:

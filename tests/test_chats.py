@@ -217,6 +217,14 @@ def test_bad_rows_have_numbers_and_are_skipped_when_asked(write: Write, bad: str
     assert "1 bad row left out (" in str(found.report)
 
 
+def test_rows_behind_a_line_that_names_the_separator_have_their_numbers(write: Write) -> None:
+    text = "conversation;sender;text\n1;customer;hi, there\n1;agent;hello, you\n1;;x\n"
+    path = write("x.csv", "sep=;\r\n" + text)
+    with pytest.raises(DataError, match=r"x\.csv:5: no sender"):
+        import_chats(path)
+    assert talk(import_chats(path, skip_bad=True)) == {"1": [("customer", "hi, there"), ("agent", "hello, you")]}
+
+
 def test_a_time_without_a_date(write: Write) -> None:
     path = write("x.csv", "chat,clock,sender,text\n1,10:15,a,x\n1,10:16,b,y\n")
     with pytest.raises(DataError, match=r"x\.csv:2: '10:15' has no date"):
@@ -243,6 +251,12 @@ def test_questions_and_answers(write: Write) -> None:
 
 
 # nested JSON
+
+
+def test_messages_are_known_by_their_fields_however_these_are_written(write: Write) -> None:
+    messages = [{"Sender_Name": "Ann", "Message_Text": "hi"}, {"Sender_Name": "Bob", "Message_Text": "hello"}]
+    found = import_chats(write("x.json", [{"id": 7, "messages": messages}, {"id": 8, "messages": messages}]))
+    assert talk(found) == {name: [("Ann", "hi"), ("Bob", "hello")] for name in ("7", "8")}
 
 
 def test_openai_records(write: Write) -> None:
