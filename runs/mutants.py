@@ -3,6 +3,7 @@
     python runs/mutants.py cover                    which test runs which line (once, and after tests have changed)
     python runs/mutants.py run [--room search ...]  faults into those rooms; goes on where it was stopped
     python runs/mutants.py again                    those that survived, once more
+    python runs/mutants.py one --id ID --tests ...  what these tests alone say to a fault; nothing is written
     python runs/mutants.py table                    runs/results/mutants.md from what was seen
 
 A fault is one small change by an operator (a comparison turned, an argument swapped, a statement dropped, ...). Each
@@ -30,7 +31,7 @@ import time
 import tomllib
 import xml.etree.ElementTree as ElementTree
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -91,6 +92,7 @@ DENSE = {
 }
 FEWEST, MOST = 1, 14
 IN_C = 15  # faults for each file
+REFERENCES = ("tests/test_docs.py::test_references_are_current",)  # they tell the defaults of options and recipes
 CPU_SECONDS, SECONDS = 120, 600  # for one fault's tests; a fault that takes longer hangs, which is noticed
 
 
@@ -298,8 +300,8 @@ C_CHANGES = [
 ]
 
 
-def faults_of(room: str, path: Path, text: str) -> list[Fault]:
-    """All faults of a file, drawn down to its share."""
+def faults_of(room: str, path: Path, text: str, drawn: bool) -> list[Fault]:
+    """All faults of a file, or those that are drawn."""
     name = path.name if path.suffix == ".c" else path.relative_to(PACKAGE).as_posix()
     changes = list(_c_changes(text)) if path.suffix == ".c" else _python_changes(text)
     lines = text.splitlines()
@@ -310,6 +312,8 @@ def faults_of(room: str, path: Path, text: str) -> list[Fault]:
         seen[body] += 1
         digest = hashlib.sha256(f"{body}|{seen[body]}".encode()).hexdigest()[:10]
         faults.append(Fault(digest, room, name, line, where, operator, text[start:end], new, start, end))
+    if not drawn:
+        return faults
     code = sum(1 for line in lines if line.strip() and not line.strip().startswith(("#", '"""', "//", "*")))
     share = max(FEWEST, min(MOST, round(code / DENSE.get(room, LINES_PER_FAULT))))
     if path.suffix == ".c":
@@ -367,7 +371,7 @@ def _c_changes(text: str) -> Iterator[tuple[int, int, int, str, str, str]]:
         position += len(line)
 
 
-def all_faults(rooms: list[str]) -> list[Fault]:
+def all_faults(rooms: list[str], drawn: bool = True) -> list[Fault]:
     taken: set[Path] = set()
     faults = []
     for room, (patterns, _) in ROOMS.items():
@@ -376,7 +380,7 @@ def all_faults(rooms: list[str]) -> list[Fault]:
         for path in dict.fromkeys(paths):
             taken.add(path)
             if not rooms or room in rooms:
-                faults += faults_of(room, path, path.read_text("utf-8"))
+                faults += faults_of(room, path, path.read_text("utf-8"), drawn)
     return faults
 
 
@@ -439,15 +443,17 @@ class Coverage:
         """Node ids for a fault; all files of its room where no test runs the line in its own process."""
         room_files = [f"tests/{name}" for name in ROOMS[fault.room][1] if (ROOT / "tests" / name).exists()]
         known = self.lines.get(fault.path, {})
-        tests = known.get(fault.line, set())
-        if not tests and fault.where:  # a line of a longer statement
-            tests = next((known[n] for n in range(fault.line, max(fault.line - 8, 0), -1) if known.get(n)), set())
+        start = next((n for n in range(fault.line, max(fault.line - 8, 0), -1) if n in known), fault.line)
+        tests = known.get(start, set())  # of the statement that the line belongs to
+        at_import = not tests
+        if at_import:  # such as a default: the next line that tests run is of its function
+            tests = next((known[n] for n in range(fault.line, fault.line + 40) if known.get(n)), set())
         if not tests:
             tests = set().union(*known.values()) if known else set()
         tests = {test for test in tests if self.is_there(test)}
         # the room's own tests first: they are the ones that should notice
         ranked = sorted(tests, key=lambda t: (t.partition("::")[0] not in room_files, self.seconds.get(t, 0.3)))
-        chosen, spent = [], 0.0
+        chosen, spent = (list(REFERENCES) if at_import else []), 0.0
         for test in ranked:
             spent += self.seconds.get(test, 0.3)
             if chosen and spent > budget:
@@ -459,9 +465,8 @@ class Coverage:
 # --- running ----------------------------------------------------------------------------------------------------------
 
 
-def run(faults: list[Fault], jobs: int, seen: dict[str, dict[str, object]], results: Path, more: list[str]) -> None:
-    """Try each fault in a process of its own; ``more`` are tests to run besides."""
-    coverage = Coverage()
+def run(faults: list[Fault], jobs: int, tests_of: Callable[[Fault], list[str]], results: Path | None) -> None:
+    """Try each fault in a process of its own."""
     sys.path.insert(0, str(ROOT / "tests"))
     import bm25s  # noqa: F401  # everything heavy that the forked processes would import again and again
     import pytest  # noqa: F401
@@ -470,14 +475,14 @@ def run(faults: list[Fault], jobs: int, seen: dict[str, dict[str, object]], resu
     import torch  # noqa: F401
     import transformers.models.bert.modeling_bert  # noqa: F401
 
-    waiting = sorted((fault for fault in faults if fault.id not in seen), key=lambda fault: fault.id)  # rooms mixed
+    waiting = sorted(faults, key=lambda fault: fault.id)  # rooms mixed
     running: dict[int, tuple[Fault, float, Path]] = {}
     done = 0
     while waiting or running:
         while waiting and len(running) < jobs:
             fault = waiting.pop(0)
             folder = WORK / "trees" / f"{fault.id}-{os.getpid()}"
-            tests = [*more, *(test for test in coverage.tests(fault) if test not in more)]
+            tests = tests_of(fault)
             pid = os.fork()
             if pid == 0:
                 _child(fault, folder, tests)
@@ -501,12 +506,13 @@ def run(faults: list[Fault], jobs: int, seen: dict[str, dict[str, object]], resu
                 record["by"] = first[1] if first else ""
                 if code in (3, 4) or (code == 1 and not first):
                     raise SystemExit(f"the tests could not be run for {fault.id}: {text[-2000:]}")
-                seen[fault.id] = record
-                _append(results, fault.id, record)
+                if results:
+                    _append(results, fault.id, record)
                 shutil.rmtree(folder, ignore_errors=True)
                 change = f"{fault.operator}: {fault.old[:50]!r} -> {fault.new[:50]!r}"
                 shown = f"{fault.path}:{fault.line} {fault.where}: {change}"
-                print(f"[{done}/{done + len(waiting) + len(running)}] {outcome:8} {fault.id} {shown}", flush=True)
+                by = f" by {record['by']}" if not results else ""
+                print(f"[{done}/{done + len(waiting) + len(running)}] {outcome:8} {fault.id} {shown}{by}", flush=True)
 
 
 def _append(results: Path, name: str, record: dict[str, object]) -> None:
@@ -689,7 +695,7 @@ def _short(text: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["cover", "list", "run", "again", "table"])
+    parser.add_argument("what", choices=["cover", "list", "run", "again", "one", "table"])
     parser.add_argument("--room", action="append", default=[], choices=list(ROOMS))
     parser.add_argument("--id", action="append", default=[], help="only these faults, tried anew")
     parser.add_argument("--tests", nargs="*", default=[], help="files or names of tests to run first, for every fault")
@@ -699,7 +705,7 @@ def main() -> None:
     results = SEEN
     if options.what == "cover":
         return cover()
-    faults = all_faults(options.room)
+    faults = all_faults(options.room, drawn=options.what != "one")
     if options.id:
         faults = [fault for fault in faults if fault.id in options.id]
     seen = read_seen(results)
@@ -709,6 +715,8 @@ def main() -> None:
             print(json.dumps({**shown, **seen.get(fault.id, {})}))
     elif options.what == "table":
         table(faults, seen)
+    elif options.what == "one":
+        run([fault for fault in faults if fault.id in options.id], options.jobs, lambda _: options.tests, None)
     else:
         again = options.what == "again" or options.id
         equivalent = read_equivalent()
@@ -716,7 +724,12 @@ def main() -> None:
             kept = {fault.id for fault in faults if options.id or seen.get(fault.id, {}).get("outcome") != "caught"}
             faults = [fault for fault in faults if fault.id in kept and (options.id or fault.id not in equivalent)]
             seen = {name: record for name, record in seen.items() if name not in kept}
-        run(faults, options.jobs, seen, results, options.tests)
+        coverage, more = Coverage(), options.tests
+
+        def tests_of(fault: Fault) -> list[str]:
+            return [*more, *(test for test in coverage.tests(fault) if test not in more)]
+
+        run([fault for fault in faults if fault.id not in seen], options.jobs, tests_of, results)
     return None
 
 

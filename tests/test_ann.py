@@ -67,6 +67,17 @@ def test_few_and_no_vectors(vectors: np.ndarray) -> None:
     assert products.shape == places.shape == (2, 0)
 
 
+def test_threads_are_as_before(vectors: np.ndarray) -> None:
+    faiss = pytest.importorskip("faiss")
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(3)
+    try:
+        build_ann(vectors[:300], "hnsw")
+        assert faiss.omp_get_max_threads() == 3
+    finally:
+        faiss.omp_set_num_threads(before)
+
+
 def test_kind_goes_by_size() -> None:
     assert [choose_kind(n) for n in (0, 20_000, 20_001, 300_001)] == ["flat", "flat", "hnsw", "ivfpq"]
 

@@ -200,6 +200,8 @@ def test_models_that_cannot_be_indexed_are_the_callers_mistake() -> None:
         load_encoder("nosuch")
     with pytest.raises(UsageError, match="was built with here/model and is to be searched with nosuch, which is not"):
         encoder_of_index("here/model", Path("nosuch"))
+    with pytest.raises(UsageError, match="device 'abacus'"):
+        encoder_of_index("shipped:convert", device="abacus")
     assert run("info", "nosuch").returncode == 2
 
 

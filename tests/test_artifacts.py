@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save as save_tensors
 
 import convert_models
 from polyrank.config.checked import (
@@ -28,7 +29,7 @@ from polyrank.config.checked import (
     parsed,
     read_choice,
 )
-from polyrank.config.models import BiConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
+from polyrank.config.models import MODEL, BiConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.names import is_there, lasting_name, model_folder, portable_name, resolved_name
 from polyrank.errors import ArtifactError, ConfigError, MissingExtraError, OfflineError, UsageError
 from polyrank.index import open_index, store
@@ -41,6 +42,7 @@ from polyrank.retrieval.retrievers import Retriever
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer
 from polyrank.scorers.open import load
+from polyrank.storage.document import seal
 from polyrank.storage.tensors import read_tensors, write_tensors
 from polyrank.text import BackboneTexts, ConvertTexts, Texts, read_subwords
 
@@ -417,6 +419,9 @@ def test_weights_of_another_shape_or_name_are_refused(poly: tuple[Any, Texts, An
             fresh.restore(wrong)
     with pytest.raises(ArtifactError, match=name):
         fresh.restore({k: v for k, v in tensors.items() if k != name})
+    odd = {f"z{letter}": torch.ones(1) for letter in "fbdace"}
+    with pytest.raises(ArtifactError, match="configuration: za, zb, zc on one side only"):
+        fresh.restore({**tensors, **odd})
 
 
 def test_sizes_are_what_the_library_reads(poly: tuple[Any, Texts, Any], tmp_path: Path) -> None:
@@ -439,6 +444,16 @@ def test_sizes_are_what_the_library_reads(poly: tuple[Any, Texts, Any], tmp_path
         assert found.n_parameters == sum(t.numel() for tensors in parts.values() for t in tensors)
         assert found.n_bytes == sum(t.numel() * t.element_size() for tensors in parts.values() for t in tensors)
         assert found.n_bytes_fp32 == 4 * found.n_parameters
+
+
+def test_kinds_of_numbers_of_a_part_are_in_order(tmp_path: Path) -> None:
+    kinds = [torch.float64, torch.bfloat16, torch.int32, torch.uint8, torch.float16, torch.bool]
+    tensors = {f"net.{i}": torch.zeros(2, dtype=kind) for i, kind in enumerate(kinds)}
+    weights = save_tensors(tensors)
+    (tmp_path / "model.safetensors").write_bytes(weights)
+    digest = hashlib.sha256(weights).hexdigest()
+    (tmp_path / MODEL.file).write_bytes(seal({"files": {"model.safetensors": digest}}, MODEL))
+    assert read_sizes(tmp_path).parts[0].dtypes == ("BF16", "BOOL", "F16", "F64", "I32", "U8")
 
 
 # names of models

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from polyrank.search import kernels
-from polyrank.search.best import Best
+from polyrank.search.best import FIRST, Best
 from polyrank.search.bf16 import bf16_of
 from polyrank.search.blocks import norms_of
 from polyrank.search.query import Machine, Way
@@ -581,6 +581,19 @@ def test_many_that_are_offered_at_once_are_sifted_without_loss(place: int) -> No
         best.offer(pool, np.arange(len(pool.rows)))
     assert best.result(exact=True).rows.tolist() == best_of(pool, context, 1)
     assert best.n_scored <= len(pool.rows)
+
+
+def test_the_most_promising_are_scored_first() -> None:
+    """By true bounds, whatever their order, hardly more than the first batch is scored."""
+    rng = np.random.default_rng(0)
+    pool = block(rng.standard_normal((3000, 16)).astype(np.float32))
+    context = rng.standard_normal((1, 16)).astype(np.float32)
+    bounds = pool.vectors @ context[0] + np.float32(0.01)
+    best = Best(context, 1)
+    with torch.inference_mode():
+        best.offer(pool, np.arange(3000), bounds)
+    assert best.result(exact=True).rows.tolist() == [int(bounds.argmax())]
+    assert best.n_scored <= 2 * FIRST
 
 
 @pytest.mark.parametrize("compiled", COMPILED)

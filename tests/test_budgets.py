@@ -174,6 +174,12 @@ def test_a_pair_gives_the_candidate_its_start_and_the_context_the_rest(
     assert segments == [0] * first + [1] * (len(ids) - first)
 
 
+def test_a_candidate_may_be_longer_than_the_context(make: Make) -> None:
+    texts = make(max_context_tokens=6, max_candidate_tokens=12)
+    ids, _ = texts.pair_ids(Context((spaced(LETTERS),)), spaced(LETTERS))
+    assert shown(texts, ids) == f"< {spaced(LETTERS[-5:])} | {spaced(LETTERS[:10])} |"  # 15 besides the boundaries
+
+
 @pytest.mark.parametrize(
     ("longest", "n_left", "n_right"),
     [

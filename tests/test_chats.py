@@ -217,6 +217,14 @@ def test_bad_rows_have_numbers_and_are_skipped_when_asked(write: Write, bad: str
     assert "1 bad row left out (" in str(found.report)
 
 
+def test_rows_behind_a_line_that_names_the_separator_have_their_numbers(write: Write) -> None:
+    text = "conversation;sender;text\n1;customer;hi, there\n1;agent;hello, you\n1;;x\n"
+    path = write("x.csv", "sep=;\r\n" + text)
+    with pytest.raises(DataError, match=r"x\.csv:5: no sender"):
+        import_chats(path)
+    assert talk(import_chats(path, skip_bad=True)) == {"1": [("customer", "hi, there"), ("agent", "hello, you")]}
+
+
 def test_a_time_without_a_date(write: Write) -> None:
     path = write("x.csv", "chat,clock,sender,text\n1,10:15,a,x\n1,10:16,b,y\n")
     with pytest.raises(DataError, match=r"x\.csv:2: '10:15' has no date"):
@@ -243,6 +251,12 @@ def test_questions_and_answers(write: Write) -> None:
 
 
 # nested JSON
+
+
+def test_messages_are_known_by_their_fields_however_these_are_written(write: Write) -> None:
+    messages = [{"Sender_Name": "Ann", "Message_Text": "hi"}, {"Sender_Name": "Bob", "Message_Text": "hello"}]
+    found = import_chats(write("x.json", [{"id": 7, "messages": messages}, {"id": 8, "messages": messages}]))
+    assert talk(found) == {name: [("Ann", "hi"), ("Bob", "hello")] for name in ("7", "8")}
 
 
 def test_openai_records(write: Write) -> None:
@@ -780,6 +794,29 @@ def test_agents_are_told_by_a_column_of_yes_and_no(write: Write, column: str, va
     rows = [("1", "x", values[0], "a"), ("1", "y", values[1], "b")]
     found = import_chats(messages_file(write, *rows, header=f"conversation,author,{column},text"))
     assert talk(found) == {"1": [("customer", "a"), ("agent", "b")]}
+
+
+def test_what_columns_were_taken_for_is_said(write: Write) -> None:
+    rows = [("1", "x", "true", "a"), ("1", "y", "false", "b")]
+    found = import_chats(messages_file(write, *rows, header="Chat,nick,From_Customer,msg"))
+    guessed = "conversation in 'Chat', sender in 'nick', text in 'msg', role in 'From_Customer'"
+    assert f"guessed by its name: {guessed}" in found.report.notes
+
+
+def test_a_column_that_comes_late_does_not_turn_what_the_others_are(write: Write) -> None:
+    rows = [{"chat": n // 2, "sender": "ab"[n % 2], "message": f"m{n}"} for n in range(200)]
+    late = {"chat": 0, "sender": "a", "message": "said", "text": "another"}  # "text" is preferred where it is seen
+    found = import_chats(write("x.jsonl", "".join(json.dumps(row) + "\n" for row in [*rows, late])))
+    assert talk(found)["0"] == [("a", "m0"), ("b", "m1"), ("a", "said")]
+    seen = import_chats(write("x.jsonl", "".join(json.dumps(row) + "\n" for row in [*rows[1:], late])))
+    assert talk(seen)["0"] == [("b", "m1"), ("a", "another")]
+
+
+def test_the_first_three_bad_rows_are_told_and_all_counted(write: Write) -> None:
+    rows = [("1", "2024-01-01", "a", "x"), ("1", "2024-01-01", "b", "y")]
+    found = import_chats(messages_file(write, *rows, *[("1", "soon", "a", "x")] * 5), skip_bad=True)
+    assert found.report.n_bad == 5
+    assert [message.partition(": ")[0].rpartition(":")[2] for message in found.report.messages] == ["4", "5", "6"]
 
 
 def test_folders_of_several_forms_and_ids_of_two_files(write: Write, tmp_path: Path) -> None:

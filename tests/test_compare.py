@@ -118,6 +118,7 @@ def test_a_row_says_what_was_measured_and_tested() -> None:
     assert test["p_adjusted"] == pytest.approx(2 * test["p"])
     means = [[summarise(each)["metrics"]["MRR"] for each in model.evaluations] for model in (better, base)]
     assert test["over_seeds"]["p"] == pytest.approx(stats.ttest_rel(*means).pvalue)
+    assert test["over_seeds"]["difference"] == pytest.approx(np.mean(means[0]) - np.mean(means[1]))
     assert "over_seeds" not in rows[2]["against"]
     assert "seeds" not in rows[2]
     assert [each["seed"] for each in rows[1]["by_seed"]] == [1, 2, 3]
@@ -137,6 +138,9 @@ def test_figures_alone_are_paired_by_seed() -> None:
     assert (test["n_seeds"], test["difference"]) == (2, pytest.approx(-0.25))
     assert test["p"] == pytest.approx(stats.ttest_rel([0.4, 0.4], [0.6, 0.7]).pvalue)
     assert test["others"][0]["metric"] == "loss"
+    assert any(line.startswith("b against a: R@1 -25.0 ± 7.1 points over 2 seeds, p = ") for line in remarks(rows))
+    of_losses = remarks(compared_figures({"a": a, "b": b}, ["loss"]))
+    assert any("b against a: loss +0.450 ± 0.071 over 2 seeds, p = " in line for line in of_losses)
     assert rows[2]["metrics"] == {"R@1": 0.1}
     assert "against" not in rows[2]
     with pytest.raises(UsageError, match="there is no MAP of these runs; choose R@1, loss"):

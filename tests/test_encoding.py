@@ -23,7 +23,7 @@ from polyrank.models.first_output import FirstOutput
 from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
-from polyrank.scorers.load import make_scorer, untuned_scorer
+from polyrank.scorers.load import make_scorer, saved_scorer, untuned_scorer
 from polyrank.scorers.network import inference, token_batches
 from polyrank.scorers.open import load
 from polyrank.text import BackboneTexts, load_subwords, pad
@@ -287,6 +287,12 @@ def test_a_precision_is_that_of_the_large_products_only(tiny_backbone: Path, kin
     flat, near = np.concatenate(exact), np.concatenate(rough)
     assert not np.array_equal(flat, near)
     assert np.corrcoef(flat, near)[0, 1] > 0.98
+
+
+def test_a_saved_model_is_opened_frozen(tiny_backbone: Path, tmp_path: Path) -> None:
+    save_model(tmp_path / "m", *of_kind(tiny_backbone, "bi"))
+    weights = saved_scorer(tmp_path / "m", device="cpu", precision="bf16").model.parameters()
+    assert torch.bfloat16 in {weight.dtype for weight in weights}
 
 
 def test_only_what_is_frozen_in_bf16_has_narrow_weights(tiny_backbone: Path) -> None:

@@ -372,6 +372,12 @@ def test_a_summary_by_hand() -> None:
     assert list(default["metrics"]) == ["R@1", "R@2", "R@5", "R@10", "R@50", "MRR", "MAP"]
 
 
+def test_an_example_is_tied_where_one_of_its_right_answers_is() -> None:
+    clear, tied = Group(0, 1, 1), Group(1, 3, 1)
+    found = summarise(Evaluation(tuple(outcomes(Placement(9, (clear, tied)), Placement(9, (clear,)))), "lists"))
+    assert found["ties"] == 1 / 2
+
+
 def test_the_seed_draws_the_resamples() -> None:
     result = Evaluation(tuple(outcomes(*(at(1 + i % 7) for i in range(40)))), "lists")
     assert summarise(result) == summarise(result, seed=0) != summarise(result, seed=1)

@@ -317,6 +317,7 @@ def bi(network: Any, tmp_path: Path) -> Path:
         ("2_Dense/config.json", lambda v: v | {"activation_function": "torch.save"}, "names the activation torch.save"),
         ("2_Dense/config.json", lambda v: v | {"module_input_name": "token_embeddings"}, "reads token_embeddings"),
         ("sentence_bert_config.json", lambda v: v | {"transformer_task": "text-generation"}, "by text-generation"),
+        ("sentence_bert_config.json", lambda v: v | {"modality_config": {"image": {}}}, "media instead of texts"),
         ("config.json", lambda v: [], "is no JSON object"),
         ("config.json", lambda v: v | {"is_encoder_decoder": True}, "encoder-decoder"),
         ("config.json", lambda v: v | {"model_type": "nosuch"}, "transformers cannot read .*nosuch"),
@@ -352,6 +353,14 @@ def test_damaged_and_unsafe_files_are_refused(bi: Path) -> None:
 def test_a_tokenizer_that_cannot_be_read_is_the_reason(bi: Path) -> None:
     (bi / "tokenizer.json").write_text("{}", "utf-8")
     with pytest.raises(ArtifactError, match="cannot read the tokenizer"):
+        load(bi)
+
+
+def test_a_tokenizer_without_its_fast_form_is_the_reason(bi: Path) -> None:
+    for name in ("tokenizer.json", "vocab.txt", "special_tokens_map.json"):
+        (bi / name).unlink(missing_ok=True)
+    (bi / "tokenizer_config.json").write_text('{"tokenizer_class": "CanineTokenizer"}', "utf-8")
+    with pytest.raises(ArtifactError, match=r"cannot read the tokenizer in .* \(it has no tokenizer.json\)"):
         load(bi)
 
 

@@ -459,6 +459,17 @@ def test_training_again_gives_the_same_bytes(bi: Encoder, models: dict[str, Path
     assert (tmp_path / "a" / "intent.safetensors").read_bytes() == (tmp_path / "b" / "intent.safetensors").read_bytes()
 
 
+def test_the_first_seed_draws_the_weights_too(bi: Encoder) -> None:
+    splits = IntentSplits(utterances(), utterances(1))
+    made = [
+        train_intents(splits, bi, encoder_name="x", grid=GRID, seeds=(seed,), max_epochs=1).classifier.head
+        for seed in (1, 1, 2)
+    ]
+    first, again, other = (torch.cat([each.flatten() for each in head.parameters()]) for head in made)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
 def test_precision_calibrates_without_out_of_scope_data(bi: Encoder) -> None:
     result = train_intents(
         IntentSplits(utterances(), utterances(1)), bi, encoder_name="x", grid=GRID, precision=0.9, max_epochs=20

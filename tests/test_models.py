@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from polyrank.errors import ArtifactError, ConfigError
 from polyrank.models import BiEncoder, CrossEncoder, PolyEncoder, Source, find_backbone, new_model
 from polyrank.models.backbone import empty_backbone
 from polyrank.models.build import fit_output_scale, resolve
+from polyrank.models.pretrained import max_positions
 from polyrank.models.scoring import scores
 from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
@@ -377,3 +379,14 @@ def test_the_seed_decides_codes_and_heads_and_nothing_else_is_disturbed(tiny_bac
     assert torch.equal(codes[0], codes[1])  # type: ignore[arg-type]
     assert not torch.equal(codes[0], codes[2])  # type: ignore[arg-type]
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_what_names_no_longest_input_takes_512_tokens() -> None:
+    sizes = {"vocab_size": 9, "num_layers": 1, "n_layer": 1, "d_model": 8, "d_ff": 8, "d_inner": 8}
+    relative = transformers.T5EncoderModel(transformers.T5Config(**sizes, num_heads=1, d_kv=8))
+    assert not hasattr(relative.config, "max_position_embeddings")
+    endless = transformers.XLNetModel(transformers.XLNetConfig(**sizes, n_head=1))
+    assert endless.config.max_position_embeddings == -1
+    assert (max_positions(relative), max_positions(endless)) == (512, 512)
+    relative.config.max_position_embeddings = None
+    assert max_positions(relative) == 512

@@ -298,6 +298,19 @@ def test_outcomes_are_those_of_each_example_alone(models: dict[str, Path]) -> No
     assert all(row == sorted(row, reverse=True) for row in scores)
 
 
+def test_a_shortlist_without_a_hidden_answer_is_as_long(models: dict[str, Path]) -> None:
+    config = PipelineConfig(index=str(models["index"]), reranker=str(models["cross"]), n_retrieved=3)
+    scores, _ = outcomes(make_retriever(config), examples(), [True] * len(examples()))
+    assert {len(row) for row in scores} == {3}
+
+
+def test_an_empty_list_has_one_reply_at_least_too(models: dict[str, Path]) -> None:
+    retriever = make_retriever(PipelineConfig(index=str(models["index"]), model=str(models["bi"])))
+    assert retriever.respond([], 1) == []
+    with pytest.raises(UsageError, match="k is 0"):
+        retriever.respond([], 0)
+
+
 def test_right_is_by_id_or_by_text() -> None:
     asked = Example(("x",), ("yes", "no"), (0,), relevant_ids=("7",))
     replies = [Ranked(name, text, 1.0) for name, text in (("7", "a"), ("8", "yes"), ("8", "no"), ("yes", "7"))]

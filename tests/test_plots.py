@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgba
 from matplotlib.text import Text
 
 from polyrank.cli.console import drawable
@@ -66,6 +67,8 @@ def test_labels_of_many_runs_do_not_cover_each_other(figures: list[Any], tmp_pat
     for box in labels:
         assert box.x0 >= inside.x1  # beside the lines, not over them
         assert (box.x1 <= canvas.x1 + 1, box.y1 <= canvas.y1 + 1, box.y0 >= -1) == (True, True, True)
+    for text in axes.texts:  # a line leads from it to the end that it names
+        assert text.arrow_patch.get_edgecolor() == to_rgba(text.get_color())
     looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in axes.get_lines()}
     assert len(looks) == n
 
@@ -76,6 +79,14 @@ def test_labels_stand_in_the_order_of_the_ends(figures: list[Any], tmp_path: Pat
     FigureCanvasAgg(figures[0]).draw()
     heights = {text.get_text(): Text.get_window_extent(text).y0 for text in axes.texts}
     assert sorted(heights, key=heights.__getitem__) == sorted(heights)  # a later run ends higher
+
+
+def test_of_runs_that_end_alike_the_first_is_named_first(figures: list[Any], tmp_path: Path) -> None:
+    plot_curves({name: [Check(1, 1.0, {"R@1": 0.5})] for name in "abc"}, tmp_path / "x.png")
+    (axes,) = figures[0].axes
+    FigureCanvasAgg(figures[0]).draw()
+    from_above = sorted(axes.texts, key=lambda text: -Text.get_window_extent(text).y0)
+    assert [text.get_text() for text in from_above] == ["a", "b", "c"]
 
 
 def test_seeds_are_thin_lines_around_their_mean(figures: list[Any], tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ import transformers
 import processes
 from conftest import WORDS
 from polyrank import load
-from polyrank.config.pretraining import PretrainRecipe, PretrainText, load_pretrain_recipe
-from polyrank.errors import ConfigError, DataError, UsageError
+from polyrank.config.pretraining import PretrainRecipe, PretrainText, ScratchModel, load_pretrain_recipe
+from polyrank.errors import ConfigError, DataError, ResourceError, UsageError
 from polyrank.models.backbone import load_backbone
-from polyrank.models.pretraining import PretrainingNetwork, pretraining_network, save_backbone
+from polyrank.models.pretraining import PretrainingNetwork, new_bert, pretraining_network, save_backbone
 from polyrank.text import Subwords, learn_bert_subwords, load_subwords
+from polyrank.text.subword_learning import _count
 from polyrank.training import train
 from polyrank.training.pretraining import pretrain
 from polyrank.training.pretraining.batches import (
@@ -33,7 +35,7 @@ from polyrank.training.pretraining.batches import (
     lengths_of,
     make_batch,
 )
-from polyrank.training.pretraining.loop import Reading, make_adam
+from polyrank.training.pretraining.loop import Reading, _update, make_adam
 from polyrank.training.pretraining.objectives import counts, tell
 from polyrank.training.pretraining.tokens import Pairs, open_pairs
 
@@ -144,6 +146,21 @@ def test_vocabulary_says_what_it_cannot() -> None:
         learn_bert_subwords(["abcd"], kind="bpe", size=10)
     with pytest.raises(ConfigError, match="hold no words"):
         learn_bert_subwords(["", "  "], kind="wordpiece", size=100)
+
+
+def test_words_met_least_are_forgotten_where_there_are_too_many() -> None:
+    """Memory is flat: of 10 words, half as many again are counted before the rare ones go."""
+    often = [f"often{i}" for i in range(10)]
+    fifteen = [*often, *often, *(f"rare{i}" for i in range(5))]
+    assert len(_count(fifteen, True, 10)) == 15
+    assert _count([*fifteen, "last"], True, 10) == dict.fromkeys(often, 2)
+
+
+def test_the_thousand_most_frequent_characters_are_known() -> None:
+    signs = [chr(0x4E00 + i) for i in range(1002)]  # each a word of its own
+    subwords = learn_bert_subwords([" ".join(signs), " ".join(signs[2:])], kind="wordpiece", size=3000)
+    assert subwords.tokenizer.encode(signs[2] + signs[-1], add_special_tokens=False).tokens == [signs[2], signs[-1]]
+    assert subwords.tokenizer.encode(signs[0] + signs[1], add_special_tokens=False).tokens == ["[UNK]", "[UNK]"]
 
 
 # texts as ids
@@ -411,6 +428,32 @@ def test_micro_batches_change_no_gradient(pairs: Pairs, subwords: Subwords, tiny
     assert all(torch.allclose(summed[name], gradient, atol=1e-6) for name, gradient in whole.items())
 
 
+def test_a_new_bert_has_the_sizes_asked_for_and_berts_first_weights() -> None:
+    sizes = ScratchModel(layers=3, hidden=64, heads=4, ffn=96, positions=50)
+    network = new_bert(sizes, 700, padding=5, dropout=0.25, seed=1).network
+    shapes = {name: tuple(parameter.shape) for name, parameter in network.named_parameters()}
+    assert shapes["embeddings.word_embeddings.weight"] == (700, 64)
+    assert shapes["embeddings.position_embeddings.weight"] == (50, 64)
+    assert shapes["encoder.layer.2.intermediate.dense.weight"] == (96, 64)
+    assert not any(name.startswith("encoder.layer.3.") for name in shapes)
+    assert network.config.num_attention_heads == 4
+    assert {module.p for module in network.modules() if isinstance(module, torch.nn.Dropout)} == {0.25}
+    drawn = torch.cat([p.detach().flatten() for p in network.parameters() if p.ndim > 1])
+    assert float(drawn.std()) == pytest.approx(0.02, rel=0.02)  # of 200,000 numbers
+    words = network.embeddings.word_embeddings.weight  # type: ignore[union-attr]
+    assert [i for i, row in enumerate(words) if not row.any()] == [5]
+
+
+def test_memory_that_does_not_suffice_is_told_with_half_of_the_tokens(
+    pairs: Pairs, subwords: Subwords, tiny_backbone: Path
+) -> None:
+    network, settings = network_of(tiny_backbone), plan(Path("x"), Path("x"), "train.batch_tokens=300").train
+    network.transform.register_forward_pre_hook(lambda *_: torch.empty(2**60))
+    objectives, batch = reading(pairs, subwords).batch(0)
+    with pytest.raises(ResourceError, match=r"tokens do not fit into memory; try train\.micro_batch_tokens=150, "):
+        _update(network, make_adam(network, settings), batch, objectives, settings, CPU, nullcontext)
+
+
 def test_adam_is_that_of_the_recipe(tiny_backbone: Path) -> None:
     recipe = plan(Path("x"), Path("x"), "train.betas=[0.8, 0.9]", "train.weight_decay=0.1")
     groups = make_adam(network_of(tiny_backbone), recipe.train).param_groups
@@ -471,6 +514,12 @@ def test_a_killed_run_goes_on_to_the_same_bits(dialogues: Path, tmp_path: Path) 
     assert child.exitcode == -signal.SIGKILL
     pretrain(plan(dialogues, tmp_path / "cut", "train.steps=60"), resume=True)
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
+
+
+def test_the_rate_follows_its_schedule(dialogues: Path, tmp_path: Path) -> None:
+    pretrain(plan(dialogues, tmp_path / "run", "train.steps=4", "train.schedule.warmup_steps=2"))
+    rates = [record["lr"] for record in records(tmp_path / "run") if "lr" in record]
+    assert rates[:2] == pytest.approx([0.5e-3, 1e-3])
 
 
 def test_a_finished_run_can_have_more_steps(dialogues: Path, tmp_path: Path) -> None:

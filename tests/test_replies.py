@@ -56,6 +56,9 @@ def test_what_is_guessed_or_left_out_is_said_and_the_rest_is_metadata(tmp_path: 
     assert [line.split(": ")[1] for line in said] == [
         "replies are in column 'answer'", "1 blank left out", "1 repeated left out"
     ]  # fmt: skip
+    day = datetime.date(2024, 5, 31)
+    polars.DataFrame({"text": ["yes"], "since": [day], "n": [3]}).write_parquet(tmp_path / "r.parquet")
+    assert read_replies(tmp_path / "r.parquet")[0].metadata == {"since": "2024-05-31", "n": 3}  # JSON has no dates
     other = tmp_path / "x.csv"
     other.write_text("since,answer\nyes,no\n", "utf-8")
     assert texts_of(read_replies(other, column="since")) == ["yes"]

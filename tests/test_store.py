@@ -593,6 +593,29 @@ def test_an_index_says_what_it_is(tmp_path: Path) -> None:
     assert known["bytes"][FILE] == (path / FILE).stat().st_size
 
 
+def test_the_digest_is_the_sum_of_the_rows_modulo_2_to_the_256(tmp_path: Path) -> None:
+    path = small(tmp_path / "i", 9)
+    connection = sqlite3.connect(path / FILE)
+    total = sum(int.from_bytes(row, "little") for (row,) in connection.execute("SELECT digest FROM candidates"))
+    ((stored_digest,),) = connection.execute("SELECT value FROM meta WHERE key = 'digest'")
+    connection.close()
+    assert total >> 257  # it wraps round, more than once
+    assert int(stored_digest) == total % 2**256
+
+
+def test_a_damaged_index_is_not_left_open(tmp_path: Path) -> None:
+    path = small(tmp_path / "i")
+    connection = sqlite3.connect(path / FILE)
+    with connection:
+        connection.execute("UPDATE meta SET value = '99' WHERE key = 'n'")
+    connection.close()
+    with pytest.raises(ArtifactError) as refused:  # whose traceback holds all that was at work
+        open_index(path)
+    opened = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    assert [file for file in opened if file.is_relative_to(path)] == []
+    assert refused.tb is not None
+
+
 def test_numbers_of_rows_are_never_used_again(tmp_path: Path) -> None:
     path = small(tmp_path / "i", 3)
     with Writer(path) as writer:

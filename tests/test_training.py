@@ -471,6 +471,10 @@ def test_given_negatives_need_no_others_to_draw_from(tiny_backbone: Path, tmp_pa
     more = dataclasses.replace(plan, train=train_config(plan.train, n_negatives=4), output=str(tmp_path / "2"))
     with pytest.raises(DataError, match="1 distinct responses are too few to draw 4"):
         train(more)
+    task["train"] = write_rows("some.jsonl", [*rows, {**rows[0], "candidates": ["thanks", "please"]}])
+    some = recipe(task, tiny_backbone, tmp_path / "3", CrossConfig(), method="listwise", n_negatives=3, epochs=1)
+    with pytest.raises(DataError, match="1 distinct responses are too few to draw 3"):
+        train(some)
 
 
 def test_validation_loss_is_that_of_training(tiny_backbone: Path) -> None:

@@ -72,14 +72,14 @@ def learn_bert_subwords(
     return Subwords(tokenizer, "[CLS]", "[SEP]", "[PAD]")
 
 
-def _count(texts: Iterable[str], lower_case: bool) -> Counter[str]:
+def _count(texts: Iterable[str], lower_case: bool, max_words: int = MAX_WORDS) -> Counter[str]:
     """How often each word is met; those met least are forgotten where there are too many, so memory is flat."""
     normalizer, splitter = BertNormalizer(lowercase=lower_case), BertPreTokenizer()
     words: Counter[str] = Counter()
     for text in texts:
         words.update(word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text)))
-        if len(words) > MAX_WORDS + MAX_WORDS // 2:
-            forget_rare(words, MAX_WORDS)
+        if len(words) > max_words + max_words // 2:
+            forget_rare(words, max_words)
     for word in [word for word in words if len(word) > MAX_LETTERS]:
         del words[word]
     return words
