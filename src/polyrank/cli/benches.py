@@ -106,7 +106,9 @@ def bench_train(
 def bench_respond(
     texts: Texts = None,
     n: Annotated[list[int] | None, typer.Option("-n", min=1, help="Candidates; repeatable.")] = None,
-    kind: Annotated[list[str] | None, typer.Option(help="Bi, Poly-16, Poly-64, Poly-360, Cross; repeatable.")] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Bi, Poly-16, -64, -360, Cross, Poly-first-16, -64, -360; repeatable.")
+    ] = None,
     backbone: Annotated[
         str, typer.Option(help="embedded, base (as large as BERT-base, random weights), a folder or a hub name.")
     ] = "embedded",
@@ -127,7 +129,7 @@ def bench_respond(
         result = bench.bench_responding(
             _texts(texts),
             sizes=n or (1_000, 100_000),
-            kinds=kind or tuple(bench.KINDS),
+            kinds=kind or bench.USUAL,
             backbone=backbone,
             n_words=words,
             repeats=repeats,

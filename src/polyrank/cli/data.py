@@ -38,6 +38,8 @@ def import_(
     *,
     answers: Path | None,
     every_turn: bool,
+    seed: int | None,
+    max_words: int | None,
     skip_bad: bool,
     overwrite: bool,
 ) -> None:
@@ -50,6 +52,8 @@ def import_(
         raise UsageError(f"--answers goes with dstc7 and dstc7-pool only, not with {format_}; leave it out")
     if every_turn and format_ not in EVERY_TURN:
         raise UsageError(f"--every-turn goes with {', '.join(EVERY_TURN)} only, not with {format_}; leave it out")
+    if format_ != "wikipedia" and (seed, max_words) != (None, None):
+        raise UsageError(f"--seed and --max-words go with wikipedia only, not with {format_}; leave them out")
     if format_ == CANDIDATES:
         if skip_bad:
             raise UsageError(f"--skip-bad does not go with {CANDIDATES}, for examples name its rows; leave it out")
@@ -57,6 +61,8 @@ def import_(
     else:
         options: dict[str, Any] = {} if answers is None else {"answers": answers}
         options |= {"every_turn": True} if every_turn else {}
+        options |= {} if seed is None else {"seed": seed}
+        options |= {} if max_words is None else {"max_words": max_words}
         loaded = import_examples(format_, source, skip_bad=skip_bad, **options)
         write_examples(output, loaded.examples)
         talk(f"{source}: {loaded.report}")
@@ -77,10 +83,26 @@ def _command(format_: str) -> Callable[..., None]:
                 help="For convai2, dstc7 and ubuntu-v2: earlier turns become responses too, for training.",
             ),
         ] = False,
+        seed: Annotated[
+            int | None, typer.Option(min=0, help="For wikipedia: which sentence becomes the query; 0 if not given.")
+        ] = None,
+        max_words: Annotated[
+            int | None, typer.Option(min=1, help="For wikipedia: keep N words of each article; else all.")
+        ] = None,
         skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
         overwrite: Overwrite = False,
     ) -> None:
-        import_(format_, source, output, answers=answers, every_turn=every_turn, skip_bad=skip_bad, overwrite=overwrite)
+        import_(
+            format_,
+            source,
+            output,
+            answers=answers,
+            every_turn=every_turn,
+            seed=seed,
+            max_words=max_words,
+            skip_bad=skip_bad,
+            overwrite=overwrite,
+        )
 
     return command
 

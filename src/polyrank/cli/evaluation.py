@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from polyrank.evaluation import Evaluation
     from polyrank.evaluation.comparison import Scored
     from polyrank.evaluation.runs import Member
+    from polyrank.evaluation.tables import By
     from polyrank.records import Candidate, Example
 
 Ks = Annotated[
@@ -42,6 +43,13 @@ Metrics = Annotated[
         "--metric",
         help="What to show, such as R@1,recall@5,MRR,MAP; the first is tested foremost. R@k (or hits@k) asks for one"
         " right answer among the first k, recall@k for the share of all right ones.",
+    ),
+]
+Breakdown = Annotated[
+    str | None,
+    typer.Option(
+        help="Also R@1 by the context's length in turns, words, or tokens as the model reads them (1-50, 51-100, 101-,"
+        " as in Tao et al.)."
     ),
 ]
 Format = Annotated[str, typer.Option("--format", help="table, markdown, csv or latex.")]
@@ -85,6 +93,13 @@ def evaluate(
     n_retrieved: NRetrieved = 100,
     ensemble: EnsembleName = "none",
     limit: Annotated[int | None, typer.Option(min=1, help="Use the first N examples only.")] = None,
+    last_turns: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Show models the last N turns of each context only.")
+    ] = None,
+    probe: Annotated[
+        str | None,
+        typer.Option(help="Rank by one encoding of multi-context ConveRTs: immediate (the last turn) or earlier."),
+    ] = None,
     k: Ks = None,
     metric: Metrics = None,
     scores: Annotated[
@@ -94,6 +109,7 @@ def evaluate(
         Path | None, typer.Option(help="Scores file to test against; of several models, else the first.")
     ] = None,
     plot: Plot = None,
+    breakdown: Breakdown = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backend: Annotated[
         str, typer.Option(help="torch, or an export of the model: onnx, onnx-int8, openvino.")
@@ -116,13 +132,13 @@ def evaluate(
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.retrieval.pipeline import open_ranker
     from polyrank.scorers.exported import read_backend
-    from polyrank.scorers.open import check_name, has_settable_lengths
+    from polyrank.scorers.open import check_name, has_settable_lengths, probe_encoding
     from polyrank.storage.durable import check_output
 
     use_threads(threads)
     # whatever can be wrong is, before a model is read
     shown, tested = _metrics(k, metric)
-    layout = _layout(format_)
+    layout, broken_down = _layout(format_), _breakdowns(breakdown, json_)
     options: dict[str, Any] = {"ensemble": read_ensemble(ensemble), "backend": read_backend(backend)}
     members = _members(models)
     files = _scores_files(scores, members)
@@ -154,7 +170,7 @@ def evaluate(
         raise UsageError(
             f"--candidates {n_candidates} is for examples without lists, and {data} has some; leave it out"
         )
-    limited = examples[:limit]
+    limited = examples[:limit] if last_turns is None else ev.last_turns(examples[:limit], last_turns)
     examples = ev.rankable(limited, candidates)
     base = None if against is None else comparison.Scored(str(against), (None,), (ev.read_scores(against),))
     for name in (*(member.name for member in members), *([] if rerank is None else [rerank])):
@@ -176,6 +192,8 @@ def evaluate(
             **options,
             **(lengths if member in with_lengths else {}),
         )
+        if probe is not None:
+            probe_encoding(scorer, member.name, probe)
         shown_as = partial(track, description="scoring" if len(members) == 1 else member.name, **bar)
         result = ev.evaluate(scorer, examples, pool=candidates, progress=shown_as)
         if not scored:
@@ -189,10 +207,10 @@ def evaluate(
         say_cut(scorer, member.name, rerank)
         del scorer  # before the next one is read
     joined = comparison.by_model(scored)
-    rows = comparison.compared(joined, tested, base, by_turns=json_)
+    rows = comparison.compared(joined, tested, base, by=broken_down)
     for row in rows:
         row["n_left_out"] = len(limited) - len(examples)
-    _show(rows, shown, layout, json_, alone=len(rows) == 1)
+    _show(rows, shown, layout, json_, breakdown, alone=len(rows) == 1)
     if plot is not None:
         _draw(rows, joined, shown, plot)
 
@@ -210,6 +228,7 @@ def compare(
     metric: Metrics = None,
     format_: Format = "table",
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    breakdown: Breakdown = None,
     plot: Plot = None,
     overwrite: Overwrite = False,
 ) -> None:
@@ -221,7 +240,7 @@ def compare(
     from polyrank.storage.durable import check_output
 
     shown, tested = _metrics(k, metric)
-    layout = _layout(format_)
+    layout, broken_down = _layout(format_), _breakdowns(breakdown, json_)
     inputs = [_named(each) for each in scores]
     check_output(plot, inputs=[path for _, path in inputs], overwrite=overwrite)
     kinds = {runs.is_run(path) for _, path in inputs}
@@ -230,11 +249,13 @@ def compare(
     models: list[Scored] = []
     if kinds == {True}:
         shown = shown or ["R@1", "MRR", "loss"]
+        if breakdown is not None:
+            raise UsageError(f"--breakdown {breakdown} is for scores files, and these are run folders; leave it out")
         rows = comparison.compared_figures(runs.validation_figures(inputs), shown)
     else:
         models = comparison.by_model(comparison.read_scored(inputs))
-        rows = comparison.compared(models, tested, by_turns=json_)
-    _show(rows, shown, layout, json_)
+        rows = comparison.compared(models, tested, by=broken_down)
+    _show(rows, shown, layout, json_, breakdown)
     if plot is not None:
         _draw(rows, models, shown, plot)
 
@@ -264,6 +285,15 @@ def _layout(name: str) -> str:
     from polyrank.evaluation import layout
 
     return str(read_choice(name, layout.Format, "format"))
+
+
+def _breakdowns(name: str | None, as_json: bool) -> "list[By]":
+    """By which lengths rows are broken down; in JSON by turns, whatever else."""
+    from polyrank.config.checked import read_choice
+    from polyrank.evaluation.tables import By
+
+    chosen: list[By] = [] if name is None else [read_choice(name, By, "breakdown")]
+    return ["turns", *(by for by in chosen if by != "turns")] if as_json else chosen
 
 
 def _members(models: Sequence[str]) -> "list[Member]":
@@ -317,7 +347,13 @@ def _draw(rows: list[dict[str, Any]], models: "Sequence[Scored]", metrics: Seque
 
 
 def _show(
-    rows: list[dict[str, Any]], metrics: Sequence[str] | None, form: str, as_json: bool, *, alone: bool = False
+    rows: list[dict[str, Any]],
+    metrics: Sequence[str] | None,
+    form: str,
+    as_json: bool,
+    breakdown: str | None = None,
+    *,
+    alone: bool = False,
 ) -> None:
     from rich.console import Console
 
@@ -331,10 +367,12 @@ def _show(
     if form != "table":
         write = {"markdown": layout.markdown, "csv": layout.comma_separated, "latex": layout.latex}[form]
         print(write(rows, [name for name in columns if any(name in row["metrics"] for row in rows)]))
+        for line in () if breakdown is None else layout.breakdowns(rows, breakdown):
+            talk(line)
         return
     out = Console()
     out.print(layout.table(rows, columns))
-    for line in layout.remarks(rows):
+    for line in (*layout.remarks(rows), *(() if breakdown is None else layout.breakdowns(rows, breakdown))):
         out.print(line, markup=False, soft_wrap=True)
 
 

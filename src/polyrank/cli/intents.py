@@ -25,6 +25,10 @@ def intents_train(
     ] = "untuned:embedded",
     dev: Annotated[Path | None, typer.Option(help="Development file; else a tenth of the training part.")] = None,
     test: Annotated[Path | None, typer.Option(help="Test file.")] = None,
+    hold_out: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="Of one file: keep this share as dev and as much as test; 0.1: 80/10/10."),
+    ] = None,
     few_shot: Annotated[int | None, typer.Option(min=1, help="Train on N utterances per intent.")] = None,
     layer: Annotated[str, typer.Option(help="auto, final, or r (of a ConveRT).")] = "auto",
     seeds: Annotated[str, typer.Option(help="One training for each; the best on dev is kept.")] = "1",
@@ -60,6 +64,8 @@ def intents_train(
         splits = dataclasses.replace(splits, dev=intents.read_utterances(dev, out_of_scope=out_of_scope))
     if test is not None:
         splits = dataclasses.replace(splits, test=intents.read_utterances(test, out_of_scope=out_of_scope))
+    if hold_out is not None:
+        splits = intents.held_out(splits, hold_out)
     talk(f"{data}: {splits}")
     grid = intents.Grid(
         hidden_dim=tuple(numbers(hidden, int, "--hidden")),

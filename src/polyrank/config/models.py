@@ -28,7 +28,7 @@ MODEL = DocumentKind(
     missing="give a folder that training wrote",
     remedy="restore the model folder from a copy",
 )
-Reduction = Literal["first", "mean", "mean_of_first", "sqrt_n"]
+Reduction = Literal["first", "mean", "mean_but_first", "mean_of_first", "sqrt_n"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +43,14 @@ class TextPolicy(Settings):
             the vocabulary has another name for it, the one that ends a text.
         new_tokens: tokens to add to the vocabulary, such as "[EOT]" for use as a separator or prefix. They start at
             random and are trained where word embeddings are (``train_layers = "all"``).
+        close_last_turn: put the separator behind the last turn too, as Tao et al. do with [EOT]. By default it stands
+            between turns only, as the Poly-encoder paper's code has it.
         speaker_prefixes: put before each turn, the first before the last turn and then alternating backwards:
             ("customer: ", "agent: ") for replies by agents. Empty for none.
         background: where persona lines and other facts go, "before" or "after" the turns, or "drop".
+        share_pair_budget: in a Cross-encoder's pairs a candidate leaves to the context what it does not need of its
+            budget, so that more of a long context is read. False: the context is cut once, to the same tokens beside
+            each of its candidates, as in the papers.
     """
 
     max_context_tokens: int = 360
@@ -53,8 +58,10 @@ class TextPolicy(Settings):
     max_background_tokens: Whole = 120
     turn_separator: str = "[SEP]"
     new_tokens: tuple[str, ...] = ()
+    close_last_turn: bool = False
     speaker_prefixes: tuple[str, ...] = ()
     background: Literal["before", "after", "drop"] = "before"
+    share_pair_budget: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +78,9 @@ class ConvertText(Settings):
         vocabulary: a file of subwords; None: learnt from the training data.
         min_count: when learning: how often a subword must be seen.
         vocabulary_size: when learning: so many subwords, whatever their counts; None: as ``min_count`` gives.
+        count_repeats: when learning: count a text each time that it is some example's last turn or response, as a
+            sample of the corpus would have it. By default each text counts once, so that stock phrases do not fill
+            the vocabulary.
         n_buckets: ids for characters outside the vocabulary.
     """
 
@@ -83,6 +93,7 @@ class ConvertText(Settings):
     vocabulary: str | None = None
     min_count: Count = 250
     vocabulary_size: Count | None = None
+    count_repeats: bool = False
     n_buckets: Count = 1000
 
 
@@ -92,10 +103,14 @@ class BiConfig(Settings):
 
     Args:
         backbone: "embedded", a local folder, or a hub name.
-        reduction: how token outputs become one vector; None: what the backbone was trained with, else "first".
+        reduction: how token outputs become one vector: the "first", their "mean", their sum by "sqrt_n" of their
+            number, "mean_of_first" n, or "mean_but_first", which leaves the first boundary token out, as the
+            Poly-encoder paper's averages do (Table 7). None: what the backbone was trained with, else "first".
         reduction_tokens: for "mean_of_first", how many tokens.
         shared_towers: one network for both sides. Two, with the same initial weights, by default.
         projection_dim: D of a learnt linear map on each side; None for no map.
+        equal_projections: whether both sides' maps start from the same weights, so that alike texts start with alike
+            vectors. False: each from its own, as W_c and W_r of Tao et al.
         output_scale: token outputs are multiplied by this; None: fitted (see the next two) or 1.
         match_output_std: fit ``output_scale`` so that token outputs have this standard deviation (BERT: 0.5).
         match_self_score: fit it so that a candidate vector's product with itself is this on average.
@@ -112,6 +127,7 @@ class BiConfig(Settings):
     reduction_tokens: Count = 16
     shared_towers: bool = False
     projection_dim: Count | None = None
+    equal_projections: bool = True
     output_scale: Positive | None = None
     match_output_std: Positive | None = None
     match_self_score: Positive | None = None

@@ -24,13 +24,14 @@ from polyrank.config.models import (
     MODEL,
     ConvertConfig,
     ConvertText,
+    CrossConfig,
     ModelConfig,
     TextPolicy,
     model_from_dict,
     text_from_dict,
 )
 from polyrank.config.names import model_folder
-from polyrank.config.training import ConvertMethod, NetworkTraining, TrainConfig
+from polyrank.config.training import ConvertMethod, ListwiseMethod, MutualMethod, NetworkTraining, TrainConfig
 from polyrank.errors import ConfigError
 from polyrank.storage.document import has_document, read_document
 
@@ -111,6 +112,16 @@ class Recipe(Settings):
                 " neither"
             )
         networks = [model] if self.reranker is None else [model, self.reranker.model]
+        crosses = any(isinstance(network, CrossConfig) for network in networks)
+        if isinstance(method, ListwiseMethod | MutualMethod) and method.sigmoid and not crosses:
+            raise ConfigError("train.method.sigmoid = true is for the scores of a Cross-encoder; leave it out")
+        parts = [self.train] if self.reranker is None else [self.train, self.reranker.train]
+        for network, own in zip(networks, parts, strict=True):
+            if isinstance(network, ConvertConfig) and own.new_dropout:
+                raise ConfigError(
+                    f"train.new_dropout = {own.new_dropout} is for projections and heads, which a ConveRT has none of;"
+                    " set train.dropout"
+                )
         if negatives is not None and "mined" in negatives.order and not any(network.encodes for network in networks):
             raise ConfigError(
                 "train.negatives.remine_epochs needs a network that encodes, and a Cross-encoder would have to read"

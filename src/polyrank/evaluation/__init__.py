@@ -2,7 +2,7 @@
 
 from polyrank.evaluation.layout import table
 from polyrank.evaluation.plots import plot_breakdown, plot_comparison, plot_coverage, plot_times
-from polyrank.evaluation.protocols import Evaluation, Record, against_responses, evaluate, rankable
+from polyrank.evaluation.protocols import Evaluation, Record, against_responses, evaluate, last_turns, rankable
 from polyrank.evaluation.scores_file import read_scores, write_scores
 from polyrank.evaluation.tables import breakdown, paired_test, paired_tests, summarise
 
@@ -12,6 +12,7 @@ __all__ = [
     "against_responses",
     "breakdown",
     "evaluate",
+    "last_turns",
     "paired_test",
     "paired_tests",
     "plot_breakdown",

@@ -13,7 +13,7 @@ from polyrank.errors import DataError, UsageError
 from polyrank.evaluation.layout import SHOWN
 from polyrank.evaluation.protocols import Evaluation
 from polyrank.evaluation.scores_file import read_scores_and_header
-from polyrank.evaluation.tables import KS, breakdown, paired_tests, summarise
+from polyrank.evaluation.tables import KS, By, breakdown, paired_tests, summarise
 from polyrank.ranking.statistics import holm, paired_t
 
 
@@ -90,7 +90,7 @@ def compared(
     metrics: Sequence[str] | None = None,
     against: Scored | None = None,
     *,
-    by_turns: bool = False,
+    by: Sequence[By] = (),
 ) -> list[dict[str, Any]]:
     """One row for each model, ready for JSON and for ``polyrank.evaluation.layout``.
 
@@ -98,7 +98,7 @@ def compared(
         models: the first is what the others are tested against.
         metrics: to be tested, the first one foremost; None: R@1 and what is usually shown.
         against: what to test against instead.
-        by_turns: add ``breakdown``.
+        by: add a ``breakdown`` by each of these, as ``by_turns`` and so on.
 
     Raises:
         DataError: the models were measured on different examples.
@@ -112,8 +112,8 @@ def compared(
             row["by_seed"] = [
                 {"seed": seed, "metrics": each} for seed, each in zip(model.seeds, row["by_seed"], strict=True)
             ]
-        if by_turns:
-            row["by_turns"] = breakdown(model.evaluations)
+        for length in by:
+            row[f"by_{length}"] = breakdown(model.evaluations, by=length)
         rows.append(row)
     base = models[0] if against is None else against
     tested = [(row, model) for row, model in zip(rows, models, strict=True) if model is not base]

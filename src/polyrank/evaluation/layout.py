@@ -141,6 +141,24 @@ def remarks(rows: Sequence[Row]) -> list[str]:
     return lines + notes_of(rows)
 
 
+def breakdowns(rows: Sequence[Row], by: str) -> list[str]:
+    """A line for each row: R@1 by the length of the context.
+
+    >>> short = {"from": 1, "to": 50, "n_examples": 9, "metrics": {"R@1": 0.5}}
+    >>> breakdowns([{"name": "bi", "by_tokens": [short]}], "tokens")
+    ['bi: R@1 by tokens of the context: 1-50 (9 examples): 50.0']
+    """
+    lines = []
+    for row in rows:
+        classes = (
+            f"{part['from']}-{'' if part['to'] is None else part['to']} ({part['n_examples']:,} examples):"
+            f" {_shown('R@1', part['metrics']['R@1'])}"
+            for part in row[f"by_{by}"]
+        )
+        lines.append(f"{row['name']}: R@1 by {by} of the context: {', '.join(classes)}")
+    return lines
+
+
 def _told(test: Row) -> str:
     metric, points = test["metric"], "" if test["metric"] == LOSS else " points"
     text = f"{metric} {_signed(metric, test['difference'])}{points}"

@@ -27,6 +27,7 @@ class Record:
         relevant: right indices, equal texts included.
         scores: ``[C]`` for candidate lists; None for pools, of which only the placement is kept.
         placement: where the right ones came.
+        n_tokens: of its context, as the scorer reads it; None for who reads words.
     """
 
     id: str
@@ -35,6 +36,7 @@ class Record:
     relevant: tuple[int, ...]
     scores: NDArray[np.float32] | None
     placement: Placement
+    n_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,17 @@ def against_responses(examples: Sequence[Example]) -> tuple[list[Example], list[
     if not pool:
         raise DataError("no example has a right answer, so there are no responses to rank; give a --pool FILE")
     return examples_with_pool, list(pool.values())
+
+
+def last_turns(examples: Sequence[Example], n: int) -> list[Example]:
+    """The same examples with no more than the last ``n`` turns of their contexts; background stays.
+
+    With 1, what a reader of whole dialogues knows without earlier turns, as in ConveRT (2020), section 4.
+
+    >>> last_turns([Example(("hi", "hello", "my wifi is down"), ("a", "b"), (0,))], 1)[0].context
+    ('my wifi is down',)
+    """
+    return [replace(example, context=example.context[-n:]) for example in examples]
 
 
 def rankable(examples: Sequence[Example], pool: Sequence[Candidate] | None = None) -> list[Example]:
@@ -138,6 +151,9 @@ def evaluate(
     batches = [range(i, min(i + batch_size, len(examples))) for i in range(0, len(examples), batch_size)]
     score = _score_lists if pool is None else _PoolScoring(pool).score
     records = [record for batch in progress(batches) for record in score(scorer, [examples[i] for i in batch], batch)]
+    if count := getattr(scorer, "n_context_tokens", None):  # one of somebody else's own may only score
+        pairs = zip(records, examples, strict=True)
+        records = [replace(record, n_tokens=count(example.query)) for record, example in pairs]
     return Evaluation(tuple(records), "lists" if pool is None else "pool")
 
 

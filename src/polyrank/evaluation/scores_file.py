@@ -33,6 +33,8 @@ def write_scores(path: Path, evaluation: Evaluation, **about: str) -> None:
     lines: list[dict[str, Any]] = [header]
     for record in evaluation.records:
         line: dict[str, Any] = {"id": record.id, "turns": record.n_turns, "words": record.n_words}
+        if record.n_tokens is not None:
+            line["tokens"] = record.n_tokens
         line["relevant"] = list(record.relevant)
         if record.scores is not None:
             line["scores"] = [float(score) for score in record.scores]  # the double's repr gives the float32 back
@@ -90,7 +92,9 @@ def _record(row: Row) -> Record:
     if not all(0 <= index < n for index in relevant):
         raise ValueError(f"a relevant position is outside the {n} candidates")
     placement = _placement(n, row["groups"], len(relevant)) if scores is None else placement_of(scores, relevant)
-    return Record(fields.text(row, "id"), _whole(row["turns"]), _whole(row["words"]), relevant, scores, placement)
+    n_tokens = _whole(row["tokens"]) if "tokens" in row else None
+    sizes = _whole(row["turns"]), _whole(row["words"])
+    return Record(fields.text(row, "id"), *sizes, relevant, scores, placement, n_tokens)
 
 
 def _whole(value: object, low: int = 0) -> int:

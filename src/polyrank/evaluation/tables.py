@@ -1,7 +1,7 @@
 """What tables are made of: means with bootstrap intervals, by context length too, and paired tests of two scorers."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,13 @@ from polyrank.ranking.metrics import metric_values
 
 KS = (1, 2, 5, 10, 50)
 Floats = NDArray[np.float64]
+By = Literal["turns", "words", "tokens"]
+EDGES: Mapping[By, tuple[int, ...]] = {
+    "turns": (1, 2, 4, 8, 16),
+    "words": (1, 11, 26, 51, 101),
+    "tokens": (1, 51, 101),  # as Tao et al. have them: (0, 50], (50, 100], (100, 360]
+}
+"""Lower ends of the classes of a breakdown; the last is open."""
 Evaluations = Evaluation | Sequence[Evaluation]
 """One, or one for each seed of a model, on the same examples: each example then has the mean of its values."""
 
@@ -93,19 +100,24 @@ def _intervals(values: dict[str, Floats], n_bootstrap: int, seed: int) -> dict[s
 
 
 def breakdown(
-    evaluation: Evaluations, *, by: str = "turns", edges: Sequence[int] = (1, 2, 4, 8, 16), seed: int = 0
+    evaluation: Evaluations, *, by: By = "turns", edges: Sequence[int] | None = None, seed: int = 0
 ) -> list[dict[str, Any]]:
     """R@1 and MRR by the length of the context.
 
     Args:
         evaluation: the outcomes, or those of each seed.
-        by: "turns" or "words".
-        edges: lower ends of the classes; the last is open.
+        by: "turns", "words", or "tokens" as the scorer reads them (of several seeds, the first).
+        edges: lower ends of the classes; the last is open. None: the usual ones, of tokens those of Tao et al. (Figure
+            4).
         seed: of the bootstrap.
 
     Returns:
         One row per class that has examples: ``from``, ``to`` (None: open), ``n_examples``, ``metrics``, ``intervals``.
+
+    Raises:
+        DataError: the scorer reads no tokens.
     """
+    edges = EDGES[by] if edges is None else edges
     rows = []
     evaluations = _alike(_each(evaluation))
     lengths = [_length(record, by) for record in evaluations[0].answerable]
@@ -127,8 +139,14 @@ def breakdown(
     return rows
 
 
-def _length(record: Record, by: str) -> int:
-    return record.n_turns if by == "turns" else record.n_words
+def _length(record: Record, by: By) -> int:
+    length = {"turns": record.n_turns, "words": record.n_words, "tokens": record.n_tokens}[by]
+    if length is None:
+        raise DataError(
+            "the tokens of the contexts are not known, because their scorer reads words or the scores file is older;"
+            " break down by words or turns"
+        )
+    return length
 
 
 def _by_id(evaluations: tuple[Evaluation, ...]) -> dict[str, list[Record]]:

@@ -6,6 +6,7 @@ Shapes: B contexts, N candidates, T tokens, D dimensions.
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyrank.config.models import Reduction
@@ -25,17 +26,19 @@ class Tower(nn.Module):
         backbone: the transformer.
         projection_dim: D of a learnt linear map on reduced vectors, or None.
         scale: constant that multiplies token outputs (ICLR 2020, section 5.3).
+        dropout: before the projection.
     """
 
     scale: Tensor
 
-    def __init__(self, backbone: Backbone, projection_dim: int | None, scale: float) -> None:
+    def __init__(self, backbone: Backbone, projection_dim: int | None, scale: float, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.backbone = backbone
         self.register_buffer("scale", torch.tensor(scale))
         self.projection: nn.Module = (
             nn.Identity() if projection_dim is None else nn.Linear(backbone.dimension, projection_dim, bias=False)
         )
+        self.dropout = 0.0 if projection_dim is None else dropout
         self.dimension = projection_dim or backbone.dimension
 
     def forward(self, tokens: Tokens) -> Tensor:
@@ -45,7 +48,7 @@ class Tower(nn.Module):
     def project(self, vectors: Tensor) -> Tensor:
         """Vectors ``[..., H]`` through the learnt map, in fp32: ``[..., D]``."""
         with full_precision(vectors):
-            return self.projection(vectors)  # type: ignore[no-any-return]  # nn.Module calls are untyped
+            return self.projection(F.dropout(vectors, self.dropout, self.training))  # type: ignore[no-any-return]  # nn.Module calls are untyped
 
 
 def backbones_of(*towers: Tower) -> list[Backbone]:

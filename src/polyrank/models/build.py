@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 
 from polyrank.config.models import (
     BiConfig,
@@ -61,17 +62,28 @@ def resolve(config: BackboneConfig, source: Source) -> BackboneConfig:
     return dataclasses.replace(config, **changes)
 
 
-def build_model(config: BackboneConfig, backbone: Backbone) -> BiEncoder | PolyEncoder | CrossEncoder:
+def build_model(
+    config: BackboneConfig, backbone: Backbone, new_dropout: float = 0.0
+) -> BiEncoder | PolyEncoder | CrossEncoder:
     """The network that a resolved configuration describes, around ``backbone``.
 
-    Two towers start as copies and may drift apart.
+    Two towers start as copies, but for their projections where these are to start apart, and may drift apart.
+
+    Raises:
+        ConfigError: there are no two projections to start apart.
     """
     if isinstance(config, CrossConfig):
-        return CrossEncoder(backbone, head=config.head)
+        return CrossEncoder(backbone, head=config.head, dropout=new_dropout)
+    if not config.equal_projections and (config.shared_towers or config.projection_dim is None):
+        raise ConfigError(
+            "model.equal_projections = false is for two projections; set projection_dim, and leave shared_towers false"
+        )
     assert config.reduction is not None, "resolve() comes first"
     scale = 1.0 if config.output_scale is None else config.output_scale
-    contexts = Tower(backbone, config.projection_dim, scale)
+    contexts = Tower(backbone, config.projection_dim, scale, dropout=new_dropout)
     candidates = contexts if config.shared_towers else copy.deepcopy(contexts)
+    if isinstance(candidates.projection, nn.Linear) and not config.equal_projections:
+        candidates.projection.reset_parameters()
     if isinstance(config, PolyConfig):
         assert config.code_init is not None, "resolve() comes first"
         return PolyEncoder(
@@ -123,6 +135,7 @@ def new_model(
     seed: int,
     sample: Sequence[str],
     dropout: float | None = None,
+    new_dropout: float = 0.0,
     corpus: Iterable[str] = (),
     start: Texts | None = None,
 ) -> tuple[Network, Texts, ModelConfig]:
@@ -134,6 +147,7 @@ def new_model(
         seed: for codes and heads; for a ConveRT, all weights.
         sample: some candidate texts of the data, to fit the output scale on.
         dropout: of the backbone; None: its own.
+        new_dropout: before the linear layers of projections and heads.
         corpus: of a ConveRT: texts to learn the vocabulary from.
         start: texts of the model whose weights will be taken over; a ConveRT then needs the same vocabulary.
 
@@ -150,11 +164,16 @@ def new_model(
         return *new_convert(config, policy, seed=seed, corpus=corpus, start=start, dropout=dropout), config
     if isinstance(policy, ConvertText):
         raise ConfigError("ConvertText is for a ConveRT; give TextPolicy")
-    return _new_on_backbone(config, policy, seed, sample, dropout)
+    return _new_on_backbone(config, policy, seed, sample, dropout, new_dropout)
 
 
 def _new_on_backbone(
-    config: BackboneConfig, policy: TextPolicy | None, seed: int, sample: Sequence[str], dropout: float | None
+    config: BackboneConfig,
+    policy: TextPolicy | None,
+    seed: int,
+    sample: Sequence[str],
+    dropout: float | None,
+    new_dropout: float,
 ) -> tuple[Network, Texts, ModelConfig]:
     source = find_backbone(config.backbone)
     backbone = load_backbone(source.folder, dropout)
@@ -171,7 +190,7 @@ def _new_on_backbone(
         config = dataclasses.replace(config, output_scale=fit_output_scale(backbone, texts, config, sample))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return build_model(config, backbone), texts, config
+        return build_model(config, backbone, new_dropout), texts, config
 
 
 def grow_embeddings(backbone: Backbone, subwords: Subwords, seed: int) -> None:

@@ -5,6 +5,7 @@ Shapes: P pairs, T tokens.
 
 from typing import Any, Literal
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyrank.devices import full_precision
@@ -21,13 +22,15 @@ class CrossEncoder(Network):
         backbone: the transformer.
         head: "linear", h_1 W as in Humeau et al.; "mlp", a tanh layer first as in Tao et al. (the layout of a BERT
             sequence classifier: pooler, then classifier).
+        dropout: before each linear layer of the head.
 
     Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.3; Tao et al., Efficient and Effective Retrieval-based
         Dialogue via Mutual Learning, section 3.
     """
 
-    def __init__(self, backbone: Backbone, *, head: Literal["linear", "mlp"]) -> None:
+    def __init__(self, backbone: Backbone, *, head: Literal["linear", "mlp"], dropout: float = 0.0) -> None:
         super().__init__()
+        self.dropout = dropout
         self.backbone = backbone
         size = backbone.dimension
         hidden = [nn.Linear(size, size), nn.Tanh()] if head == "mlp" else []
@@ -39,9 +42,13 @@ class CrossEncoder(Network):
 
     def forward(self, tokens: Tokens) -> Tensor:
         """Scores ``[P]`` of pairs, raw fp32."""
-        first = self.backbone(tokens)[:, 0].float()
-        with full_precision(first):
-            return self.head(first)[:, 0]  # type: ignore[no-any-return]  # untyped call
+        values: Tensor = self.backbone(tokens)[:, 0].float()
+        with full_precision(values):
+            for layer in self.head:
+                if isinstance(layer, nn.Linear):
+                    values = F.dropout(values, self.dropout, self.training)
+                values = layer(values)
+        return values[:, 0]
 
     def shape(self) -> dict[str, Any]:
         """The backbone's configuration."""

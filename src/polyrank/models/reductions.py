@@ -9,13 +9,14 @@ from polyrank.config.models import Reduction
 def reduce(outputs: Tensor, mask: Tensor, reduction: Reduction, n_tokens: int) -> Tensor:
     """Reduce token outputs to one vector per row.
 
-    "first": the first output. "mean": the mean of all. "mean_of_first": the mean of the first ``n_tokens``.
-    "sqrt_n": the sum of all divided by the square root of their number.
+    "first": the first output. "mean": the mean of all. "mean_but_first": of all but the first, if there are others.
+    "mean_of_first": the mean of the first ``n_tokens``. "sqrt_n": the sum of all divided by the square root of their
+    number.
 
     Args:
         outputs: ``[B, T, D]``.
         mask: ``[B, T]``, true on real tokens.
-        reduction: one of the four.
+        reduction: one of the five.
         n_tokens: for "mean_of_first".
 
     Returns:
@@ -26,9 +27,14 @@ def reduce(outputs: Tensor, mask: Tensor, reduction: Reduction, n_tokens: int) -
     >>> h = torch.tensor([[[1.0], [3.0], [99.0]]]); real = torch.tensor([[True, True, False]])
     >>> [reduce(h, real, r, 1).item() for r in ("first", "mean", "mean_of_first")]
     [1.0, 2.0, 1.0]
+    >>> reduce(h, real, "mean_but_first", 1).item()
+    3.0
     """
     if reduction == "first":
         return outputs[:, 0]
+    if reduction == "mean_but_first":
+        others = torch.arange(mask.shape[1], device=mask.device) > 0
+        mask = mask & (others | (mask.sum(1, keepdim=True) == 1))
     if reduction == "mean_of_first":
         outputs, mask = outputs[:, :n_tokens], mask[:, :n_tokens]
     weights = mask.to(outputs.dtype)[:, :, None]

@@ -18,13 +18,14 @@ def start_model(
     seed: int,
     sample: Sequence[str],
     dropout: float | None = None,
+    new_dropout: float = 0.0,
     corpus: Iterable[str] = (),
     start: Path | None = None,
 ) -> tuple[Network, Texts, ModelConfig]:
     """A model as the settings say, with the weights of the model folder ``start`` where there is one.
 
     Args:
-        config, policy, seed, sample, dropout, corpus: see ``new_model``.
+        config, policy, seed, sample, dropout, new_dropout, corpus: see ``new_model``.
         start: the folder of a trained model.
 
     Returns:
@@ -40,6 +41,7 @@ def start_model(
         seed=seed,
         sample=sample,
         dropout=dropout,
+        new_dropout=new_dropout,
         corpus=corpus,
         start=None if trained is None else trained.texts,
     )

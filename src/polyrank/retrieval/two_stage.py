@@ -93,6 +93,11 @@ class TwoStageScorer(Scorer):
         rows = self._rerank(queries, list(self.retriever.score_pool(queries, shared)), [shared] * len(queries))
         return np.array(rows, np.float32).reshape(len(queries), len(shared))
 
+    def n_context_tokens(self, context: ContextLike) -> int | None:
+        """As the retriever reads it, or else the re-ranker."""
+        first = self.retriever.n_context_tokens(context)
+        return self.reranker.n_context_tokens(context) if first is None else first
+
     @property
     def cut(self) -> tuple[Cut, ...]:
         """What was too long for either stage."""

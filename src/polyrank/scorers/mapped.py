@@ -74,6 +74,10 @@ class MapEncoder(Encoder):
             return None
         return replace(mixture, outputs=mixture.outputs @ torch.from_numpy(self.matrix.T).to(mixture.outputs))
 
+    def n_context_tokens(self, context: ContextLike) -> int | None:
+        """As the encoder reads it."""
+        return self.encoder.n_context_tokens(context)
+
     @property
     def cut(self) -> tuple[Cut, ...]:
         """What was too long for the frozen encoder."""

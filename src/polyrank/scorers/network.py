@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from polyrank.devices import cpu_has_bf16, free_cores
+from polyrank.records import ContextLike, contexts_of
 from polyrank.text import Texts, Tokens, pad
 from polyrank.text.cut import Cut
 
@@ -73,6 +74,10 @@ class NetworkScorer(Generic[Model]):
     def cut(self) -> tuple[Cut, ...]:
         """What was too long to be read whole."""
         return (self.texts.cut,)
+
+    def n_context_tokens(self, context: ContextLike) -> int | None:
+        """How many tokens of a context are read, boundaries included."""
+        return len(self.texts.context_ids(contexts_of([context])[0]))
 
     def batches(
         self, compute: Callable[[Tokens], Output], rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] = ()

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
+from polyrank.config.checked import read_choice
 from polyrank.config.models import MODEL
 from polyrank.config.names import UNTUNED, is_hub_name, is_there, lasting_name, model_folder
 from polyrank.errors import UsageError
@@ -163,6 +164,28 @@ def has_settable_lengths(name: str) -> bool:
     from polyrank.models.foreign import is_foreign
 
     return is_there(name) and is_foreign(model_folder(name))
+
+
+def probe_encoding(scorer: Scorer, name: str, encoding: str) -> None:
+    """From now on rank by one of the encodings that a multi-context ConveRT makes of a context.
+
+    Args:
+        scorer: of the ConveRT; changed in place.
+        name: of it, for errors.
+        encoding: "immediate", of the last turn, or "earlier", of the turns before it; "both" is how it ranks usually.
+
+    Raises:
+        UsageError: it is another network, or there is no such encoding.
+
+    Source: Henderson et al., ConveRT (2020), section 4 and footnote 9.
+    """
+    from polyrank.models import Convert
+    from polyrank.models.convert.network import Probe
+
+    model = getattr(scorer, "model", None)
+    if not isinstance(model, Convert) or not model.multi_context:
+        raise UsageError(f"{name} is no multi-context ConveRT, so there is nothing to probe; leave --probe out")
+    model.probe = read_choice(encoding, Probe, "probe")
 
 
 def _only_torch(name: str, backend: "Backend") -> None:

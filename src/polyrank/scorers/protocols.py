@@ -75,6 +75,10 @@ class Scorer(Protocol):
         """What was too long to be read whole, for each network that reads."""
         return ()
 
+    def n_context_tokens(self, context: ContextLike) -> int | None:
+        """How many tokens of a context are read, boundaries included; None for who reads words."""
+        return None
+
 
 @runtime_checkable
 class Encoder(Scorer, Protocol):

@@ -81,6 +81,10 @@ class SumEncoder(Encoder):
         sides = [math.sqrt(weight) * each for weight, each in zip(self.weights, encoded, strict=True)]
         return np.concatenate(sides, axis=1)
 
+    def n_context_tokens(self, context: ContextLike) -> int | None:
+        """As the first part reads it."""
+        return self.parts[0].n_context_tokens(context)
+
     @property
     def cut(self) -> "tuple[Cut, ...]":
         """What was too long for each of the encoders."""

@@ -49,8 +49,9 @@ class BackboneTexts:
         """The last ``budget`` ids of the joined turns; walks backwards, so old turns beyond the budget cost nothing."""
         ids: list[int] = []
         n_read = 0
+        closes = self.policy.close_last_turn
         for age, turn in enumerate(reversed(context.turns)):
-            ids = [*self._turn(turn, age), *(self._separator if age else ()), *ids]
+            ids = [*self._turn(turn, age), *(self._separator if age or closes else ()), *ids]
             n_read += 1
             if len(ids) >= budget:
                 break
@@ -70,9 +71,11 @@ class BackboneTexts:
         facts = self._background(context.background)[: max(budget - 1, 0)]
         if not facts:
             return self._joined(context, budget)
-        turns = self._joined(context, budget - len(facts) - len(self._separator))
-        first, last = (facts, turns) if self.policy.background == "before" else (turns, facts)
-        return [*first, *self._separator, *last] if turns else facts
+        after = self.policy.background == "after"
+        between = () if after and self.policy.close_last_turn else self._separator
+        turns = self._joined(context, budget - len(facts) - len(between))
+        first, last = (turns, facts) if after else (facts, turns)
+        return [*first, *between, *last] if turns else facts
 
     def context_ids(self, context: Context) -> list[int]:
         """``[S] background turns [S]`` within ``max_context_tokens``."""
@@ -103,13 +106,14 @@ class BackboneTexts:
         """``[S] context [S] candidate [S]`` and its segments 0 and 1.
 
         The two share the budget ``max_context_tokens + max_candidate_tokens`` or the network's longest input, whichever
-        is less: a short candidate leaves its room to the context, a long one at least half of it.
+        is less: a short candidate leaves its room to the context (unless the policy says otherwise), a long one at
+        least half of it.
         """
         contexts, candidates = self.policy.max_context_tokens, self.policy.max_candidate_tokens
         budget = min(contexts + candidates, self.max_positions) - 3
         most = min(candidates - 2, max(budget // 2, budget - contexts + 2))
         right = self._start(self.subwords.encode(candidate), most)
-        left = self._context(context, budget - len(right))
+        left = self._context(context, budget - (len(right) if self.policy.share_pair_budget else most))
         ids = [self.subwords.start_id, *left, self.subwords.end_id, *right, self.subwords.end_id]
         return ids, [0] * (len(left) + 2) + [1] * (len(right) + 1)
 

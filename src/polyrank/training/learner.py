@@ -83,12 +83,15 @@ class Trainee:
             group["lr"] = peak * factor
         return self.settings.lr * factor
 
-    def update(self, loss: Tensor) -> float:
-        """One update; a non-finite loss or gradient changes nothing. Returns the loss, not finite in that case."""
+    def update(self, loss: Tensor, weight: int = 1) -> float:
+        """One update by ``weight * loss``; a non-finite loss or gradient changes nothing.
+
+        Returns the loss, not finite in that case.
+        """
         value = float(loss.detach())
         try:
             if math.isfinite(value):
-                loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+                (weight * loss).backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
                 if math.isfinite(clip_gradients(self.model, self.optimizer, self.settings)):
                     self.optimizer.step()
                 else:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -125,7 +125,8 @@ def fit_together(
             records = []
             for trainee in trainees:
                 rate = trainee.set_rates(done)
-                loss = _update(trainee, phases, len(batch), device, dtype, (seed * 1_000_003 + done) % 2**63)
+                dropout_seed = (seed * 1_000_003 + done) % 2**63
+                loss = _update(trainee, phases, len(batch), settings.loss, device, dtype, dropout_seed)
                 records.append({"step": done + 1, "loss": loss if math.isfinite(loss) else None, "lr": rate})
             done += 1
             counts = {"n_steps": n_steps, "n_examples": n_examples, "seconds": round(time.monotonic() - started, 3)}
@@ -172,15 +173,21 @@ def check_steps(n_steps: int, steps_per_epoch: int, per_epoch: int) -> set[int]:
 
 
 def _update(
-    trainee: Trainee, phases: Iterator[Tensor], n_contexts: int, device: torch.device, dtype: torch.dtype, seed: int
+    trainee: Trainee,
+    phases: Iterator[Tensor],
+    n_contexts: int,
+    kind: Literal["mean", "sum"],
+    device: torch.device,
+    dtype: torch.dtype,
+    seed: int,
 ) -> float:
-    """The next phase's loss and its learner's update; dropout is a function of ``seed``. Returns the loss."""
+    """The next phase's loss and its learner's update; dropout is a function of ``seed``. Returns the mean loss."""
     torch.manual_seed(seed)
     trainee.model.train()
     with memory_needed(n_contexts):
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
             loss = next(phases)
-        return trainee.update(loss)
+        return trainee.update(loss, weight=n_contexts if kind == "sum" else 1)
 
 
 def _diverged(n_bad: int, limit: int, folder: Path, saved: bool) -> DivergedError:

@@ -75,7 +75,8 @@ def make_step(
                 negatives=negatives,
             )
     assert negatives is not None, "a TrainConfig of such a method has them"
-    steps = [ListwiseStep(ranker.model, ranker.texts, device, negatives) for ranker in rankers]
+    sigmoid = isinstance(method, ListwiseMethod | MutualMethod) and method.sigmoid
+    steps = [ListwiseStep(ranker.model, ranker.texts, device, negatives, sigmoid) for ranker in rankers]
     if isinstance(method, ListwiseMethod):
         return steps[0]
     imitation = Imitation(method.imitation, method.alpha, method.temperature, method.label_weight)

@@ -59,13 +59,15 @@ def new_ranker(
         ConfigError: the weights to start from do not fit.
     """
     responses = (response for example in examples if (response := example.response))
+    repeats = isinstance(text, ConvertText) and text.count_repeats
     model, texts, config = start_model(
         config,
         text,
         seed=seed,
         sample=list(islice(responses, 256)),
         dropout=settings.dropout,
-        corpus=distinct_texts(examples),
+        new_dropout=settings.new_dropout,
+        corpus=own_texts(examples) if repeats else distinct_texts(examples),
         start=None if settings.init_from is None else model_folder(settings.init_from),
     )
     scorer = make_scorer(model, texts, device=str(device), precision=precision)
@@ -123,6 +125,23 @@ def distinct_texts(examples: Sequence[Example]) -> Iterator[str]:
             if text not in known:
                 known.add(text)
                 yield text
+
+
+def own_texts(examples: Sequence[Example]) -> Iterator[str]:
+    """Each example's last turn and response, as often as there are examples with them; every other text once.
+
+    >>> pairs = [Example(turns, (text,), (0,)) for turns, text in ((("hi",), "yes"), (("hi", "yes", "ok"), "yes"))]
+    >>> list(own_texts(pairs))
+    ['hi', 'yes', 'ok', 'yes']
+    """
+    known: set[str] = set()
+    for example in examples:
+        own = [*example.context[-1:], *(example.candidates[i] for i in example.relevant[:1])]
+        yield from own
+        known.update(own)
+    for text in distinct_texts(examples):
+        if text not in known:
+            yield text
 
 
 def validation_figures(scorer: CrossScorer | EncoderScorer, examples: Sequence[Example]) -> dict[str, float]:

@@ -67,7 +67,7 @@ def make_optimizer(model: Network, settings: NetworkTraining) -> torch.optim.Opt
     if settings.optimizer == "adadelta":
         return torch.optim.Adadelta(parameters, lr=settings.lr, rho=0.9)
     kind = torch.optim.AdamW if settings.optimizer == "adamw" else torch.optim.Adamax
-    return kind(parameters, lr=settings.lr)
+    return kind(parameters, lr=settings.lr, betas=settings.betas or (0.9, 0.999))
 
 
 @dataclass(slots=True)

@@ -128,14 +128,16 @@ class ListwiseStep:
         texts: its text policy at work.
         device: where to compute.
         negatives: the wrong candidates of each context.
+        sigmoid: give a Cross-encoder's scores as sigmoids of them.
 
-    Source: Humeau et al., Poly-encoders (ICLR 2020), sections 4.3 and 5.1.
+    Source: Humeau et al., Poly-encoders (ICLR 2020), sections 4.3 and 5.1; of the sigmoid, Tao et al., Eq. 5.
     """
 
     model: Network
     texts: Texts
     device: torch.device
     negatives: Negatives
+    sigmoid: bool = False
 
     def length(self, example: Example) -> int:
         """Tokens of the context."""
@@ -164,7 +166,8 @@ class ListwiseStep:
         """Scores of all pairs, row by row: ``[sum of lengths]``."""
         if isinstance(self.model, CrossEncoder):
             pairs = [(context, text) for context, row in zip(contexts, lists, strict=True) for text in row]
-            return self.model(self.texts.pairs(pairs).to(self.device))  # type: ignore[no-any-return]  # untyped call
+            values: Tensor = self.model(self.texts.pairs(pairs).to(self.device))
+            return values.sigmoid() if self.sigmoid else values
         assert isinstance(self.model, EncoderNetwork), "there is no third kind"
         if self.model.training:
             self.model.observe_weights()

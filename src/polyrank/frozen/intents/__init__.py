@@ -14,7 +14,7 @@ from polyrank.frozen.intents.plots import plot_confusion
 from polyrank.frozen.intents.reading import IntentSplits, Utterance, read_intents, read_utterances
 from polyrank.frozen.intents.rejection import Rejection, calibrate_rejection, judge_rejection, read_aim
 from polyrank.frozen.intents.report import confusion, most_confused, per_intent
-from polyrank.frozen.intents.training import IntentResult, few_shot, split_off, train_intents
+from polyrank.frozen.intents.training import IntentResult, few_shot, held_out, split_off, train_intents
 
 __all__ = [
     "Grid",
@@ -32,6 +32,7 @@ __all__ = [
     "encode",
     "few_shot",
     "fit_head",
+    "held_out",
     "judge_rejection",
     "load_intents",
     "most_confused",

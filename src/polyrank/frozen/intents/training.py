@@ -101,6 +101,31 @@ def _shuffled(group: list[int], seed: int, number: int) -> list[int]:
     return [group[i] for i in order]
 
 
+def held_out(splits: IntentSplits, share: float) -> IntentSplits:
+    """The training part in three: ``share`` of it for development, as much for a test, the rest to train on.
+
+    With 0.1, the 80/10/10 of ConveRT (2020), section 3. Drawn by ``split_off``, the same in every run.
+
+    Args:
+        splits: with a training part alone.
+        share: above 0 and below one half.
+
+    Raises:
+        UsageError: there are other parts, or the share is impossible.
+
+    >>> parts = held_out(IntentSplits(tuple(Utterance(f"{i}", "x") for i in range(10))), 0.1)
+    >>> len(parts.train), len(parts.dev), len(parts.test)
+    (8, 1, 1)
+    """
+    if not 0 < share < 0.5:
+        raise UsageError(f"{share} to hold out twice leaves nothing to train on; give a share above 0 and below 0.5")
+    if splits.dev or splits.test:
+        raise UsageError("the data has a development or test part of its own; leave out what is to be held out")
+    rest, test = split_off(splits.train, share, seed=0)
+    train, dev = split_off(rest, share / (1 - share), seed=1)
+    return IntentSplits(train, dev, test)
+
+
 def train_intents(
     splits: IntentSplits,
     encoder: Encoder,

@@ -25,6 +25,8 @@ from polyrank.models.convert.quantization import (
 from polyrank.models.network import EncoderNetwork, Trunk, check_names
 from polyrank.text import Tokens
 
+Probe = Literal["immediate", "earlier", "both"]
+
 
 @dataclass(frozen=True, slots=True)
 class ContextEncodings:
@@ -69,6 +71,8 @@ class Convert(EncoderNetwork):
 
     scale: Tensor
     inner_layers = ("r",)
+    probe: Probe = "both"
+    """Which of a context's encodings it ranks by."""
 
     def __init__(
         self,
@@ -181,7 +185,9 @@ class Convert(EncoderNetwork):
 
     def encode_contexts(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Context vectors ``[B, 1, D]``, as long as the scale of the cosine, and their mask ``[B, 1]``."""
-        vector = (self.context_encodings(tokens).both * self.scale)[:, None, :]
+        encodings = self.context_encodings(tokens)
+        chosen: Tensor = getattr(encodings, self.probe)
+        vector = (chosen * self.scale)[:, None, :]
         return vector, torch.ones(vector.shape[:2], dtype=torch.bool, device=vector.device)
 
     def encode_candidates(self, tokens: Tokens) -> Tensor:
