@@ -180,7 +180,8 @@ class Guard:
         if scope["path"] in self._computing:
             self._check_room()
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json" and not kind.endswith("+json"):
+        none = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
+        if kind != "application/json" and not kind.endswith("+json") and not none:
             raise HttpError(415, "the content type is not application/json; send JSON and say so", headers=CLOSE)
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self.limits.body_bytes:
