@@ -230,12 +230,14 @@ def test_ids_that_look_like_paths(client: httpx.Client) -> None:
         (head("http://elsewhere/live", method="GET"), 200),
         (head("/live", method="HEAD"), 405),
         (head("/live", method="TRACE"), 405),
+        (head("/v1/models", method="PUT"), 405),
+        (head("/v1/respond", 0), 422),
         (head("/v1/respond", BODY + 1, TYPED), 413),
         (head("/v1/respond", 10**25, TYPED), 400),
         (head("/v1/respond", 3, "content-type: text/plain") + b"a=b", 415),
         (head("/v1/respond", None, TYPED, "transfer-encoding: chunked") + b"zz\r\n", 400),
     ],
-    ids=range(17),
+    ids=range(19),
 )
 def test_what_is_hardly_http_is_refused(server: Running, client: httpx.Client, sent: bytes, expected: int) -> None:
     with talk(server, sent) as connection:

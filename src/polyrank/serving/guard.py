@@ -135,10 +135,11 @@ class Guard:
         try:
             await self._answer(request)
         except Exception as error:
-            if request.status:
-                raise
+            if request.status and not request.complete:
+                raise  # half an answer: the connection ends with it
             answer = http_error(error)
-            await refuse(answer, scope, request.send)
+            if not request.complete:
+                await refuse(answer, scope, request.send)
             if not isinstance(error, HttpError) and answer.status == 500:
                 log.error("%s", json.dumps({"request_id": request.id, "error": type(error).__name__}))
         finally:
@@ -180,7 +181,8 @@ class Guard:
         if scope["path"] in self._computing:
             self._check_room()
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/json" and not kind.endswith("+json"):
+        none = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
+        if kind != "application/json" and not kind.endswith("+json") and not none:
             raise HttpError(415, "the content type is not application/json; send JSON and say so", headers=CLOSE)
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self.limits.body_bytes:
@@ -267,6 +269,7 @@ class _Request:
         self.started = time.perf_counter()
         self.id = scope.setdefault("state", {})["request_id"] = secrets.token_hex(12)
         self.status = 0  # until it is answered
+        self.complete = False
         self.last = False  # of its connection
         self.n_bytes = 0  # of its body, if that is large
 
@@ -279,6 +282,7 @@ class _Request:
                 fixed += [(b"connection", b"close")]
             message = {**message, "headers": [*message.get("headers", ()), *fixed]}
         await self._send(message)
+        self.complete = message["type"] == "http.response.body" and not message.get("more_body")
 
     def replay(self, body: bytes) -> Receive:
         """The body, as if it came only now."""
