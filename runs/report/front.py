@@ -3,6 +3,7 @@
 from report.convert import MODELS
 from report.figures import BACKBONE, machine, ms, percent, read, read_if_there, row, share, table, times
 from report.quality import SETS
+from report.serving import beside, load
 
 
 def quality() -> str:
@@ -139,4 +140,6 @@ BLOCKS = {
     "stages": stages,
     "without-training": without_training,
     "runtimes": runtimes,
+    "serving": load,
+    "serving-beside": beside,
 }

@@ -1,0 +1,91 @@
+"""What the server carries, from runs/serving/load.py and runs/peers/serving.py."""
+
+from report.figures import Result, machine, read, read_if_there, table
+
+
+def load() -> str:
+    """An overload, and what it leaves of a server."""
+    result = read("serving/load")
+    rows = [
+        [
+            f"{one['times_capacity']} x",
+            f"{one['sent']:,}",
+            f"{one['goodput_share_of_capacity']:.0%}",
+            f"{one['taken']['p50_ms']:,.0f} / {one['taken']['p99_ms']:,.0f}",
+            f"{one['refused']['p50_ms']:.0f} / {one['refused']['p99_ms']:.0f}",
+            f"{one['live']['p50_ms']:.0f} / {one['live']['p99_ms']:.0f}",
+            f"{one['normal_after_s']:.2f}",
+        ]
+        for one in result["rows"]
+    ]
+    head = ["offered", "requests", "answered in time, of capacity", "answered, ms", "refused, ms", "`/live`, ms"]
+    note = f"Requests of {result['request']} to {result['model']}, {result['capacity_per_s']:.0f} a second at capacity"
+    note += f" ({_where(result, 'load')}); medians and 99th percentiles. Clients do not wait for each other."
+    return f"{note}\n\n{table([*head, 's until normal'], rows, range(1, 7))}\n\n{faults()}"
+
+
+def faults() -> str:
+    """What was done to a server, and what of it was lost."""
+    canaries, kills = read("serving/canaries"), read("serving/kills")
+    signals, slow = read("serving/sigterms"), read("serving/slow")
+    stops = signals["ready_says_503_after_ms"]
+    rows = [
+        [
+            "requests beside each other, each with an answer of its own",
+            f"{canaries['requests']:,}",
+            f"{canaries['counts']['right']:,} right; scores within {canaries['largest_difference_from_alone']:.0e} of"
+            " those alone",
+        ],
+        [
+            "kills of the process that computes, under load",
+            f"{kills['kills']}",
+            f"{kills['lost_before_the_server_was_killed']} of {_sum(kills):,} requests lost,"
+            f" {kills['acknowledged_and_lost']} of {kills['acknowledged']:,} candidates; {_late(kills)} got 503, no process"
+            f" being up within {kills['slowest_s']:.0f} s; otherwise it is, after {kills['without_a_process_s']['p50']:.0f} s"
+            " (median)",
+        ],
+        [
+            "SIGTERMs under load",
+            f"{signals['signals']}",
+            f"every request answered ({_sum(signals):,}); `/ready` says 503 after {stops['p50']:.0f} ms (median)",
+        ],
+        [
+            "slow connections, half a request each",
+            f"{slow['slow_connections']:,}",
+            f"99th percentile of the others {slow['p99_ratio']:.2f} times as long",
+        ],
+    ]
+    return table(["fault", "how many", "what came of it"], rows, (1,))
+
+
+def beside() -> str:
+    """Requests a second beside a server as people write it."""
+    result = read_if_there("serving/peers")
+    if result is None:
+        return ""
+    rows = [
+        [
+            one["what"],
+            str(one["clients"]),
+            *(f"{one[name]['per_second']:.1f}" for name in ("polyrank", "usual")),
+            f"{one['ratio']:.1f}",
+            *(f"{one[name]['p50_ms']:,.0f} / {one[name]['p99_ms']:,.0f}" for name in ("polyrank", "usual")),
+        ]
+        for one in result["rows"]
+    ]
+    head = ["route", "clients", "polyrank, a second", "usual", "times", "polyrank, ms", "usual, ms"]
+    note = "Beside FastAPI around sentence-transformers, as people write it (`runs/peers/usual_app.py`), with the same"
+    note += f" networks and threads, taking turns ({machine('serving/peers')}, load {result['load_average']:.1f}):"
+    return f"{note}\n\n{table(head, rows, range(1, 7))}"
+
+
+def _where(result: Result, name: str) -> str:
+    return f"{machine(f'serving/{name}')}, load {result['load_average_before']:.0f} from other work"
+
+
+def _sum(result: Result) -> int:
+    return sum(n for status, n in result["statuses"].items() if status.endswith("200"))
+
+
+def _late(result: Result) -> int:
+    return sum(n for status, n in result["statuses"].items() if status.endswith("503"))
