@@ -41,8 +41,7 @@ def faults() -> str:
             f"{kills['kills']}",
             f"{kills['lost_before_the_server_was_killed']} of {_sum(kills):,} requests lost,"
             f" {kills['acknowledged_and_lost']} of {kills['acknowledged']:,} candidates; {_late(kills)} got 503, no process"
-            f" being up within {kills['slowest_s']:.0f} s; otherwise it is, after {kills['without_a_process_s']['p50']:.0f} s"
-            " (median)",
+            f" being up after {kills['slowest_s']:.0f} s (median: {kills['without_a_process_s']['p50']:.0f})",
         ],
         [
             "SIGTERMs under load",
