@@ -177,8 +177,8 @@ class Server:
         return Path(self.pool.info[name]["index"])
 
 
-def server_of(request: Request) -> Server:
-    """The server that a request came to."""
+async def server_of(request: Request) -> Server:
+    """The server that a request came to. A coroutine, since FastAPI gives plain functions to threads."""
     server: Server = request.app.state.server
     return server
 
