@@ -73,8 +73,12 @@ def test_what_people_took_of_a_server_makes_it_better(
         settings = {"init_from": str(before.model), "epochs": 3, "negatives": {"sources": ["given"], "n": 3}}
         (after,) = polyrank.train(recipe(tmp_path / "used.jsonl", tiny_backbone, tmp_path / "after", **settings))
         polyrank.build_index(index, after.model, right.values(), overwrite=True)
-        server.process.send_signal(signal.SIGHUP)
-        server.wait_for("opened anew")
+        # the next request finds another model's index, and the model with it
         assert mrr(client, right, FIRST) > scores[0] + 0.1
         assert mrr(client, right, HELD_OUT) >= scores[1]
+        added = client.post("/v1/candidates", json={"candidates": [{"text": "something new"}]})
+        assert added.status_code == 200, added.text
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("everything was opened anew")
+        assert client.get("/v1/models").json()["data"][0]["fingerprint"] == after.load(device="cpu").fingerprint
         assert server.stop() == 0

@@ -40,8 +40,8 @@ def faults() -> str:
             "kills of the process that computes, under load",
             f"{kills['kills']}",
             f"{kills['lost_before_the_server_was_killed']} of {_sum(kills):,} requests lost,"
-            f" {kills['acknowledged_and_lost']} of {kills['acknowledged']:,} candidates; {_late(kills)} got 503, no process"
-            f" being up after {kills['slowest_s']:.0f} s (median: {kills['without_a_process_s']['p50']:.0f})",
+            f" {kills['acknowledged_and_lost']} of {kills['acknowledged']:,} candidates; {_late(kills)} got 503, no"
+            f" process being up after {kills['slowest_s']:.0f} s (median: {kills['without_a_process_s']['p50']:.0f})",
         ],
         [
             "SIGTERMs under load",

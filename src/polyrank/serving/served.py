@@ -46,6 +46,7 @@ class Served:
         self, name: str, path: str, device: str = "auto", backend: Backend | Literal["auto"] = "torch"
     ) -> None:
         self.name, self.path = name, path
+        self._asked = device, backend
         folder = Path(path)
         is_pipeline = has_document(folder, PIPELINE)
         self.kind = "pipeline" if is_pipeline else "index" if (folder / INDEX).exists() else "model"
@@ -69,6 +70,19 @@ class Served:
             if isinstance(part, EncoderScorer):
                 part.max_remembered = REMEMBERED
         self.scorer.score([WARM], [[WARM]])  # the first pass through a network takes ten times as long
+
+    def current(self) -> "Served":
+        """This; or where its index was replaced by another encoder's, what is there now.
+
+        Raises:
+            PolyrankError: that cannot be opened.
+        """
+        if self.pipeline is None or self._encoder_of_index is None:
+            return self
+        with open_index(self.pipeline.index.path) as index:
+            if index.fingerprint == self._encoder_of_index.fingerprint:
+                return self
+        return Served(self.name, self.path, *self._asked)
 
     @property
     def encoder(self) -> Encoder | None:
@@ -188,6 +202,7 @@ class Served:
                 results[number] = {
                     "vectors": np.ascontiguousarray(vectors[start : start + len(own)], np.float32),
                     "n_tokens": _tokens_of_texts(encoder, own),
+                    "fingerprint": encoder.fingerprint,
                 }
                 start += len(own)
         return results

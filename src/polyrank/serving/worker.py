@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Literal
 
 from polyrank.config.serving import ServingSettings
-from polyrank.errors import PolyrankError, UsageError
+from polyrank.errors import ArtifactError, PolyrankError, UsageError
 
 if TYPE_CHECKING:  # torch, which the server's own process does without
     from polyrank.serving.served import Served
@@ -68,7 +68,7 @@ def work(connection: Connection, setup: Setup) -> None:
     try:
         while True:
             operation, name, payloads = connection.recv()
-            connection.send(_outcomes(served[name], operation, payloads))
+            connection.send(_outcomes(served, name, operation, payloads))
     except (EOFError, BrokenPipeError, ConnectionError):
         return
 
@@ -84,14 +84,25 @@ def _opened(setup: Setup) -> "dict[str, Served]":
     return {name: Served(name, path, setup.device, backend) for name, path in setup.models.items()}
 
 
-def _outcomes(served: "Served", operation: str, payloads: Sequence[Any]) -> list[Outcome]:
+def _outcomes(served: "dict[str, Served]", name: str, operation: str, payloads: Sequence[Any]) -> list[Outcome]:
     """Of all together; where that fails, of each alone, so that one bad request fails by itself."""
     try:
-        return [("done", result, None) for result in served.compute(operation, payloads)]
+        return [("done", result, None) for result in _computed(served, name, operation, payloads)]
     except Exception as error:
         if len(payloads) == 1:
             return [_refusal(error)]
-    return [outcome for payload in payloads for outcome in _outcomes(served, operation, [payload])]
+    return [outcome for payload in payloads for outcome in _outcomes(served, name, operation, [payload])]
+
+
+def _computed(served: "dict[str, Served]", name: str, operation: str, payloads: Sequence[Any]) -> list[Any]:
+    try:
+        return served[name].compute(operation, payloads)
+    except ArtifactError:
+        if (now := served[name].current()) is served[name]:
+            raise
+    log.info("%s was replaced, and opened anew", name)
+    served[name] = now
+    return now.compute(operation, payloads)
 
 
 def _refusal(error: Exception) -> Outcome:

@@ -40,7 +40,7 @@ async def add(asked: AddRequest, server: Here) -> AddAnswer:
     payloads = [{"texts": texts[part], "input_type": "document"} for part in cut]
     computed = await server.compute("embed", name, payloads, [sum(tokens[part]) for part in cut])
     vectors = np.concatenate([value["vectors"] for value in computed.values])
-    fingerprint = server.pool.info[name]["index_fingerprint"]
+    fingerprint = computed.values[0]["fingerprint"]
     catalogue = server.catalogue(name)
     n = await server.blocking(
         lambda: catalogue.add(candidates, vectors, replace=asked.replace, fingerprint=fingerprint)
