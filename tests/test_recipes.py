@@ -50,12 +50,12 @@ DATA = DataConfig(train="train.jsonl")
 OTHER_METHODS: dict[str, dict[str, Any]] = {  # a second value of each key
     "in_batch": {"smoothing": 0.3},
     "convert": {"smoothing": 0.3, "scale_steps": 7, "loss_weights": (1.0, 2.0, 3.0), "range_steps": 3},
-    "listwise": {},
+    "listwise": {"sigmoid": True},
     "distill": {
         "imitation": "margin_mse", "alpha": 2.0, "label_weight": 0.5, "temperature": 2.0, "teacher": "other",
         "teacher_scores": "scores.sqlite",
     },
-    "mutual": {"imitation": "margin_mse", "alpha": 2.0, "label_weight": 0.5, "temperature": 2.0},
+    "mutual": {"imitation": "margin_mse", "alpha": 2.0, "label_weight": 0.5, "temperature": 2.0, "sigmoid": True},
 }  # fmt: skip
 OTHER_SCHEDULES: dict[str, dict[str, Any]] = {
     "linear": {"warmup_steps": 3},

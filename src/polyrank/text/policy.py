@@ -113,7 +113,8 @@ class BackboneTexts:
         budget = min(contexts + candidates, self.max_positions) - 3
         most = min(candidates - 2, max(budget // 2, budget - contexts + 2))
         right = self._start(self.subwords.encode(candidate), most)
-        left = self._context(context, budget - (len(right) if self.policy.share_pair_budget else most))
+        rest = budget - len(right) if self.policy.share_pair_budget else min(contexts - 2, budget - most)
+        left = self._context(context, rest)
         ids = [self.subwords.start_id, *left, self.subwords.end_id, *right, self.subwords.end_id]
         return ids, [0] * (len(left) + 2) + [1] * (len(right) + 1)
 
