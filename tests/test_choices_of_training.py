@@ -183,6 +183,11 @@ def test_learnt_and_judged_are_what_the_recipe_names(tmp_path: Path, write_rows:
     assert few != examples[:4]  # drawn, not the first
     other = Recipe(**{**vars_of(plan), "data": with_limits, "train": dataclasses.replace(plan.train, seeds=(9,))})
     assert load_data(other.data)[0] == few  # whatever the seed of the training
+    both = write_rows("both.jsonl", [{**row, "response": "said", "id": str(i)} for i, row in enumerate(rows(0))])
+    as_pairs = DataConfig(train=str(both), valid=str(both), kind="pairs")
+    said, lists = load_data(as_pairs)
+    assert {e.response for e in said} == {"said"}
+    assert [e.response for e in lists] == [e.response for e in examples]  # the kind is of what is learnt from alone
     for most in (6, 7):
         enough = DataConfig(train=str(learn), kind="candidates", max_train=most)
         assert load_data(enough) == (examples, [])

@@ -1,5 +1,7 @@
 """The command line as a user meets it: real processes, exit codes, data on stdout, one clear line on stderr."""
 
+import importlib
+import inspect
 import io
 import json
 import os
@@ -64,6 +66,32 @@ def test_nothing_imports_torch_before_it_must() -> None:
         "print([m for m in ('torch', 'transformers', 'rich.console') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("command", "function"),
+    [
+        ("cli.intents:intents_train", "frozen.intents:train_intents"),
+        ("frozen.intents:train_intents", "frozen.intents:search"),
+        ("cli.maps:map_", "frozen.maps:MapConfig"),
+        ("cli.chats:chats", "data:import_chats"),
+        ("cli.splitting:split", "data.splits:split"),
+        ("cli.mining:mine", "negatives.hard:HardNegatives"),
+        ("cli.pipelines:pipeline_create", "retrieval.calibration:choose_settings"),
+        ("retrieval.calibration:choose_settings", "retrieval.calibration:try_threshold"),
+    ],
+)
+def test_what_is_not_said_means_the_same_everywhere(command: str, function: str) -> None:
+    """Numbers and switches that both know by one name; a pipeline's command hides answers, its functions none."""
+    one, other = (
+        inspect.signature(getattr(importlib.import_module(f"polyrank.{module}"), name)).parameters
+        for module, name in (command.split(":"), function.split(":"))
+    )
+    shared = [name for name in one if name in other and name != "no_answer"]
+    defaults = [(name, one[name].default, other[name].default) for name in shared]
+    plain = [each for each in defaults if isinstance(each[1], int | float) and each[2] is not inspect.Parameter.empty]
+    assert defaults
+    assert [(name, theirs) for name, _, theirs in plain] == [(name, ours) for name, ours, _ in plain]
 
 
 def test_every_public_name_is_there() -> None:

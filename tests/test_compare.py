@@ -16,7 +16,7 @@ from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.errors import DataError, UsageError
 from polyrank.evaluation import Evaluation, Record, breakdown, paired_test, paired_tests, summarise, write_scores
-from polyrank.evaluation.comparison import Scored, by_model, compared, compared_figures
+from polyrank.evaluation.comparison import Scored, by_model, compared, compared_figures, read_scored
 from polyrank.evaluation.layout import comma_separated, latex, markdown, remarks
 from polyrank.evaluation.runs import members
 from polyrank.ranking.metrics import Group, Placement
@@ -106,6 +106,17 @@ def test_models_of_one_name_are_joined_unless_a_seed_comes_twice() -> None:
     ]  # fmt: skip
     with pytest.raises(UsageError, match="poly has seed 1 twice; name them apart"):
         by_model([alone[0], alone[0]])
+
+
+def test_scores_of_several_seeds_go_by_their_model_and_others_by_their_files(tmp_path: Path) -> None:
+    about = {"a": {"model": "m", "seed": "1"}, "b": {"model": "m", "seed": "2"}, "c": {"model": "n", "seed": "1"},
+             "d": {}, "e": {"model": "m"}}  # fmt: skip
+    for name, header in about.items():
+        write_scores(tmp_path / name, drawn(1, 0.5), **header)
+    files: list[tuple[str | None, Path]] = [(None, tmp_path / name) for name in "abcded"]
+    assert [(each.name, each.seeds) for each in read_scored([*files, ("x", tmp_path / "a")])] == [
+        ("m", (1,)), ("m", (2,)), ("c", (1,)), ("d", (None,)), ("e", (None,)), ("d (2)", (None,)), ("x", (1,))
+    ]  # fmt: skip
 
 
 def test_a_row_says_what_was_measured_and_tested() -> None:

@@ -14,6 +14,7 @@ import polyrank
 from polyrank.data.memory import rows_of
 from polyrank.data.pool import pool_of, text_id
 from polyrank.errors import DataError, LockedError, UsageError
+from polyrank.index.store import FILE
 from polyrank.records import Candidate, Context, Example, contexts_of
 from polyrank.retrieval.pipeline import PipelineConfig, write_pipeline
 from polyrank.retrieval.retrievers import LexicalRetriever
@@ -104,6 +105,12 @@ def test_nothing_is_added_when_something_is_wrong(home: Path) -> None:
         assert len(replies) == len(REPLIES)
 
 
+def connected_to(index: Path) -> list[Path]:
+    """Files of an index's database that this process has open."""
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [file for file in (link.readlink() for link in links) if str(file).startswith(str(index / FILE))]
+
+
 def test_a_lock_from_the_first_change_to_the_end(home: Path) -> None:
     with polyrank.open(home / "index") as first, polyrank.open(home / "index") as second:
         first.add(["the zebra is green"])
@@ -113,6 +120,13 @@ def test_a_lock_from_the_first_change_to_the_end(home: Path) -> None:
         first.close()
         second.add(["another"])
     polyrank.open(home / "index").remove(["r0"])  # given back
+
+
+def test_nothing_of_what_is_closed_stays_open(home: Path) -> None:
+    replies = polyrank.open(home / "index")
+    assert connected_to(home / "index")
+    replies.close()
+    assert connected_to(home / "index") == []
 
 
 def test_a_list_in_memory_cannot_be_changed() -> None:

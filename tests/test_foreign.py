@@ -199,6 +199,15 @@ def test_lengths_are_those_of_the_files_unless_they_are_set(network: Any, tmp_pa
         load(folder, max_candidate_tokens=65)
 
 
+def test_texts_are_lowered_where_the_files_say_so(network: Any, tmp_path: Path) -> None:
+    folder = saved(sentences(network("Roberta"), Pooling(32)), tmp_path / "m")
+    quiet, loud = DOCUMENTS[:1], [DOCUMENTS[0].upper()]
+    cased = load(folder, device="cpu")
+    assert cased.score_pool(QUERIES, quiet).tolist() != cased.score_pool(QUERIES, loud).tolist()
+    lowered = load(edited(folder, "sentence_bert_config.json", lambda v: v | {"do_lower_case": True}), device="cpu")
+    assert lowered.score_pool(QUERIES, quiet).tolist() == lowered.score_pool(QUERIES, loud).tolist()
+
+
 def test_a_context_that_is_too_long_keeps_its_end_and_its_prompt(network: Any, tmp_path: Path) -> None:
     folder = saved(sentences(network("Bert"), Pooling(32), prompts={"query": "the query: "}), tmp_path / "m")
     found: Any = load(folder, device="cpu", max_context_tokens=10)
@@ -278,8 +287,8 @@ def test_a_cross_encoder_of_modules_scores_as_its_library(network: Any, tmp_path
 
 
 def test_bf16_is_near(network: Any) -> None:
-    for architecture in ("Bert", "Roberta", "DistilBert"):
-        folder = network(architecture, "ForSequenceClassification", num_labels=1)
+    for architecture in ("Bert", "Roberta", "DistilBert"):  # outputs of all layers are no tensor
+        folder = network(architecture, "ForSequenceClassification", num_labels=1, output_hidden_states=True)
         exact, near = (
             load(folder, device="cpu", precision=p).score(QUERIES, [DOCUMENTS] * 4) for p in ("fp32", "bf16")
         )

@@ -422,6 +422,13 @@ def test_bounds_in_tiles_are_those_of_the_formula(library: Any, bits: int, m: in
         assert (found <= most + tiny).all()
 
 
+def test_rounding_of_the_best_product_goes_by_its_size(library: Any) -> None:
+    rows, context = np.zeros((4, 64), np.float32), np.zeros((1, 64), np.float32)
+    rows[:, 0], context[0, 0] = (0.0625, -0.0625, 2.0, -2.0), 1.0
+    found = in_tiles(library, 32, rows, [context], [(0.0, 0.0, 1.0, 0.0, 0.5)])
+    assert found[0].tolist() == [0.09375, -0.03125, 3.0, -1.0]
+
+
 def test_a_bound_in_tiles_rounds_up(library: Any) -> None:
     """exp is never below the true one by more than rounding, whatever the error."""
     n, m = 2000, 512

@@ -339,6 +339,7 @@ def test_figures_are_those_of_evaluating_each(models: dict[str, Path]) -> None:
     for scorer, own in zip((*parts, made), (*figures["parts"], figures["sum"]), strict=True):
         metrics = polyrank.summarise(polyrank.evaluate(scorer, EXAMPLES))["metrics"]
         assert own == {name: pytest.approx(metrics[name]) for name in ("R@1", "MRR")}
+    assert fit_sum(parts, [*useless, Example(("hi",), ("thanks", "please"), (0,))])[1]["n_valid"] == 1
     with pytest.raises(DataError, match="no example has a right answer among candidates"):
         fit_sum(parts, useless[:2])
     with pytest.raises(UsageError, match="both give a context several vectors"):

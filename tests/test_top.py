@@ -1,6 +1,7 @@
 """The best of a row of scores, against sorting all of them."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,3 +21,11 @@ def test_the_best_rows_are_those_of_a_whole_sort(scores: list[int], k: int) -> N
 def test_what_is_not_a_number_is_not_hidden() -> None:
     values = np.array([1.0, np.nan, 3.0, 2.0], np.float32)
     assert 1 in as_good_as(values, 2).tolist()
+
+
+@pytest.mark.parametrize("k", [1, 3, 10, 400, 999])
+def test_a_few_of_many_are_the_best(k: int) -> None:
+    """Of more than partitioning sorts whole anyway."""
+    values = np.random.default_rng(k).permutation(1000).astype(np.float32)
+    assert sorted(values[as_good_as(values, k)].tolist()) == list(range(1000 - k, 1000))
+    assert values[top_rows(values, k)].tolist() == list(range(999, 999 - k, -1))
