@@ -330,6 +330,8 @@ class TrainConfig(NetworkTraining):
         negatives: wrong candidates besides the other responses of the batch; None: none for "in_batch" and "convert",
             the usual ones for methods that rank lists.
         batch_size: contexts per step.
+        chunk_size: texts (of a Cross-encoder: pairs) whose activations are in memory at once. The gradients are those
+            of the whole batch, whatever its size, and each text is encoded twice; None: all at once.
         epochs: passes over the data.
         max_steps: stop after so many steps; None for no limit.
         precision: "fp32", "bf16" (autocast), or "auto": bf16 where the hardware has it.
@@ -351,6 +353,7 @@ class TrainConfig(NetworkTraining):
     method: Method = InBatchMethod()
     negatives: NegativesConfig | None = None
     batch_size: Count = 64
+    chunk_size: Count | None = None
     epochs: Count = 1
     max_steps: Count | None = None
     precision: Precision = "auto"
@@ -371,6 +374,12 @@ class TrainConfig(NetworkTraining):
             )
         if self.method.ranks_lists and self.negatives is None:
             object.__setattr__(self, "negatives", NegativesConfig())
+        most = self.batch_size * (1 if self.negatives is None else 1 + self.negatives.n)
+        if self.chunk_size is not None and self.chunk_size >= most:
+            raise ConfigError(
+                f"chunk_size = {self.chunk_size} is no less than the {most} texts of a batch, which would be encoded at"
+                " once; lower it or leave it out"
+            )
 
     def of_one_network(self) -> NetworkTraining:
         """What another network of this training may have apart."""

@@ -125,7 +125,8 @@ def fit_together(
             records = []
             for trainee in trainees:
                 rate = trainee.set_rates(done)
-                loss = _update(trainee, phases, len(batch), device, dtype, (seed * 1_000_003 + done) % 2**63)
+                with memory_needed(len(batch), settings.chunk_size):
+                    loss = _update(trainee, phases, device, dtype, (seed * 1_000_003 + done) % 2**63)
                 records.append({"step": done + 1, "loss": loss if math.isfinite(loss) else None, "lr": rate})
             done += 1
             counts = {"n_steps": n_steps, "n_examples": n_examples, "seconds": round(time.monotonic() - started, 3)}
@@ -171,16 +172,13 @@ def check_steps(n_steps: int, steps_per_epoch: int, per_epoch: int) -> set[int]:
     return {min(n_steps, round((i + 1) * steps_per_epoch / per_epoch)) for i in range(n_checks)} | {n_steps}
 
 
-def _update(
-    trainee: Trainee, phases: Iterator[Tensor], n_contexts: int, device: torch.device, dtype: torch.dtype, seed: int
-) -> float:
+def _update(trainee: Trainee, phases: Iterator[Tensor], device: torch.device, dtype: torch.dtype, seed: int) -> float:
     """The next phase's loss and its learner's update; dropout is a function of ``seed``. Returns the loss."""
     torch.manual_seed(seed)
     trainee.model.train()
-    with memory_needed(n_contexts):
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            loss = next(phases)
-        return trainee.update(loss)
+    with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        loss = next(phases)
+    return trainee.update(loss)
 
 
 def _diverged(n_bad: int, limit: int, folder: Path, saved: bool) -> DivergedError:

@@ -60,7 +60,9 @@ def make_step(
     match method:
         case InBatchMethod():
             assert isinstance(first.model, EncoderNetwork), "a Recipe of a Cross-encoder does not have it"
-            return InBatchStep(first.model, first.texts, device, method.smoothing, rights(examples), negatives)
+            return InBatchStep(
+                first.model, first.texts, device, method.smoothing, rights(examples), negatives, settings.chunk_size
+            )
         case ConvertMethod():
             assert isinstance(first.model, Convert), "a Recipe of another network does not have it"
             return ConvertStep(
@@ -73,9 +75,10 @@ def make_step(
                 range_steps=method.range_steps,
                 rights=rights(examples),
                 negatives=negatives,
+                chunk_size=settings.chunk_size,
             )
     assert negatives is not None, "a TrainConfig of such a method has them"
-    steps = [ListwiseStep(ranker.model, ranker.texts, device, negatives) for ranker in rankers]
+    steps = [ListwiseStep(ranker.model, ranker.texts, device, negatives, settings.chunk_size) for ranker in rankers]
     if isinstance(method, ListwiseMethod):
         return steps[0]
     imitation = Imitation(method.imitation, method.alpha, method.temperature, method.label_weight)

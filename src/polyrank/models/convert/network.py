@@ -6,7 +6,7 @@ Shapes: B contexts or candidates, T subwords, D dimensions, R dimensions of r.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -26,8 +26,7 @@ from polyrank.models.network import EncoderNetwork, Trunk, check_names
 from polyrank.text import Tokens
 
 
-@dataclass(frozen=True, slots=True)
-class ContextEncodings:
+class ContextEncodings(NamedTuple):
     """What a multi-context ConveRT says of a context.
 
     Args:

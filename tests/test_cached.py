@@ -1,0 +1,275 @@
+"""The gradient cache: the loss and the gradients of the whole batch, in the memory of one chunk."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+from convert_models import make
+from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
+from polyrank.config.recipe import DataConfig, Recipe
+from polyrank.config.training import ConvertMethod, InBatchMethod, ListwiseMethod, NegativesConfig, TrainConfig
+from polyrank.errors import ConfigError
+from polyrank.models import new_model
+from polyrank.negatives.hard import rights
+from polyrank.negatives.random import GivenNegatives, RandomNegatives
+from polyrank.records import Example
+from polyrank.text import Tokens
+from polyrank.training import InBatchStep, ListwiseStep, MutualStep, train
+from polyrank.training.cached import in_chunks
+from polyrank.training.convert_step import ConvertStep
+from polyrank.training.mutual import Imitation
+from train_settings import train_config
+
+CPU = torch.device("cpu")
+POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
+WORDS = ("wifi", "router", "red", "green", "bill", "too", "high", "restart", "it", "please", "thanks")
+REPLIES = [" ".join(WORDS[i : i + 1 + i % 4]) for i in range(9)]
+# lengths from 1 to 10 words; the same response behind two contexts, one context with two responses, given negatives
+DATA = [
+    *(Example(("hello", " ".join(WORDS[: 1 + 3 * i % 10])), (REPLIES[i], REPLIES[-1 - i]), (0,)) for i in range(7)),
+    Example(("did it help",), (REPLIES[2],), (0,)),
+    Example(("did it help",), (REPLIES[8],), (0,)),
+    Example(("is",), (REPLIES[7], "my wifi is down", REPLIES[0]), (0, 2)),
+]
+BATCH = list(enumerate(DATA))
+Start = Callable[[Path, float], tuple[Any, nn.Module]]
+"""A backbone's folder and dropout to a step and its network."""
+
+
+def encoder(config: Any, backbone: Path, dropout: float) -> tuple[Any, Any]:
+    config = dataclasses.replace(config, backbone=str(backbone))
+    model, texts, _ = new_model(config, POLICY, seed=1, sample=["hi"], dropout=dropout)
+    return model.train(), texts
+
+
+def in_batch(config: Any, **settings: Any) -> Start:
+    def start(backbone: Path, dropout: float) -> tuple[InBatchStep, nn.Module]:
+        model, texts = encoder(config, backbone, dropout)
+        return InBatchStep(model, texts, CPU, rights=rights(DATA), **settings), model
+
+    return start
+
+
+def listwise(config: Any) -> Start:
+    def start(backbone: Path, dropout: float) -> tuple[ListwiseStep, nn.Module]:
+        model, texts = encoder(config, backbone, dropout)
+        return ListwiseStep(model, texts, CPU, RandomNegatives(REPLIES, 3, 1)), model
+
+    return start
+
+
+def convert(multi_context: bool) -> Start:
+    def start(backbone: Path, dropout: float) -> tuple[ConvertStep, nn.Module]:
+        model, texts, _ = make(multi_context=multi_context)
+        model.dropout = dropout
+        for layer in model.layers:
+            layer.dropout = dropout  # type: ignore[assignment]
+        weights, given = (1.0, 0.5, 2.0), GivenNegatives(9, 1)
+        step = ConvertStep(model, texts, CPU, smoothing=0.2, scale_steps=4, loss_weights=weights, range_steps=2,
+                           rights=rights(DATA), negatives=given)  # fmt: skip
+        return step, model.train()
+
+    return start
+
+
+STEPS: dict[str, Start] = {
+    "Bi": in_batch(BiConfig(reduction="mean")),
+    "Bi, one tower": in_batch(BiConfig(reduction="mean", shared_towers=True), smoothing=0.1),
+    "Bi, given negatives": in_batch(BiConfig(reduction="first", projection_dim=8), negatives=GivenNegatives(9, 1)),
+    "Poly": in_batch(PolyConfig(n_codes=4, code_init="normal", reduction="mean")),
+    "Poly, last outputs": in_batch(PolyConfig(n_codes=9, codes="last", reduction="mean")),
+    "Poly, lists": listwise(PolyConfig(n_codes=4, code_init="normal", reduction="mean")),
+    "Cross, lists": listwise(CrossConfig()),
+    "ConveRT": convert(multi_context=True),
+    "ConveRT, one turn": convert(multi_context=False),
+}
+each_step = pytest.mark.parametrize("start", STEPS.values(), ids=STEPS.keys())
+
+
+def gradients_of(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    """The norm of the difference of two gradients beside that of the second."""
+    assert one.keys() == other.keys()
+    squares = [((one[name] - other[name]).double().square().sum(), other[name].double().square().sum()) for name in one]
+    error, size = (torch.stack(values).sum().sqrt() for values in zip(*squares, strict=True))
+    return float(error / size)
+
+
+@each_step
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_loss_and_gradients_are_those_of_the_whole_batch(start: Start, size: int, tiny_backbone: Path) -> None:
+    step, model = start(tiny_backbone, 0.0)
+    plain = step(BATCH, 0, 0)
+    expected = gradients_of(model, plain)
+    cached = dataclasses.replace(step, chunk_size=size)(BATCH, 0, 0)
+    torch.testing.assert_close(cached, plain, rtol=1e-6, atol=0)
+    value = difference(gradients_of(model, cached), expected)
+    again = difference(gradients_of(model, step(BATCH[::-1], 0, 0)), expected)
+    print("DIFF", value, again)
+    assert value < 1e-6
+
+
+@each_step
+def test_three_updates_are_those_of_plain_steps(start: Start, tiny_backbone: Path) -> None:
+    (plain, model), (step, other) = (start(tiny_backbone, 0.0) for _ in range(2))
+    cached = dataclasses.replace(step, chunk_size=2)
+    for number in range(3):
+        values = []
+        for work, network in ((plain, model), (cached, other)):
+            optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
+            loss = work(BATCH, 0, number)
+            gradients_of(network, loss)
+            optimizer.step()
+            values.append(loss.detach())
+        torch.testing.assert_close(values[1], values[0], rtol=2e-6, atol=0)
+    weights = dict(model.named_parameters())
+    assert difference(dict(other.named_parameters()), weights) < 1e-6
+    assert difference(weights, dict(start(tiny_backbone, 0.0)[1].named_parameters())) > 1e-5  # they did move
+
+
+@each_step
+def test_a_batch_that_fits_into_a_chunk_is_a_plain_one_to_the_bit(start: Start, tiny_backbone: Path) -> None:
+    step, model = start(tiny_backbone, 0.3)
+    torch.manual_seed(5)
+    plain = gradients_of(model, step(BATCH, 0, 0))
+    torch.manual_seed(5)
+    cached = gradients_of(model, dataclasses.replace(step, chunk_size=40)(BATCH, 0, 0))
+    assert all(torch.equal(cached[name], plain[name]) for name in plain)
+
+
+@each_step
+def test_with_dropout_the_gradient_is_that_of_the_loss_that_was_drawn(start: Start, tiny_backbone: Path) -> None:
+    """Along the gradient the loss changes as it says, if both passes drew the same; central differences tell."""
+    step, model = start(tiny_backbone, 0.3)
+    if isinstance(step, ConvertStep):
+        for module in model.modules():
+            module.dtype = None  # type: ignore[assignment]  # rounding goes straight through, which differences do not
+    work = dataclasses.replace(step, chunk_size=3)
+
+    def loss() -> Tensor:
+        torch.manual_seed(7)
+        return work(BATCH, 0, 0)  # type: ignore[no-any-return]
+
+    gradients = gradients_of(model, loss())
+    size = float(torch.stack([g.double().square().sum() for g in gradients.values()]).sum())
+    width = 2e-3 / size**0.5
+    named = dict(model.named_parameters())
+    ends = []
+    for sign in (1.0, -1.0):
+        with torch.no_grad():
+            for name, gradient in gradients.items():
+                named[name] += sign * width * gradient
+            ends.append(float(loss()))
+            for name, gradient in gradients.items():
+                named[name] -= sign * width * gradient
+    assert (ends[0] - ends[1]) / (2 * width) == pytest.approx(size, rel=0.02)
+
+
+def test_the_second_pass_leaves_no_trace_in_what_is_drawn_later(tiny_backbone: Path) -> None:
+    step, model = STEPS["Bi"](tiny_backbone, 0.3)
+    torch.manual_seed(5)
+    loss = dataclasses.replace(step, chunk_size=3)(BATCH, 0, 0)
+    state = torch.get_rng_state()
+    gradients_of(model, loss)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_bf16_gradients_are_no_further_from_those_of_fp32(tiny_backbone: Path) -> None:
+    """Narrow weights shared by 40 chunks would round a sum of 40 gradients again and again."""
+    step, model = STEPS["Bi, one tower"](tiny_backbone, 0.0)
+    batch = [(i, Example((f"hello {i}", *e.context), (f"{i} {e.response}",), (0,))) for i, e in enumerate(DATA * 8)]
+    exact = gradients_of(model, step(batch, 0, 0))
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = step(batch, 0, 0)
+        cached = dataclasses.replace(step, chunk_size=4)(batch, 0, 0)
+    error = difference(gradients_of(model, plain), exact)
+    assert error > 1e-3
+    assert difference(gradients_of(model, cached), exact) < 1.1 * error
+
+
+def test_a_frozen_side_stays_without_gradients(tiny_backbone: Path) -> None:
+    step, model = STEPS["Bi"](tiny_backbone, 0.0)
+    model.candidate_tower.requires_grad_(False)  # type: ignore[union-attr, operator]
+    expected = gradients_of(model, step(BATCH, 0, 0))
+    gradients = gradients_of(model, dataclasses.replace(step, chunk_size=3)(BATCH, 0, 0))
+    assert all(name.startswith("context_tower") for name in gradients)
+    assert difference(gradients, expected) < 1e-6
+
+
+def test_without_a_graph_there_is_only_the_result(tiny_backbone: Path) -> None:
+    step, _ = STEPS["Poly, last outputs"](tiny_backbone, 0.0)
+    with torch.no_grad():
+        assert not dataclasses.replace(step, chunk_size=2)(BATCH, 0, 0).requires_grad
+
+
+def test_chunks_hold_texts_of_like_length_and_results_stay_in_order() -> None:
+    lengths = torch.tensor([1, 9, 3, 9, 2])
+    mask = torch.arange(9) < lengths[:, None]
+    ids = torch.arange(5)[:, None].expand(5, 9) * mask
+    shapes = []
+
+    def encode(tokens: Tokens) -> tuple[Tensor, Tensor, Tensor]:
+        shapes.append(tuple(tokens.ids.shape))
+        return tokens.ids.float(), tokens.mask, tokens.mask.sum(1)
+
+    values, real, counts = in_chunks(encode, Tokens(ids, mask, torch.zeros_like(ids)), 2)
+    assert shapes == [(2, 9), (2, 3), (1, 1)]
+    assert torch.equal(values, ids.float())
+    assert torch.equal(real, mask)
+    assert torch.equal(counts, lengths)
+
+
+def test_mutual_learning_in_chunks_trains_both_as_without(tiny_backbone: Path) -> None:
+    """The second network's chunks are encoded again when the first has been updated, and still are its own."""
+    outcomes = []
+    for size in (None, 3):
+        pair = [STEPS[name](tiny_backbone, 0.0) for name in ("Poly, lists", "Cross, lists")]
+        first, second = (dataclasses.replace(step, chunk_size=size) for step, _ in pair)
+        phases = MutualStep(first, second, Imitation()).phases(BATCH, 0, 0)
+        for _, model in pair:
+            gradients_of(model, next(phases))
+            torch.optim.SGD(model.parameters(), lr=0.01).step()
+        outcomes.append([dict(model.named_parameters()) for _, model in pair])
+    for plain, cached in zip(*outcomes, strict=True):
+        assert difference(cached, plain) < 1e-6
+
+
+# memory
+
+
+def peak_of(step: Any, model: nn.Module, n: int) -> int:
+    """The most bytes that torch's allocator had given out at one time of an update of n pairs of full length."""
+    pairs = [Example((" ".join([f"{i}", *WORDS * 2]),), (f"reply {i} {' '.join(WORDS)}",), (0,)) for i in range(n)]
+    step(list(enumerate(pairs)), 0, 0).backward()  # gradients have their memory from now on
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        step(list(enumerate(pairs)), 0, 0).backward()
+    recorded: Any = record.profiler
+    events = [event for event in recorded.kineto_results.events() if event.name() == "[memory]"]
+    assert events
+    total = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        total += event.nbytes()
+        peak = max(peak, total)
+    return peak
+
+
+@pytest.mark.parametrize("name", ["Bi", "Poly", "ConveRT"])
+def test_memory_does_not_grow_with_the_batch(name: str, tiny_backbone: Path) -> None:
+    step, model = STEPS[name](tiny_backbone, 0.1)
+    cached = dataclasses.replace(step, chunk_size=8)
+    small, large = (peak_of(cached, model, n) for n in (32, 128))
+    plain = peak_of(step, model, 128)
+    print(name, small, large, plain)
+    assert large < 1.3 * small
+    assert plain > 4 * large
