@@ -98,7 +98,7 @@ def bench_training(
         forms[f"{LIKE_LENGTHS}, {large_batch} in chunks"] = Form(cached, large_batch, like_lengths=True)
     peers = peers or {}
     forms |= {name: Form(start, batch_size) for name, start in peers.items()}
-    load = getattr(os, "getloadavg", tuple)()
+    load: tuple[float, ...] = getattr(os, "getloadavg", tuple)()
     times: dict[str, list[float]] = {form: [] for form in forms}
     context = get_context("spawn")
     workers = {}

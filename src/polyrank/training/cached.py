@@ -56,7 +56,7 @@ class _Replay:
         self.random = torch.get_rng_state(), [torch.cuda.get_rng_state(device) for device in self.cuda]
 
     def __call__(self) -> Tensor | tuple[Tensor, ...]:
-        # narrow weights that all chunks share would add the chunks' gradients up in bf16
+        # no narrow weights are kept: made without a graph, older versions of torch give them to those who need one
         with torch.autocast(self.device.type, self.dtype, self.narrows, cache_enabled=False):
             return self.encode(self.tokens)
 
