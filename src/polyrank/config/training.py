@@ -360,6 +360,8 @@ class TrainConfig(NetworkTraining):
             have it. Adam hardly sees which; ``clip_norm``, ``clip_embeddings_norm`` and an L2 term do. The mean by
             default, so that they mean the same whatever the batch; curves show the mean in either case.
         batch_size: contexts per step.
+        chunk_size: texts (of a Cross-encoder: pairs) whose activations are in memory at once. The gradients are those
+            of the whole batch, whatever its size, and each text is encoded twice; None: all at once.
         epochs: passes over the data.
         max_steps: stop after so many steps; None for no limit.
         precision: "fp32", "bf16" (autocast), or "auto": bf16 where the hardware has it.
@@ -382,6 +384,7 @@ class TrainConfig(NetworkTraining):
     negatives: NegativesConfig | None = None
     loss: Literal["mean", "sum"] = "mean"
     batch_size: Count = 64
+    chunk_size: Count | None = None
     epochs: Count = 1
     max_steps: Count | None = None
     precision: Precision = "auto"
@@ -402,6 +405,12 @@ class TrainConfig(NetworkTraining):
             )
         if self.method.ranks_lists and self.negatives is None:
             object.__setattr__(self, "negatives", NegativesConfig())
+        most = self.batch_size * (1 if self.negatives is None else 1 + self.negatives.n)
+        if self.chunk_size is not None and self.chunk_size >= most:
+            raise ConfigError(
+                f"chunk_size = {self.chunk_size} is no less than the {most} texts of a batch, which would be encoded at"
+                " once; lower it or leave it out"
+            )
 
     def of_one_network(self) -> NetworkTraining:
         """What another network of this training may have apart."""

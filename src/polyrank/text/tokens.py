@@ -28,6 +28,15 @@ class Tokens:
         """The same batch on another device."""
         return Tokens(self.ids.to(device), self.mask.to(device), self.segments.to(device))
 
+    def part(self, rows: Tensor) -> "Tokens":
+        """Some of the texts, without the columns that are padding in all of them.
+
+        >>> pad([[5, 6, 7], [8], [9]]).part(torch.tensor([2, 1])).ids.tolist()
+        [[9], [8]]
+        """
+        width = int(self.mask[rows].sum(1).max()) if len(rows) else 0
+        return Tokens(self.ids[rows, :width], self.mask[rows, :width], self.segments[rows, :width])
+
 
 def pad(rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None, pad_id: int = 0) -> Tokens:
     """Pad rows of ids on the right to the longest of them.

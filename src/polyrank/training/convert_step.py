@@ -12,10 +12,12 @@ from torch import Tensor
 
 from polyrank.devices import full_precision
 from polyrank.models import Convert
+from polyrank.models.convert import ContextEncodings
 from polyrank.models.losses import cross_entropy
 from polyrank.negatives.random import Negatives, Rights
 from polyrank.records import Example
 from polyrank.text import Texts
+from polyrank.training.cached import in_chunks
 from polyrank.training.steps import in_batch_columns, negatives_of
 
 
@@ -43,7 +45,7 @@ class ConvertStep:
         scale_steps: updates in which the scale reaches its end.
         loss_weights: of the three losses.
         range_steps: updates between two looks at the range of the 8-bit embeddings.
-        rights, negatives: as for ``InBatchStep``.
+        rights, negatives, chunk_size: as for ``InBatchStep``.
 
     Source: Henderson et al., ConveRT (2020), sections 2.1 and 3; the weights are published nowhere.
     """
@@ -57,6 +59,7 @@ class ConvertStep:
     range_steps: int
     rights: Rights = field(default_factory=dict)
     negatives: Negatives | None = None
+    chunk_size: int | None = None
 
     def length(self, example: Example) -> int:
         """Characters of the last turn: for likeness they do as well as subwords, and nothing has to be segmented."""
@@ -69,8 +72,9 @@ class ConvertStep:
         self.model.scale.fill_(annealed_scale(number, self.scale_steps, self.model.final_scale))
         examples = [example for _, example in batch]
         others = negatives_of(batch, epoch, self.negatives)
-        vectors, allowed = in_batch_columns(examples, others, self.model, self.texts, self.device, self.rights)
-        encodings = self.model.context_encodings(self.texts.contexts([e.query for e in examples]).to(self.device))
+        columns, keys, allowed = in_batch_columns(examples, others, self.rights, self.device)
+        tokens = self.texts.candidates(columns).to(self.device)
+        vectors = in_chunks(self.model.encode_candidates, tokens, self.chunk_size)[keys]
         candidates = vectors * self.model.scale
 
         def loss(encodings: Tensor, rows: Tensor) -> Tensor:
@@ -78,9 +82,13 @@ class ConvertStep:
                 values = encodings[rows].float() @ candidates.float().T
             return cross_entropy(values, rows, allowed[rows], self.smoothing)
 
+        tokens = self.texts.contexts([example.query for example in examples]).to(self.device)
         everyone = torch.arange(len(examples), device=self.device)
         if not self.model.multi_context:
-            return loss(encodings.immediate, everyone)
+            return loss(
+                in_chunks(lambda part: self.model.context_encodings(part).both, tokens, self.chunk_size), everyone
+            )
+        encodings = ContextEncodings(*in_chunks(self.model.context_encodings, tokens, self.chunk_size))
         immediate, earlier, both = self.loss_weights
         total = immediate * loss(encodings.immediate, everyone) + both * loss(encodings.both, everyone)
         with_earlier = everyone[encodings.has_earlier]

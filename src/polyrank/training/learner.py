@@ -154,11 +154,13 @@ def forget_records(folder: Path, last_step: int) -> None:
 
 
 @contextmanager
-def memory_needed(n_contexts: int) -> Iterator[None]:
+def memory_needed(n_contexts: int, chunk_size: int | None = None) -> Iterator[None]:
     """Running out of memory inside becomes a ResourceError that says what would do."""
+    half, chunk = max(1, n_contexts // 2), max(1, (chunk_size or n_contexts) // 2)
     with enough_memory(
-        f"a batch of {n_contexts} does not fit into memory; try train.batch_size={max(1, n_contexts // 2)} (with"
-        " in-batch negatives that is also fewer negatives) or smaller text budgets"
+        f"a batch of {n_contexts} does not fit into memory; try train.batch_size={half} (with in-batch negatives that"
+        f" is also fewer negatives), train.chunk_size={chunk} (as many negatives, a third more time) or smaller text"
+        " budgets"
     ):
         yield
 

@@ -126,7 +126,8 @@ def fit_together(
             for trainee in trainees:
                 rate = trainee.set_rates(done)
                 dropout_seed = (seed * 1_000_003 + done) % 2**63
-                loss = _update(trainee, phases, len(batch), settings.loss, device, dtype, dropout_seed)
+                with memory_needed(len(batch), settings.chunk_size):
+                    loss = _update(trainee, phases, len(batch), settings.loss, device, dtype, dropout_seed)
                 records.append({"step": done + 1, "loss": loss if math.isfinite(loss) else None, "lr": rate})
             done += 1
             counts = {"n_steps": n_steps, "n_examples": n_examples, "seconds": round(time.monotonic() - started, 3)}
@@ -184,10 +185,9 @@ def _update(
     """The next phase's loss and its learner's update; dropout is a function of ``seed``. Returns the mean loss."""
     torch.manual_seed(seed)
     trainee.model.train()
-    with memory_needed(n_contexts):
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            loss = next(phases)
-        return trainee.update(loss, weight=n_contexts if kind == "sum" else 1)
+    with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+        loss = next(phases)
+    return trainee.update(loss, weight=n_contexts if kind == "sum" else 1)
 
 
 def _diverged(n_bad: int, limit: int, folder: Path, saved: bool) -> DivergedError:

@@ -60,7 +60,9 @@ def make_step(
     match method:
         case InBatchMethod():
             assert isinstance(first.model, EncoderNetwork), "a Recipe of a Cross-encoder does not have it"
-            return InBatchStep(first.model, first.texts, device, method.smoothing, rights(examples), negatives)
+            return InBatchStep(
+                first.model, first.texts, device, method.smoothing, rights(examples), negatives, settings.chunk_size
+            )
         case ConvertMethod():
             assert isinstance(first.model, Convert), "a Recipe of another network does not have it"
             return ConvertStep(
@@ -73,10 +75,11 @@ def make_step(
                 range_steps=method.range_steps,
                 rights=rights(examples),
                 negatives=negatives,
+                chunk_size=settings.chunk_size,
             )
     assert negatives is not None, "a TrainConfig of such a method has them"
-    sigmoid = isinstance(method, ListwiseMethod | MutualMethod) and method.sigmoid
-    steps = [ListwiseStep(ranker.model, ranker.texts, device, negatives, sigmoid) for ranker in rankers]
+    sigmoid, chunk_size = isinstance(method, ListwiseMethod | MutualMethod) and method.sigmoid, settings.chunk_size
+    steps = [ListwiseStep(ranker.model, ranker.texts, device, negatives, sigmoid, chunk_size) for ranker in rankers]
     if isinstance(method, ListwiseMethod):
         return steps[0]
     imitation = Imitation(method.imitation, method.alpha, method.temperature, method.label_weight)

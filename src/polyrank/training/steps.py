@@ -3,7 +3,7 @@
 A step also says how long each example is (for batches of like length) and what text it could use as negatives.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -15,7 +15,8 @@ from polyrank.models.losses import cross_entropy, distinct
 from polyrank.models.scoring import scores
 from polyrank.negatives.random import Negatives, Rights
 from polyrank.records import Context, Example
-from polyrank.text import Texts
+from polyrank.text import Texts, Tokens
+from polyrank.training.cached import in_chunks
 
 
 class Step(Protocol):
@@ -54,6 +55,7 @@ class InBatchStep:
         smoothing: how much probability is spread over the wrong candidates.
         rights: all right answers to a context in the training data; of one that is not there, the example's own.
         negatives: of each example, join as further columns for everyone; None: no others.
+        chunk_size: texts whose activations are in memory at once, see ``cached``; None: all of the batch.
 
     Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.2.
     """
@@ -64,6 +66,7 @@ class InBatchStep:
     smoothing: float = 0.0
     rights: Rights = field(default_factory=dict)
     negatives: Negatives | None = None
+    chunk_size: int | None = None
 
     def length(self, example: Example) -> int:
         """Tokens of the context; the longer side decides the cost."""
@@ -74,9 +77,14 @@ class InBatchStep:
         del number
         examples = [example for _, example in batch]
         others = negatives_of(batch, epoch, self.negatives)
-        candidates, allowed = in_batch_columns(examples, others, self.model, self.texts, self.device, self.rights)
-        contexts, mask = self.model.encode_contexts(
-            self.texts.contexts([example.query for example in examples]).to(self.device)
+        columns, keys, allowed = in_batch_columns(examples, others, self.rights, self.device)
+        candidates = in_chunks(
+            self.model.encode_candidates, self.texts.candidates(columns).to(self.device), self.chunk_size
+        )[keys]
+        contexts, mask = in_chunks(
+            self.model.encode_contexts,
+            self.texts.contexts([example.query for example in examples]).to(self.device),
+            self.chunk_size,
         )
         values = scores(contexts, candidates[None], mask)
         target = torch.arange(len(examples), device=self.device)
@@ -89,24 +97,19 @@ def negatives_of(batch: Sequence[tuple[int, Example]], epoch: int, negatives: Ne
 
 
 def in_batch_columns(
-    examples: Sequence[Example],
-    others: Sequence[str],
-    model: EncoderNetwork,
-    texts: Texts,
-    device: torch.device,
-    rights: Rights,
-) -> tuple[Tensor, Tensor]:
+    examples: Sequence[Example], others: Sequence[str], rights: Rights, device: torch.device
+) -> tuple[list[str], Tensor, Tensor]:
     """The candidates of a batch: the B responses in order, then the ``others`` that are none of these, each once.
 
     Returns:
-        Their vectors ``[K, D]``, each text encoded once, and which may be negatives of which example, ``[B, K]``:
-        those whose text is none of its right answers, nor one of the same context elsewhere (``rights``).
+        Their distinct texts, to be encoded once each; the text of each candidate, ``[K]``; and which may be negatives
+        of which example, ``[B, K]``: those whose text is none of its right answers, nor one of the same context
+        elsewhere (``rights``).
     """
     responses = [response_of(example) for example in examples]
-    distinct_texts = list(dict.fromkeys([*responses, *others]))
-    key_of = {text: key for key, text in enumerate(distinct_texts)}
-    columns = [*responses, *distinct_texts[len(set(responses)) :]]
-    vectors = model.encode_candidates(texts.candidates(distinct_texts).to(device))
+    texts = list(dict.fromkeys([*responses, *others]))
+    key_of = {text: key for key, text in enumerate(texts)}
+    columns = [*responses, *texts[len(set(responses)) :]]
     keys = torch.tensor([key_of[text] for text in columns], device=device)
     allowed = distinct(keys, len(examples))
     for row, example in enumerate(examples):
@@ -114,7 +117,7 @@ def in_batch_columns(
         if len(right := own.union(rights.get(example.query, ()))) > 1:
             right_keys = [key_of[text] for text in right if text in key_of]
             allowed[row] &= ~torch.isin(keys, torch.tensor(right_keys, device=device))
-    return vectors[keys], allowed
+    return texts, keys, allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,7 @@ class ListwiseStep:
         device: where to compute.
         negatives: the wrong candidates of each context.
         sigmoid: give a Cross-encoder's scores as sigmoids of them.
+        chunk_size: texts, or pairs, whose activations are in memory at once, see ``cached``; None: all of the batch.
 
     Source: Humeau et al., Poly-encoders (ICLR 2020), sections 4.3 and 5.1; of the sigmoid, Tao et al., Eq. 5.
     """
@@ -138,6 +142,7 @@ class ListwiseStep:
     device: torch.device
     negatives: Negatives
     sigmoid: bool = False
+    chunk_size: int | None = None
 
     def length(self, example: Example) -> int:
         """Tokens of the context."""
@@ -166,14 +171,17 @@ class ListwiseStep:
         """Scores of all pairs, row by row: ``[sum of lengths]``."""
         if isinstance(self.model, CrossEncoder):
             pairs = [(context, text) for context, row in zip(contexts, lists, strict=True) for text in row]
-            values: Tensor = self.model(self.texts.pairs(pairs).to(self.device))
+            score: Callable[[Tokens], Tensor] = self.model
+            values = in_chunks(score, self.texts.pairs(pairs).to(self.device), self.chunk_size)
             return values.sigmoid() if self.sigmoid else values
         assert isinstance(self.model, EncoderNetwork), "there is no third kind"
         if self.model.training:
             self.model.observe_weights()
-        vectors, mask = self.model.encode_contexts(self.texts.contexts(contexts).to(self.device))
+        tokens = self.texts.contexts(contexts).to(self.device)
+        vectors, mask = in_chunks(self.model.encode_contexts, tokens, self.chunk_size)
         number = {text: i for i, text in enumerate(dict.fromkeys(text for row in lists for text in row))}
-        unique = self.model.encode_candidates(self.texts.candidates(list(number)).to(self.device))
+        tokens = self.texts.candidates(list(number)).to(self.device)
+        unique = in_chunks(self.model.encode_candidates, tokens, self.chunk_size)
         parts = []
         for i, row in enumerate(lists):
             keys_of_row = torch.tensor([number[text] for text in row], device=self.device)

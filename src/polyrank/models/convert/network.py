@@ -6,7 +6,7 @@ Shapes: B contexts or candidates, T subwords, D dimensions, R dimensions of r.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,8 +28,7 @@ from polyrank.text import Tokens
 Probe = Literal["immediate", "earlier", "both"]
 
 
-@dataclass(frozen=True, slots=True)
-class ContextEncodings:
+class ContextEncodings(NamedTuple):
     """What a multi-context ConveRT says of a context.
 
     Args:

@@ -1,0 +1,383 @@
+"""The gradient cache: the loss and the gradients of the whole batch, in the memory of one chunk."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+from convert_models import make
+from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
+from polyrank.config.recipe import DataConfig, Recipe
+from polyrank.config.training import ConvertMethod, InBatchMethod, ListwiseMethod, NegativesConfig, TrainConfig
+from polyrank.errors import ConfigError, ResourceError
+from polyrank.models import new_model
+from polyrank.negatives.hard import rights
+from polyrank.negatives.random import GivenNegatives, RandomNegatives
+from polyrank.records import Example
+from polyrank.text import Tokens
+from polyrank.training import InBatchStep, ListwiseStep, MutualStep, train
+from polyrank.training.cached import in_chunks
+from polyrank.training.convert_step import ConvertStep
+from polyrank.training.learner import memory_needed
+from polyrank.training.mutual import Imitation
+from train_settings import train_config
+
+CPU = torch.device("cpu")
+POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
+WORDS = ("wifi", "router", "red", "green", "bill", "too", "high", "restart", "it", "please", "thanks")
+REPLIES = [" ".join(WORDS[i : i + 1 + i % 4]) for i in range(9)]
+# lengths from 1 to 10 words; the same response behind two contexts, one context with two responses, given negatives
+DATA = [
+    *(Example(("hello", " ".join(WORDS[: 1 + 3 * i % 10])), (REPLIES[i], REPLIES[-1 - i]), (0,)) for i in range(7)),
+    Example(("did it help",), (REPLIES[2],), (0,)),
+    Example(("did it help",), (REPLIES[8],), (0,)),
+    Example(("is",), (REPLIES[7], "my wifi is down", REPLIES[0]), (0, 2)),
+]
+BATCH = list(enumerate(DATA))
+Start = Callable[[Path, float], tuple[Any, nn.Module]]
+"""A backbone's folder and dropout to a step and its network."""
+
+
+def encoder(config: Any, backbone: Path, dropout: float) -> tuple[Any, Any]:
+    config = dataclasses.replace(config, backbone=str(backbone))
+    model, texts, _ = new_model(config, POLICY, seed=1, sample=["hi"], dropout=dropout)
+    return model.train(), texts
+
+
+def in_batch(config: Any, **settings: Any) -> Start:
+    def start(backbone: Path, dropout: float) -> tuple[InBatchStep, nn.Module]:
+        model, texts = encoder(config, backbone, dropout)
+        return InBatchStep(model, texts, CPU, rights=rights(DATA), **settings), model
+
+    return start
+
+
+def listwise(config: Any) -> Start:
+    def start(backbone: Path, dropout: float) -> tuple[ListwiseStep, nn.Module]:
+        model, texts = encoder(config, backbone, dropout)
+        return ListwiseStep(model, texts, CPU, RandomNegatives(REPLIES, 3, 1)), model
+
+    return start
+
+
+def convert(multi_context: bool) -> Start:
+    def start(backbone: Path, dropout: float) -> tuple[ConvertStep, nn.Module]:
+        model, texts, _ = make(multi_context=multi_context)
+        model.dropout = dropout
+        for layer in model.layers:
+            layer.dropout = dropout  # type: ignore[assignment]
+        weights, given = (1.0, 0.5, 2.0), GivenNegatives(9, 1)
+        step = ConvertStep(model, texts, CPU, smoothing=0.2, scale_steps=4, loss_weights=weights, range_steps=2,
+                           rights=rights(DATA), negatives=given)  # fmt: skip
+        return step, model.train()
+
+    return start
+
+
+STEPS: dict[str, Start] = {
+    "Bi": in_batch(BiConfig(reduction="mean")),
+    "Bi, one tower": in_batch(BiConfig(reduction="mean", shared_towers=True), smoothing=0.1),
+    "Bi, given negatives": in_batch(BiConfig(reduction="first", projection_dim=8), negatives=GivenNegatives(9, 1)),
+    "Poly": in_batch(PolyConfig(n_codes=4, code_init="normal", reduction="mean")),
+    "Poly, last outputs": in_batch(PolyConfig(n_codes=9, codes="last", reduction="mean")),
+    "Poly, lists": listwise(PolyConfig(n_codes=4, code_init="normal", reduction="mean")),
+    "Cross, lists": listwise(CrossConfig()),
+    "ConveRT": convert(multi_context=True),
+    "ConveRT, one turn": convert(multi_context=False),
+}
+each_step = pytest.mark.parametrize("start", STEPS.values(), ids=STEPS.keys())
+
+
+def gradients_of(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    """The norm of the difference of two gradients beside that of the second."""
+    assert one.keys() == other.keys()
+    squares = [((one[name] - other[name]).double().square().sum(), other[name].double().square().sum()) for name in one]
+    error, size = (torch.stack(values).sum().sqrt() for values in zip(*squares, strict=True))
+    return float(error / size)
+
+
+@pytest.fixture
+def fp64(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is computed in fp32 is computed in fp64, where what is equal can be told from what is nearly so."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@each_step
+@pytest.mark.parametrize("size", [1, 3, 7])
+@pytest.mark.usefixtures("fp64")
+def test_loss_and_gradients_are_those_of_the_whole_batch(start: Start, size: int, tiny_backbone: Path) -> None:
+    step, model = start(tiny_backbone, 0.0)
+    model.double()
+    plain = step(BATCH, 0, 0)
+    expected = gradients_of(model, plain)
+    cached = dataclasses.replace(step, chunk_size=size)(BATCH, 0, 0)
+    torch.testing.assert_close(cached, plain, rtol=1e-13, atol=0)
+    assert difference(gradients_of(model, cached), expected) < 1e-12
+
+
+@each_step
+@pytest.mark.usefixtures("fp64")
+def test_three_updates_are_those_of_plain_steps(start: Start, tiny_backbone: Path) -> None:
+    (plain, model), (step, other) = (start(tiny_backbone, 0.0) for _ in range(2))
+    before = weights(start(tiny_backbone, 0.0)[1])
+    cached = dataclasses.replace(step, chunk_size=2)
+    for number in range(3):
+        losses = []
+        for work, network in ((plain, model.double()), (cached, other.double())):
+            losses.append(work(BATCH, 0, number))
+            gradients_of(network, losses[-1])
+            torch.optim.SGD(network.parameters(), lr=0.01).step()
+        torch.testing.assert_close(losses[1], losses[0], rtol=1e-12, atol=0)
+    assert difference(weights(other), weights(model)) < 1e-12
+    assert difference(weights(model), before) > 1e-5  # they did move
+
+
+@pytest.mark.parametrize("name", ["Bi", "Bi, one tower"])
+def test_in_fp32_only_the_last_bits_differ(name: str, tiny_backbone: Path) -> None:
+    step, model = STEPS[name](tiny_backbone, 0.0)
+    plain, cached = step(BATCH, 0, 0), dataclasses.replace(step, chunk_size=3)(BATCH, 0, 0)
+    torch.testing.assert_close(cached, plain, rtol=1e-6, atol=0)
+    expected = gradients_of(model, plain)
+    assert difference(gradients_of(model, cached), expected) < 1e-6
+
+
+@each_step
+def test_a_batch_that_fits_into_a_chunk_is_a_plain_one_to_the_bit(start: Start, tiny_backbone: Path) -> None:
+    step, model = start(tiny_backbone, 0.3)
+    torch.manual_seed(5)
+    plain = gradients_of(model, step(BATCH, 0, 0))
+    torch.manual_seed(5)
+    cached = gradients_of(model, dataclasses.replace(step, chunk_size=40)(BATCH, 0, 0))
+    assert all(torch.equal(cached[name], plain[name]) for name in plain)
+
+
+@each_step
+def test_with_dropout_the_gradient_is_that_of_the_loss_that_was_drawn(start: Start, tiny_backbone: Path) -> None:
+    """Along the gradient the loss changes as it says, if both passes drew the same; central differences tell."""
+    step, model = start(tiny_backbone, 0.3)
+    if isinstance(step, ConvertStep):
+        for module in model.modules():
+            module.dtype = None  # type: ignore[assignment]  # rounding goes straight through, which differences do not
+    work = dataclasses.replace(step, chunk_size=3)
+
+    def loss() -> Tensor:
+        torch.manual_seed(7)
+        return work(BATCH, 0, 0)  # type: ignore[no-any-return]
+
+    gradients = gradients_of(model, loss())
+    size = float(torch.stack([g.double().square().sum() for g in gradients.values()]).sum())
+    width = 2e-3 / size**0.5
+    named = dict(model.named_parameters())
+    ends = []
+    for sign in (1.0, -1.0):
+        with torch.no_grad():
+            for name, gradient in gradients.items():
+                named[name] += sign * width * gradient
+            ends.append(float(loss()))
+            for name, gradient in gradients.items():
+                named[name] -= sign * width * gradient
+    assert (ends[0] - ends[1]) / (2 * width) == pytest.approx(size, rel=0.02)
+
+
+def test_the_second_pass_leaves_no_trace_in_what_is_drawn_later(tiny_backbone: Path) -> None:
+    step, model = STEPS["Bi"](tiny_backbone, 0.3)
+    torch.manual_seed(5)
+    loss = dataclasses.replace(step, chunk_size=3)(BATCH, 0, 0)
+    state = torch.get_rng_state()
+    gradients_of(model, loss)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_in_bf16_both_passes_are_narrow_and_gradients_as_good(size: int, tiny_backbone: Path) -> None:
+    """With size 5 the nine candidates come in chunks and the contexts, by the same tower, at once."""
+    step, model = in_batch(BiConfig(reduction="mean", shared_towers=True), negatives=GivenNegatives(9, 1))(
+        tiny_backbone, 0.0
+    )
+    exact = gradients_of(model, step(BATCH[:5], 0, 0))
+    with torch.autocast("cpu", torch.bfloat16):
+        plain = step(BATCH[:5], 0, 0)
+        cached = dataclasses.replace(step, chunk_size=size)(BATCH[:5], 0, 0)
+    error = difference(gradients_of(model, plain), exact)
+    assert error > 1e-3
+    assert 0.5 * error < difference(gradients_of(model, cached), exact) < 1.5 * error
+
+
+def test_a_frozen_side_stays_without_gradients(tiny_backbone: Path) -> None:
+    step, model = STEPS["Bi"](tiny_backbone, 0.0)
+    model.candidate_tower.requires_grad_(False)  # type: ignore[union-attr, operator]
+    expected = gradients_of(model, step(BATCH, 0, 0))
+    gradients = gradients_of(model, dataclasses.replace(step, chunk_size=3)(BATCH, 0, 0))
+    assert all(name.startswith("context_tower") for name in gradients)
+    assert difference(gradients, expected) < 1e-5
+
+
+def test_without_a_graph_there_is_only_the_result(tiny_backbone: Path) -> None:
+    step, _ = STEPS["Poly, last outputs"](tiny_backbone, 0.0)
+    with torch.no_grad():
+        assert not dataclasses.replace(step, chunk_size=2)(BATCH, 0, 0).requires_grad
+
+
+def test_chunks_hold_texts_of_like_length_and_results_stay_in_order() -> None:
+    lengths = torch.tensor([1, 9, 3, 9, 2])
+    mask = torch.arange(9) < lengths[:, None]
+    ids = torch.arange(5)[:, None].expand(5, 9) * mask
+    shapes = []
+
+    def encode(tokens: Tokens) -> tuple[Tensor, Tensor, Tensor]:
+        shapes.append(tuple(tokens.ids.shape))
+        return tokens.ids.float(), tokens.mask, tokens.mask.sum(1)
+
+    values, real, counts = in_chunks(encode, Tokens(ids, mask, torch.zeros_like(ids)), 2)
+    assert shapes == [(2, 9), (2, 3), (1, 1)]
+    assert torch.equal(values, ids.float())
+    assert torch.equal(real, mask)
+    assert torch.equal(counts, lengths)
+
+
+def test_mutual_learning_in_chunks_trains_both_as_without(tiny_backbone: Path) -> None:
+    """The second network's chunks are encoded again when the first has been updated, and still are its own."""
+    outcomes = []
+    for size in (None, 3):
+        pair = [STEPS[name](tiny_backbone, 0.0) for name in ("Poly, lists", "Cross, lists")]
+        first, second = (dataclasses.replace(step, chunk_size=size) for step, _ in pair)
+        phases = MutualStep(first, second, Imitation()).phases(BATCH, 0, 0)
+        for _, model in pair:
+            gradients_of(model, next(phases))
+            torch.optim.SGD(model.parameters(), lr=0.01).step()
+        outcomes.append([weights(model) for _, model in pair])
+    for plain, cached in zip(*outcomes, strict=True):
+        assert difference(cached, plain) < 1e-5
+
+
+# memory
+
+
+def peak_of(step: Any, model: nn.Module, n: int) -> int:
+    """The most bytes that torch's allocator had given out at one time of an update of n pairs of full length."""
+    pairs = [Example((" ".join([f"{i}", *WORDS * 2]),), (f"reply {i} {' '.join(WORDS)}",), (0,)) for i in range(n)]
+    step(list(enumerate(pairs)), 0, 0).backward()  # gradients have their memory from now on
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        step(list(enumerate(pairs)), 0, 0).backward()
+    recorded: Any = record.profiler
+    events = [event for event in recorded.kineto_results.events() if event.name() == "[memory]"]
+    assert events
+    total = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        total += event.nbytes()
+        peak = max(peak, total)
+    return peak
+
+
+@pytest.mark.parametrize("name", ["Bi", "Poly", "ConveRT"])
+def test_memory_does_not_grow_with_the_batch(name: str, tiny_backbone: Path) -> None:
+    step, model = STEPS[name](tiny_backbone, 0.1)
+    cached = dataclasses.replace(step, chunk_size=8)
+    small, large = (peak_of(cached, model, n) for n in (32, 128))
+    plain = peak_of(step, model, 128)
+    assert large < 1.3 * small
+    assert plain > 4 * large
+
+
+# in a training
+
+
+def recipe(task: dict[str, Path], backbone: Path, output: Path, model: Any, **changes: Any) -> Recipe:
+    settings = {"batch_size": 12, "epochs": 2, "lr": 1e-3, "train_layers": "all", "precision": "fp32", **changes}
+    return Recipe(
+        model=dataclasses.replace(model, backbone=str(backbone)),
+        text=POLICY,
+        data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
+        train=train_config(**settings),
+        output=str(output),
+    )
+
+
+def outcome(folder: Path) -> tuple[list[Any], bytes]:
+    """The losses of a run and its best model."""
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
+    rows = [{key: value for key, value in record.items() if key != "seconds"} for record in records]
+    return rows, (folder / "model" / "model.safetensors").read_bytes()
+
+
+class CrashError(Exception):
+    """Ends a run from its report, as a crash would."""
+
+
+@pytest.mark.parametrize("model", [BiConfig(reduction="mean"), PolyConfig(n_codes=3, code_init="normal")])
+def test_runs_in_chunks_repeat_themselves_and_go_on_to_the_bit(
+    model: Any, tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    plan = recipe(task, tiny_backbone, tmp_path / "whole", model, chunk_size=5, dropout=0.2, checkpoint_steps=2)
+    train(plan)
+    again = dataclasses.replace(plan, output=str(tmp_path / "again"))
+
+    def crash(seed: int, record: dict[str, Any]) -> None:
+        if record["step"] == 5:
+            raise CrashError
+
+    with pytest.raises(CrashError):
+        train(again, report=crash)
+    train(again, resume=True)
+    assert outcome(tmp_path / "again") == outcome(tmp_path / "whole")
+
+
+def test_a_training_in_chunks_has_the_losses_of_one_without(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    losses = []
+    for size in (None, 4):
+        plan = recipe(task, tiny_backbone, tmp_path / f"{size}", BiConfig(reduction="mean"), dropout=0.0,
+                      lr=1e-4, chunk_size=size, negatives={"sources": ["random"], "n": 2})  # fmt: skip
+        train(plan)
+        losses.append([record["loss"] for record in outcome(tmp_path / f"{size}")[0] if "loss" in record])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"chunk_size": 64}, "chunk_size = 64 is no less than the 64 texts of a batch"),
+        ({"batch_size": 8, "chunk_size": 9}, "chunk_size = 9 is no less than the 8 texts of a batch"),
+        ({"chunk_size": 0}, "chunk_size = 0 must be at least 1"),
+        ({"method": ConvertMethod(), "chunk_size": 99}, "99 is no less than the 64 texts of a batch.* leave it out"),
+        ({"method": ListwiseMethod(), "batch_size": 4, "chunk_size": 64}, "no less than the 64 texts"),
+        ({"negatives": NegativesConfig(n=1), "batch_size": 4, "chunk_size": 8}, "no less than the 8 texts"),
+    ],
+)
+def test_a_chunk_that_cuts_nothing_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TrainConfig(**settings)
+
+
+def test_a_chunk_may_be_larger_than_a_batch_of_lists() -> None:
+    assert TrainConfig(method=ListwiseMethod(), batch_size=4, chunk_size=63).chunk_size == 63
+    assert TrainConfig(method=InBatchMethod(), negatives=NegativesConfig(n=3), batch_size=4, chunk_size=15).chunk_size
+
+
+@pytest.mark.parametrize(("chunk_size", "next_one"), [(None, 32), (16, 8), (1, 1)])
+def test_memory_that_is_not_there_is_named_with_half_of_the_chunk(chunk_size: int | None, next_one: int) -> None:
+    with (
+        pytest.raises(ResourceError, match=rf"a batch of 64 does not .* train\.chunk_size={next_one} "),
+        memory_needed(64, chunk_size),
+    ):
+        raise MemoryError
