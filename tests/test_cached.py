@@ -294,8 +294,8 @@ def test_memory_does_not_grow_with_the_batch(name: str, tiny_backbone: Path) -> 
     cached = dataclasses.replace(step, chunk_size=8)
     small, large = (peak_of(cached, model, n) for n in (32, 128))
     plain = peak_of(step, model, 128)
-    assert large < 1.3 * small
-    assert plain > 4 * large
+    assert large < 1.6 * small  # vectors and scores of four times the batch
+    assert plain > 10 * large
 
 
 # in a training

@@ -22,12 +22,14 @@ class InBatchMethod(Settings):
 
     Args:
         smoothing: this much of the probability is spread over the wrong candidates.
+        queue: so many candidates of earlier batches are negatives too, by the vectors that they had then; 0: none.
     """
 
     kind: ClassVar[str] = "in_batch"
     ranks_lists: ClassVar[bool] = False
 
     smoothing: Share = 0.0
+    queue: Whole = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,7 @@ class ConvertMethod(Settings):
         loss_weights: with multiple contexts: of the losses of the immediate context, of the earlier turns and of both
             together.
         range_steps: steps between two looks at the range of the 8-bit embeddings.
+        queue: as for "in_batch".
     """
 
     kind: ClassVar[str] = "convert"
@@ -49,6 +52,7 @@ class ConvertMethod(Settings):
     scale_steps: Whole = 10_000
     loss_weights: tuple[NotNegative, NotNegative, NotNegative] = (1.0, 1.0, 1.0)
     range_steps: Count = 100
+    queue: Whole = 0
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)

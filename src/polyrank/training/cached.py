@@ -40,7 +40,7 @@ def in_chunks(encode: Callable[[Tokens], Vectors], tokens: Tokens, size: int | N
     chunks: list[Any] = [_Chunk.apply(start, _Replay(encode, tokens.part(rows))) for rows in order.split(size)]  # type: ignore[no-untyped-call]  # untyped in torch
     back = order.argsort()
     if isinstance(chunks[0], Tensor):
-        return cast(Vectors, _joined(chunks)[back])
+        return cast(Vectors, _joined(chunks)[back])  # type: ignore[redundant-cast]  # for one of the two kinds
     return cast(Vectors, tuple(_joined(parts)[back] for parts in zip(*chunks, strict=True)))
 
 

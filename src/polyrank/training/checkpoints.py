@@ -4,9 +4,9 @@ Randomness needs no state here: batch order, negatives and dropout are pure func
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -16,15 +16,28 @@ from polyrank.storage.durable import write_file
 from polyrank.storage.tensors import read_file, read_notes, to_bytes
 
 CHECKPOINT = "checkpoint.safetensors"
+MEMORY = "step/memory."
 Part = tuple[str, Network, torch.optim.Optimizer]
 
 
 """A network in training: its name among several, empty where it is alone; itself; its optimiser."""
 
 
-def save_checkpoint(path: Path, parts: Sequence[Part], progress: dict[str, Any]) -> None:
+class Memory(Protocol):
+    """What a step keeps from batch to batch."""
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """All of it."""
+        ...
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Put back what ``state`` gave."""
+        ...
+
+
+def save_checkpoint(path: Path, parts: Sequence[Part], progress: dict[str, Any], memory: Memory | None = None) -> None:
     """Write what training changes (weights, buffers, the optimisers' tensors) and ``progress`` over any earlier one."""
-    tensors: dict[str, torch.Tensor] = {}
+    tensors = {} if memory is None else {f"{MEMORY}{name}": value.cpu() for name, value in memory.state().items()}
     plain: dict[str, dict[str, dict[str, float]]] = {}
     for name, model, optimizer in parts:
         values, plain[name] = _state_of(model, optimizer)
@@ -69,7 +82,7 @@ def read_progress(path: Path) -> dict[str, Any]:
     return progress
 
 
-def load_checkpoint(path: Path, parts: Sequence[Part]) -> dict[str, Any]:
+def load_checkpoint(path: Path, parts: Sequence[Part], memory: Memory | None = None) -> dict[str, Any]:
     """Put a checkpoint back and return its ``progress``.
 
     Raises:
@@ -89,6 +102,8 @@ def load_checkpoint(path: Path, parts: Sequence[Part]) -> dict[str, Any]:
     for name, model, optimizer in parts:
         own = {key.removeprefix(f"{name}/"): tensor for key, tensor in tensors.items() if key.startswith(f"{name}/")}
         _put_back(model, optimizer, own, plain[name])
+    if memory is not None:
+        memory.restore({key.removeprefix(MEMORY): value for key, value in tensors.items() if key.startswith(MEMORY)})
     return progress
 
 

@@ -18,7 +18,8 @@ from polyrank.negatives.random import Negatives, Rights
 from polyrank.records import Example
 from polyrank.text import Texts
 from polyrank.training.cached import in_chunks
-from polyrank.training.steps import in_batch_columns, negatives_of
+from polyrank.training.queue import CandidateQueue
+from polyrank.training.steps import in_batch_columns, negatives_of, with_queue
 
 
 def annealed_scale(number: int, n_steps: int, final: float) -> float:
@@ -45,7 +46,7 @@ class ConvertStep:
         scale_steps: updates in which the scale reaches its end.
         loss_weights: of the three losses.
         range_steps: updates between two looks at the range of the 8-bit embeddings.
-        rights, negatives, chunk_size: as for ``InBatchStep``.
+        rights, negatives, chunk_size, queue: as for ``InBatchStep``.
 
     Source: Henderson et al., ConveRT (2020), sections 2.1 and 3; the weights are published nowhere.
     """
@@ -60,6 +61,7 @@ class ConvertStep:
     rights: Rights = field(default_factory=dict)
     negatives: Negatives | None = None
     chunk_size: int | None = None
+    queue: CandidateQueue | None = None
 
     def length(self, example: Example) -> int:
         """Characters of the last turn: for likeness they do as well as subwords, and nothing has to be segmented."""
@@ -74,8 +76,12 @@ class ConvertStep:
         others = negatives_of(batch, epoch, self.negatives)
         columns, keys, allowed = in_batch_columns(examples, others, self.rights, self.device)
         tokens = self.texts.candidates(columns).to(self.device)
-        vectors = in_chunks(self.model.encode_candidates, tokens, self.chunk_size)[keys]
-        candidates = vectors * self.model.scale
+        vectors = in_chunks(self.model.encode_candidates, tokens, self.chunk_size)
+        candidates = vectors[keys]
+        if self.queue is not None:
+            candidates, allowed = with_queue(self.queue, candidates, allowed, columns, examples, self.rights)
+            self.queue.push(columns, vectors)
+        candidates = candidates * self.model.scale
 
         def loss(encodings: Tensor, rows: Tensor) -> Tensor:
             with full_precision(candidates):

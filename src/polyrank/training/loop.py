@@ -19,7 +19,7 @@ from polyrank.devices import choose_dtype
 from polyrank.errors import DivergedError
 from polyrank.records import Example
 from polyrank.training.batches import batch_order
-from polyrank.training.checkpoints import CHECKPOINT, load_checkpoint, save_checkpoint
+from polyrank.training.checkpoints import CHECKPOINT, Memory, load_checkpoint, save_checkpoint
 from polyrank.training.learner import Learner, Trainee, memory_needed
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
 from polyrank.training.steps import PhasedStep, Step
@@ -70,6 +70,7 @@ def fit_together(
     folder: Path,
     device: torch.device,
     resume: bool = False,
+    memory: Memory | None = None,
 ) -> list[FitResult]:
     """Train networks on the same batches, in turns, and keep the best version of each by its own validation.
 
@@ -83,6 +84,7 @@ def fit_together(
         folder: for ``checkpoint.safetensors``, which holds all of them; exists.
         device: where to compute.
         resume: go on from the checkpoint, if there is one.
+        memory: what the step keeps from batch to batch, for the checkpoint; None: nothing.
 
     Raises:
         DivergedError: ``max_bad_steps`` non-finite losses of one network in a row.
@@ -99,7 +101,7 @@ def fit_together(
 
     done = n_examples = 0
     if resume and checkpoint.exists():
-        progress = load_checkpoint(checkpoint, parts)
+        progress = load_checkpoint(checkpoint, parts, memory)
         done, n_examples = progress["step"], progress["n_examples"]
         for trainee in trainees:
             trainee.restore(progress["learners"][trainee.learner.name])
@@ -108,7 +110,7 @@ def fit_together(
 
     def save() -> None:
         own = {trainee.learner.name: trainee.progress for trainee in trainees}
-        save_checkpoint(checkpoint, parts, {"step": done, "n_examples": n_examples, "learners": own})
+        save_checkpoint(checkpoint, parts, {"step": done, "n_examples": n_examples, "learners": own}, memory)
 
     started = time.monotonic()
     order: list[Any] = []

@@ -27,6 +27,7 @@ from polyrank.scorers.open import load
 from polyrank.training.convert_step import ConvertStep
 from polyrank.training.mutual import DistillStep, Imitation, MutualStep
 from polyrank.training.network import Ranker
+from polyrank.training.queue import CandidateQueue
 from polyrank.training.steps import InBatchStep, ListwiseStep, PhasedStep, Step
 from polyrank.training.teacher import RememberedScores
 
@@ -61,7 +62,14 @@ def make_step(
         case InBatchMethod():
             assert isinstance(first.model, EncoderNetwork), "a Recipe of a Cross-encoder does not have it"
             return InBatchStep(
-                first.model, first.texts, device, method.smoothing, rights(examples), negatives, settings.chunk_size
+                first.model,
+                first.texts,
+                device,
+                method.smoothing,
+                rights(examples),
+                negatives,
+                settings.chunk_size,
+                make_queue(method.queue, first.model, device),
             )
         case ConvertMethod():
             assert isinstance(first.model, Convert), "a Recipe of another network does not have it"
@@ -76,6 +84,7 @@ def make_step(
                 rights=rights(examples),
                 negatives=negatives,
                 chunk_size=settings.chunk_size,
+                queue=make_queue(method.queue, first.model, device),
             )
     assert negatives is not None, "a TrainConfig of such a method has them"
     sigmoid, chunk_size = isinstance(method, ListwiseMethod | MutualMethod) and method.sigmoid, settings.chunk_size
@@ -89,6 +98,11 @@ def make_step(
     file = folder / "teacher-scores.sqlite" if method.teacher_scores is None else Path(method.teacher_scores)
     known = f"{teacher.fingerprint or method.teacher} {choose_dtype(settings.precision, device)}"
     return DistillStep(steps[0], RememberedScores(file, teacher, known), imitation)
+
+
+def make_queue(size: int, model: EncoderNetwork, device: torch.device) -> CandidateQueue | None:
+    """An empty one, or none of size 0."""
+    return CandidateQueue(size, model.dimension, device) if size else None
 
 
 def make_negatives(

@@ -31,6 +31,7 @@ from polyrank.scorers.protocols import Scorer
 from polyrank.storage.document import has_document, read_document, seal
 from polyrank.storage.durable import make_folders, write_file
 from polyrank.training.checkpoints import CHECKPOINT
+from polyrank.training.convert_step import ConvertStep
 from polyrank.training.learner import Report
 from polyrank.training.loop import FitResult, fit_together, phased
 from polyrank.training.methods import make_step
@@ -44,6 +45,7 @@ from polyrank.training.resuming import (
     is_longer,
     may_be_extended,
 )
+from polyrank.training.steps import InBatchStep
 from polyrank.training.tensorboard import TensorBoard
 
 
@@ -238,7 +240,15 @@ def _train_one(
         for ranker, (_, _, own), name, drawn in zip(rankers, parts, names, curves, strict=True)
     ]
     fits = fit_together(
-        learners, phased(step), examples, recipe.train, seed=seed, folder=folder, device=chosen, resume=resume
+        learners,
+        phased(step),
+        examples,
+        recipe.train,
+        seed=seed,
+        folder=folder,
+        device=chosen,
+        resume=resume,
+        memory=step.queue if isinstance(step, InBatchStep | ConvertStep) else None,
     )
     for drawn in curves:
         drawn.close()

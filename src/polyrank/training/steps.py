@@ -13,10 +13,11 @@ from torch import Tensor
 from polyrank.models import CrossEncoder, EncoderNetwork, Network
 from polyrank.models.losses import cross_entropy, distinct
 from polyrank.models.scoring import scores
-from polyrank.negatives.random import Negatives, Rights
+from polyrank.negatives.random import Negatives, Rights, right_answers
 from polyrank.records import Context, Example
 from polyrank.text import Texts, Tokens
 from polyrank.training.cached import in_chunks
+from polyrank.training.queue import CandidateQueue
 
 
 class Step(Protocol):
@@ -56,6 +57,7 @@ class InBatchStep:
         rights: all right answers to a context in the training data; of one that is not there, the example's own.
         negatives: of each example, join as further columns for everyone; None: no others.
         chunk_size: texts whose activations are in memory at once, see ``cached``; None: all of the batch.
+        queue: of earlier batches' candidates, which are negatives too; None: none.
 
     Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.2.
     """
@@ -67,6 +69,7 @@ class InBatchStep:
     rights: Rights = field(default_factory=dict)
     negatives: Negatives | None = None
     chunk_size: int | None = None
+    queue: CandidateQueue | None = None
 
     def length(self, example: Example) -> int:
         """Tokens of the context; the longer side decides the cost."""
@@ -78,9 +81,13 @@ class InBatchStep:
         examples = [example for _, example in batch]
         others = negatives_of(batch, epoch, self.negatives)
         columns, keys, allowed = in_batch_columns(examples, others, self.rights, self.device)
-        candidates = in_chunks(
+        vectors = in_chunks(
             self.model.encode_candidates, self.texts.candidates(columns).to(self.device), self.chunk_size
-        )[keys]
+        )
+        candidates = vectors[keys]
+        if self.queue is not None:
+            candidates, allowed = with_queue(self.queue, candidates, allowed, columns, examples, self.rights)
+            self.queue.push(columns, vectors)
         contexts, mask = in_chunks(
             self.model.encode_contexts,
             self.texts.contexts([example.query for example in examples]).to(self.device),
@@ -113,11 +120,32 @@ def in_batch_columns(
     keys = torch.tensor([key_of[text] for text in columns], device=device)
     allowed = distinct(keys, len(examples))
     for row, example in enumerate(examples):
-        own = {example.candidates[i] for i in example.relevant}
-        if len(right := own.union(rights.get(example.query, ()))) > 1:
+        if len(right := right_answers(example, rights)) > 1:
             right_keys = [key_of[text] for text in right if text in key_of]
             allowed[row] &= ~torch.isin(keys, torch.tensor(right_keys, device=device))
     return texts, keys, allowed
+
+
+def with_queue(
+    queue: CandidateQueue,
+    candidates: Tensor,
+    allowed: Tensor,
+    texts: Sequence[str],
+    examples: Sequence[Example],
+    rights: Rights,
+) -> tuple[Tensor, Tensor]:
+    """The candidates ``[K, D]`` of a batch with those of a queue behind them, and which may be negatives of which.
+
+    Args:
+        queue: of n candidates.
+        candidates: of the batch.
+        allowed: ``[B, K]``, of these.
+        texts: of these.
+        examples: the batch.
+        rights: right answers elsewhere.
+    """
+    wrong = queue.wrong(texts, [right_answers(example, rights) for example in examples])
+    return torch.cat([candidates, queue.vectors]), torch.cat([allowed, wrong], dim=1)
 
 
 @dataclass(frozen=True, slots=True)
