@@ -204,9 +204,8 @@ def test_what_is_written_is_read_again_as_it_was(home: Path, shared: Path) -> No
     assert len(read(home, "ubuntu-v2", "train")) == 2 * 60
     assert len(read(home, "dstc7-star", "train")) == 40
     own = [row for row in read(home, "convai2", "train") if not row["id"].endswith("#partner")]
-    assert [row["context"] for row in own][:3] == [r["context"] for r in original("convai2-valid/train.jsonl.gz")][
-        :1
-    ] + [[turn.replace(" |", "") for turn in r["context"]] for r in original("convai2-valid/train.jsonl.gz")[1:3]]
+    first = [row["context"] for row in original("convai2-valid/train.jsonl.gz")[:3]]
+    assert [row["context"] for row in own[:3]] == [[turn.replace(" |", "") for turn in turns] for turns in first]
     assert len(own) == 60
     assert len(read(home, "reddit", "train")) == 3 * 40
     assert [len(row["context"]) for row in read(home, "reddit", "train")][:3] == [1, 2, 3]
@@ -252,31 +251,33 @@ def test_recipes_start_and_run(name: str, home: Path, tiny_backbone: Path) -> No
         assert figures["n_candidates"] == 100
 
 
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("iclr-poly", ["model.codes=first", "model.n_codes=16"]),
-        ("iclr-poly", ["model.codes=last", "model.n_codes=4"]),
-        ("iclr-poly", ["model.codes=last_h1", "model.n_codes=4"]),
-        ("iclr-cross", ["train.negatives.n=19", 'train.negatives.sources=["given", "random"]']),
-        ("iclr-bi", ["train.optimizer=adamax", "train.weight_decay=0.0", "train.train_layers=all",
-                     "model.match_output_std=0.5"]),
-    ],
-    ids=["first", "last", "last_h1", "given", "own weights"],
-)  # fmt: skip
-@pytest.mark.parametrize("task", ["convai2", "wikipedia"])
-def test_variants_run_on_other_tasks(
-    name: str, changes: list[str], task: str, home: Path, tiny_backbone: Path, tmp_path: Path
-) -> None:
+OWN_WEIGHTS = [
+    "train.optimizer=adamax",
+    "train.weight_decay=0.0",
+    "train.train_layers=all",
+    "model.match_output_std=0.5",
+]
+GIVEN = ["train.negatives.n=19", 'train.negatives.sources=["given", "random"]']
+VARIANTS: dict[str, tuple[str, str, list[str]]] = {
+    "first": ("iclr-poly", "convai2", ["model.codes=first", "model.n_codes=16"]),
+    "last": ("iclr-poly", "ubuntu-v2", ["model.codes=last", "model.n_codes=4"]),
+    "last_h1": ("iclr-poly", "dstc7-star", ["model.codes=last_h1", "model.n_codes=4"]),
+    "given": ("iclr-cross", "convai2", GIVEN),
+    "own weights": ("iclr-bi", "wikipedia", [*OWN_WEIGHTS, "data.valid_candidates=3"]),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants_run_on_other_tasks(variant: str, home: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    name, task, changes = VARIANTS[variant]
     data = home / "runs" / "work" / "papers" / "data" / task
     sets = [f"data.{part}={data / part}.jsonl" for part in ("train", "valid")]
     places = [f"model.backbone={tiny_backbone}", f"output={tmp_path / 'run'}", *sets]
-    if task == "wikipedia":
-        places.append("data.valid_candidates=3")
     (run,) = train(load_recipe(home / "runs" / "papers" / f"{name}.toml", [*SMALL, *places, *changes]), device="cpu")
     assert run.fit.n_steps == 2
 
 
+@pytest.mark.slow
 def test_convert_starts_at_full_size_and_is_tuned(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)
     small = ["train.max_steps=1", "train.batch_size=4", "data.max_valid=2", "data.max_train=40", "text.min_count=3"]
