@@ -11,9 +11,7 @@ def load() -> str:
             f"{one['times_capacity']} x",
             f"{one['sent']:,}",
             f"{one['goodput_share_of_capacity']:.0%}",
-            f"{one['taken']['p50_ms']:,.0f} / {one['taken']['p99_ms']:,.0f}",
-            f"{one['refused']['p50_ms']:.0f} / {one['refused']['p99_ms']:.0f}",
-            f"{one['live']['p50_ms']:.0f} / {one['live']['p99_ms']:.0f}",
+            *(_both(one[what]) for what in ("taken", "refused", "live")),
             f"{one['normal_after_s']:.2f}",
         ]
         for one in result["rows"]
@@ -80,6 +78,11 @@ def beside() -> str:
 
 def _where(result: Result, name: str) -> str:
     return f"{machine(f'serving/{name}')}, load {result['load_average_before']:.0f} from other work"
+
+
+def _both(times: Result) -> str:
+    """Median and 99th percentile; nothing where there was none."""
+    return "" if times["p50_ms"] is None else f"{times['p50_ms']:,.0f} / {times['p99_ms']:,.0f}"
 
 
 def _sum(result: Result) -> int:

@@ -163,7 +163,7 @@ def evaluate(
         n_rest = len(loaded.examples) - len(examples)
         talk(f"each response is ranked among the {groups} of its group; {n_rest} examples that fill none are left out")
     elif not have_lists(examples) and any(example.relevant for example in examples):
-        examples = draw_candidates(examples, n_candidates, seed=seed, what=str(data))
+        examples = draw_candidates(examples, n_candidates, seed=seed, what=str(data), limit=limit)
         width = len(examples[0].candidates)
         talk(f"each response is ranked among {width - 1} other responses of {data}; for all of them: --pool responses")
     elif n_candidates is not None:

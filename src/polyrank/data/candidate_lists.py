@@ -55,7 +55,7 @@ class Responses:
     def _count(self) -> str:
         return counted(len(self._texts), "different response")
 
-    def lists(self, n_candidates: int, seed: int) -> list[Example]:
+    def lists(self, n_candidates: int, seed: int, limit: int | None = None) -> list[Example]:
         """The examples with lists of that length; see ``draw_candidates``."""
         if self.most < 2:
             raise DataError(f"{self.what}: {self._count}, which leaves nothing to choose from; give more examples")
@@ -65,7 +65,7 @@ class Responses:
                 f" {self.most}, or give more examples"
             )
         result = []
-        for position, (example, context) in enumerate(self._answered):
+        for position, (example, context) in enumerate(self._answered[:limit]):
             generator, right = np.random.Generator(np.random.PCG64([seed, position])), self._right[context]
             rows = generator.choice(len(self._texts), size=n_candidates - 1 + len(right), replace=False).tolist()
             candidates = [self._texts[row] for row in rows if row not in right][: n_candidates - 1]
@@ -76,7 +76,12 @@ class Responses:
 
 
 def draw_candidates(
-    examples: Sequence[Example], n_candidates: int | None = None, *, seed: int = 0, what: str = "the examples"
+    examples: Sequence[Example],
+    n_candidates: int | None = None,
+    *,
+    seed: int = 0,
+    what: str = "the examples",
+    limit: int | None = None,
 ) -> list[Example]:
     """The examples with a right answer, each with a list of candidates: its response and others' responses.
 
@@ -88,6 +93,7 @@ def draw_candidates(
         n_candidates: of each list; None: 20, or as many as all lists can have where that is fewer.
         seed: of the draw.
         what: the examples are, for errors.
+        limit: draw for the first so many, from all; None: for all.
 
     Raises:
         DataError: there are too few responses for lists of that length.
@@ -97,7 +103,7 @@ def draw_candidates(
     [['Bye.', 'Hello.'], ['Bye.', 'Hey!'], ['Bye.', 'Hello.']]
     """
     responses = Responses(examples, what)
-    return responses.lists(usual_length(responses) if n_candidates is None else n_candidates, seed)
+    return responses.lists(usual_length(responses) if n_candidates is None else n_candidates, seed, limit)
 
 
 def group_candidates(

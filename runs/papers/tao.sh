@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Tao et al., mutual learning (2021): Tables 1 to 3 and Figures 2 to 4, on stand-ins for DSTC7.
+#   DATA=folder BACKBONE=name-or-folder EXTRA="--set train.max_steps=2" LIMIT=test-examples bash runs/papers/tao.sh
+# The papers' own files go into runs/work/papers/data, in place of the stand-ins. Interrupted, it goes on where it was.
+# Writes runs/work/papers/tao (not kept): models, figures as JSON, and training.svg and stages.json, their Figures 3 and 2.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+DATA=$(realpath "${DATA:-../shared/data}")
+BACKBONE=${BACKBONE:-google-bert/bert-base-uncased}
+LIMIT=${LIMIT:-}
+EXTRA=${EXTRA:-}
+WORK=$PWD/runs/work/papers
+OUT=$WORK/tao
+data=$WORK/data/dstc7
+
+[[ -e $data/train.json ]] || python runs/papers/write_data.py "$DATA" "$WORK/data" dstc7
+for part in train valid test; do
+  every=()
+  [[ $part == train ]] && every=(--every-turn)
+  [[ -e $data/$part.jsonl ]] || polyrank import dstc7 "$data/$part.json" -o "$data/$part.jsonl" "${every[@]}"
+done
+[[ -e $data/pool.jsonl ]] || polyrank import dstc7-pool "$data/pool.json" -o "$data/pool.jsonl"
+[[ -e $data/candidates.jsonl ]] || polyrank import dstc7-candidates "$data/pool.tsv" -o "$data/candidates.jsonl"
+
+for name in bi cross mutual; do
+  recipe=tao-$name
+  sets=(--set "model.backbone=$BACKBONE" --set "output=$OUT/$name" --set "data.train=$data/train.jsonl" --set "data.valid=$data/valid.jsonl")
+  [[ $name == mutual ]] && recipe=tao && sets+=(--set "reranker.backbone=$BACKBONE")
+  # shellcheck disable=SC2086  # EXTRA is several words
+  polyrank train "runs/papers/$recipe.toml" "${sets[@]}" $EXTRA --resume
+done
+
+judge() { # NAME MODEL [OPTION ...]
+  local name=$1
+  shift
+  polyrank evaluate "$@" ${LIMIT:+--limit "$LIMIT"} --json >"$OUT/$name.json"
+  echo "$name $(cat "$OUT/$name.json")"
+}
+first=$OUT/mutual/retriever/model
+second=$OUT/mutual/reranker/model
+lists=("$data/test.jsonl" --metric R@1,R@2,R@5,R@10,R@50,MRR --breakdown tokens) # Table 1 and Figure 4
+judge bi "$OUT/bi" "${lists[@]}"
+judge cross "$OUT/cross" "${lists[@]}"
+judge bi-mutual "$first" "${lists[@]}"
+judge cross-mutual "$second" "${lists[@]}"
+judge ensemble "$first" "${lists[@]}" --rerank "$second" --ensemble raw # sigmoid-reranked: as Eqs. 5 and 10 are printed
+judge two-stage "$first" "${lists[@]}" --rerank "$second" --n-retrieved 10 # Table 2
+judge two-stage-ensemble "$first" "${lists[@]}" --rerank "$second" --n-retrieved 10 --ensemble raw
+pool=("$data/pool.jsonl" --pool "$data/candidates.jsonl" --metric R@1,R@2,R@5,R@10,R@50,MRR) # Table 3
+judge pool-bm25 bm25 "${pool[@]}"
+judge pool-bi "$OUT/bi" "${pool[@]}"
+judge pool-bi-mutual "$first" "${pool[@]}"
+judge pool-bm25-cross bm25 "${pool[@]}" --rerank "$second"
+judge pool-two-stage "$first" "${pool[@]}" --rerank "$second"
+judge pool-two-stage-ensemble "$first" "${pool[@]}" --rerank "$second" --ensemble raw
+polyrank curves "$OUT"/{bi,cross,mutual/retriever,mutual/reranker}/metrics.jsonl -o "$OUT/training.svg" --overwrite
+polyrank index build "$first" "$data/candidates.jsonl" -o "$OUT/index" --overwrite
+python runs/stages.py "$data/pool.jsonl" --index "$OUT/index" --rerank "$second" --ensemble none -n 10 -n 50 -n 100 -n 200 -n 500 -n 800 \
+  ${LIMIT:+--limit "$LIMIT"} >"$OUT/stages.json"

@@ -1,0 +1,201 @@
+"""Corpora that may be had, written in the formats of those that the papers used, for the importers to read.
+
+    python runs/papers/write_data.py SHARED_DATA OUTPUT_FOLDER [FORMAT ...]
+
+    dstc7       ubuntu-irc as DSTC7 track 1, subtask 1: train, valid and test.json; subtask 2: pool.json, pool.tsv
+    dstc7-star  star as the same, subtask 1
+    ubuntu-v2   ubuntu-irc as the Ubuntu Dialogue Corpus 2: train, valid and test.csv
+    convai2     convai2-valid as ConvAI2: train, valid and test.txt
+    wikipedia   medquad's answers as articles: train, valid and test.txt; test has 10,500, for 1 of 10,001
+    reddit      self-dialogue as Reddit pairs: train, valid and test.jsonl
+
+What is drawn is drawn with one seed, so that the files are always the same.
+"""
+
+import csv
+import gzip
+import json
+import random
+import re
+import sys
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+PARTS = {"valid": "dev", "test": "test"}  # as the papers call them, and as they are called here
+N_TEST_ARTICLES, N_VALID_ARTICLES = 10_500, 500
+N_EXTRA = 10  # earlier turns of a Reddit pair
+
+
+def rows(path: Path) -> Iterator[Row]:
+    """The rows of a gzipped file of JSON lines."""
+    with gzip.open(path, "rt", encoding="utf-8") as stream:
+        yield from map(json.loads, stream)
+
+
+def training_pairs(folder: Path) -> list[Row]:
+    """Rows with ``context`` and ``response``; of a dialogue the last agent turn, for the importer has --every-turn."""
+    if (folder / "train.jsonl.gz").exists():
+        return list(rows(folder / "train.jsonl.gz"))
+    pairs = []
+    for row in rows(folder / "train.dialogues.jsonl.gz"):
+        turns = row["turns"]
+        last = max((i for i, turn in enumerate(turns) if turn["speaker"] == "agent"), default=0)
+        if last:
+            texts = [turn["text"] for turn in turns[: last + 1]]
+            pairs.append({"id": row["id"], "context": texts[:-1], "response": texts[-1]})
+    return pairs
+
+
+def with_candidates(pairs: list[Row], n: int) -> Iterator[Row]:
+    """Pairs with their response and ``n - 1`` others, of which one may have the same words."""
+    generator, responses = random.Random(1), [pair["response"] for pair in pairs]
+    for pair in pairs:
+        candidates = [pair["response"], *generator.choices(responses, k=n - 1)]
+        yield {**pair, "candidates": candidates, "relevant": [0]}
+
+
+def dstc7(data: Path, output: Path, corpus: str = "ubuntu-irc") -> None:
+    """Options have the ids of their places; those of training are ten, those of the lists all that they have."""
+    parts = {name: list(rows(data / corpus / f"{own}.jsonl.gz")) for name, own in PARTS.items()}
+    parts["train"] = list(with_candidates(training_pairs(data / corpus), 10))
+    for name, part in parts.items():
+        items = []
+        for row in part:
+            options = [{"candidate-id": f"{i}", "utterance": text} for i, text in enumerate(row["candidates"])]
+            items.append(_item(row, {"options-for-next": options}, [options[i] for i in row["relevant"]]))
+        _write_json(output / f"{name}.json", items)
+    if (data / corpus / "test.pool.jsonl.gz").exists():
+        pool = {row["id"]: row["text"] for row in rows(data / corpus / "pool.jsonl.gz")}
+        lines = (f"{name}\t{' '.join(text.split())}\n" for name, text in pool.items())
+        (output / "pool.tsv").write_text("".join(lines), "utf-8")
+        items = []
+        for row in rows(data / corpus / "test.pool.jsonl.gz"):
+            correct = [{"candidate-id": name, "utterance": pool[name]} for name in row["relevant_ids"]]
+            items.append(_item(row, {}, correct))
+        _write_json(output / "pool.json", items)
+
+
+def _item(row: Row, options: Row, correct: list[Row]) -> Row:
+    messages = [{"speaker": f"participant_{i % 2 + 1}", "utterance": text} for i, text in enumerate(row["context"])]
+    return {"example-id": row["id"], "messages-so-far": messages, **options, "options-for-correct-answers": correct}
+
+
+def _write_json(path: Path, items: list[Row]) -> None:
+    path.write_text(json.dumps(items, ensure_ascii=False), "utf-8")
+
+
+def ubuntu_v2(data: Path, output: Path) -> None:
+    """Each pair of training twice: with its response, and with one that is drawn. Lists are cut to ten."""
+    generator, pairs = random.Random(2), training_pairs(data / "ubuntu-irc")
+    responses = [pair["response"] for pair in pairs]
+    with (output / "train.csv").open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["Context", "Utterance", "Label"])
+        for pair in pairs:
+            writer.writerow([_marked(pair["context"]), _plain(pair["response"]), "1.0"])
+            writer.writerow([_marked(pair["context"]), _plain(generator.choice(responses)), "0.0"])
+    for name, own in PARTS.items():
+        with (output / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.writer(stream)
+            writer.writerow(["Context", "Ground Truth Utterance", *(f"Distractor_{i}" for i in range(9))])
+            for row in rows(data / "ubuntu-irc" / f"{own}.jsonl.gz"):
+                right = row["candidates"][row["relevant"][0]]
+                wrong = [text for i, text in enumerate(row["candidates"]) if i not in row["relevant"]]
+                writer.writerow([_marked(row["context"]), *map(_plain, (right, *wrong[:9]))])
+
+
+def _marked(turns: list[str]) -> str:
+    return " ".join(f"{turn} __eou__ __eot__" for turn in turns)
+
+
+def _plain(text: str) -> str:
+    return f"{text} __eou__"
+
+
+def convai2(data: Path, output: Path) -> None:
+    """Exchanges that follow on each other, in ParlAI's lines, the right candidate last as there."""
+    pairs = list(rows(data / "convai2-valid" / "train.jsonl.gz"))
+    parts = {name: list(rows(data / "convai2-valid" / f"{own}.jsonl.gz")) for name, own in PARTS.items()}
+    for name, part in {"train": list(with_candidates(pairs, 20)), **parts}.items():
+        lines = []
+        for _, dialogue in groupby(part, key=lambda row: row["id"].partition("#")[0]):
+            own, said = list(dialogue), []
+            texts = [f"your persona: {fact}" for fact in own[0].get("background", ())]
+            for row in own:
+                *before, text = row["context"]
+                if before != said:
+                    break  # an exchange is missing, and those after it would get another context
+                right = row["candidates"][row["relevant"][0]]
+                wrong = [_bare(other) for other in row["candidates"] if other != right]
+                texts.append(f"{_bare(text)}\t{_bare(right)}\t\t{'|'.join((*wrong, _bare(right)))}")
+                said = [*row["context"], right]
+            lines += [f"{number} {text}\n" for number, text in enumerate(texts, 1)]
+        (output / f"{name}.txt").write_text("".join(lines), "utf-8")
+
+
+def _bare(text: str) -> str:
+    return " ".join(text.replace("|", " ").split())
+
+
+def wikipedia(data: Path, output: Path) -> None:
+    """An article a line, its sentences between tabs; those of one sentence are left out."""
+    articles = []
+    for row in rows(data / "medquad" / "answers.jsonl.gz"):
+        sentences = re.split(r"(?<=[.?!])\s+", " ".join(row["text"].split()))
+        if len(sentences) > 1:
+            articles.append("\t".join(sentences) + "\n")
+    random.Random(3).shuffle(articles)
+    n_test = min(N_TEST_ARTICLES, 3 * len(articles) // 4)
+    n_valid = min(N_VALID_ARTICLES, len(articles) // 10)
+    rest = articles[n_test:]
+    for name, part in (("test", articles[:n_test]), ("valid", rest[:n_valid]), ("train", rest[n_valid:])):
+        (output / f"{name}.txt").write_text("".join(part), "utf-8")
+
+
+def reddit(data: Path, output: Path) -> None:
+    """Each turn of a dialogue after those before it: ``context`` the last, ``context/0`` the one before that."""
+    folder = data / "self-dialogue"
+    with (output / "train.jsonl").open("w", encoding="utf-8") as stream:
+        for row in rows(folder / "train.dialogues.jsonl.gz"):
+            texts = [turn["text"] for turn in row["turns"]]
+            for number in range(1, len(texts)):
+                _write_pair(stream, texts[:number], texts[number])
+    for name, own in PARTS.items():
+        with (output / f"{name}.jsonl").open("w", encoding="utf-8") as stream:
+            for row in rows(folder / f"{own}.jsonl.gz"):
+                _write_pair(stream, row["context"], row["candidates"][row["relevant"][0]])
+
+
+def _write_pair(stream: Any, turns: list[str], response: str) -> None:
+    *earlier, last = turns
+    extra = {f"context/{i}": text for i, text in enumerate(earlier[::-1][:N_EXTRA])}
+    stream.write(json.dumps({"context": last, "response": response, **extra}, ensure_ascii=False) + "\n")
+
+
+def dstc7_star(data: Path, output: Path) -> None:
+    """``dstc7`` of star."""
+    dstc7(data, output, "star")
+
+
+FORMATS: dict[str, Callable[[Path, Path], None]] = {
+    "dstc7": dstc7,
+    "dstc7-star": dstc7_star,
+    "ubuntu-v2": ubuntu_v2,
+    "convai2": convai2,
+    "wikipedia": wikipedia,
+    "reddit": reddit,
+}
+
+
+def main(data: Path, output: Path, formats: list[str]) -> None:
+    """Write the formats that are named, each into a folder of its own."""
+    for name in formats:
+        (output / name).mkdir(parents=True, exist_ok=True)
+        FORMATS[name](data, output / name)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:] or [*FORMATS])
