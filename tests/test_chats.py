@@ -287,6 +287,7 @@ def test_openai_records(write: Write) -> None:
     kept = import_chats(path, keep_system=True)
     talk(kept)
     assert [row["background"] for row in kept.dialogues] == [["You are kind."]] * 2
+    assert "; 2 system texts as background" in str(kept.report)
 
 
 def test_sharegpt_and_bare_lists(write: Write) -> None:

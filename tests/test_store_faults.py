@@ -173,6 +173,8 @@ def test_what_is_not_known_to_be_acknowledged_is_not_missed(tmp_path: Path) -> N
         (path / LOCK).write_bytes(damaged)
         assert acknowledged(path) == 0
         assert ids(path) == "abc"
+    (path / LOCK).unlink()
+    assert acknowledged(path) == 0
     with Writer(path) as writer:
         add(writer, "d")
     assert acknowledged(path) == 2
