@@ -5,7 +5,7 @@
 # Writes runs/work/papers/convert (not kept): a model and figures (R100@1 of groups of 100) for each.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-DATA=$(realpath "${DATA:-../shared/data}")
+DATA=$(realpath -m "${DATA:-../shared/data}")
 PARTS=${PARTS:-pretrain probes tune}
 EXTRA=${EXTRA:-}
 WORK=$PWD/runs/work/papers

@@ -7,7 +7,7 @@
 # Writes runs/work/papers (not kept): data, models, and TASK/MODEL.json with R@k, MRR and MAP, mean and deviation over seeds.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-DATA=$(realpath "${DATA:-../shared/data}")
+DATA=$(realpath -m "${DATA:-../shared/data}")
 TASKS=${TASKS:-convai2 dstc7 ubuntu-v2}
 MODELS=${MODELS:-bi poly-16 poly-64 poly-360 cross}
 SEEDS=${SEEDS:-[1,2,3]}

@@ -5,7 +5,7 @@
 # Writes runs/work/papers/tao (not kept): models, figures as JSON, and training.svg and stages.json, their Figures 3 and 2.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-DATA=$(realpath "${DATA:-../shared/data}")
+DATA=$(realpath -m "${DATA:-../shared/data}")
 BACKBONE=${BACKBONE:-google-bert/bert-base-uncased}
 LIMIT=${LIMIT:-}
 EXTRA=${EXTRA:-}
