@@ -217,6 +217,14 @@ def test_bad_rows_have_numbers_and_are_skipped_when_asked(write: Write, bad: str
     assert "1 bad row left out (" in str(found.report)
 
 
+@pytest.mark.parametrize(("n", "rest"), [(20, "'c19';"), (21, "'c19' and 1 more;"), (30, "'c19' and 10 more;")])
+def test_of_many_columns_twenty_are_named(write: Write, n: int, rest: str) -> None:
+    names = [f"c{i}" for i in range(n)]
+    path = write("x.csv", ",".join(names) + "\n" + ",".join("x" * n) + "\n")
+    with pytest.raises(DataError, match=f"sender among 'c0', 'c1', .*{rest}"):
+        import_chats(path)
+
+
 def test_rows_behind_a_line_that_names_the_separator_have_their_numbers(write: Write) -> None:
     text = "conversation;sender;text\n1;customer;hi, there\n1;agent;hello, you\n1;;x\n"
     path = write("x.csv", "sep=;\r\n" + text)

@@ -76,6 +76,14 @@ def test_no_conversation_is_in_two_parts_and_none_is_lost(shuffled: Path, tmp_pa
     assert all(text.startswith("answer") for example in lists for text in example.candidates)
 
 
+def test_dialogues_of_the_training_part_are_as_they_were(tmp_path: Path) -> None:
+    rows = [chat(0), *(chat(i, background=[f"fact of chat {i}"]) for i in range(1, 10))]
+    path, _, _ = write_split(tmp_path / "out", split(written(tmp_path / "x.jsonl", rows), by="id"))
+    kept = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    assert len(kept) == 8
+    assert all(row in rows for row in kept)
+
+
 def test_the_latest_are_the_test_part(shuffled: Path) -> None:
     parts = split(shuffled)
     assert parts.by == "time"
