@@ -23,7 +23,8 @@ from polyrank.config.pretraining import (
     VocabularyConfig,
 )
 from polyrank.config.recipe import DataConfig
-from polyrank.config.training import Method, NegativesConfig, NetworkTraining, ScheduleConfig, TrainConfig
+from polyrank.config.schedules import ScheduleConfig
+from polyrank.config.training import Method, NegativesConfig, NetworkTraining, TrainConfig
 
 HERE = Path(__file__).parent
 ENTRY = re.compile(r"^    ([a-z_][a-z_, ]*): (.*)$")

@@ -189,12 +189,13 @@ def test_any_setting_that_changes_changes_the_fingerprint(poly: tuple[Any, Texts
     model, texts, config = poly
     policies = {
         "max_context_tokens": 31, "max_candidate_tokens": 11, "max_background_tokens": 7, "turn_separator": "[EOT]",
-        "new_tokens": ("[EOT]",), "speaker_prefixes": ("a: ",), "background": "after",
+        "new_tokens": ("[EOT]",), "speaker_prefixes": ("a: ",), "background": "after", "close_last_turn": True,
+        "share_pair_budget": False,
     }  # fmt: skip
     settings = {
         "reduction": "sqrt_n", "reduction_tokens": 9, "shared_towers": False, "projection_dim": 5, "output_scale": 3.0,
         "match_output_std": 0.7, "match_self_score": 2.0, "codes": "last", "n_codes": 4, "code_init": "normal",
-        "code_std": 0.3,
+        "code_std": 0.3, "equal_projections": False,
     }  # fmt: skip
     assert set(policies) == {field.name for field in dataclasses.fields(TextPolicy)}
     assert set(settings) == {field.name for field in dataclasses.fields(PolyConfig)} - {"backbone"}
@@ -218,7 +219,7 @@ def test_any_setting_of_a_converts_texts_changes_its_fingerprint(tmp_path: Path)
     settings = {
         "max_context_tokens": 50, "max_candidate_tokens": 50, "max_earlier_tokens": 21, "max_earlier_turns": 3,
         "number_prefixes": True, "background": "after", "vocabulary": "a file", "min_count": 4,
-        "vocabulary_size": 99, "n_buckets": 5,
+        "vocabulary_size": 99, "n_buckets": 5, "count_repeats": True,
     }  # fmt: skip
     assert set(settings) == {field.name for field in dataclasses.fields(ConvertText)}
     prints = {save_model(tmp_path / "m", model, texts, config)}

@@ -138,7 +138,7 @@ def test_a_row_says_what_was_measured_and_tested() -> None:
     assert told[-1].startswith("† differs from base: p < 0.05, paired randomisation test over examples, adjusted for 2")
     assert compared([better], ["R@1"], base)[0]["against"]["scores"] == "base"
     assert not any("by_turns" in row for row in rows)
-    assert [len(row["by_turns"]) for row in compared([base], by_turns=True)] == [len(breakdown(base.evaluations))]
+    assert [len(row["by_turns"]) for row in compared([base], by=["turns"])] == [len(breakdown(base.evaluations))]
 
 
 def test_figures_alone_are_paired_by_seed() -> None:

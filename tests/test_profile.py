@@ -1,6 +1,7 @@
 """The machine's profile: measured, kept, and never in the way of an answer."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,16 @@ import torch
 from polyrank.search import search
 from polyrank.search.best import Best
 from polyrank.search.policy import Policy
-from polyrank.search.profile import PROFILES, Profile, load_profile, profile_folder, profile_key, save_profile
+from polyrank.search.profile import (
+    PROFILES,
+    Profile,
+    _load,
+    _shipped,
+    load_profile,
+    profile_folder,
+    profile_key,
+    save_profile,
+)
 from polyrank.search.query import Machine
 from polyrank.storage.document import seal
 
@@ -20,10 +30,13 @@ OTHER = Profile(plain=(1.0, 2.0), apart=3.0)
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("polyrank.search.profile.cpu_has_bf16", lambda: False)
-    return tmp_path / "polyrank"
+    _shipped.cache_clear()  # it may have been asked for where bf16 is
+    yield tmp_path / "polyrank"
+    _shipped.cache_clear()
+    _load.cache_clear()
 
 
 def test_a_profile_is_kept_for_this_machine_and_number_of_threads(folder: Path) -> None:

@@ -24,21 +24,23 @@ from polyrank.config.models import (
     TextPolicy,
 )
 from polyrank.config.recipe import DataConfig, Partner, Recipe, load_recipe, recipe_from_dict, recipe_to_dict
-from polyrank.config.training import (
+from polyrank.config.schedules import (
     ConstantSchedule,
-    ConvertMethod,
     CosineSchedule,
-    DistillMethod,
-    InBatchMethod,
     InverseSqrtSchedule,
     LinearSchedule,
+    PlateauSchedule,
+    ScheduleConfig,
+)
+from polyrank.config.training import (
+    ConvertMethod,
+    DistillMethod,
+    InBatchMethod,
     ListwiseMethod,
     Method,
     MutualMethod,
     NegativesConfig,
     NetworkTraining,
-    PlateauSchedule,
-    ScheduleConfig,
     TrainConfig,
 )
 from polyrank.errors import ArtifactError, ConfigError, DataError

@@ -55,8 +55,14 @@ body_timeout_s = 1.0
 def make_index(path: Path, backbone: Path, names: str = "r") -> Path:
     encoder = polyrank.load(f"untuned:{backbone}")
     candidates = [polyrank.Candidate(f"{names}{i}", text) for i, text in enumerate(REPLIES)]
-    polyrank.build_index(path, encoder, candidates, overwrite=True)
-    return path
+    end = time.monotonic() + 30
+    while True:
+        try:
+            polyrank.build_index(path, encoder, candidates, overwrite=True)
+            return path
+        except polyrank.LockedError:  # a server that has just changed it holds the lock for two seconds more
+            if time.monotonic() > end:
+                raise
 
 
 @pytest.fixture(scope="module")

@@ -19,14 +19,8 @@ from polyrank.config.checked import (
     unknown_key,
 )
 from polyrank.config.recipe import read_tables
-from polyrank.config.training import (
-    ConstantSchedule,
-    CosineSchedule,
-    InverseSqrtSchedule,
-    LinearSchedule,
-    NetworkTraining,
-    Precision,
-)
+from polyrank.config.schedules import ConstantSchedule, CosineSchedule, InverseSqrtSchedule, LinearSchedule
+from polyrank.config.training import NetworkTraining, Precision
 from polyrank.errors import ConfigError
 
 WARMUP = InverseSqrtSchedule(warmup_steps=10_000)

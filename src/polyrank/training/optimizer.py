@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from polyrank.config.training import NetworkTraining, PlateauSchedule
+from polyrank.config.schedules import PlateauSchedule
+from polyrank.config.training import NetworkTraining
 from polyrank.errors import ConfigError
 from polyrank.models import Network
 
@@ -91,7 +92,7 @@ class Schedule:
     def factor(self, step: int) -> float:
         """The factor for 0-based ``step``.
 
-        >>> from polyrank.config.training import LinearSchedule
+        >>> from polyrank.config.schedules import LinearSchedule
         >>> schedule = Schedule(NetworkTraining(schedule=LinearSchedule(warmup_steps=2)), n_steps=6)
         >>> [schedule.factor(step) for step in range(6)]
         [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]

@@ -175,7 +175,7 @@ def may_be_extended(recipe: Recipe, n_examples: int) -> bool:
 def begins_alike(settings: NetworkTraining, before: int, now: int, n_steps: int) -> bool:
     """Whether runs of two lengths have the same learning rates in their first ``n_steps``.
 
-    >>> from polyrank.config.training import ConstantSchedule, LinearSchedule
+    >>> from polyrank.config.schedules import ConstantSchedule, LinearSchedule
     >>> kinds = (ConstantSchedule(warmup_steps=2), LinearSchedule(warmup_steps=2))
     >>> [begins_alike(NetworkTraining(schedule=kind), 6, 9, 6) for kind in kinds]
     [True, False]
