@@ -15,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import cycle, islice
+from itertools import count, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,10 @@ def models(folder: Path) -> dict[str, Path]:
 
 
 def bodies() -> dict[str, list[dict[str, Any]]]:
-    """What is asked: a hundred documents for a query, one text, and thirty-two texts."""
+    """What is asked: a hundred documents for a query, one text, and thirty-two texts.
+
+    No text comes twice in a round: our server remembers the vectors of candidates that it has read.
+    """
     queries = [" ".join(example.context[-2:]) for example in read_examples(SAMPLE / "test.jsonl").examples]
     texts = [candidate.text for candidate in read_pool(SAMPLE / "replies.jsonl")]
     endless = cycle(texts)
@@ -61,10 +65,20 @@ def bodies() -> dict[str, list[dict[str, Any]]]:
     }
 
 
+def renumbered(asked: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The same bodies again and again, each text with a number that no other has."""
+    numbers = count(time.time_ns() % 10**9)
+    for body in cycle(asked):
+        yield {
+            name: [f"{text} {next(numbers)}" for text in value] if isinstance(value, list) else value
+            for name, value in body.items()
+        }
+
+
 async def load(url: str, path: str, asked: list[dict[str, Any]], n_clients: int, seconds: float) -> dict[str, float]:
     """Clients that ask again as soon as they are answered, for some seconds."""
     times: list[float] = []
-    todo = cycle(asked)
+    todo = renumbered(asked)
     async with httpx.AsyncClient(base_url=url, timeout=120) as client:
         (await client.post(path, json=next(todo))).raise_for_status()
         end = time.perf_counter() + seconds

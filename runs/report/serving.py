@@ -26,6 +26,7 @@ def faults() -> str:
     """What was done to a server, and what of it was lost."""
     canaries, kills = read("serving/canaries"), read("serving/kills")
     signals, slow = read("serving/sigterms"), read("serving/slow")
+    start = read("serving/start")
     stops = signals["ready_says_503_after_ms"]
     rows = [
         [
@@ -52,7 +53,9 @@ def faults() -> str:
             f"99th percentile of the others {slow['p99_ratio']:.2f} times as long",
         ],
     ]
-    return table(["fault", "how many", "what came of it"], rows, (1,))
+    took = f"A server of {start['model']} answers `/live` after {start['live_s']['median']:.1f} s and is ready after"
+    took += f" {start['ready_s']['median']:.1f} s (median of {start['starts']} starts)."
+    return f"{table(['fault', 'how many', 'what came of it'], rows, (1,))}\n\n{took}"
 
 
 def beside() -> str:
