@@ -1,5 +1,6 @@
 """Other people's clients against a real server, and inside their frameworks: unchanged, as their users have them."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,13 @@ os.environ.update(HF_HUB_OFFLINE="1", HAYSTACK_TELEMETRY_ENABLED="False")  # bef
 KEY = "a-key-that-is-long-enough"
 DOCUMENTS = ["hello hi", "restart the router", "pay the bill"]
 QUERY = "my wifi is down"
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Clients leave their sockets open, which shall be told of here and not in whatever test comes next."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="module")

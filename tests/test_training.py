@@ -698,7 +698,8 @@ except ResourceError as error:
     plan = recipe(task, tiny_backbone, tmp_path / "run", batch_size=256)
     plan = dataclasses.replace(plan, text=TextPolicy(max_context_tokens=128, max_candidate_tokens=72))
     imports = "from polyrank.config.models import *\nfrom polyrank.config.recipe import *\n"
-    imports += "from polyrank.config.training import *\nfrom pathlib import Path, PosixPath\n"
+    imports += "from polyrank.config.schedules import *\nfrom polyrank.config.training import *\n"
+    imports += "from pathlib import Path, PosixPath\n"
     result = subprocess.run(
         [sys.executable, "-c", imports + child.replace("PLAN", repr(plan))], capture_output=True, text=True, check=False
     )
