@@ -724,6 +724,10 @@ REFUSED = [
     ("m={index}", [], '[models]\nm = "other"', "is the name of"),
     ("", [], '[models]\n"A B" = "other"', "is no name"),
     ("m={index}", [], "port = = 3", "line 1"),
+    ("m={index}", [], 'backend = "tpu"', "is not one of 'torch'"),
+    ("m={index}", ["--backend", "tpu"], "", "is not one of 'torch'"),
+    ("m={index}", ["--keep-text"], "", "--feedback"),
+    ("m={index}", ["--config", "{none}"], "", "there is no file"),
 ]  # fmt: skip
 
 

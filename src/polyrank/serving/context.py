@@ -37,7 +37,7 @@ class Server:
         started: when, in seconds since 1970.
         feedback: where it is kept how replies are taken; None: nowhere.
         draining: whether it is about to stop.
-        catalogues: what is changed, by name.
+        catalogues: what is changed, by the index's folder, which several names may serve.
         threads: that wait for the disk.
     """
 
@@ -49,7 +49,7 @@ class Server:
     feedback: FeedbackLog | None = None
     draining: bool = False
     n_blocking: int = 0
-    catalogues: dict[str, Catalogue] = field(default_factory=dict)
+    catalogues: dict[Path, Catalogue] = field(default_factory=dict)
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "polyrank-disk"))
 
     @property
@@ -68,11 +68,8 @@ class Server:
         Raises:
             HttpError: nothing of that name is served, or it cannot do it, or nothing is ready yet.
         """
-        if asked and asked not in self.models:
-            known = ", ".join(self.models)
-            raise HttpError(
-                404, f"no model {shown(asked)} is served; there are {known}", param="model", code="model_not_found"
-            )
+        if asked:
+            self.check_name(asked)
         self.check_ready()
         if asked and kinds and self.pool.info[asked]["kind"] not in kinds:
             raise HttpError(400, f"{asked} is no {' and no '.join(kinds)}, and has no {wanted}", param="model")
@@ -80,6 +77,18 @@ class Server:
             if name and (not kinds or self.pool.info[name]["kind"] in kinds):
                 return name
         raise HttpError(400, f"no {' and no '.join(kinds)} is served, and so there is no {wanted}", param="model")
+
+    def check_name(self, name: str) -> None:
+        """Refuse names by which nothing is served.
+
+        Raises:
+            HttpError: it is one of them.
+        """
+        if name not in self.models:
+            known = ", ".join(self.models)
+            raise HttpError(
+                404, f"no model {shown(name)} is served; there are {known}", param="model", code="model_not_found"
+            )
 
     def check_ready(self) -> None:
         """Refuse what cannot be computed yet.
@@ -165,12 +174,10 @@ class Server:
 
     def catalogue(self, name: str) -> Catalogue:
         """The candidates of an index or a pipeline."""
-        path = self.index_path(name)
-        if (catalogue := self.catalogues.get(name)) is None or catalogue.path != path:
-            if catalogue is not None:
-                self.threads.submit(catalogue.close)  # which waits for a change that is being made
-            catalogue = self.catalogues[name] = Catalogue(path)
-        return catalogue
+        path = self.index_path(name).resolve()
+        if path not in self.catalogues:
+            self.catalogues[path] = Catalogue(path)
+        return self.catalogues[path]
 
     def index_path(self, name: str) -> Path:
         """Where the candidates of an index or a pipeline are."""
