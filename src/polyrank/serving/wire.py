@@ -336,7 +336,7 @@ class ErrorDetail(BaseModel):
 class ErrorAnswer(BaseModel):
     """An error as OpenAI's clients expect it."""
 
-    error: ErrorDetail = Field(description="What is wrong.")
+    error: ErrorDetail = Field(description="All that is told of it.")
 
 
 class CohereError(BaseModel):
