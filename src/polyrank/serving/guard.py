@@ -242,7 +242,8 @@ class Guard:
     def _note(self, request: "_Request") -> None:
         scope, seconds = request.scope, time.perf_counter() - request.started
         # the route as it was written, since a path may hold what a user wrote
-        route = getattr(scope.get("route"), "path_format", None) or (scope["path"] if scope["path"] in OPEN else "none")
+        known = scope["path"] in OPEN or scope["path"] in self._computing  # refused before it came to its route
+        route = getattr(scope.get("route"), "path_format", None) or (scope["path"] if known else "none")
         self._noted(route, request.status, seconds)
         if route in OPEN:  # asked every second, by whoever waits or watches
             return
