@@ -65,7 +65,7 @@ def create_app(
         watched=metrics.computed,
         started=started,
     )
-    server = Server(settings, dict(models), pool, metrics, int(time.time()))
+    server = Server(settings, dict(models), pool, metrics, int(time.time()), keys)
     if settings.feedback.file is not None:
         server.feedback = FeedbackLog(Path(settings.feedback.file), settings.feedback.keep_text)
     metrics.gauge("waiting_requests", "Requests that wait for a model.", lambda: len(pool.waiting))

@@ -1,6 +1,7 @@
 """What routes share: the pool, the catalogues, the limits, and the one way to ask a model for something."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -10,14 +11,18 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, Request
 
 from polyrank.config.serving import LimitSettings, ServingSettings
+from polyrank.errors import UsageError
 from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.errors import HttpError, shown
+from polyrank.serving.guard import Keys
 from polyrank.serving.jobs import OverloadedError
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.pool import Computed, Pool
 from polyrank.serving.remembering import FeedbackLog
 
 T = TypeVar("T")
+
+log = logging.getLogger("polyrank.serving")
 
 CHARACTERS_PER_TOKEN = 4
 TOKENS_PER_PART = 2_048  # of long lists, so that short requests come between
@@ -35,6 +40,7 @@ class Server:
         pool: the processes that compute.
         metrics: what is counted.
         started: when, in seconds since 1970.
+        keys: that open it.
         feedback: where it is kept how replies are taken; None: nowhere.
         draining: whether it is about to stop.
         catalogues: what is changed, by the index's folder, which several names may serve.
@@ -46,6 +52,7 @@ class Server:
     pool: Pool
     metrics: Metrics
     started: int
+    keys: Keys = field(default_factory=Keys)
     feedback: FeedbackLog | None = None
     draining: bool = False
     n_blocking: int = 0
@@ -56,6 +63,15 @@ class Server:
     def limits(self) -> LimitSettings:
         """Of requests."""
         return self.settings.limits
+
+    async def reload(self) -> None:
+        """Read the keys again and open everything anew; what cannot be read stays as it was."""
+        if self.settings.api_key_file is not None:
+            try:
+                self.keys.replace(Keys.read(Path(self.settings.api_key_file)))
+            except UsageError as error:
+                log.error("the old keys stay: %s", error)
+        await self.pool.reload()
 
     def name_of(self, asked: str | None, kinds: Sequence[str] = (), wanted: str = "that") -> str:
         """The name of what is to be asked.

@@ -71,6 +71,10 @@ class Keys:
                 raise UsageError(f"key {number} of {path} has {len(key)} characters; use at least {SHORTEST_KEY}")
         return cls(keys)
 
+    def replace(self, others: "Keys") -> None:
+        """Have these be the keys from now on."""
+        self._digests = others._digests
+
     def __bool__(self) -> bool:
         return bool(self._digests)
 

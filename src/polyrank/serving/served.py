@@ -96,7 +96,7 @@ class Served:
         answer: dict[str, Any] = {
             "kind": self.kind,
             "backend": self.backend,
-            "scorer": type(self.scorer).__name__.removesuffix("Scorer").lower() or "model",
+            "scorer": type(self.scorer).__name__.removesuffix("Scorer").removesuffix("Encoder").lower() or "encoder",
             "fingerprint": self.scorer.fingerprint,
             "dimension": self.encoder.dimension if self.encoder else None,
             "max_context_tokens": None,

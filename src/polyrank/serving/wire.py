@@ -215,7 +215,7 @@ class EmbeddingsRequest(Request):
 class Embedding(BaseModel):
     """A vector: numbers, or the base64 of little-endian float32."""
 
-    object: Literal["embedding"] = Field("embedding", description="As OpenAI says.")
+    object: Literal["embedding"] = Field(default="embedding", description="As OpenAI says.")
     index: int = Field(description="Among the inputs of the request, from 0.")
     embedding: list[float] | str = Field(description="Of the model's dimension.")
 
@@ -223,7 +223,7 @@ class Embedding(BaseModel):
 class EmbeddingsAnswer(BaseModel):
     """Vectors, in the order of the inputs."""
 
-    object: Literal["list"] = Field("list", description="As OpenAI says.")
+    object: Literal["list"] = Field(default="list", description="As OpenAI says.")
     data: list[Embedding] = Field(description="One for each input.")
     model: Served
     usage: Usage
@@ -249,7 +249,7 @@ class CohereEmbedAnswer(BaseModel):
     embeddings: dict[str, list[Any]] = Field(description="By type, in the order of the texts.")
     texts: list[str] = Field(description="Those of the request.")
     meta: Meta
-    response_type: Literal["embeddings_by_type"] = Field("embeddings_by_type", description="As Cohere says.")
+    response_type: Literal["embeddings_by_type"] = Field(default="embeddings_by_type", description="As Cohere says.")
 
 
 class TeiEmbedRequest(Request):
@@ -306,15 +306,15 @@ class ModelRow(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     id: str = Field(description="The name that requests call it by.")
-    object: Literal["model"] = Field("model", description="As OpenAI says.")
+    object: Literal["model"] = Field(default="model", description="As OpenAI says.")
     created: int = Field(description="When the server was started, in seconds since 1970.")
-    owned_by: str = Field("polyrank", description="As OpenAI says.")
+    owned_by: str = Field(default="polyrank", description="As OpenAI says.")
 
 
 class ModelsAnswer(BaseModel):
     """All that is served."""
 
-    object: Literal["list"] = Field("list", description="As OpenAI says.")
+    object: Literal["list"] = Field(default="list", description="As OpenAI says.")
     data: list[ModelRow] = Field(description="The first is what requests without a name are for, if it can do it.")
 
 
