@@ -1,15 +1,20 @@
 """The server over HTTP: real processes, real sockets."""
 
 import base64
+import dataclasses
 import json
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import polyrank
+from polyrank.config.serving import FeedbackSettings, LimitSettings, ServingSettings, read_serving
 from servers import Running, serving
 
 REPLIES = ["restart the router", "pay the bill", "the light is red", "hello hi", "thanks"]
@@ -153,6 +158,86 @@ def test_what_is_wrong_is_told_in_the_clients_shape(
     assert list(answer.json()) == [shape]
 
 
+def test_what_is_wrong_is_named_as_it_was_sent(client: httpx.Client) -> None:
+    """By the field alone: neither by a type that it might have had, nor not at all where it is called query."""
+    for path, body, said in [
+        ("/v2/rerank", {"documents": ["a"]}, "query: Field required"),
+        ("/rerank", {"query": "a"}, "texts: Field required; documents: Field required"),
+        ("/v2/rerank", {"query": "a", "documents": [{"title": "b"}]}, "documents[0].text: Field required"),
+        ("/v1/respond", {"context": ["a", 1]}, "context[1]: Input should be a valid string"),
+        ("/v1/respond", [], "the body is no JSON object; send one"),
+        ("/rerank", [], "the body is no JSON object; send one"),
+    ]:
+        answer = client.post(path, json=body)
+        assert answer.status_code == 422
+        assert said in answer.json().get("error", answer.json())["message"]
+    nothing = client.post("/v1/respond", headers={"content-type": "application/json"})
+    assert nothing.json()["error"]["message"] == "the body is no JSON object; send one"
+    assert client.post("/v1/respond/", json={"context": "a"}).status_code == 404  # led nowhere else
+
+
+def test_little_is_repeated(client: httpx.Client) -> None:
+    long = "x" * 300 + "'"
+    twice = client.post("/v1/candidates", json={"candidates": [{"id": long, "text": "a"}, {"id": long, "text": "b"}]})
+    assert twice.status_code == 422
+    assert "x" * 97 + "..." in twice.text
+    assert "x" * 98 not in twice.text
+
+
+def test_an_id_may_hold_a_slash(client: httpx.Client) -> None:
+    added = client.post("/v1/candidates", json={"candidates": [{"id": "faq/a b?", "text": "please restart it"}]})
+    assert added.json()["ids"] == ["faq/a b?"]
+    for path in ("/v1/candidates/faq%2Fa%20b%3F", "/v1/candidates/faq/a%20b%3F"):
+        assert client.get(path).json()["text"] == "please restart it"
+    assert client.delete("/v1/candidates/faq%2Fa%20b%3F").json()["removed"] == 1
+
+
+def test_an_index_may_be_served_by_several_names(index: Path) -> None:
+    """As an index and as a pipeline, say; the server does not stand in its own way."""
+    with serving(f"a={index}", f"b={index}") as running, running.client() as client:
+        for name, text in (("a", "first text"), ("b", "second text"), ("a", "third text")):
+            added = client.post("/v1/candidates", json={"model": name, "candidates": [{"text": text}]})
+            assert added.status_code == 200, added.text
+            removed = client.post("/v1/candidates/remove", json={"model": name, "ids": added.json()["ids"]})
+            assert removed.json()["removed"] == 1
+
+
+def test_an_index_that_went_away_hides_no_other(index: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    """Its requests fail without naming it, the log says why, and what else is served is there as before."""
+    lost = tmp_path / "lost"
+    shutil.copytree(index, lost)
+    with serving(f"here={index}", f"lost={lost}") as running, running.client() as client:
+        lost.rename(tmp_path / "elsewhere")
+        answer = client.post("/v1/respond", json={"model": "lost", "context": "hi"})
+        assert answer.status_code == 500
+        assert str(tmp_path) not in answer.text
+        assert str(lost) in running.wait_for(answer.headers["x-request-id"])
+        counts = {row["id"]: row["n_candidates"] for row in client.get("/v1/models").json()["data"]}
+        assert counts == {"here": len(REPLIES), "lost": None}
+        assert client.post("/v1/respond", json={"model": "here", "context": "hi"}).status_code == 200
+        # one of a model that is not there is no fault of who asks, either
+        gone = shutil.copytree(tiny_backbone, tmp_path / "gone")
+        weights = load_file(gone / "model.safetensors")
+        save_file({name: 2 * values for name, values in weights.items()}, gone / "model.safetensors")
+        polyrank.build_index(lost, polyrank.load(f"untuned:{gone}"), [polyrank.Candidate("r0", "hello")])
+        shutil.rmtree(gone)
+        answer = client.post("/v1/respond", json={"model": "lost", "context": "hi"})
+        assert answer.status_code == 500
+        assert str(tmp_path) not in answer.text
+        running.wait_for(answer.headers["x-request-id"])
+
+
+def test_every_setting_is_in_the_example_with_its_default() -> None:
+    example = Path(__file__).parents[1] / "deploy" / "serve.toml"
+    models, settings = read_serving(example)
+    assert list(models) == ["support"]
+    assert settings == ServingSettings()
+    said = example.read_text("utf-8")
+    for table in (ServingSettings, LimitSettings, FeedbackSettings):
+        for field in dataclasses.fields(table):
+            assert re.search(rf"^(# )?{field.name} = |^\[{field.name}\]", said, re.MULTILINE), field.name
+
+
 def test_bodies_that_are_none(client: httpx.Client) -> None:
     headers = {"content-type": "application/json"}
     deep = "[" * 100_000
@@ -167,3 +252,9 @@ def test_openapi_names_every_route(client: httpx.Client) -> None:
     document = client.get("/openapi.json").json()
     assert {"/v1/respond", "/v2/rerank", "/v1/embeddings", "/v1/candidates", "/live"} <= set(document["paths"])
     assert "HTTPValidationError" not in json.dumps(document)
+    shapes = document["components"]["schemas"]
+    fields = [f"{name}.{key}" for name in shapes for key, one in shapes[name].get("properties", {}).items()
+              if not one.get("description")]  # fmt: skip
+    assert fields == []
+    operations = [operation for methods in document["paths"].values() for operation in methods.values()]
+    assert all(one["description"] for operation in operations for one in operation.get("parameters", ()))

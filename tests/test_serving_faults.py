@@ -697,6 +697,26 @@ def test_a_browser_sends_the_key_as_a_password(guarded: Running) -> None:
         assert httpx.get(guarded.url + "/openapi.json", auth=(user, password)).status_code == expected
 
 
+def test_keys_are_replaced_by_a_signal(tiny_backbone: Path, tmp_path: Path) -> None:
+    """The old one opens nothing any more; a file that holds none changes nothing."""
+    keys, old, new = tmp_path / "keys", KEY, "another-key-of-length"
+    keys.write_text(old)
+    with serving(f"m=untuned:{tiny_backbone}", "--api-key-file", keys) as running:
+
+        def statuses() -> list[int]:
+            return [httpx.get(running.url + "/openapi.json", auth=("", key)).status_code for key in (old, new)]
+
+        assert statuses() == [200, 401]
+        keys.write_text(new)
+        running.process.send_signal(signal.SIGHUP)
+        running.wait_for("everything was opened anew")
+        assert statuses() == [401, 200]
+        keys.write_text("# none")
+        running.process.send_signal(signal.SIGHUP)
+        running.wait_for("the old keys stay")
+        assert statuses() == [401, 200]
+
+
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "0.0.0.0", ""])
 def test_without_keys_another_name_is_not_answered(client: httpx.Client, host: str) -> None:
     """A page elsewhere may let its own name lead to this machine."""
@@ -724,6 +744,10 @@ REFUSED = [
     ("m={index}", [], '[models]\nm = "other"', "is the name of"),
     ("", [], '[models]\n"A B" = "other"', "is no name"),
     ("m={index}", [], "port = = 3", "line 1"),
+    ("m={index}", [], 'backend = "tpu"', "is not one of 'torch'"),
+    ("m={index}", ["--backend", "tpu"], "", "is not one of 'torch'"),
+    ("m={index}", ["--keep-text"], "", "--feedback"),
+    ("m={index}", ["--config", "{none}"], "", "there is no file"),
 ]  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def faults() -> str:
     """What was done to a server, and what of it was lost."""
     canaries, kills = read("serving/canaries"), read("serving/kills")
     signals, slow = read("serving/sigterms"), read("serving/slow")
-    start = read("serving/start")
+    start, memory = read("serving/start"), read("serving/memory")
     stops = signals["ready_says_503_after_ms"]
     rows = [
         [
@@ -54,7 +54,10 @@ def faults() -> str:
         ],
     ]
     took = f"A server of {start['model']} answers `/live` after {start['live_s']['median']:.1f} s and is ready after"
-    took += f" {start['ready_s']['median']:.1f} s (median of {start['starts']} starts)."
+    took += (
+        f" {start['ready_s']['median']:.1f} s (median of {start['starts']} starts). It takes {memory['server_mb']:.0f}"
+    )
+    took += f" MB, and each process that computes {memory['worker_mb']:.0f} MB, torch and the model among it."
     return f"{table(['fault', 'how many', 'what came of it'], rows, (1,))}\n\n{took}"
 
 

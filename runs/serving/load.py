@@ -1,6 +1,7 @@
 """What a server bears: too many requests, slow clients, signals and kills. Prints a JSON summary.
 
     python runs/serving/load.py start       # how long until it answers
+    python runs/serving/load.py memory      # what its processes take
     python runs/serving/load.py load        # 1, 2 and 10 times what it can do, open loop
     python runs/serving/load.py canaries    # each answer belongs to its request, and is what it would be alone
     python runs/serving/load.py slow        # a thousand clients that send half a request
@@ -488,6 +489,14 @@ async def start(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
 
 
+async def memory(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """What the server's own process and the one that computes take once they are ready."""
+    with serving(f"m={options.model}") as running:
+        (worker,) = running.workers
+        sizes = {"server_mb": round(resident(running.process.pid), 1), "worker_mb": round(resident(worker), 1)}
+    return {"model": options.model, **sizes, "violations": []}
+
+
 def cpu_seconds(pid: int) -> float:
     """That a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -496,6 +505,7 @@ def cpu_seconds(pid: int) -> float:
 
 PARTS = {
     "start": start,
+    "memory": memory,
     "load": load,
     "canaries": canaries,
     "slow": slow,

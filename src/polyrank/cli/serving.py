@@ -22,12 +22,19 @@ def serve(
     host: Annotated[str | None, typer.Option(help="The address to listen at.  [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="0: a free one.  [default: 8600]")] = None,
     api_key_file: Annotated[Path | None, typer.Option(help="Keys, one in each line; who has none is refused.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.  [default: auto]")] = None,
     backend: Annotated[
-        str | None, typer.Option(help="torch, or an export of the models: onnx, onnx-int8, openvino.")
+        str | None,
+        typer.Option(
+            help="torch; an export of the models: onnx, onnx-int8, openvino; auto: the fastest.  [default: torch]"
+        ),
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes that compute, each with all models.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each of them.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that compute, each with all models.  [default: 1]")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads of each of them.  [default: its share of the free cores]")
+    ] = None,
     reload: Annotated[
         bool | None, typer.Option("--reload", help="Open what is replaced on disk anew, without losing a request.")
     ] = None,

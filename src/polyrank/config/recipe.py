@@ -237,7 +237,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8-sig"))  # some editors begin a file with a byte order mark
     except FileNotFoundError as error:
-        raise ConfigError(f"there is no recipe {path}; give the path of a .toml file") from error
+        raise ConfigError(f"there is no file {path}; give the path of a .toml file") from error
     except IsADirectoryError as error:
         raise ConfigError(f"{path} is a folder; give the path of a .toml file") from error
     except UnicodeDecodeError as error:

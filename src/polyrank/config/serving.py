@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from polyrank.config.checked import Count, Limits, NotNegative, Positive, Settings, from_dict
 from polyrank.config.recipe import read_tables
@@ -79,7 +79,7 @@ class ServingSettings(Settings):
     port: Port = 8600
     api_key_file: str | None = None
     device: str = "auto"
-    backend: str = "torch"
+    backend: Literal["torch", "onnx", "onnx-int8", "openvino", "auto"] = "torch"
     workers: Count = 1
     threads: Count | None = None
     reload: bool = False
@@ -121,8 +121,10 @@ def read_serving(
         models[name] = location
     if not models:
         raise UsageError("there is nothing to serve; name an index, a pipeline or a model")
-    settings = from_dict(ServingSettings, values)
-    return models, _changed(settings, changes or {})
+    settings = _changed(from_dict(ServingSettings, values), changes or {})
+    if settings.feedback.keep_text and settings.feedback.file is None:
+        raise ConfigError("texts are to be kept, but in no file; name one with --feedback, or as feedback.file")
+    return models, settings
 
 
 def checked_name(name: str) -> str:

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def create_app(
         watched=metrics.computed,
         started=started,
     )
-    server = Server(settings, dict(models), pool, metrics, int(time.time()))
+    server = Server(settings, dict(models), pool, metrics, int(time.time()), keys)
     if settings.feedback.file is not None:
         server.feedback = FeedbackLog(Path(settings.feedback.file), settings.feedback.keep_text)
     metrics.gauge("waiting_requests", "Requests that wait for a model.", lambda: len(pool.waiting))
@@ -91,6 +92,7 @@ def create_app(
         description="Ranks replies: conversations in, the best candidates out.",
         docs_url=None,  # its page loads scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # behind a proxy with TLS it would lead to plain HTTP
         lifespan=lifespan,
         separate_input_output_schemas=False,
     )
@@ -143,7 +145,10 @@ async def _look_after(server: Server, before: str) -> str:
 
 
 async def _answer_error(request: Request, error: Exception) -> JSONResponse:
-    return _response(request, http_error(error))
+    answer = http_error(error)
+    if answer.status in (500, 507) and isinstance(error, (PolyrankError, RefusedError)):
+        log.error("request %s: %s", request.scope["state"]["request_id"], error)  # names files, so only here
+    return _response(request, answer)
 
 
 async def _answer_validation(request: Request, error: Exception) -> JSONResponse:
@@ -183,17 +188,16 @@ def _describe(app: FastAPI) -> None:
             shapes[model.__name__] = schema
         shapes.pop("HTTPValidationError", None)
         shapes.pop("ValidationError", None)
-        keyed = {"scheme": {"type": "http", "scheme": "bearer"}}
-        document["components"]["securitySchemes"] = keyed
+        document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         for path, methods in document["paths"].items():
             shape = "CohereError" if "message" in HttpError(400, "").body(path) else "ErrorAnswer"
             content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{shape}"}}}
             for operation in methods.values():
                 operation["responses"] |= {
-                    str(status): {"description": "An error.", "content": content} for status in STATUSES
+                    str(status): {"description": HTTPStatus(status).phrase, "content": content} for status in STATUSES
                 }
                 if path not in ("/live", "/ready"):
-                    operation["security"] = [{"scheme": []}, {}]
+                    operation["security"] = [{"key": []}, {}]
         app.openapi_schema = document
         return document
 

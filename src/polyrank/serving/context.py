@@ -1,6 +1,7 @@
 """What routes share: the pool, the catalogues, the limits, and the one way to ask a model for something."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -10,14 +11,18 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, Request
 
 from polyrank.config.serving import LimitSettings, ServingSettings
+from polyrank.errors import UsageError
 from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.errors import HttpError, shown
+from polyrank.serving.guard import Keys
 from polyrank.serving.jobs import OverloadedError
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.pool import Computed, Pool
 from polyrank.serving.remembering import FeedbackLog
 
 T = TypeVar("T")
+
+log = logging.getLogger("polyrank.serving")
 
 CHARACTERS_PER_TOKEN = 4
 TOKENS_PER_PART = 2_048  # of long lists, so that short requests come between
@@ -35,9 +40,10 @@ class Server:
         pool: the processes that compute.
         metrics: what is counted.
         started: when, in seconds since 1970.
+        keys: that open it.
         feedback: where it is kept how replies are taken; None: nowhere.
         draining: whether it is about to stop.
-        catalogues: what is changed, by name.
+        catalogues: what is changed, by the index's folder, which several names may serve.
         threads: that wait for the disk.
     """
 
@@ -46,16 +52,26 @@ class Server:
     pool: Pool
     metrics: Metrics
     started: int
+    keys: Keys = field(default_factory=Keys)
     feedback: FeedbackLog | None = None
     draining: bool = False
     n_blocking: int = 0
-    catalogues: dict[str, Catalogue] = field(default_factory=dict)
+    catalogues: dict[Path, Catalogue] = field(default_factory=dict)
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "polyrank-disk"))
 
     @property
     def limits(self) -> LimitSettings:
         """Of requests."""
         return self.settings.limits
+
+    async def reload(self) -> None:
+        """Read the keys again and open everything anew; what cannot be read stays as it was."""
+        if self.settings.api_key_file is not None:
+            try:
+                self.keys.replace(Keys.read(Path(self.settings.api_key_file)))
+            except UsageError as error:
+                log.error("the old keys stay: %s", error)
+        await self.pool.reload()
 
     def name_of(self, asked: str | None, kinds: Sequence[str] = (), wanted: str = "that") -> str:
         """The name of what is to be asked.
@@ -68,11 +84,8 @@ class Server:
         Raises:
             HttpError: nothing of that name is served, or it cannot do it, or nothing is ready yet.
         """
-        if asked and asked not in self.models:
-            known = ", ".join(self.models)
-            raise HttpError(
-                404, f"no model {shown(asked)} is served; there are {known}", param="model", code="model_not_found"
-            )
+        if asked:
+            self.check_name(asked)
         self.check_ready()
         if asked and kinds and self.pool.info[asked]["kind"] not in kinds:
             raise HttpError(400, f"{asked} is no {' and no '.join(kinds)}, and has no {wanted}", param="model")
@@ -80,6 +93,18 @@ class Server:
             if name and (not kinds or self.pool.info[name]["kind"] in kinds):
                 return name
         raise HttpError(400, f"no {' and no '.join(kinds)} is served, and so there is no {wanted}", param="model")
+
+    def check_name(self, name: str) -> None:
+        """Refuse names by which nothing is served.
+
+        Raises:
+            HttpError: it is one of them.
+        """
+        if name not in self.models:
+            known = ", ".join(self.models)
+            raise HttpError(
+                404, f"no model {shown(name)} is served; there are {known}", param="model", code="model_not_found"
+            )
 
     def check_ready(self) -> None:
         """Refuse what cannot be computed yet.
@@ -165,12 +190,10 @@ class Server:
 
     def catalogue(self, name: str) -> Catalogue:
         """The candidates of an index or a pipeline."""
-        path = self.index_path(name)
-        if (catalogue := self.catalogues.get(name)) is None or catalogue.path != path:
-            if catalogue is not None:
-                self.threads.submit(catalogue.close)  # which waits for a change that is being made
-            catalogue = self.catalogues[name] = Catalogue(path)
-        return catalogue
+        path = self.index_path(name).resolve()
+        if path not in self.catalogues:
+            self.catalogues[path] = Catalogue(path)
+        return self.catalogues[path]
 
     def index_path(self, name: str) -> Path:
         """Where the candidates of an index or a pipeline are."""

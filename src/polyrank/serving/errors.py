@@ -1,6 +1,7 @@
 """Errors as clients expect them: a status, a shape, and one sentence that repeats little of what was sent."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -78,21 +79,26 @@ def of_validation(errors: Iterable[Mapping[str, Any]]) -> HttpError:
     """What a request lacks or has too much of, without repeating it."""
     problems = []
     param = None
-    status = 422
     for error in errors:
-        where = [part for part in error.get("loc", ()) if part not in ("body", "query", "path")]
+        field = _field(error.get("loc", ())[1:])  # behind body, query or path
         if error.get("type") == "json_invalid":
             return HttpError(400, "the body is not JSON; send one JSON object in UTF-8", code="invalid_json")
-        field = _field(where)
-        param = param or field or None
-        problems.append(f"{field}: {error.get('msg', 'is wrong')}" if field else str(error.get("msg", "is wrong")))
+        if not field:
+            return HttpError(422, "the body is no JSON object; send one", code="invalid_value")
+        param = param or field
+        problems.append(f"{field}: {error.get('msg', 'is wrong')}")
     said = "; ".join(dict.fromkeys(problems[:3])) or "the request is wrong"
-    return HttpError(status, said, param=param, code="invalid_value")
+    return HttpError(422, said, param=param, code="invalid_value")
+
+
+_TYPE = re.compile(r"[A-Z]\w*|.*\[.*|str|int")  # pydantic names which of several types it tried, among the fields
 
 
 def _field(where: Iterable[Any]) -> str:
     text = ""
     for part in where:
+        if isinstance(part, str) and _TYPE.fullmatch(part):
+            continue
         text += f"[{part}]" if isinstance(part, int) else f".{str(part)[:SHOWN]}" if text else str(part)[:SHOWN]
     return text
 
@@ -130,11 +136,14 @@ _HIDING = {  # what names files of the server says something general instead
 }
 
 
+_QUOTED = re.compile(rf"""(['"])((?:(?!\1).){{{SHOWN - 3}}})(?:(?!\1).){{4,}}\1""")  # too long to be repeated
+
+
 def _of_refusal(kind: str, message: str) -> HttpError:
     status = _STATUS.get(kind, 500)
     return HttpError(
         status,
-        _HIDING.get(status, message[:1000]),
+        _HIDING.get(status, _QUOTED.sub(r"\1\2...\1", message)[:1000]),
         code={409: "locked", 507: "storage", 500: "internal"}.get(status, "refused"),
         retry_after=5 if status in (409, 507) else None,
     )

@@ -71,6 +71,10 @@ class Keys:
                 raise UsageError(f"key {number} of {path} has {len(key)} characters; use at least {SHORTEST_KEY}")
         return cls(keys)
 
+    def replace(self, others: "Keys") -> None:
+        """Have these be the keys from now on."""
+        self._digests = others._digests
+
     def __bool__(self) -> bool:
         return bool(self._digests)
 
@@ -242,7 +246,8 @@ class Guard:
     def _note(self, request: "_Request") -> None:
         scope, seconds = request.scope, time.perf_counter() - request.started
         # the route as it was written, since a path may hold what a user wrote
-        route = getattr(scope.get("route"), "path", None) or (scope["path"] if scope["path"] in OPEN else "none")
+        known = scope["path"] in OPEN or scope["path"] in self._computing  # refused before it came to its route
+        route = getattr(scope.get("route"), "path_format", None) or (scope["path"] if known else "none")
         self._noted(route, request.status, seconds)
         if route in OPEN:  # asked every second, by whoever waits or watches
             return

@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 import threading
+import time
 from collections import deque
 
 MOST = 10_000  # lines that may wait to be read; more are lost
@@ -65,7 +66,7 @@ class _Lines(logging.Formatter):
         if record.name == "polyrank.access" and record.levelno == logging.INFO:
             return message
         row = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S"),
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
             "level": record.levelname.lower(),
             "message": message,
         }

@@ -297,9 +297,9 @@ class Pool:
                 first = not self._first_ready.is_set()
                 self.failure = FailedError(message[2], message[1])
                 self._first_ready.set()
-                log.error("a process could not be started: %s", message[2])
                 if first:
                     return
+                log.error("a process could not be started: %s", message[2])
                 pause = min(2 * pause or 0.1, LONGEST_PAUSE_S)
             self.n_deaths += 1
             self._watched(None, 0.0)

@@ -138,7 +138,7 @@ class _Stop:
     def __init__(self, uvicorn_: "uvicorn.Server", server: "Server") -> None:
         self.wanted, self._at_once = asyncio.Event(), asyncio.Event()
         self._uvicorn, self._server = uvicorn_, server
-        self._reloads: set[asyncio.Task[bool]] = set()
+        self._reloads: set[asyncio.Task[None]] = set()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._stop)
         loop.add_signal_handler(signal.SIGINT, self._interrupt)
@@ -162,7 +162,7 @@ class _Stop:
 
     def _reload(self) -> None:
         if len(self._reloads) < 2:  # one that is going on may have read what was there before, a second one has not
-            self._reloads.add(task := asyncio.create_task(self._server.pool.reload()))
+            self._reloads.add(task := asyncio.create_task(self._server.reload()))
             task.add_done_callback(self._reloads.discard)
 
 

@@ -29,7 +29,7 @@ from polyrank.storage.document import has_document
 
 REMEMBERED = 20_000  # vectors of candidates, by text
 WARM = "how are you today ?"
-SEVERAL = "gives a context {} vectors; ask for those of documents, with input_type document"
+SEVERAL = "gives a context {} vectors; ask for those of documents, with input_type search_document"
 
 
 class Served:
@@ -96,7 +96,7 @@ class Served:
         answer: dict[str, Any] = {
             "kind": self.kind,
             "backend": self.backend,
-            "scorer": type(self.scorer).__name__.removesuffix("Scorer").lower() or "model",
+            "scorer": type(self.scorer).__name__.removesuffix("Scorer").removesuffix("Encoder").lower() or "encoder",
             "fingerprint": self.scorer.fingerprint,
             "dimension": self.encoder.dimension if self.encoder else None,
             "max_context_tokens": None,
@@ -166,6 +166,7 @@ class Served:
                     "ways": answer.ways,
                     "model_ms": milliseconds,
                     "change": pipeline.index.change,
+                    "fingerprint": self.scorer.fingerprint,
                 }
         return results
 

@@ -11,6 +11,15 @@ Text = str
 Texts = list[Text]
 Turns = Text | Annotated[list[Text], Field(min_length=1)]
 Name = Annotated[str | None, Field(description="Of what is served; left out: the first that can do it.")]
+Id = Annotated[str, Field(description="Of the candidate.")]
+Metadata = Annotated[dict[str, JsonValue], Field(description="JSON that was given with the candidate.")]
+Size = Annotated[int, Field(description="Candidates in the index by now.")]
+Served = Annotated[str, Field(description="The name of what answered.")]
+RequestId = Annotated[str, Field(description="As in the header x-request-id.")]
+Usage = Annotated[dict[str, int], Field(description="Tokens that were read.")]
+Meta = Annotated[dict[str, JsonValue], Field(description="Version and units, as in Cohere's answers.")]
+Facts = Annotated[Texts, Field(description="Facts that hold throughout, such as persona lines.")]
+Conversation = Annotated[str | None, Field(description="Whose requests belong together, for feedback.")]
 
 
 class Request(BaseModel):
@@ -24,57 +33,61 @@ class Background(Request):
 
     model: Name = None
     context: Turns = Field(description="One turn, or turns, oldest first.", examples=[["my wifi is down"]])
-    background: Texts = Field([], description="Facts that hold throughout, such as persona lines.")
+    background: Facts = []
 
 
 class RespondRequest(Background):
     """A context to find replies for."""
 
     k: int = Field(5, ge=1, le=1_000_000, description="How many replies.")
-    conversation: str | None = Field(None, max_length=512, description="Whose requests belong together, for feedback.")
+    conversation: Conversation = Field(None, max_length=512)
     filter: str | None = Field(None, min_length=1, description='On metadata, such as lang = "en".', examples=[None])
 
 
 class RespondReply(BaseModel):
     """A candidate that answers."""
 
-    id: str
-    text: str
+    id: Id
+    text: str = Field(description="The reply.")
     score: float = Field(description="Raw, higher is better.")
     retrieval_score: float | None = Field(None, description="Of the first of two stages.")
     rerank_score: float | None = Field(None, description="Of the second of two stages.")
-    metadata: dict[str, JsonValue]
+    metadata: Metadata
 
 
 class RespondAnswer(BaseModel):
     """Replies, best first."""
 
-    request_id: str
-    model: str
-    results: list[RespondReply]
+    request_id: RequestId
+    model: Served
+    results: list[RespondReply] = Field(description="Best first.")
     abstained: bool = Field(description="There is no good answer.")
-    confidence: float | None = None
+    confidence: float | None = Field(
+        None, description="What a pipeline's threshold is compared with; null: it has none, or there is one reply only."
+    )
     exact: bool | None = Field(
         None, description="Whether these are proven to be the best; null: the search does not say."
     )
-    n_scored: int | None = None
-    ways: list[str] = []
-    timings_ms: dict[str, float]
+    n_scored: int | None = Field(None, description="Candidates that were scored; null: the search does not say.")
+    ways: list[str] = Field([], description="How they were searched for.")
+    timings_ms: dict[str, float] = Field(
+        description="waiting for a process, computing (with others' requests), and in the model."
+    )
 
 
 class NewCandidate(Request):
     """A candidate to add."""
 
-    text: Text = Field(min_length=1)
+    text: Text = Field(min_length=1, description="The reply.")
     id: str | None = Field(None, min_length=1, max_length=512, description="Left out: it comes from the text.")
-    metadata: dict[str, JsonValue] = {}
+    metadata: dict[str, JsonValue] = Field({}, description="JSON to be kept with it, which filters ask for.")
 
 
 class AddRequest(Request):
     """Candidates to add: all of them, or none."""
 
     model: Name = None
-    candidates: list[NewCandidate] = Field(min_length=1)
+    candidates: list[NewCandidate] = Field(min_length=1, description="At least one.")
     replace: bool = Field(False, description="Whether those of the same ids are replaced; else they are an error.")
 
 
@@ -82,53 +95,55 @@ class RemoveRequest(Request):
     """Candidates to remove. Ids that are not there are fine."""
 
     model: Name = None
-    ids: list[str] = Field(min_length=1)
+    ids: list[str] = Field(min_length=1, description="Of candidates, at least one.")
 
 
 class CandidateRow(BaseModel):
     """A candidate of the catalogue."""
 
-    id: str
-    text: str
-    metadata: dict[str, JsonValue]
+    id: Id
+    text: str = Field(description="The reply.")
+    metadata: Metadata
 
 
 class AddAnswer(BaseModel):
     """What was added, durably."""
 
-    ids: list[str]
-    n_candidates: int
+    ids: list[str] = Field(description="In the order of the request.")
+    n_candidates: Size
 
 
 class RemoveAnswer(BaseModel):
     """How many were there."""
 
-    removed: int
-    n_candidates: int
+    removed: int = Field(description="Candidates that were there, and are not any more.")
+    n_candidates: Size
 
 
 class CandidatesAnswer(BaseModel):
     """A page of the catalogue."""
 
-    candidates: list[CandidateRow]
+    candidates: list[CandidateRow] = Field(description="In the order in which they were added.")
     next: str | None = Field(None, description="Ask with after = this for the next page; null: there is none.")
-    n_candidates: int
+    n_candidates: Size
 
 
 class Document(Request):
     """A document as an object; other fields than the text are passed over."""
 
-    text: Text
+    text: Text = Field(description="What is ranked.")
 
 
 class CohereRerankRequest(Request):
     """As Cohere's, Jina's and their clients'."""
 
     model: Name = None
-    query: Text = Field(examples=["my wifi is down"])
-    documents: list[Text | Document] = Field(examples=[["restart the router", "pay the bill"]])
-    top_n: int | None = Field(None, ge=1)
-    return_documents: bool | None = None
+    query: Text = Field(description="A context of one turn.", examples=["my wifi is down"])
+    documents: list[Text | Document] = Field(
+        description="Candidates: texts, or objects with a text.", examples=[["restart the router", "pay the bill"]]
+    )
+    top_n: int | None = Field(None, ge=1, description="How many are answered; null: all.")
+    return_documents: bool | None = Field(None, description="Whether their texts are answered, too.")
     max_tokens_per_doc: int | None = Field(None, description="Passed over: a model reads as much as it was made for.")
     raw_scores: bool = Field(False, description="Scores as the model gives them, instead of their sigmoid.")
 
@@ -136,106 +151,111 @@ class CohereRerankRequest(Request):
 class CohereResult(BaseModel):
     """A document and its score."""
 
-    index: int
-    relevance_score: float
-    document: dict[str, JsonValue] | None = None
+    index: int = Field(description="Among the documents of the request, from 0.")
+    relevance_score: float = Field(description="The sigmoid of the model's score; with raw_scores, that score.")
+    document: dict[str, JsonValue] | None = Field(None, description="With return_documents: its text.")
 
 
 class CohereRerankAnswer(BaseModel):
     """Documents, best first."""
 
-    id: str
-    model: str
-    results: list[CohereResult]
-    meta: dict[str, JsonValue]
-    usage: dict[str, int]
+    id: RequestId
+    model: Served
+    results: list[CohereResult] = Field(description="Best first.")
+    meta: Meta
+    usage: Usage
 
 
 class TeiRerankRequest(Request):
     """As text-embeddings-inference's."""
 
-    query: Text
-    texts: Texts
-    raw_scores: bool = False
-    return_text: bool = False
+    query: Text = Field(description="A context of one turn.")
+    texts: Texts = Field(description="Candidates.")
+    raw_scores: bool = Field(False, description="Scores as the model gives them, instead of their sigmoid.")
+    return_text: bool = Field(False, description="Whether texts are answered, too.")
     truncate: bool = Field(False, description="Passed over: texts that are too long are always cut.")
 
 
 class TeiResult(BaseModel):
     """A text and its score."""
 
-    index: int
-    score: float
-    text: str | None = None
+    index: int = Field(description="Among the texts of the request, from 0.")
+    score: float = Field(description="The sigmoid of the model's score; with raw_scores, that score.")
+    text: str | None = Field(None, description="With return_text.")
 
 
-class ScoreRequest(Request):
+class ScoreRequest(Background):
     """Scores for candidates, in their order."""
 
-    model: Name = None
-    context: Turns = Field(examples=[["my wifi is down"]])
-    background: Texts = []
-    candidates: Texts = Field(examples=[["restart the router", "pay the bill"]])
+    candidates: Texts = Field(description="Texts to be scored.", examples=[["restart the router", "pay the bill"]])
 
 
 class ScoreAnswer(BaseModel):
     """Raw scores, in the order of the candidates."""
 
-    model: str
-    scores: list[float]
-    usage: dict[str, int]
+    model: Served
+    scores: list[float] = Field(description="Higher is better.")
+    usage: Usage
 
 
 class EmbeddingsRequest(Request):
     """As OpenAI's, with ``input_type`` for models whose two sides differ."""
 
     model: Name = None
-    input: Text | Texts | list[int] | list[list[int]] = Field(examples=[["restart the router"]])
-    encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(None, ge=1)
-    input_type: Literal["query", "document", "search_query", "search_document"] = "document"
+    input: Text | Texts | list[int] | list[list[int]] = Field(
+        description="A text or texts; token ids are refused.", examples=[["restart the router"]]
+    )
+    encoding_format: Literal["float", "base64"] = Field("float", description="Numbers, or little-endian float32.")
+    dimensions: int | None = Field(None, ge=1, description="Refused, unless it is the model's own dimension.")
+    input_type: Literal["query", "document", "search_query", "search_document"] = Field(
+        "document", description="Whether the texts are contexts (query) or candidates (document)."
+    )
 
 
 class Embedding(BaseModel):
     """A vector: numbers, or the base64 of little-endian float32."""
 
-    object: Literal["embedding"] = "embedding"
-    index: int
-    embedding: list[float] | str
+    object: Literal["embedding"] = Field(default="embedding", description="As OpenAI says.")
+    index: int = Field(description="Among the inputs of the request, from 0.")
+    embedding: list[float] | str = Field(description="Of the model's dimension.")
 
 
 class EmbeddingsAnswer(BaseModel):
     """Vectors, in the order of the inputs."""
 
-    object: Literal["list"] = "list"
-    data: list[Embedding]
-    model: str
-    usage: dict[str, int]
+    object: Literal["list"] = Field(default="list", description="As OpenAI says.")
+    data: list[Embedding] = Field(description="One for each input.")
+    model: Served
+    usage: Usage
 
 
 class CohereEmbedRequest(Request):
     """As Cohere's."""
 
     model: Name = None
-    texts: Texts = Field(examples=[["restart the router"]])
-    input_type: str = "search_document"
-    embedding_types: list[Literal["float", "base64"]] = ["float"]
+    texts: Texts = Field(description="Contexts or candidates.", examples=[["restart the router"]])
+    input_type: Literal["search_query", "search_document", "classification", "clustering"] = Field(
+        "search_document", description="Contexts (search_query), or candidates (all others)."
+    )
+    embedding_types: list[Literal["float", "base64"]] = Field(
+        ["float"], min_length=1, description="Numbers, the base64 of little-endian float32, or both."
+    )
 
 
 class CohereEmbedAnswer(BaseModel):
     """Vectors by type."""
 
-    id: str
-    embeddings: dict[str, list[Any]]
-    texts: list[str]
-    meta: dict[str, JsonValue]
-    response_type: Literal["embeddings_by_type"] = "embeddings_by_type"
+    id: RequestId
+    embeddings: dict[str, list[Any]] = Field(description="By type, in the order of the texts.")
+    texts: list[str] = Field(description="Those of the request.")
+    meta: Meta
+    response_type: Literal["embeddings_by_type"] = Field(default="embeddings_by_type", description="As Cohere says.")
 
 
 class TeiEmbedRequest(Request):
     """As text-embeddings-inference's."""
 
-    inputs: Text | Texts = Field(examples=["restart the router"])
+    inputs: Text | Texts = Field(description="A candidate, or candidates.", examples=["restart the router"])
     truncate: bool = Field(False, description="Passed over: texts that are too long are always cut.")
     normalize: bool = Field(False, description="Whether vectors are made of length one.")
 
@@ -243,83 +263,83 @@ class TeiEmbedRequest(Request):
 class ExplainRequest(Background):
     """A reply to explain: by its text, or the id of a candidate."""
 
-    text: Text | None = Field(None, examples=["restart the router"])
-    id: str | None = None
+    text: Text | None = Field(None, min_length=1, description="Any text.", examples=["restart the router"])
+    id: str | None = Field(None, description="Of a candidate of the index.")
 
 
 class ShownReply(Request):
     """A reply that somebody saw."""
 
-    id: str
-    score: float | None = None
-    text: Text | None = None
+    id: Id
+    score: float | None = Field(None, description="As it was answered.")
+    text: Text | None = Field(None, description="Stored only where the server keeps texts.")
 
 
 class ShownList(Request):
     """What somebody saw, where this server did not answer it."""
 
-    model: str | None = None
-    context: Text | Texts = []
-    background: Texts = []
-    conversation: str | None = None
-    results: list[ShownReply]
+    model: str | None = Field(None, description="What answered, for the report.")
+    context: Text | Texts = Field([], description="One turn, or turns, oldest first; empty: not known.")
+    background: Facts = []
+    conversation: Conversation = None
+    results: list[ShownReply] = Field(description="In the order in which they were shown.")
 
 
 class FeedbackRequest(Request):
     """What became of replies."""
 
     request_id: str = Field(description="Of the answer to /v1/respond, or of what was shown.")
-    action: Literal["taken", "edited", "refused"]
+    action: Literal["taken", "edited", "refused"] = Field(description="refused: nothing fitted.")
     candidate_id: str | None = Field(None, description="The reply that was taken or edited.")
     final_text: Text | None = Field(None, description="What was said in the end, where it was edited or refused.")
-    shown: ShownList | None = None
+    shown: ShownList | None = Field(None, description="Where this server did not answer the request: what was shown.")
 
 
 class FeedbackAnswer(BaseModel):
     """Whether this is new; what was recorded before is not recorded again."""
 
-    recorded: bool
+    recorded: bool = Field(description="false: it was known.")
 
 
 class ModelRow(BaseModel):
     """Something that is served."""
 
     model_config = ConfigDict(extra="allow")
-    id: str
-    object: Literal["model"] = "model"
-    created: int
-    owned_by: str = "polyrank"
+    id: str = Field(description="The name that requests call it by.")
+    object: Literal["model"] = Field(default="model", description="As OpenAI says.")
+    created: int = Field(description="When the server was started, in seconds since 1970.")
+    owned_by: str = Field(default="polyrank", description="As OpenAI says.")
 
 
 class ModelsAnswer(BaseModel):
     """All that is served."""
 
-    object: Literal["list"] = "list"
-    data: list[ModelRow]
+    object: Literal["list"] = Field(default="list", description="As OpenAI says.")
+    data: list[ModelRow] = Field(description="The first is what requests without a name are for, if it can do it.")
 
 
 class Status(BaseModel):
     """In a word."""
 
-    status: str
+    status: str = Field(description="live, or ready.")
 
 
 class ErrorDetail(BaseModel):
     """What is wrong."""
 
-    message: str
-    type: str
-    param: str | None = None
-    code: str | None = None
+    message: str = Field(description="What is wrong, and what to do.")
+    type: str = Field(description="By the status, as OpenAI says.")
+    param: str | None = Field(None, description="The field that is wrong.")
+    code: str | None = Field(None, description="A word for programs.")
 
 
 class ErrorAnswer(BaseModel):
     """An error as OpenAI's clients expect it."""
 
-    error: ErrorDetail
+    error: ErrorDetail = Field(description="All that is told of it.")
 
 
 class CohereError(BaseModel):
     """An error as Cohere's clients expect it."""
 
-    message: str
+    message: str = Field(description="What is wrong, and what to do.")

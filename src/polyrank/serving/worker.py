@@ -98,7 +98,11 @@ def _computed(served: "dict[str, Served]", name: str, operation: str, payloads: 
     try:
         return served[name].compute(operation, payloads)
     except ArtifactError:
-        if (now := served[name].current()) is served[name]:
+        try:
+            now = served[name].current()
+        except PolyrankError as error:  # whatever it is, who asks is not to blame, and sees no path
+            raise ArtifactError(str(error)) from error
+        if now is served[name]:
             raise
     log.info("%s was replaced, and opened anew", name)
     served[name] = now

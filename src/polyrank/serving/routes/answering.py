@@ -29,16 +29,15 @@ async def respond(asked: RespondRequest, request: Request, server: Here) -> Resp
     payload |= {"k": asked.k, "filter": asked.filter}
     n_tokens = server.tokens(name, [*payload["context"], *payload["background"]], "context")
     computed = await server.compute("respond", name, [payload], [n_tokens])
-    (found,) = computed.values
+    (answer,) = computed.values
     request_id = request.scope["state"]["request_id"]
     if server.feedback is not None:
-        replies = tuple(Reply(id_, score, text) for id_, text, score, *_ in found["ranked"])
+        replies = tuple(Reply(id_, score, text) for id_, text, score, *_ in answer["ranked"])
         context = Context(tuple(payload["context"]), tuple(payload["background"]))
-        fingerprint = server.pool.info[name]["fingerprint"]
         server.feedback.show(
-            Shown(request_id, replies, context, asked.conversation or "", name, fingerprint, found["change"])
+            Shown(request_id, replies, context, asked.conversation or "", name, answer["fingerprint"], answer["change"])
         )
-    confidence = found["confidence"]
+    confidence = answer["confidence"]
     return RespondAnswer(
         request_id=request_id,
         model=name,
@@ -51,18 +50,18 @@ async def respond(asked: RespondRequest, request: Request, server: Here) -> Resp
                 retrieval_score=stages.get("retriever"),
                 rerank_score=stages.get("reranker"),
             )
-            for id_, text, score, metadata, stages in found["ranked"]
+            for id_, text, score, metadata, stages in answer["ranked"]
         ],
-        abstained=found["abstained"],
+        abstained=answer["abstained"],
         # without a second reply to compare with it is infinite, which JSON cannot say
         confidence=None if confidence is None or math.isinf(confidence) else confidence,
-        exact=found["exact"],
-        n_scored=found["n_scored"],
-        ways=list(found["ways"]),
+        exact=answer["exact"],
+        n_scored=answer["n_scored"],
+        ways=list(answer["ways"]),
         timings_ms={
             "waiting": round(computed.waiting_ms, 3),
             "computing": round(computed.computing_ms, 3),
-            "model": round(found["model_ms"], 3),
+            "model": round(answer["model_ms"], 3),
         },
     )
 

@@ -23,6 +23,7 @@ from polyrank.serving.wire import (
 
 router = APIRouter(route_class=StrictRoute, tags=["candidates"])
 ModelName = Annotated[str | None, Query(description="Of the index or pipeline; left out: the first.")]
+Id = Annotated[str, Path(alias="id", description="Of the candidate; a / in it may be sent as it is, or as %2F.")]
 
 
 @router.post("/v1/candidates", summary="Add candidates, all or none")
@@ -54,8 +55,8 @@ async def remove(asked: RemoveRequest, server: Here) -> RemoveAnswer:
     return await _remove(server, asked.model, asked.ids)
 
 
-@router.delete("/v1/candidates/{id}", summary="Remove a candidate")
-async def remove_one(server: Here, id_: Annotated[str, Path(alias="id")], model: ModelName = None) -> RemoveAnswer:
+@router.delete("/v1/candidates/{id:path}", summary="Remove a candidate")
+async def remove_one(server: Here, id_: Id, model: ModelName = None) -> RemoveAnswer:
     """An id that is not there is fine."""
     return await _remove(server, model, [id_])
 
@@ -67,8 +68,8 @@ async def _remove(server: Server, model: str | None, ids: list[str]) -> RemoveAn
     return RemoveAnswer(removed=removed, n_candidates=n)
 
 
-@router.get("/v1/candidates/{id}", summary="A candidate")
-async def get(server: Here, id_: Annotated[str, Path(alias="id")], model: ModelName = None) -> CandidateRow:
+@router.get("/v1/candidates/{id:path}", summary="A candidate")
+async def get(server: Here, id_: Id, model: ModelName = None) -> CandidateRow:
     """As it was added."""
     name = server.name_of(model, ANSWERS, "candidates")
     candidate = await server.blocking(browse.candidate_of, server.index_path(name), id_)
@@ -82,7 +83,7 @@ async def candidates(
     server: Here,
     model: ModelName = None,
     after: Annotated[str | None, Query(pattern=r"^[0-9]{1,18}$", description="The last page's next.")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Candidates in one page.")] = 50,
     q: Annotated[str, Query(max_length=500, description="Words that text or id must hold.")] = "",
     filter: Annotated[str | None, Query(description='On metadata, such as lang = "en".')] = None,
 ) -> CandidatesAnswer:

@@ -1,7 +1,11 @@
 """Whether the server lives, whether it can be asked, what it serves, and its figures."""
 
-from fastapi import APIRouter, Response
+from contextlib import suppress
+from typing import Annotated
 
+from fastapi import APIRouter, Path, Response
+
+from polyrank.errors import PolyrankError
 from polyrank.index.browse import count
 from polyrank.serving.context import Here, Server
 from polyrank.serving.errors import HttpError
@@ -35,28 +39,19 @@ async def models(server: Here) -> ModelsAnswer:
 
 
 @router.get("/v1/models/{name}", summary="One of those")
-async def model(name: str, server: Here) -> ModelRow:
+async def model(name: Annotated[str, Path(description="Of what is served.")], server: Here) -> ModelRow:
     """What it is and can be asked."""
-    if name not in server.models:
-        raise HttpError(404, "nothing is served by this name", param="name", code="model_not_found")
+    server.check_name(name)
     return await _row(server, name)
 
 
 async def _row(server: Server, name: str) -> ModelRow:
-    told = (
-        "kind",
-        "backend",
-        "scorer",
-        "fingerprint",
-        "dimension",
-        "max_context_tokens",
-        "max_candidate_tokens",
-        "stages",
-    )
     info = server.pool.info.get(name, {})
-    row = {key: info[key] for key in told if key in info}
+    row = {key: info[key] for key in TOLD if key in info}
     if info.get("index"):
-        row["n_candidates"] = await server.blocking(count, server.index_path(name))
+        row["n_candidates"] = None
+        with suppress(PolyrankError):  # an index that cannot be read does not hide the others
+            row["n_candidates"] = await server.blocking(count, server.index_path(name))
     return ModelRow(id=name, created=server.started, **row)
 
 
