@@ -14,10 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 import polyrank
 from convert_models import CORPUS, make
 from polyrank import BM25, Candidate, Context, TfIdf, explain
+from polyrank.cli.commands import app
 from polyrank.config.models import BiConfig, ConvertText, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.models import BiEncoder, PolyEncoder, new_model
@@ -650,3 +652,11 @@ def test_the_command_says_what_is_wrong_in_a_line(index: Path, arguments: list[s
     assert found.returncode == 2
     (line,) = found.stderr.splitlines()
     assert reason in line
+
+
+def test_no_text_steers_the_terminal() -> None:
+    arguments = ["explain", "bm25", "my wifi \x1b[31m", "--reply", "wifi\x1b]0;title\x07 \x9b2J down"]
+    said = CliRunner().invoke(app, arguments)
+    assert said.exit_code == 0
+    assert not {c for c in said.stdout if unicodedata.category(c) == "Cc"} - {"\n"}
+    assert "title" in said.stdout

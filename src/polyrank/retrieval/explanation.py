@@ -209,6 +209,6 @@ def _added_text(alike: Sequence[TextShare], weights: Sequence[float], exact: Seq
     return TextShare(
         text,
         sum(weight * each.share for each, weight in zip(alike, weights, strict=True)),
-        by_word(text, [(each.tokens, *kind) for each, *kind in zip(alike, weights, exact, strict=True)]),
+        by_word(text, [(each.tokens, weight, sure) for each, weight, sure in zip(alike, weights, exact, strict=True)]),
         any(each.read for each in alike),
     )
