@@ -174,3 +174,5 @@ def test_inside_haystack(order: list[int], backbone: str, tmp_path: Path) -> Non
     assert [document.content for document in result] == [DOCUMENTS[row] for row in order[:2]]
     ranked = PolyrankRanker(polyrank.load(backbone)).run(QUERY, [Document(content=text) for text in DOCUMENTS])
     assert [document.content for document in ranked["documents"]] == [DOCUMENTS[row] for row in order]
+    with pytest.raises(polyrank.UsageError, match="k = 0"):
+        PolyrankRanker(polyrank.load(backbone), top_k=2).run(QUERY, [Document(content="hi")], top_k=0)

@@ -61,6 +61,9 @@ def test_pairs_are_ranked_among_drawn_responses_or_all(tmp_path: Path) -> None:
     assert "4 different responses do not make lists of 5 candidates; ask for 2 to 4" in refused.stderr
     both = run("evaluate", "bm25", pairs, "--pool", "responses", "--candidates", "3")
     assert (both.returncode, "exclude each other" in both.stderr) == (2, True)
+    of_a_pool = written(tmp_path / "ids.jsonl", [{"context": ["hi"], "relevant_ids": ["a"]}])
+    unlisted = run("evaluate", "bm25", of_a_pool, "--candidates", "3")
+    assert (unlisted.returncode, "rank all against one pool, with --pool FILE" in unlisted.stderr) == (3, True)
     found = json.loads(run("evaluate", "bm25", pairs, "--pool", "responses", "--k", "3,1", "--json").stdout)
     assert found["n_candidates"] == 4
     assert (found["n_unanswerable"], found["n_left_out"]) == (0, 0)

@@ -14,10 +14,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from typer.testing import CliRunner
 
 import polyrank
 from convert_models import CORPUS, make
 from polyrank import BM25, Candidate, Context, TfIdf, explain
+from polyrank.cli.commands import app
 from polyrank.config.models import BiConfig, ConvertText, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.models import BiEncoder, PolyEncoder, new_model
@@ -481,6 +483,21 @@ def test_a_sum_is_explained_by_its_parts(tiny_backbone: Path) -> None:
     assert total((*why.turns, *why.background)) + why.rest == pytest.approx(why.score, rel=1e-4)
 
 
+def test_a_sum_shows_no_word_that_one_of_its_parts_was_not_asked_for(tiny_backbone: Path) -> None:
+    model, texts, _ = make()
+    opaque = make_scorer(model, texts, precision="fp32")
+    mixed = SumEncoder([scorer_of(tiny_backbone, LINEAR["bi mean"]), opaque], [1.0, 2.0])  # type: ignore[list-item]
+    context, reply = Context.of(["hello", "my wifi is down"]), "restart the router"
+    whole, short = explain(mixed, context, reply), explain(mixed, context, reply, max_words=1)
+    assert [token.text for token in whole.turns[1].tokens] == ["my", "wifi", "is", "down"]
+    assert [turn.share for turn in short.turns] == pytest.approx([turn.share for turn in whole.turns])
+    assert short.turns[0].tokens == ()
+    (last,) = short.turns[1].tokens
+    assert (last.text, last.share) == ("down", pytest.approx(whole.turns[1].tokens[3].share))
+    (first,) = short.candidate.tokens
+    assert (first.text, first.share) == ("restart", pytest.approx(whole.candidate.tokens[0].share))
+
+
 def test_a_map_is_explained_as_far_as_its_encoder(tiny_backbone: Path) -> None:
     matrix = np.random.default_rng(1).standard_normal((32, 32)).astype(np.float32) / 6
     context = CONTEXTS["turns"]
@@ -522,6 +539,19 @@ def test_two_stages_are_explained_each(tiny_backbone: Path, ensemble: Any) -> No
             explain(stages, context, "somewhere else")
     else:
         assert explain(stages, context, "somewhere else").parts["retriever"].score == 0
+
+
+@pytest.mark.parametrize("ensemble", [None, *ENSEMBLES])
+@pytest.mark.parametrize("kind", [BM25, TfIdf])
+def test_words_counted_in_the_shortlist_are_counted_there_again(kind: type[BM25] | type[TfIdf], ensemble: Any) -> None:
+    texts = ["wifi is down", "restart the wifi router", "the bill is high", "thanks", "router", "down down"]
+    pool = [Candidate(str(i), text) for i, text in enumerate(texts)]
+    stages = TwoStage(LexicalRetriever(BM25(), pool), kind(), n_retrieved=4, ensemble=ensemble)
+    context = "is my wifi down, the router"
+    for reply in stages.respond([context], 4)[0]:
+        why = explain(stages, context, reply.text)
+        assert why.score == pytest.approx(reply.score, rel=1e-4)
+        assert {name: part.score for name, part in why.parts.items()} == pytest.approx(reply.stages, rel=1e-4)
 
 
 # bad input
@@ -622,3 +652,11 @@ def test_the_command_says_what_is_wrong_in_a_line(index: Path, arguments: list[s
     assert found.returncode == 2
     (line,) = found.stderr.splitlines()
     assert reason in line
+
+
+def test_no_text_steers_the_terminal() -> None:
+    arguments = ["explain", "bm25", "my wifi \x1b[31m", "--reply", "wifi\x1b]0;title\x07 \x9b2J down"]
+    said = CliRunner().invoke(app, arguments)
+    assert said.exit_code == 0
+    assert not {c for c in said.stdout if unicodedata.category(c) == "Cc"} - {"\n"}
+    assert "title" in said.stdout

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from polyrank.cli.commands import app
 from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
-from polyrank.errors import ArtifactError, MissingExtraError, UsageError
+from polyrank.errors import ArtifactError, DataError, MissingExtraError, UsageError
 from polyrank.models import new_model
 from polyrank.models.artifacts import load_model, save_model
 from polyrank.records import Context, Example
@@ -298,6 +298,8 @@ def test_how_alike_two_rank_by_hand() -> None:
     assert not alike.kept
     assert Agreement(100, 0.5, 0.49, 0.9).kept
     assert not Agreement(100, 0.5, 0.48, 1.0).kept
+    with pytest.raises(DataError, match="no example has two or more candidates to rank"):
+        agreement(reference, other, [Example(("a",), ("p",), (0,))])  # type: ignore[arg-type]
     assert not Agreement(100, 0.5, 0.5, 0.89).kept
 
 
@@ -309,3 +311,13 @@ def test_the_fastest_form_is_one_that_is_there(tmp_path: Path, tiny_backbone: Pa
     export_model(path, "onnx")
     assert fastest_backend([path]) in ("torch", "onnx")
     assert fastest_backend([path, tmp_path / "other"]) == "torch"  # which has no export
+
+
+def test_of_pairs_lists_are_drawn_to_judge_eight_bits_by(tmp_path: Path, tiny_backbone: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
+    pairs = tmp_path / "pairs.jsonl"
+    texts = ("wifi", "bill", "light", "router", "hello")
+    pairs.write_text("".join(json.dumps({"context": [f"my {t}"], "response": f"the {t}"}) + "\n" for t in texts))
+    said = CliRunner().invoke(app, ["export", str(path), "--to", "onnx-int8", "--valid", str(pairs)])
+    assert "on 5 lists R@1" in said.stderr + str(said.exception), said  # kept or refused

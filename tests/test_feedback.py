@@ -499,6 +499,8 @@ def test_commands_export_and_report(kept: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "4 requests: 3 taken, 0 edited, 1 refused, 0 unanswered; accepted 75.0 (30.1-95.4)%" in done.stdout
     assert "by week" not in done.stdout
+    figures = json.loads(run("feedback", "report", kept, "--by", "rank", "--json").stdout)
+    assert [name for name in figures if name.startswith("by_")] == ["by_rank"]
     done = run("feedback", "report", kept, "--plot", tmp_path / "report.svg")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "report.svg").stat().st_size > 1000

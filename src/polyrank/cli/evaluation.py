@@ -166,7 +166,7 @@ def evaluate(
         examples = draw_candidates(examples, n_candidates, seed=seed, what=str(data), limit=limit)
         width = len(examples[0].candidates)
         talk(f"each response is ranked among {width - 1} other responses of {data}; for all of them: --pool responses")
-    elif n_candidates is not None:
+    elif n_candidates is not None and have_lists(examples):
         raise UsageError(
             f"--candidates {n_candidates} is for examples without lists, and {data} has some; leave it out"
         )

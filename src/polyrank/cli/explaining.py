@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from unicodedata import category
 
 import typer
 
@@ -227,7 +228,7 @@ def _strongest(tokens: "Sequence[TokenShare]") -> "Text":
 
 
 def _plain(text: str) -> "Text":
-    """Taken literally, in one line; a character stays one."""
+    """Taken literally, in one line; a character stays one, but for those that would steer a terminal."""
     from rich.text import Text
 
-    return Text("".join(" " if character.isspace() else character for character in text))
+    return Text("".join(" " if c.isspace() or category(c) == "Cc" else c for c in text))

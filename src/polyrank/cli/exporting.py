@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from polyrank.cli.console import Speaker, console, talk
+from polyrank.cli.lists import read_lists
 from polyrank.errors import UsageError
 
 
@@ -21,7 +22,11 @@ def export(
         bool, typer.Option("--check", help="Compare the export that is there with fp32, on this machine.")
     ] = False,
     valid: Annotated[
-        Path | None, typer.Option(help="For onnx-int8: lists by which it must rank as before; else the sample's.")
+        Path | None,
+        typer.Option(
+            help="For onnx-int8: lists by which it must rank as before; else the sample's. Of pairs or dialogues, lists"
+            " are drawn."
+        ),
     ] = None,
     speaker: Speaker = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
@@ -31,7 +36,6 @@ def export(
     onnx-int8 has its weights in 8 bits, for processors without bf16, and is refused where it ranks differently: where
     R@1 falls by more than a point, or fewer than nine of the ten best stay.
     """
-    from polyrank.data import choose_speaker, read_examples
     from polyrank.scorers import exported as backends
     from polyrank.scorers.summed import is_sum, read_sum
 
@@ -55,9 +59,7 @@ def export(
         raise UsageError(
             f"a model folder keeps its {to} export itself, in {backends.export_folder(model, backend)}; leave out -o"
         )
-    examples = []
-    if valid is not None:
-        examples = read_examples(valid, speaker=choose_speaker(valid, speaker, say=talk)).examples
+    examples = [] if valid is None else read_lists(valid, speaker)
     with console().status("comparing with fp32" if check else f"exporting to {to}"):
         if check:
             alike = backends.check_export(model, backend, examples)

@@ -94,7 +94,7 @@ def feedback_report(
     json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """How often replies were taken, edited and refused: by the rank at which they were shown, by week, by model."""
-    from polyrank.serving.feedback.report import report
+    from polyrank.serving.feedback.report import BY, report
     from polyrank.serving.feedback.store import FeedbackStore
     from polyrank.storage.durable import check_output
 
@@ -103,7 +103,8 @@ def feedback_report(
     with FeedbackStore(store, write=False) as feedback:
         figures = report(_tracked(feedback, _time(since)))
     if json_:
-        print(json.dumps(figures))
+        left_out = {f"by_{name}" for name in BY if chosen not in (None, name)}
+        print(json.dumps({name: value for name, value in figures.items() if name not in left_out}))
     else:
         _show(figures, chosen)
     if plot is not None:

@@ -2,16 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from polyrank.cli.console import Device, Speaker, console, say_cut, talk
+from polyrank.cli.lists import read_lists
 from polyrank.cli.progress import numbers
 from polyrank.errors import UsageError
-
-if TYPE_CHECKING:
-    from polyrank.records import Example
 
 
 def sum_(
@@ -44,7 +42,7 @@ def sum_(
     check_weights(given, len(models))
     for name in models:
         check_name(name)
-    examples = [] if valid is None else _lists(valid, speaker)[:max_valid]
+    examples = [] if valid is None else read_lists(valid, speaker)[:max_valid]
     encoders = [load_encoder(name, device=device) for name in models]
     check_parts(output, encoders)
     if valid is None:
@@ -59,15 +57,6 @@ def sum_(
         if best["MRR"] >= figures["sum"]["MRR"]:
             talk(f"{models[figures['parts'].index(best)]} alone is as good on {valid}; the sum only takes longer")
     show_sum(output, json_=json_)
-
-
-def _lists(valid: Path, speaker: str | None) -> "list[Example]":
-    from polyrank.data import choose_speaker, draw_candidates, read_examples
-    from polyrank.data.candidate_lists import have_lists
-
-    loaded = read_examples(valid, speaker=choose_speaker(valid, speaker, say=talk))
-    talk(f"{valid}: {loaded.report}")
-    return loaded.examples if have_lists(loaded.examples) else draw_candidates(loaded.examples, what=str(valid))
 
 
 def _shown(name: str, batches: list[range]) -> Any:

@@ -29,7 +29,7 @@ class PolyrankRetriever:
     @component.output_types(documents=list[Document])
     def run(self, query: str, top_k: int | None = None) -> dict[str, Any]:
         """Documents, best first, with raw scores."""
-        answer = self.pipeline.answer(query, top_k or self.top_k, filter=self.filter)
+        answer = self.pipeline.answer(query, self.top_k if top_k is None else top_k, filter=self.filter)
         return {"documents": [Document(id=r.id, content=r.text, meta=r.metadata, score=r.score) for r in answer.ranked]}
 
 
@@ -48,5 +48,6 @@ class PolyrankRanker:
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, Any]:
         """Documents, best first, with raw scores."""
-        ranked = self.scorer.rank(query, [document.content or "" for document in documents], top_k or self.top_k)
+        kept = self.top_k if top_k is None else top_k
+        ranked = self.scorer.rank(query, [document.content or "" for document in documents], kept)
         return {"documents": [replace(documents[int(reply.id)], score=reply.score) for reply in ranked]}

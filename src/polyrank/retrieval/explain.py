@@ -8,6 +8,7 @@ what it loses without a turn or a word. Shapes: M vectors, T tokens, D dimension
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import singledispatch
 from typing import Any
@@ -188,7 +189,7 @@ def _explain_lexical(retriever: LexicalRetriever, context: Context, candidate: s
 @_explain.register(TwoStageScorer)
 def _explain_stages(stages: TwoStage | TwoStageScorer, context: Context, candidate: str, max_words: int) -> Explanation:
     first = _explain(stages.retriever, context, candidate, max_words)
-    second = _explain(stages.reranker, context, candidate, max_words)
+    second = _explain(_reranker(stages, context, candidate), context, candidate, max_words)
     parts = {"retriever": first, "reranker": second}
     if stages.ensemble is None:
         return replace(second, vectors=(), parts=parts)
@@ -201,6 +202,15 @@ def _explain_stages(stages: TwoStage | TwoStageScorer, context: Context, candida
         total = float(combine(first_score, second_score, stages.ensemble)[0])
     side = CandidateShare(candidate, (), total, OF_STAGES, exact=False)
     return Explanation(total, OF_STAGES, False, (), (), total, side, parts=parts)
+
+
+def _reranker(stages: TwoStage | TwoStageScorer, context: Context, candidate: str) -> Scorer:
+    """The second stage, with the shortlist's word statistics where it takes them from what it ranks."""
+    reranker = stages.reranker
+    if isinstance(stages, TwoStageScorer) or not isinstance(reranker, BM25 | TfIdf) or reranker.is_fitted:
+        return reranker
+    (shortlist,) = stages.retriever.respond([context], stages.n_retrieved)
+    return copy(reranker).fit(list(dict.fromkeys([*(reply.text for reply in shortlist), candidate])))
 
 
 def _total(stages: TwoStage, context: Context, candidate: str) -> float:

@@ -154,14 +154,21 @@ def words_of(text: str) -> Iterator[tuple[int, int]]:
         yield start, len(text)
 
 
-def by_word(text: str, tokens: Iterable[tuple[TokenShare, float]]) -> tuple[TokenShare, ...]:
-    """Shares of tokens of several kinds, each with a weight, as those of the words that they end in."""
-    weighted = list(tokens)
+def by_word(text: str, kinds: Sequence[tuple[Sequence[TokenShare], float, bool]]) -> tuple[TokenShare, ...]:
+    """Shares of tokens of several kinds as those of the words that they end in.
+
+    Args:
+        text: all of it.
+        kinds: tokens, their weight, and whether they are exact. Where they are not, a word without a token was not
+            left out, so that its share is unknown, and so is the sum: such words are not among the result.
+    """
     result = []
     for start, end in words_of(text):
-        own = [(token, weight) for token, weight in weighted if start < token.end <= end]
-        share = sum(weight * token.share for token, weight in own)
-        result.append(TokenShare(text[start:end], start, end, share, any(token.read for token, _ in own) or not own))
+        own = [[token for token in tokens if start < token.end <= end] for tokens, _, _ in kinds]
+        if all(some or exact for some, (_, _, exact) in zip(own, kinds, strict=True)):
+            share = sum(weight * token.share for some, (_, weight, _) in zip(own, kinds, strict=True) for token in some)
+            read = any(token.read for some in own for token in some) or not any(own)
+            result.append(TokenShare(text[start:end], start, end, share, read))
     return tuple(result)
 
 
@@ -175,19 +182,20 @@ def added(score: float, parts: Sequence[tuple[str, float, Explanation]], method:
     """
 
     def texts(sides: Iterable[Sequence[TextShare]]) -> tuple[TextShare, ...]:
-        return tuple(_added_text(alike, weights) for alike in zip(*sides, strict=True))
+        return tuple(_added_text(alike, weights, exact) for alike in zip(*sides, strict=True))
 
     each, weights = [part for _, _, part in parts], [weight for _, weight, _ in parts]
+    exact = [part.exact for part in each]
     turns, background = texts(part.turns for part in each), texts(part.background for part in each)
     sides = [part.candidate for part in each]
     text = sides[0].text
-    tokens = by_word(text, ((token, w) for side, w in zip(sides, weights, strict=True) for token in side.tokens))
+    tokens = by_word(text, [(side.tokens, weight, side.exact) for side, weight in zip(sides, weights, strict=True)])
     rest = sum(weight * side.rest for side, weight in zip(sides, weights, strict=True))
     candidate = CandidateShare(text, tokens, rest, method, all(side.exact for side in sides))
     return Explanation(
         score,
         method,
-        all(part.exact for part in each),
+        all(exact),
         turns,
         background,
         sum(weight * part.rest for part, weight in zip(each, weights, strict=True)),
@@ -196,12 +204,11 @@ def added(score: float, parts: Sequence[tuple[str, float, Explanation]], method:
     )
 
 
-def _added_text(alike: Sequence[TextShare], weights: Sequence[float]) -> TextShare:
+def _added_text(alike: Sequence[TextShare], weights: Sequence[float], exact: Sequence[bool]) -> TextShare:
     text = alike[0].text
-    pairs = list(zip(alike, weights, strict=True))
     return TextShare(
         text,
-        sum(weight * each.share for each, weight in pairs),
-        by_word(text, ((token, weight) for each, weight in pairs for token in each.tokens)),
+        sum(weight * each.share for each, weight in zip(alike, weights, strict=True)),
+        by_word(text, [(each.tokens, weight, sure) for each, weight, sure in zip(alike, weights, exact, strict=True)]),
         any(each.read for each in alike),
     )

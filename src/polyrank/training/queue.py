@@ -38,7 +38,7 @@ class CandidateQueue:
         return torch.stack([fresh & ~torch.isin(self.keys, self._keys_of(texts)) for texts in right])
 
     def push(self, texts: Sequence[str], vectors: Tensor) -> None:
-        """Add distinct candidates ``[K, D]`` behind the others, of which the oldest go; what is not finite is left out.
+        """Add distinct candidates ``[K, D]`` behind the others, of which the oldest go; none where one is not finite.
 
         >>> queue = CandidateQueue(3, 1, torch.device("cpu"))
         >>> for texts in (["a", "b"], ["c"], ["a", "d"]):

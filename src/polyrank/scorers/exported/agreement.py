@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from polyrank.data import read_examples
+from polyrank.errors import DataError
 from polyrank.ranking.top import top_rows
 from polyrank.records import Example
 from polyrank.scorers.cross import CrossScorer
@@ -69,8 +70,13 @@ def agreement(
         reference: in fp32.
         exported: to be judged.
         examples: with candidates; those without a right one count for the overlap only.
+
+    Raises:
+        DataError: none has two candidates.
     """
     lists = [example for example in examples if len(example.candidates) > 1]
+    if not lists:
+        raise DataError("no example has two or more candidates to rank; give lists, or draw them with draw_candidates")
     contexts, texts = [example.query for example in lists], [list(example.candidates) for example in lists]
     expected = reference.score(contexts, texts)
     ways = [exported.score(contexts, texts)]

@@ -38,6 +38,7 @@ def export_model(
         UsageError: there is an export already and ``replace`` is false, or it is a ConveRT.
         MissingExtraError: a library is not installed.
         ArtifactError: the model is damaged, the worst cosine is below 0.999, or 8 bits rank differently.
+        DataError: none of the examples has two candidates to rank.
     """
     check_installed(backend)
     folder = export_folder(path, backend)
