@@ -1,16 +1,17 @@
-"""One training file and one validation file for a ConveRT out of several corpora.
+"""One training file and one validation file for a general encoder out of several corpora.
 
-    python runs/convert_data.py SHARED_DATA OUTPUT_FOLDER [CORPUS ...]
+    python runs/convert_data.py SHARED_DATA OUTPUT_FOLDER [CORPUS[:ROWS] ...] [--valid CORPUS ...]
 
 ``train.jsonl.gz`` holds dialogues whose turns to learn have the speaker "reply", for ``data.speaker``: in the corpora
 of whole dialogues every turn is one; in ubuntu-irc, whose rows are pairs, only the response. ``valid.jsonl.gz`` holds
-the first 50 candidate lists of each corpus's validation part. Test parts are not read. Without names it takes all four.
+the first 50 candidate lists of each corpus's validation part, or of those behind ``--valid``, so that a model may be
+chosen by what it has not read. Test parts are not read. Without names it takes all four, and all rows without a number.
 """
 
+import argparse
 import gzip
 import json
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,22 +28,22 @@ def rows(path: Path) -> Iterator[dict[str, Any]]:
         yield from map(json.loads, stream)
 
 
-def dialogues(data: Path, corpora: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Every row as a dialogue with its turns to learn marked."""
+def dialogues(data: Path, corpora: Mapping[str, int | None]) -> Iterator[dict[str, Any]]:
+    """Every row, or the first of them, as a dialogue with its turns to learn marked."""
     for name in (name for name in corpora if name in DIALOGUES):
-        for row in rows(data / name / "train.dialogues.jsonl.gz"):
+        for row in islice(rows(data / name / "train.dialogues.jsonl.gz"), corpora[name]):
             turns = [{"speaker": "reply", "text": turn["text"]} for turn in row["turns"]]
             yield {"id": row["id"], "turns": turns}
     for name in (name for name in corpora if name in PAIRS):
-        for row in rows(data / name / "train.jsonl.gz"):
+        for row in islice(rows(data / name / "train.jsonl.gz"), corpora[name]):
             context = [{"speaker": "context", "text": text} for text in row["context"][-MAX_TURNS:]]
             yield {"id": row["id"], "turns": [*context, {"speaker": "reply", "text": row["response"]}]}
 
 
-def main(data: Path, output: Path, corpora: Sequence[str]) -> None:
+def main(data: Path, output: Path, corpora: Mapping[str, int | None], judges: Sequence[str]) -> None:
     """Write both files."""
     output.mkdir(parents=True, exist_ok=True)
-    valid = (row for name in corpora for row in islice(rows(data / name / "dev.jsonl.gz"), N_VALID))
+    valid = (row for name in judges for row in islice(rows(data / name / "dev.jsonl.gz"), N_VALID))
     for name, made in (("train.jsonl.gz", dialogues(data, corpora)), ("valid.jsonl.gz", valid)):
         with gzip.open(output / name, "wt", encoding="utf-8", compresslevel=1) as stream:
             for row in made:
@@ -50,4 +51,12 @@ def main(data: Path, output: Path, corpora: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:] or [*DIALOGUES, *PAIRS])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("corpora", nargs="*", default=[*DIALOGUES, *PAIRS], metavar="CORPUS[:ROWS]")
+    parser.add_argument("--valid", nargs="+", metavar="CORPUS")
+    arguments = parser.parse_args()
+    parts = [name.partition(":") for name in arguments.corpora]
+    chosen = {name: int(n) if n else None for name, _, n in parts}
+    main(arguments.data, arguments.output, chosen, arguments.valid or list(chosen))

@@ -343,7 +343,7 @@ def test_an_untuned_backbone_is_indexed_by_its_weights(tmp_path: Path, tiny_back
         (["evaluate", "bm25", "{folder}/none.jsonl"], 3, "none.jsonl"),
         (["evaluate", "bm25", "{folder}/replies.txt"], 3, "replies.txt:1"),
         (["evaluate", "{folder}", "{test}"], 4, "config.json"),
-        (["train", "{folder}/none.toml"], 2, "no recipe"),
+        (["train", "{folder}/none.toml"], 2, "there is no file"),
         (["index", "build", "{cross}", "{folder}/replies.txt", "-o", "{folder}/x"], 2, "Cross-encoder"),
         (["index", "build", "{bi}", "{folder}/replies.txt", "-o", "{index}"], 2, "already exists"),
         (["index", "info", "{folder}"], 4, "candidates.db"),
