@@ -88,10 +88,15 @@ def test_vectors_in_three_dialects(client: httpx.Client, tiny_backbone: Path) ->
     packed = client.post("/v1/embeddings", json={"input": REPLIES[:2], "encoding_format": "base64"}).json()
     vectors = [np.frombuffer(base64.b64decode(row["embedding"]), "<f4") for row in packed["data"]]
     np.testing.assert_allclose(np.array(vectors), expected, atol=1e-5)
-    cohere = client.post("/v2/embed", json={"texts": REPLIES[:2], "embedding_types": ["float"]}).json()
+    cohere = client.post("/v2/embed", json={"texts": REPLIES[:2], "embedding_types": ["float", "base64"]}).json()
     np.testing.assert_allclose(np.array(cohere["embeddings"]["float"]), expected, atol=1e-5)
-    tei = client.post("/embed", json={"inputs": REPLIES[:2]}).json()
-    np.testing.assert_allclose(np.array(tei), expected, atol=1e-5)
+    assert cohere["embeddings"]["base64"] == [row["embedding"] for row in packed["data"]]
+    assert (cohere["texts"], cohere["response_type"]) == (REPLIES[:2], "embeddings_by_type")
+    tei = client.post("/embed", json={"inputs": REPLIES[:2], "normalize": False}).json()
+    np.testing.assert_array_equal(np.array(tei, np.float32), got)  # the shortest number is the same number
+    units = client.post("/embed", json={"inputs": REPLIES[:2], "normalize": True}).json()
+    np.testing.assert_allclose(units, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5)
+    assert client.post("/embed", json={"inputs": []}).json() == []
 
 
 def test_a_candidate_that_is_added_is_there_for_the_next_request(client: httpx.Client) -> None:

@@ -1,5 +1,6 @@
 """What one name serves, opened where it is computed: an index, a pipeline or a model, and what each can be asked."""
 
+import base64
 import re
 import time
 from collections import defaultdict
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import orjson
+from numpy.typing import NDArray
 
 from polyrank.config.models import MODEL
 from polyrank.errors import UsageError
@@ -180,7 +183,7 @@ class Served:
         ]
 
     def embed(self, payloads: Sequence[dict[str, Any]]) -> list[Any]:
-        """Vectors of texts, each ``[n, D]``, and how many tokens were read."""
+        """Vectors of texts, each ``[n, D]``, and how many tokens were read; as JSON, where the request names forms."""
         encoder = self.encoder
         if encoder is None:
             raise UsageError(f"{self.name} has no vectors; ask it to score or to rerank")
@@ -199,9 +202,10 @@ class Served:
                 vectors = np.where(mask[:, :, None], context_vectors, 0)[:, 0]
             start = 0
             for number in numbers:
-                own = payloads[number]["texts"]
+                own, forms = payloads[number]["texts"], payloads[number].get("forms")
+                part = np.ascontiguousarray(vectors[start : start + len(own)], np.float32)
                 results[number] = {
-                    "vectors": np.ascontiguousarray(vectors[start : start + len(own)], np.float32),
+                    "vectors": part if forms is None else {form: written(part, form) for form in forms},
                     "n_tokens": _tokens_of_texts(encoder, own),
                     "fingerprint": encoder.fingerprint,
                 }
@@ -231,6 +235,24 @@ _OPERATIONS: dict[str, Callable[[Served, Sequence[Any]], list[Any]]] = {
     "embed": Served.embed,
     "explain": Served.explain,
 }
+
+
+def written(vectors: NDArray[np.float32], form: str) -> list[bytes]:
+    """Vectors ``[n, D]`` as JSON, one by one: a process that computes has the time that the event loop has not.
+
+    Args:
+        vectors: whatever length they have.
+        form: "float": numbers, each as short as it can be told by; "base64": of little-endian float32; "unit": numbers
+            of the vector brought to length 1.
+
+    >>> written(np.array([[0.1, 1], [3, 4]], np.float32), "float"), written(np.array([[3, 4]], np.float32), "unit")
+    ([b'[0.1,1.0]', b'[3.0,4.0]'], [b'[0.6,0.8]'])
+    """
+    if form == "base64":
+        return [b'"' + base64.b64encode(vector.astype("<f4").tobytes()) + b'"' for vector in vectors]
+    if form == "unit":
+        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return [orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY) for vector in vectors]
 
 
 def _context(payload: dict[str, Any]) -> Context:

@@ -1,11 +1,13 @@
-"""Vectors, as OpenAI, Cohere and text-embeddings-inference give them."""
+"""Vectors, as OpenAI, Cohere and text-embeddings-inference give them.
 
-import base64
-from typing import Any
+A thousand vectors are some megabytes of JSON. The processes that compute write it, and here it is put together, so that
+nobody waits for it but who asked.
+"""
 
-import numpy as np
-from fastapi import APIRouter, Request
-from numpy.typing import NDArray
+import json
+from collections.abc import Sequence
+
+from fastapi import APIRouter, Request, Response
 
 from polyrank.serving.context import Here, Server, parts
 from polyrank.serving.errors import HttpError
@@ -13,7 +15,6 @@ from polyrank.serving.strict import StrictRoute
 from polyrank.serving.wire import (
     CohereEmbedAnswer,
     CohereEmbedRequest,
-    Embedding,
     EmbeddingsAnswer,
     EmbeddingsRequest,
     TeiEmbedRequest,
@@ -24,26 +25,37 @@ QUERIES = ("query", "search_query")
 
 
 async def vectors_of(
-    server: Server, name: str, texts: list[str], input_type: str, param: str
-) -> tuple[NDArray[np.float32], int]:
-    """Vectors ``[n, D]``, and how many tokens were read."""
-    dimension = server.pool.info[name]["dimension"]
-    if dimension is None:
+    server: Server, name: str, texts: Sequence[str], input_type: str, param: str, forms: Sequence[str]
+) -> tuple[dict[str, list[bytes]], int]:
+    """Vectors as JSON in each form, see ``polyrank.serving.served.written``, and how many tokens were read."""
+    if server.pool.info[name]["dimension"] is None:
         raise HttpError(400, f"{name} has no vectors; ask it to rerank", param="model", code="no_embeddings")
     server.check_texts(texts, param)
     if not texts:
-        return np.empty((0, dimension), np.float32), 0
+        return {form: [] for form in forms}, 0
     side = "query" if input_type in QUERIES else "document"
     tokens = [server.tokens(name, [text], "context" if side == "query" else "candidate") for text in texts]
     cut = parts(texts, tokens)
-    payloads = [{"texts": texts[part], "input_type": side} for part in cut]
-    computed = await server.compute("embed", name, payloads, [sum(tokens[part]) for part in cut])
-    vectors = np.concatenate([value["vectors"] for value in computed.values])
-    return vectors, sum(value["n_tokens"] for value in computed.values)
+    payloads = [{"texts": texts[part], "input_type": side, "forms": forms} for part in cut]
+    values = (await server.compute("embed", name, payloads, [sum(tokens[part]) for part in cut])).values
+    rows = {form: [row for value in values for row in value["vectors"][form]] for form in forms}
+    return rows, sum(value["n_tokens"] for value in values)
 
 
-@router.post("/v1/embeddings", summary="Vectors, as OpenAI's")
-async def embeddings(asked: EmbeddingsRequest, server: Here) -> EmbeddingsAnswer:
+def listed(rows: Sequence[bytes]) -> bytes:
+    """A JSON list of what is JSON already."""
+    return b"[" + b",".join(rows) + b"]"
+
+
+def answered(body: dict[str, object], **written: bytes) -> Response:
+    """A JSON object, some of whose values are JSON already."""
+    own = json.dumps(body, ensure_ascii=False)[:-1].encode()
+    added = b"".join(b',"%s":%s' % (name.encode(), value) for name, value in written.items())
+    return Response(own + added + b"}", media_type="application/json")
+
+
+@router.post("/v1/embeddings", summary="Vectors, as OpenAI's", response_model=EmbeddingsAnswer)
+async def embeddings(asked: EmbeddingsRequest, server: Here) -> Response:
     """Of candidates, unless ``input_type`` says query: the two sides of a model may differ."""
     name = server.name_of(asked.model)
     texts = [asked.input] if isinstance(asked.input, str) else list(asked.input)
@@ -58,44 +70,31 @@ async def embeddings(asked: EmbeddingsRequest, server: Here) -> EmbeddingsAnswer
     dimension = server.pool.info[name]["dimension"]
     if asked.dimensions not in (None, dimension):
         raise HttpError(400, f"{name} gives vectors of {dimension} numbers, and no others", param="dimensions")
-    vectors, n_tokens = await vectors_of(server, name, [str(text) for text in texts], asked.input_type, "input")
-    return EmbeddingsAnswer(
-        data=[
-            Embedding(index=row, embedding=_base64(vector) if asked.encoding_format == "base64" else vector.tolist())
-            for row, vector in enumerate(vectors)
-        ],
-        model=name,
-        usage={"prompt_tokens": n_tokens, "total_tokens": n_tokens},
-    )
+    form = asked.encoding_format
+    rows, n_tokens = await vectors_of(server, name, [str(text) for text in texts], asked.input_type, "input", [form])
+    data = [b'{"object":"embedding","index":%d,"embedding":%s}' % row for row in enumerate(rows[form])]
+    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+    return answered({"object": "list", "model": name, "usage": usage}, data=listed(data))
 
 
-@router.post("/v2/embed", summary="Vectors, as Cohere's")
-async def cohere_embed(asked: CohereEmbedRequest, request: Request, server: Here) -> CohereEmbedAnswer:
+@router.post("/v2/embed", summary="Vectors, as Cohere's", response_model=CohereEmbedAnswer)
+async def cohere_embed(asked: CohereEmbedRequest, request: Request, server: Here) -> Response:
     """Of candidates, unless ``input_type`` is search_query."""
     name = server.name_of(asked.model)
-    vectors, n_tokens = await vectors_of(server, name, list(asked.texts), asked.input_type, "texts")
-    shapes: dict[str, list[Any]] = {}
-    for kind in dict.fromkeys(asked.embedding_types):
-        shapes[kind] = vectors.tolist() if kind == "float" else [_base64(vector) for vector in vectors]
-    return CohereEmbedAnswer(
-        id=request.scope["state"]["request_id"],
-        embeddings=shapes,
-        texts=list(asked.texts),
-        meta={"api_version": {"version": "2"}, "billed_units": {"input_tokens": n_tokens}},
-    )
+    forms = list(dict.fromkeys(asked.embedding_types))
+    rows, n_tokens = await vectors_of(server, name, list(asked.texts), asked.input_type, "texts", forms)
+    meta = {"api_version": {"version": "2"}, "billed_units": {"input_tokens": n_tokens}}
+    shapes = b",".join(b'"%s":%s' % (form.encode(), listed(rows[form])) for form in forms)
+    body = {"id": request.scope["state"]["request_id"], "texts": list(asked.texts), "meta": meta}
+    body["response_type"] = "embeddings_by_type"
+    return answered(body, embeddings=b"{" + shapes + b"}")
 
 
-@router.post("/embed", summary="Vectors, as text-embeddings-inference's")
-async def tei_embed(asked: TeiEmbedRequest, server: Here) -> list[list[float]]:
+@router.post("/embed", summary="Vectors, as text-embeddings-inference's", response_model=list[list[float]])
+async def tei_embed(asked: TeiEmbedRequest, server: Here) -> Response:
     """Of candidates."""
     name = server.name_of(None)
     texts = [asked.inputs] if isinstance(asked.inputs, str) else list(asked.inputs)
-    vectors, _ = await vectors_of(server, name, texts, "document", "inputs")
-    if asked.normalize:
-        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    rows: list[list[float]] = vectors.tolist()
-    return rows
-
-
-def _base64(vector: NDArray[np.float32]) -> str:
-    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    form = "unit" if asked.normalize else "float"
+    rows, _ = await vectors_of(server, name, texts, "document", "inputs", [form])
+    return Response(listed(rows[form]), media_type="application/json")
