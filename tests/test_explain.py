@@ -587,7 +587,12 @@ def index(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     folder = tmp_path_factory.mktemp("explain")
     config = replace(LINEAR["poly learnt"], backbone=str(tiny_backbone))  # type: ignore[arg-type]
     save_model(folder / "model", *new_model(config, POLICY, seed=2, sample=["hello", "my wifi"]))
-    replies = [{"id": "a", "text": "restart the router"}, {"id": "b", "text": "the bill is high"}, "thanks"]
+    replies = [
+        {"id": "a", "text": "restart the router", "metadata": {"team": "tech"}},
+        {"id": "b", "text": "the bill is high", "metadata": {"team": "billing"}},
+        {"id": "c", "text": "wifi is down", "metadata": {"team": "tech"}},
+        "thanks",
+    ]
     polyrank.build_index(folder / "index", folder / "model", replies)
     return folder / "index"
 
@@ -602,8 +607,8 @@ def test_a_pipeline_explains_by_id_by_text_or_its_best(index: Path) -> None:
             "my wifi is down", candidate_id="b"
         )
         pipeline.explain("my wifi", "a reply that is not there")
-        with pytest.raises(UsageError, match="has no candidate 'c'; give the id of one"):
-            pipeline.explain("my wifi", candidate_id="c")
+        with pytest.raises(UsageError, match="has no candidate 'd'; give the id of one"):
+            pipeline.explain("my wifi", candidate_id="d")
         with pytest.raises(UsageError, match="are two replies; give one of them"):
             pipeline.explain("my wifi", "thanks", candidate_id="a")
     listed = Pipeline(LexicalRetriever(BM25(), [Candidate("x", "wifi")]))
@@ -612,6 +617,23 @@ def test_a_pipeline_explains_by_id_by_text_or_its_best(index: Path) -> None:
         listed.explain("wifi", candidate_id="y")
     with pytest.raises(UsageError, match="there is no reply to explain"):
         Pipeline(LexicalRetriever(BM25(), [])).explain("wifi")
+
+
+@pytest.mark.parametrize("ensemble", ["z-score", "softmax"])
+def test_two_stages_are_explained_through_the_filter_that_they_answered_through(index: Path, ensemble: str) -> None:
+    tech = 'team = "tech"'
+    with polyrank.open(index, rerank="bm25", ensemble=ensemble) as pipeline:
+        for reply in pipeline.answer("is my wifi down", filter=tech).ranked:
+            why = pipeline.explain("is my wifi down", reply.text, filter=tech)
+            assert why.score == pytest.approx(reply.score, rel=1e-4)
+            assert {name: part.score for name, part in why.parts.items()} == pytest.approx(reply.stages, rel=1e-4)
+            assert why.score != pytest.approx(pipeline.explain("is my wifi down", reply.text).score, rel=1e-4)
+        assert pipeline.explain("is my wifi down", filter='team = "billing"').candidate.text == "the bill is high"
+        with pytest.raises(UsageError, match="not among the 100 replies that the retriever lets through"):
+            pipeline.explain("is my wifi down", "thanks", filter=tech)
+    options = ("--rerank", "bm25", "--ensemble", ensemble, "--filter", tech, "--json")
+    said = run("explain", index, "is my wifi down", *options)
+    assert json.loads(said.stdout)["candidate"]["text"] in ("restart the router", "wifi is down")
 
 
 def test_the_command_prints_what_the_library_says(index: Path) -> None:
@@ -644,6 +666,7 @@ def test_the_command_prints_what_the_library_says(index: Path) -> None:
         (["INDEX", " "], "the context is empty"),
         (["bm25", "hi"], "give one with --reply TEXT"),
         (["bm25", "hi", "--reply", "hi", "--model", "there"], "--model is of an index; leave it out"),
+        (["bm25", "hi", "--reply", "hi", "--filter", "a = 1"], "--filter is of an index; leave it out"),
         (["nowhere", "hi", "--reply", "hi"], "nowhere is no model folder"),
     ],
 )

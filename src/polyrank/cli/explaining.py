@@ -13,6 +13,7 @@ from polyrank.cli.console import (
     STDIN,
     Device,
     EnsembleName,
+    FilterText,
     NRetrieved,
     Rerank,
     Runtime,
@@ -52,6 +53,7 @@ def explain(
     words: Annotated[
         int, typer.Option(min=0, help="Where words are left out one by one: of each side at most so many.")
     ] = 64,
+    filter: FilterText = None,
     json_: Annotated[bool, typer.Option("--json", help="Print a line of JSON.")] = False,
     model: Annotated[Path | None, typer.Option(help="The model, where it has moved since the index was built.")] = None,
     rerank: Rerank = None,
@@ -76,11 +78,12 @@ def explain(
             raise DataError(f"the context on the command line: {error}") from error
     elif sys.stdin.isatty():
         raise UsageError("there is no context; write its turns behind the path, oldest first")
-    if not _answers(Path(path)) and (reply is None or model is not None):
-        what = "--model is of an index; leave it out" if reply is not None else "give one with --reply TEXT"
+    if not _answers(Path(path)) and (reply is None or model is not None or filter is not None):
+        needless = "--filter" if model is None else "--model"
+        what = f"{needless} is of an index; leave it out" if reply is not None else "give one with --reply TEXT"
         raise UsageError(f"{path} is no index or pipeline, and has no replies of its own; {what}")
     use_threads(threads)
-    why = _explainer(path, reply, candidate_id, words, model, rerank, n_retrieved, ensemble, device, backend)
+    why = _explainer(path, reply, candidate_id, words, filter, model, rerank, n_retrieved, ensemble, device, backend)
     for query in _contexts() if asked is None else [asked]:
         with console().status("explaining"):
             explanation = why(query)
@@ -104,6 +107,7 @@ def _explainer(
     reply: str | None,
     candidate_id: str | None,
     words: int,
+    filter: str | None,
     model: Path | None,
     rerank: str | None,
     n_retrieved: int,
@@ -112,6 +116,7 @@ def _explainer(
     backend: str,
 ) -> "Callable[[Context], Explanation]":
     """What explains the reply that was asked for to each context."""
+    from polyrank.index import as_filter
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.retrieval.answering import open_pipeline
     from polyrank.retrieval.explain import explain
@@ -129,7 +134,10 @@ def _explainer(
             device=device,
             backend=runtime,
         )
-        return lambda context: pipeline.explain(context, reply, candidate_id=candidate_id, max_words=words)
+        condition = as_filter(filter)
+        return lambda context: pipeline.explain(
+            context, reply, candidate_id=candidate_id, max_words=words, filter=condition
+        )
     scorer = open_ranker(path, rerank=rerank, n_retrieved=n_retrieved, ensemble=scale, device=device, backend=runtime)
     return lambda context: explain(scorer, context, reply or "", max_words=words)
 

@@ -102,7 +102,13 @@ class Pipeline:
         return self.retriever.respond(contexts_of(contexts), k, filter=filter)
 
     def explain(
-        self, context: ContextLike, text: str | None = None, *, candidate_id: str | None = None, max_words: int = 64
+        self,
+        context: ContextLike,
+        text: str | None = None,
+        *,
+        candidate_id: str | None = None,
+        max_words: int = 64,
+        filter: Filter | str | None = None,
     ) -> Explanation:
         """Why a reply has its score, see ``polyrank.explain``.
 
@@ -114,6 +120,7 @@ class Pipeline:
             text: the reply, of the index or any other.
             candidate_id: instead of its text, its id. None of the two: the best reply.
             max_words: see ``polyrank.explain``.
+            filter: what it was answered through.
 
         Raises:
             UsageError: both are given, there is no such id, or no reply at all.
@@ -126,11 +133,11 @@ class Pipeline:
                 raise UsageError(f"this retriever finds no reply by its id {candidate_id!r}; give its text")
             text = first.candidate(candidate_id).text
         elif text is None:
-            (ranked,) = self.respond([context], 1)
+            (ranked,) = self.respond([context], 1, filter=filter)
             if not ranked:
                 raise UsageError("there is no reply to explain; add one to the index, or give a text")
             text = ranked[0].text
-        return explain(self.retriever, context, text, max_words=max_words)
+        return explain(self.retriever, context, text, max_words=max_words, filter=filter)
 
     def _answer_from(self, ranked: Sequence[Ranked], k: int) -> Answer:
         if self.abstention is None:

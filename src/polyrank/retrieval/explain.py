@@ -9,7 +9,7 @@ what it loses without a turn or a word. Shapes: M vectors, T tokens, D dimension
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.errors import ArtifactError, UsageError
+from polyrank.index import Filter
 from polyrank.models.mixture import Mixture
 from polyrank.ranking.ensembles import combine
 from polyrank.records import Context, ContextLike
@@ -49,7 +50,22 @@ OVER_SHORTLIST = ("z-score", "softmax")  # scales that depend on the other candi
 Doubles = NDArray[np.float64]
 
 
-def explain(scorer: Scorer | Responds, context: ContextLike, candidate: str, *, max_words: int = 64) -> Explanation:
+@dataclass(frozen=True, slots=True)
+class Question:
+    """How an explanation is asked for, see ``explain``."""
+
+    max_words: int
+    filter: Filter | str | None
+
+
+def explain(
+    scorer: Scorer | Responds,
+    context: ContextLike,
+    candidate: str,
+    *,
+    max_words: int = 64,
+    filter: Filter | str | None = None,
+) -> Explanation:
     """How a candidate comes to its score.
 
     Of a Bi-encoder that averages, a Poly-encoder, BM25, TF-IDF and sums of them, the shares are the terms of the score.
@@ -61,6 +77,7 @@ def explain(scorer: Scorer | Responds, context: ContextLike, candidate: str, *, 
         candidate: its text.
         max_words: how many words of each side are left out one by one, where that is the way: of a context the last
             ones, of a candidate the first. Whole turns are always tried.
+        filter: of two stages whose scores depend on their shortlist, what it was drawn through.
 
     Raises:
         UsageError: the context or the candidate has no visible character, or the candidate is not in the shortlist of
@@ -79,31 +96,31 @@ def explain(scorer: Scorer | Responds, context: ContextLike, candidate: str, *, 
         raise UsageError("the candidate is empty, so there is nothing to explain; give its text")
     if max_words < 0:
         raise UsageError(f"max_words = {max_words}; give 0 or more")
-    explanation = _explain(scorer, query, candidate, max_words)
+    explanation = _explain(scorer, query, candidate, Question(max_words, filter))
     if not np.isfinite(explanation.score):
         raise ArtifactError("the score is not finite; the model's weights are damaged or diverged in training")
     return explanation
 
 
 @singledispatch
-def _explain(scorer: Any, context: Context, candidate: str, max_words: int) -> Explanation:
+def _explain(scorer: Any, context: Context, candidate: str, asked: Question) -> Explanation:
     """Of a scorer of which nothing but its scores is known."""
-    return _left_out(scorer, context, candidate, max_words, None)
+    return _left_out(scorer, context, candidate, asked, None)
 
 
 @_explain.register
-def _explain_pairs(scorer: CrossScorer, context: Context, candidate: str, max_words: int) -> Explanation:
+def _explain_pairs(scorer: CrossScorer, context: Context, candidate: str, asked: Question) -> Explanation:
     _, spans = pair_spans(scorer.texts, context, candidate)
-    return _left_out(scorer, context, candidate, max_words, spans)
+    return _left_out(scorer, context, candidate, asked, spans)
 
 
 @_explain.register(EncoderScorer)
 @_explain.register(MapEncoder)
 def _explain_encoder(
-    scorer: EncoderScorer | MapEncoder, context: Context, candidate: str, max_words: int
+    scorer: EncoderScorer | MapEncoder, context: Context, candidate: str, asked: Question
 ) -> Explanation:
     if (texts := scorer.texts) is None:
-        return _left_out(scorer, context, candidate, max_words, None)
+        return _left_out(scorer, context, candidate, asked, None)
     vectors, mask = scorer.encode_contexts([context])
     encoded = scorer.encode_candidates([candidate])
     score = float(score_row(vectors[0], mask[0], encoded)[0])  # as score gives it, without encoding anew
@@ -114,7 +131,7 @@ def _explain_encoder(
     shown: tuple[VectorShare, ...] = ()
     _, spans = context_spans(texts, context)
     if (mixture := scorer.context_mixture(context)) is None:
-        turns, background = context_left_out(scorer, context, candidate, score, reader(spans), max_words)
+        turns, background = context_left_out(scorer, context, candidate, score, reader(spans), asked.max_words)
         rest, method = score - _sum((*turns, *background)), LEFT_OUT
     else:
         weights, outputs = _arrays(mixture)
@@ -125,7 +142,7 @@ def _explain_encoder(
         shown = _vectors(context, attention, dots, weights, spans) if len(dots) > 1 else ()
     _, spans = candidate_spans(texts, candidate)
     if (mixture := scorer.candidate_mixture(candidate)) is None:
-        side = candidate_left_out(scorer, context, candidate, score, reader(spans), max_words)
+        side = candidate_left_out(scorer, context, candidate, score, reader(spans), asked.max_words)
     else:
         weights, outputs = _arrays(mixture)
         shares = weights[0] * (outputs @ (attention @ own))  # [T]
@@ -135,9 +152,9 @@ def _explain_encoder(
 
 
 @_explain.register
-def _explain_sum(scorer: SumEncoder, context: Context, candidate: str, max_words: int) -> Explanation:
+def _explain_sum(scorer: SumEncoder, context: Context, candidate: str, asked: Question) -> Explanation:
     parts = [
-        (f"{number} {part.name}".rstrip(), weight, _explain(part, context, candidate, max_words))
+        (f"{number} {part.name}".rstrip(), weight, _explain(part, context, candidate, asked))
         for number, (part, weight) in enumerate(zip(scorer.parts, scorer.weights, strict=True), 1)
     ]
     return added(_score(scorer, context, candidate), parts)
@@ -145,7 +162,7 @@ def _explain_sum(scorer: SumEncoder, context: Context, candidate: str, max_words
 
 @_explain.register(BM25)
 @_explain.register(TfIdf)
-def _explain_words(scorer: BM25 | TfIdf, context: Context, candidate: str, max_words: int) -> Explanation:
+def _explain_words(scorer: BM25 | TfIdf, context: Context, candidate: str, asked: Question) -> Explanation:
     totals = scorer.word_shares(context, candidate)
 
     def shared(texts: Sequence[str]) -> tuple[TextShare, ...]:
@@ -176,27 +193,29 @@ def _explain_words(scorer: BM25 | TfIdf, context: Context, candidate: str, max_w
 
 
 @_explain.register
-def _explain_index(retriever: Retriever, context: Context, candidate: str, max_words: int) -> Explanation:
-    return _explain(retriever.encoder, context, candidate, max_words)
+def _explain_index(retriever: Retriever, context: Context, candidate: str, asked: Question) -> Explanation:
+    return _explain(retriever.encoder, context, candidate, asked)
 
 
 @_explain.register
-def _explain_lexical(retriever: LexicalRetriever, context: Context, candidate: str, max_words: int) -> Explanation:
-    return _explain(retriever.fitted(), context, candidate, max_words)
+def _explain_lexical(retriever: LexicalRetriever, context: Context, candidate: str, asked: Question) -> Explanation:
+    return _explain(retriever.fitted(), context, candidate, asked)
 
 
 @_explain.register(TwoStage)
 @_explain.register(TwoStageScorer)
-def _explain_stages(stages: TwoStage | TwoStageScorer, context: Context, candidate: str, max_words: int) -> Explanation:
-    first = _explain(stages.retriever, context, candidate, max_words)
-    second = _explain(_reranker(stages, context, candidate), context, candidate, max_words)
+def _explain_stages(
+    stages: TwoStage | TwoStageScorer, context: Context, candidate: str, asked: Question
+) -> Explanation:
+    first = _explain(stages.retriever, context, candidate, asked)
+    second = _explain(_reranker(stages, context, candidate, asked), context, candidate, asked)
     parts = {"retriever": first, "reranker": second}
     if stages.ensemble is None:
         return replace(second, vectors=(), parts=parts)
     if stages.ensemble == "raw":
         return added(first.score + second.score, [(name, 1.0, part) for name, part in parts.items()])
     if isinstance(stages, TwoStage) and stages.ensemble in OVER_SHORTLIST:
-        total = _total(stages, context, candidate)
+        total = _total(stages, context, candidate, asked)
     else:
         first_score, second_score = (np.array([part.score], np.float32) for part in (first, second))
         total = float(combine(first_score, second_score, stages.ensemble)[0])
@@ -204,18 +223,18 @@ def _explain_stages(stages: TwoStage | TwoStageScorer, context: Context, candida
     return Explanation(total, OF_STAGES, False, (), (), total, side, parts=parts)
 
 
-def _reranker(stages: TwoStage | TwoStageScorer, context: Context, candidate: str) -> Scorer:
+def _reranker(stages: TwoStage | TwoStageScorer, context: Context, candidate: str, asked: Question) -> Scorer:
     """The second stage, with the shortlist's word statistics where it takes them from what it ranks."""
     reranker = stages.reranker
     if isinstance(stages, TwoStageScorer) or not isinstance(reranker, BM25 | TfIdf) or reranker.is_fitted:
         return reranker
-    (shortlist,) = stages.retriever.respond([context], stages.n_retrieved)
+    (shortlist,) = stages.retriever.respond([context], stages.n_retrieved, filter=asked.filter)
     return copy(reranker).fit(list(dict.fromkeys([*(reply.text for reply in shortlist), candidate])))
 
 
-def _total(stages: TwoStage, context: Context, candidate: str) -> float:
+def _total(stages: TwoStage, context: Context, candidate: str, asked: Question) -> float:
     """The score of one of the shortlist, where that depends on the others."""
-    for reply in stages.respond([context], stages.n_retrieved)[0]:
+    for reply in stages.respond([context], stages.n_retrieved, filter=asked.filter)[0]:
         if reply.text == candidate:
             return reply.score
     raise UsageError(
@@ -224,10 +243,10 @@ def _total(stages: TwoStage, context: Context, candidate: str) -> float:
     )
 
 
-def _left_out(scorer: Scorer, context: Context, candidate: str, max_words: int, spans: Spans | None) -> Explanation:
+def _left_out(scorer: Scorer, context: Context, candidate: str, asked: Question, spans: Spans | None) -> Explanation:
     score, read = _score(scorer, context, candidate), reader(spans)
-    turns, background = context_left_out(scorer, context, candidate, score, read, max_words)
-    side = candidate_left_out(scorer, context, candidate, score, read, max_words)
+    turns, background = context_left_out(scorer, context, candidate, score, read, asked.max_words)
+    side = candidate_left_out(scorer, context, candidate, score, read, asked.max_words)
     return Explanation(score, LEFT_OUT, False, turns, background, score - _sum((*turns, *background)), side)
 
 

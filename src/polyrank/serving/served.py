@@ -217,7 +217,9 @@ class Served:
         results = []
         for payload in payloads:
             if self.pipeline is not None:
-                explanation = self.pipeline.explain(_context(payload), payload["candidate"])
+                explanation = self.pipeline.explain(
+                    _context(payload), payload["candidate"], filter=payload.get("filter")
+                )
             else:
                 explanation = explain(self.scorer, _context(payload), payload["candidate"])
             results.append(_without_paths(explanation.as_dict()))

@@ -265,6 +265,7 @@ class ExplainRequest(Background):
 
     text: Text | None = Field(None, min_length=1, description="Any text.", examples=["restart the router"])
     id: str | None = Field(None, description="Of a candidate of the index.")
+    filter: str | None = Field(None, min_length=1, description="What it was answered through.", examples=[None])
 
 
 class ShownReply(Request):

@@ -72,7 +72,8 @@ async def explain(asked: ExplainRequest, server: Here) -> dict[str, Any]:
     payload: dict[str, Any] = server.context(asked.context, asked.background)
     if (asked.text is None) == (asked.id is None):
         raise HttpError(422, "name the reply by its text or by its id, one of both", param="text")
-    name = server.name_of(asked.model, () if asked.id is None else ANSWERS, "candidates")
+    payload["filter"] = asked.filter
+    name = server.name_of(asked.model, () if asked.id is asked.filter is None else ANSWERS, "candidates")
     if asked.id is not None:
         candidate = await server.blocking(candidate_of, server.index_path(name), asked.id)
         if candidate is None:

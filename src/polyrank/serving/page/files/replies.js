@@ -30,6 +30,7 @@ export function repliesPanel(model, { take, edit, leave, refused }) {
   let controller = null;
   let answer = null;
   let asked = [];
+  let filter = null;
 
   /** Ask for replies and show them; of a conversation that waits for none, say `hint` instead. */
   async function show(context, question, hint) {
@@ -38,6 +39,7 @@ export function repliesPanel(model, { take, edit, leave, refused }) {
     const { signal } = controller;
     answer = null;
     asked = context;
+    filter = model.kind === "model" ? null : question.filter || null;
     if (hint) {
       clear(hint);
       return;
@@ -144,7 +146,7 @@ export function repliesPanel(model, { take, edit, leave, refused }) {
     if (!opens || slot.childElementCount) return;
     slot.replaceChildren(el("p", { class: "quiet" }, "Taking the score apart…"));
     try {
-      const why = await ask("/v1/explain", { body: { model: model.id, context: asked, text: reply.text } });
+      const why = await ask("/v1/explain", { body: { model: model.id, context: asked, text: reply.text, filter } });
       slot.replaceChildren(explained(why));
       say(slot.querySelector(".why-total").textContent);
     } catch (error) {
