@@ -4,20 +4,23 @@ import codecs
 import gzip
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.stats import chi2
 
 import polyrank.data as data
 from polyrank.data import read_examples, read_pool, text_id, write_examples, write_pool
 from polyrank.errors import DataError, MissingExtraError, UsageError
 from polyrank.negatives.random import sample_negatives
 from polyrank.records import Candidate, Context, Example
-from polyrank.training.batches import batch_order
+from polyrank.training.batches import BatchOrder, permuted
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared corpora are not here")
@@ -446,6 +449,12 @@ def test_what_cannot_be_read_back_is_not_written(tmp_path: Path) -> None:
 # batches
 
 
+def batch_order(
+    lengths: Sequence[int], batch_size: int, *, seed: int, epoch: int, window: int = 50
+) -> list[NDArray[np.int64]]:
+    return BatchOrder(len(lengths), lengths, batch_size, seed=seed, window=window).epoch(epoch)
+
+
 @given(
     st.lists(st.integers(0, 50), max_size=60),
     st.integers(1, 7),
@@ -472,6 +481,48 @@ def test_batches_hold_like_lengths_and_epochs_differ() -> None:
     assert not np.array_equal(first, second)
     with pytest.raises(ValueError, match="batch_size 0 is below 1"):
         batch_order([1], 0, seed=0, epoch=0)
+    with pytest.raises(IndexError, match="position 2 of an epoch of 2 batches"):
+        BatchOrder(3, [1, 1, 1], 2, seed=1).batch(0, 2)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 5000), st.integers(0, 2**32), st.integers(0, 9))
+def test_a_permutation_is_one_and_each_part_of_it_can_be_asked_for_alone(n: int, seed: int, epoch: int) -> None:
+    whole = permuted(np.arange(n), n, (seed, epoch))
+    assert np.array_equal(np.sort(whole), np.arange(n))
+    some = np.random.default_rng(seed).integers(0, n, 20)
+    assert np.array_equal(permuted(some, n, (seed, epoch)), whole[some])
+
+
+@pytest.mark.parametrize("n", [3, 5, 10, 30])
+def test_permutations_are_fair(n: int) -> None:
+    """Each number comes to each position equally often, and pairs of neighbours do so too: chi-squared, n = 1,500."""
+    drawn = np.array([permuted(np.arange(n), n, (key, n)) for key in range(1500)])
+    counts = np.zeros((n, n))
+    np.add.at(counts, (np.arange(n), drawn), 1)
+    expected = len(drawn) / n
+    assert chi2.sf(((counts - expected) ** 2 / expected).sum(), (n - 1) ** 2) > 1e-3
+    pairs = np.zeros((n, n))
+    np.add.at(pairs, (drawn[:, 0], drawn[:, 1]), 1)
+    off = pairs[~np.eye(n, dtype=bool)]
+    assert chi2.sf(((off - off.mean()) ** 2 / off.mean()).sum(), len(off) - 1) > 1e-3
+
+
+def test_a_batch_of_a_hundred_million_is_there_at_once() -> None:
+    """Only the lengths of its own window are asked for."""
+    asked = []
+
+    def sizes(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        asked.append(len(numbers))
+        return numbers % 97
+
+    order = BatchOrder(100_000_000, sizes, 32, seed=1, window=10)
+    batch = order.batch(3, len(order) // 2)
+    assert len(batch) == 32
+    assert batch.min() >= 0
+    assert batch.max() < 100_000_000
+    assert np.all(np.diff(batch % 97) >= 0)
+    assert asked == [320]
 
 
 @given(st.integers(0, 30), st.sets(st.integers(0, 29), max_size=4), st.integers(0, 12), st.integers(0, 99))

@@ -23,7 +23,7 @@ from polyrank.models import Convert, new_model
 from polyrank.records import Example
 from polyrank.text import ConvertTexts
 from polyrank.training import FitResult, fit_together
-from polyrank.training.batches import batch_order
+from polyrank.training.batches import BatchOrder
 from polyrank.training.checkpoints import load_checkpoint, save_checkpoint
 from polyrank.training.convert_step import ConvertStep
 from polyrank.training.learner import Learner
@@ -366,7 +366,7 @@ def test_batches_are_a_function_of_seed_and_epoch_and_each_example_comes_once(tm
     wanted = [
         (batch.tolist(), epoch, 4 * epoch + place)
         for epoch in range(2)
-        for place, batch in enumerate(batch_order(lengths, 2, seed=3, epoch=epoch, window=2))
+        for place, batch in enumerate(BatchOrder(7, lengths, 2, seed=3, window=2).epoch(epoch))
     ]
     assert given == wanted
     for epoch in range(2):

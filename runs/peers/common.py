@@ -12,7 +12,7 @@ from polyrank.config.recipe import DataConfig
 from polyrank.data import read_examples
 from polyrank.evaluation import evaluate, paired_test, read_scores, summarise, write_scores
 from polyrank.scorers.protocols import Scorer
-from polyrank.training.batches import batch_order
+from polyrank.training.batches import BatchOrder
 from polyrank.training.recipe import load_data
 
 Pair = tuple[str, str]
@@ -55,7 +55,7 @@ def train(
 ) -> float:
     """One epoch of AdamW with linear decay and clipping at 1; returns its seconds."""
     optimizer = torch.optim.AdamW(parameters, lr=lr)
-    order = batch_order([len(context) for context, _ in pairs], batch_size, seed=1, epoch=0)
+    order = BatchOrder(len(pairs), [len(context) for context, _ in pairs], batch_size, seed=1).epoch(0)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
         lambda step: min((step + 1) / (warmup + 1), (len(order) - step) / max(1, len(order) - warmup)),

@@ -30,7 +30,7 @@ from polyrank.devices import choose_dtype, keep_freed_memory
 from polyrank.errors import ResourceError, UsageError
 from polyrank.models import EncoderNetwork, find_backbone, new_model
 from polyrank.records import Example
-from polyrank.training.batches import batch_order
+from polyrank.training.batches import BatchOrder
 from polyrank.training.learner import Learner, Trainee
 from polyrank.training.steps import InBatchStep
 
@@ -181,7 +181,7 @@ def _work(form: Form, examples: Sequence[Example], threads: int, pipe: Connectio
                 epoch = pipe.recv()
             except EOFError:
                 return
-            order = batch_order(lengths, form.batch_size, seed=1, epoch=epoch, window=window)
+            order = BatchOrder(len(lengths), lengths, form.batch_size, seed=1, window=window).epoch(epoch)
             started = perf_counter()
             for batch in order:
                 update([int(i) for i in batch])

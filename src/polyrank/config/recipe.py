@@ -51,6 +51,9 @@ class DataConfig(Settings):
         max_valid: the first so many examples of ``valid``.
         valid_candidates: of each list that is drawn for ``valid``; None: 20, or fewer where it has too few responses.
         skip_bad: count and skip bad rows instead of stopping.
+        cache: folder in which the examples of ``train`` are kept, each read when it is needed, for more of them than
+            memory holds; ``train`` may then be a folder of files too, or a pattern such as "data/part-*.parquet". None:
+            they are in memory.
     """
 
     train: str | None = None
@@ -62,6 +65,7 @@ class DataConfig(Settings):
     max_valid: Count | None = 1000
     valid_candidates: Several | None = None
     skip_bad: bool = False
+    cache: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,9 +253,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def _complete(values: dict[str, Any], base: Path) -> Recipe:
     """The recipe with what it starts from filled in, and its paths absolute."""
     recipe = recipe_from_dict(_with_starts(values))
-    files = (recipe.data.train, recipe.data.valid, recipe.data.test)
-    train, valid, test = (file and str(base / file) for file in files)
-    data = dataclasses.replace(recipe.data, train=train, valid=valid, test=test)
+    files = (recipe.data.train, recipe.data.valid, recipe.data.test, recipe.data.cache)
+    train, valid, test, cache = (file and str(base / file) for file in files)
+    data = dataclasses.replace(recipe.data, train=train, valid=valid, test=test, cache=cache)
     partner = recipe.reranker
     if partner is not None:
         partner = dataclasses.replace(partner, text=_placed(partner.text, base))

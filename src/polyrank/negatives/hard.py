@@ -1,10 +1,11 @@
 """Which of the texts that a retriever finds may be called wrong: not the right ones, nor what says the same."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from polyrank.data.stored import StoredExamples
 from polyrank.data.wording import same_words
 from polyrank.errors import UsageError
 from polyrank.records import Context, Example
@@ -78,8 +79,10 @@ def candidates_for_wrong(ranked: Iterable[str], right: Collection[str], settings
     return texts[settings.first_rank - 1 :]
 
 
-def rights(examples: Sequence[Example]) -> dict[Context, list[str]]:
+def rights(examples: Sequence[Example]) -> Mapping[Context, list[str]]:
     """All right answers to each context: one that comes again with another answer has both."""
+    if isinstance(examples, StoredExamples):
+        return examples.rights
     answers: dict[Context, dict[str, None]] = {}
     for example in examples:
         right = [example.candidates[i] for i in example.relevant]

@@ -48,7 +48,7 @@ class RandomNegatives:
     """Other responses of the data, drawn at random.
 
     Args:
-        pool: distinct responses to draw from.
+        pool: responses to draw from; one that is there twice is drawn twice as often.
         n_negatives: per context.
         seed: of the draw.
         redraw: anew each epoch. False: the same for the whole run, as in Tao et al.
@@ -66,10 +66,15 @@ class RandomNegatives:
         right = right_answers(example, self.rights)
         # a few more than needed, since some of them may be right
         n_drawn = min(self.n_negatives + len(right), len(self.pool))
-        rows = sample_negatives(
-            len(self.pool), (), n_drawn, seed=self.seed, epoch=epoch if self.redraw else 0, index=position
-        )
-        return [text for i in rows if (text := self.pool[int(i)]) not in right][: self.n_negatives]
+        while True:
+            rows = sample_negatives(
+                len(self.pool), (), n_drawn, seed=self.seed, epoch=epoch if self.redraw else 0, index=position
+            )
+            drawn = dict.fromkeys(self.pool[int(i)] for i in rows)
+            texts = [text for text in drawn if text not in right][: self.n_negatives]
+            if len(texts) == self.n_negatives or n_drawn == len(self.pool):
+                return texts
+            n_drawn = min(2 * n_drawn, len(self.pool))  # of a pool whose texts repeat, some were the same
 
 
 @dataclass(frozen=True, slots=True)

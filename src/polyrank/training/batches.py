@@ -1,41 +1,119 @@
-"""The order of batches, and random negatives: pure functions of (seed, epoch, position), so a resumed run repeats."""
+"""The order of batches: a pure function of (seed, epoch, position), so that a resumed run repeats.
 
-from collections.abc import Sequence
+Shapes: N examples, B of them in a batch.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+Ints = NDArray[np.int64]
+Words = NDArray[np.uint64]
+ROUNDS = 10
+REMEMBERED = 64  # windows, which batches of a small set come back to
 
-def batch_order(
-    lengths: Sequence[int], batch_size: int, *, seed: int, epoch: int, window: int = 50
-) -> list[NDArray[np.int64]]:
-    """Indices of each batch of an epoch: every example exactly once, those of like length together.
+
+class BatchOrder:
+    """Which examples each batch of a training holds; every example once in an epoch, those of like length together.
 
     All are shuffled, cut into windows of ``window`` batches, sorted by length in each window (so that padding is
-    small), cut into batches, and the batches shuffled. A short last batch stays.
+    small), cut into batches, and the batches shuffled. A short last batch stays. Both shuffles are permutations that
+    are computed where they are asked for, so that neither the time until the first batch nor memory grows with N.
 
     Args:
-        lengths: tokens of each example.
-        batch_size: examples per batch.
-        seed, epoch: what the order is a function of. To resume at position p, take ``[p:]``.
+        n: how many examples, N.
+        sizes: the lengths of examples ``[K]``, given their numbers ``[K]``; or the lengths of all ``[N]``.
+        batch_size: B.
+        seed: with the epoch, what the order is a function of.
         window: batches that are sorted together; 1 for no sorting.
 
     Raises:
         ValueError: ``batch_size`` is below 1.
 
-    >>> sorted(int(i) for batch in batch_order([3, 1, 2], 2, seed=1, epoch=0) for i in batch)
-    [0, 1, 2]
+    >>> order = BatchOrder(3, [3, 1, 2], 2, seed=1)
+    >>> len(order), sorted(int(i) for position in range(2) for i in order.batch(0, position))
+    (2, [0, 1, 2])
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size {batch_size} is below 1; use at least 1")
-    generator = np.random.Generator(np.random.PCG64([seed, epoch]))
-    sizes = np.asarray(lengths, dtype=np.int64)
-    shuffled = generator.permutation(len(sizes))
-    span = max(1, window) * batch_size
-    batches: list[NDArray[np.int64]] = []
-    for start in range(0, len(shuffled), span):
-        part = shuffled[start : start + span]
-        if window > 1:
-            part = part[np.argsort(sizes[part], kind="stable")]
-        batches += [part[i : i + batch_size] for i in range(0, len(part), batch_size)]
-    return [batches[i] for i in generator.permutation(len(batches))]
+
+    def __init__(
+        self, n: int, sizes: Callable[[Ints], Ints] | Sequence[int], batch_size: int, *, seed: int, window: int = 50
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size {batch_size} is below 1; use at least 1")
+        if not callable(sizes):
+            lengths = np.asarray(sizes, dtype=np.int64)
+            sizes = lengths.__getitem__
+        self._n, self._sizes, self._batch_size = n, sizes, batch_size
+        self._seed, self._window = seed, max(1, window)
+        self._members = lru_cache(REMEMBERED)(self._sorted_members)
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        return -(-self._n // self._batch_size)
+
+    def batch(self, epoch: int, position: int) -> Ints:
+        """The numbers of the examples ``[B]`` of a batch.
+
+        Raises:
+            IndexError: the epoch has no such position.
+        """
+        if not 0 <= position < len(self):
+            raise IndexError(f"position {position} of an epoch of {len(self)} batches")
+        number = int(permuted(np.array([position]), len(self), (self._seed, epoch, 1))[0])
+        window, row = divmod(number, self._window)
+        return self._members(epoch, window)[row * self._batch_size : (row + 1) * self._batch_size]
+
+    def epoch(self, epoch: int) -> list[Ints]:
+        """All batches of an epoch."""
+        return [self.batch(epoch, position) for position in range(len(self))]
+
+    def _sorted_members(self, epoch: int, window: int) -> Ints:
+        span = self._window * self._batch_size
+        positions = np.arange(window * span, min(self._n, (window + 1) * span))
+        members = permuted(positions, self._n, (self._seed, epoch, 0))
+        return members if self._window == 1 else members[np.argsort(self._sizes(members), kind="stable")]
+
+
+def permuted(positions: Ints, n: int, key: Sequence[int]) -> Ints:
+    """Where a random permutation of ``0 ... n - 1`` puts these positions.
+
+    A Feistel network permutes the numbers of as many bits as ``n - 1`` has, rounded up to an even number; those that
+    come out at ``n`` or above go in again, until they come out below.
+
+    Args:
+        positions: any number of them.
+        n: of all.
+        key: which permutation.
+
+    Source: Black and Rogaway, Ciphers with Arbitrary Finite Domains (CT-RSA 2002), cycle walking,
+    https://www.cs.ucdavis.edu/~rogaway/papers/subset.pdf
+
+    >>> sorted(permuted(np.arange(5), 5, [1]).tolist())
+    [0, 1, 2, 3, 4]
+    """
+    keys = np.random.SeedSequence(list(key)).generate_state(ROUNDS, np.uint64)
+    half = np.uint64(max(1, -(-max(n - 1, 1).bit_length() // 2)))
+    mask = np.uint64((1 << int(half)) - 1)
+    values = positions.astype(np.uint64)
+    outside = np.ones(len(values), bool)
+    while outside.any():
+        values[outside] = _feistel(values[outside], keys, half, mask)
+        outside &= values >= n
+    return values.astype(np.int64)
+
+
+def _feistel(values: Words, keys: Words, half: np.uint64, mask: np.uint64) -> Words:
+    left, right = values >> half, values & mask
+    for key in keys:
+        left, right = right, left ^ (_mixed(right + key) & mask)
+    return (left << half) | right
+
+
+def _mixed(values: Words) -> Words:
+    """A hash of 64 bits. Source: Steele et al., Fast Splittable Pseudorandom Number Generators (OOPSLA 2014)."""
+    with np.errstate(over="ignore"):
+        values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))

@@ -9,16 +9,17 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from polyrank.config.training import TrainConfig
+from polyrank.data.stored import StoredExamples
 from polyrank.devices import choose_dtype
 from polyrank.errors import DivergedError
 from polyrank.records import Example
-from polyrank.training.batches import batch_order
+from polyrank.training.batches import BatchOrder
 from polyrank.training.checkpoints import CHECKPOINT, Memory, load_checkpoint, save_checkpoint
 from polyrank.training.learner import Learner, Trainee, memory_needed
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
@@ -91,7 +92,8 @@ def fit_together(
         ResourceError: a batch does not fit into memory.
         InterruptedTraining: SIGINT or SIGTERM; state is saved.
     """
-    lengths = [step.length(example) for example in examples]
+    sizes = examples.sizes if isinstance(examples, StoredExamples) else [step.length(each) for each in examples]
+    order = BatchOrder(len(examples), sizes, settings.batch_size, seed=seed, window=settings.length_window)
     n_steps, steps_per_epoch = count_steps(settings, len(examples))
     checks = check_steps(n_steps, steps_per_epoch, settings.evaluate_per_epoch)
     trainees = [Trainee(learner, n_steps) for learner in learners]
@@ -113,15 +115,10 @@ def fit_together(
         save_checkpoint(checkpoint, parts, {"step": done, "n_examples": n_examples, "learners": own}, memory)
 
     started = time.monotonic()
-    order: list[Any] = []
-    epoch_of_order = -1
     with stop_on_signals() as request:
         while done < n_steps and not all(trainee.has_enough for trainee in trainees):
             epoch, position = divmod(done, steps_per_epoch)
-            if epoch != epoch_of_order:
-                order = batch_order(lengths, settings.batch_size, seed=seed, epoch=epoch, window=settings.length_window)
-                epoch_of_order = epoch
-            batch = [(int(i), examples[int(i)]) for i in order[position]]
+            batch = [(int(i), examples[int(i)]) for i in order.batch(epoch, position)]
             n_examples += len(batch)
             phases = step.phases(batch, epoch, done)
             records = []

@@ -14,8 +14,9 @@ from polyrank.config.training import (
     NegativeSource,
     TrainConfig,
 )
+from polyrank.data.stored import StoredExamples, StoredResponses
 from polyrank.devices import choose_dtype
-from polyrank.errors import DataError
+from polyrank.errors import ConfigError, DataError
 from polyrank.models import Convert, EncoderNetwork
 from polyrank.negatives.hard import HardNegatives, rights
 from polyrank.negatives.mixed import MixedNegatives
@@ -112,10 +113,11 @@ def make_negatives(
 
     Raises:
         DataError: the data holds too few of them.
+        ConfigError: they are to be mined among examples on disk.
     """
     order, right = settings.order, rights(examples)
     limits = [min(limit, settings.n) for limit in settings.limits or [settings.n] * len(order)]
-    pool = list(dict.fromkeys(response for example in examples if (response := example.response) is not None))
+    pool = _responses(examples)
 
     def n_given(example: Example) -> int:
         return len({*example.candidates} - right_answers(example, right)) if "given" in order else 0
@@ -137,6 +139,11 @@ def make_negatives(
                     )
                 return RandomNegatives(pool, limit, seed, settings.redraw, right)
             case "mined":
+                if isinstance(examples, StoredExamples):
+                    raise ConfigError(
+                        "negatives are mined among examples in memory; leave data.cache out, or mine them once with"
+                        " polyrank mine"
+                    )
                 scorer = next(ranker.scorer for ranker in rankers if isinstance(ranker.scorer, EncoderScorer))
                 first, last = settings.remine_ranks
                 ranks = HardNegatives(n_negatives=limit, first_rank=first, last_rank=last, seed=seed)
@@ -144,3 +151,10 @@ def make_negatives(
                 return MinedNegatives(examples, scorer, pool, ranks, every=settings.remine_epochs, folder=folder)
 
     return MixedNegatives([source(kind, limit) for kind, limit in zip(order, limits, strict=True)], limits, settings.n)
+
+
+def _responses(examples: Sequence[Example]) -> Sequence[str]:
+    """To draw from: distinct ones, or in a folder on disk all."""
+    if isinstance(examples, StoredExamples):
+        return StoredResponses(examples)
+    return list(dict.fromkeys(response for example in examples if (response := example.response) is not None))

@@ -13,6 +13,7 @@ import torch
 from polyrank.config.models import ConvertText, ModelConfig, TextPolicy
 from polyrank.config.names import model_folder
 from polyrank.config.training import NetworkTraining, Precision
+from polyrank.data.stored import StoredExamples
 from polyrank.models import Network
 from polyrank.models.artifacts import save_model
 from polyrank.models.start import start_model
@@ -43,6 +44,9 @@ class Ranker:
     scorer: CrossScorer | EncoderScorer
 
 
+MOST_LEARNT_FROM = 200_000  # examples on disk from which a vocabulary is learnt
+
+
 def new_ranker(
     config: ModelConfig,
     text: TextPolicy | ConvertText,
@@ -58,6 +62,9 @@ def new_ranker(
     Raises:
         ConfigError: the weights to start from do not fit.
     """
+    if isinstance(examples, StoredExamples):
+        n = min(len(examples), MOST_LEARNT_FROM)
+        examples = examples.choose(np.linspace(0, len(examples) - 1, n, dtype=np.int64))
     responses = (response for example in examples if (response := example.response))
     repeats = isinstance(text, ConvertText) and text.count_repeats
     model, texts, config = start_model(

@@ -22,6 +22,7 @@ from polyrank.data import choose_speaker, draw_candidates, read_examples
 from polyrank.data.candidate_lists import have_lists
 from polyrank.data.memory import rows_of
 from polyrank.data.speakers import speakers_of
+from polyrank.data.stored import StoredExamples, open_stored, shards
 from polyrank.devices import choose_device, keep_freed_memory
 from polyrank.errors import ConfigError, DataError
 from polyrank.evaluation import evaluate, summarise
@@ -113,8 +114,7 @@ def train(
         for folder in folders.values():
             check_folder(folder, recipe, resume=resume, overwrite=overwrite)
         learnt, judged = load_data(recipe.data, examples, valid, say)
-        n_given = sum(len(example.candidates) > len(example.relevant) for example in learnt)
-        if n_given and recipe.train.negatives is None:
+        if recipe.train.negatives is None and (n_given := _n_given(learnt)):
             say(
                 f"{n_given:,} of {len(learnt):,} training examples come with wrong candidates, which are not learnt"
                 ' from; to add them to the other responses of the batch, set train.negatives.sources to ["given"]'
@@ -133,13 +133,15 @@ def load_data(
     examples: Iterable[Any] | None = None,
     valid: Iterable[Any] | None = None,
     say: Callable[[str], None] = lambda text: None,
-) -> tuple[list[Example], list[Example]]:
+) -> tuple[Sequence[Example], list[Example]]:
     """Training examples (those with a right answer) and validation lists, from files or from memory."""
-    learnt = _read(data, "train", examples, say)
+    stored = data.cache is not None and examples is None
+    learnt: Sequence[Example] = _stored(data, say) if stored else _read(data, "train", examples, say)
     if data.max_train is not None and data.max_train < len(learnt):
         # a subset that does not depend on the training seed, so that every model and seed learns from the same
         chosen = np.random.Generator(np.random.PCG64(20200113)).permutation(len(learnt))[: data.max_train]
-        learnt = [learnt[i] for i in sorted(chosen.tolist())]
+        chosen.sort()
+        learnt = learnt.choose(chosen) if isinstance(learnt, StoredExamples) else [learnt[i] for i in chosen.tolist()]
         say(f"using a random subset of {len(learnt):,}")
     if data.valid is None and valid is None:
         return learnt, []
@@ -159,6 +161,24 @@ def read_lists(
     lists = [example for example in lists if len(example.candidates) > 1]
     say(f"{name}: {len(lists):,} examples of {len(lists[0].candidates)} candidates")
     return lists
+
+
+def _stored(data: DataConfig, say: Callable[[str], None]) -> StoredExamples:
+    """The training examples, on disk."""
+    if data.train is None or data.cache is None:
+        raise ConfigError("data.cache keeps the examples of a file on disk, and data.train names none; name one")
+    source, speaker = Path(data.train), data.speaker
+    first = shards(source)[0]
+    if data.kind in (None, "dialogues"):
+        speaker = choose_speaker(first, speaker, option="data.speaker", say=say)
+    return open_stored(source, Path(data.cache), kind=data.kind, speaker=speaker, skip_bad=data.skip_bad, say=say)
+
+
+def _n_given(examples: Sequence[Example]) -> int:
+    """How many come with wrong candidates."""
+    if isinstance(examples, StoredExamples):
+        return examples.n_given
+    return sum(len(example.candidates) > len(example.relevant) for example in examples)
 
 
 def _read(
@@ -185,7 +205,7 @@ def _train_one(
     recipe: Recipe,
     seed: int,
     folder: Path,
-    examples: list[Example],
+    examples: Sequence[Example],
     valid: list[Example],
     resume: bool,
     overwrite: bool,

@@ -30,7 +30,7 @@ RECIPE, RESULT = (
 LOCK = "run.lock"
 OF_A_RUN = (CHECKPOINT, RESULT.file, "metrics.jsonl", "model")
 BEFORE_A_RUN = (LOCK, RECIPE.file, "tensorboard", "teacher-scores.sqlite*", "mined-*.npy", *TWO)
-MAY_DIFFER = ("output", "train.seeds", "train.epochs", "train.max_steps", "train.checkpoint_steps")
+MAY_DIFFER = ("output", "data.cache", "train.seeds", "train.epochs", "train.max_steps", "train.checkpoint_steps")
 
 
 @contextmanager

@@ -1,0 +1,312 @@
+"""Examples on disk, mapped into memory: as many as the disk holds, each made when it is asked for.
+
+A row's texts are stored once, however many examples it gives: the contexts of a dialogue are stretches of its turns.
+The folder is named by what it was made of, so that the same files make it once. Shapes: N examples.
+"""
+
+import hashlib
+import mmap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from copy import copy
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import BinaryIO, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.data.examples import Kind, Reader
+from polyrank.data.report import counted, parsed
+from polyrank.data.rows import rows
+from polyrank.errors import ArtifactError, DataError
+from polyrank.records import Context, Example
+from polyrank.storage.document import DocumentKind, check_part, has_document, read_document, seal
+from polyrank.storage.durable import make_folders, new_folder, sha256_file
+
+DOCUMENT = DocumentKind(
+    name="folder of examples", file="examples.json", missing="check the path", remedy="delete the folder"
+)
+TEXTS, ENDS, TABLE, KEYS = "texts.bin", "ends.bin", "table.bin", "keys.bin"
+ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
+ROWS = 1000  # that are written together
+MOST_RIGHT = 1000  # right answers elsewhere that are looked up for one context
+# Of each example: the number of its row's first text, which is the row's id; counted from there, where its turns start
+# (the background stands before them) and end, and its candidates; how many of these, the first, are right; its turn of
+# the dialogue, or -1.
+ROW = np.dtype([("base", "<i8")] + [(name, "<i4") for name in ("turns", "end", "first", "last", "right", "turn")])
+
+
+def shards(path: Path) -> list[Path]:
+    """The files of a folder, or of a pattern such as ``data/part-*.parquet``, in the order of their names.
+
+    Raises:
+        DataError: there are none.
+    """
+    if path.is_dir():
+        files = [file for file in sorted(path.iterdir()) if file.name.lower().endswith(ENDINGS)]
+    elif any(sign in path.name for sign in "*?["):
+        files = sorted(path.parent.glob(path.name))
+    else:
+        return [path]
+    if not files:
+        raise DataError(f"{path}: names no file of examples; give files that end in {', '.join(ENDINGS)}")
+    return files
+
+
+class StoredExamples(Sequence[Example]):
+    """Examples with a right answer, in a folder that ``open_stored`` has made.
+
+    Args:
+        folder: of that kind.
+
+    Raises:
+        ArtifactError: it is none, or is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        document = read_document(folder, DOCUMENT)
+        parts = {name: check_part(folder / name, document["parts"][name], DOCUMENT) for name in document["parts"]}
+        with parts[TEXTS].open("rb") as stream:
+            self._texts = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        self._ends = np.memmap(parts[ENDS], np.int64, "r")
+        self._table = np.memmap(parts[TABLE], ROW, "r")
+        self._keys = np.memmap(parts[KEYS], np.uint64, "r")
+        self._chosen: NDArray[np.int64] | None = None
+        self.n_given: int = document["n_given"]
+        self.rights = StoredRights(self)
+
+    def choose(self, numbers: NDArray[np.int64]) -> "StoredExamples":
+        """Some of them, in this order. What is right for a context stays what all of them say."""
+        part = copy(self)
+        part._chosen = numbers if self._chosen is None else self._chosen[numbers]
+        return part
+
+    def __len__(self) -> int:
+        return len(self._table) if self._chosen is None else len(self._chosen)
+
+    @overload
+    def __getitem__(self, number: int) -> Example: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[Example]: ...
+    def __getitem__(self, number: int | slice) -> Example | list[Example]:
+        if isinstance(number, slice):
+            return [self[i] for i in range(*number.indices(len(self)))]
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"example {number} of {len(self)}")
+        number %= len(self)
+        return self.at(number if self._chosen is None else int(self._chosen[number]))
+
+    def at(self, number: int) -> Example:
+        """One of all that are in the folder, chosen or not."""
+        base, turns, end, first, last, right, turn = self._table[number].item()
+        id_, *texts = self._read(base, max(end, last))
+        return Example(
+            tuple(texts[turns - 1 : end - 1]),
+            tuple(texts[first - 1 : last - 1]),
+            tuple(range(right)),
+            id_ if turn < 0 else f"{id_}#{turn}",
+            tuple(texts[: turns - 1]),
+        )
+
+    def sizes(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bytes of the contexts of some examples, by which those of like length are put together."""
+        own = self._table[numbers if self._chosen is None else self._chosen[numbers]]
+        return np.asarray(self._ends[own["base"] + own["end"] - 1] - self._ends[own["base"]])
+
+    def with_key(self, context: Context) -> range:
+        """Where in the list of contexts, by hash, this one would be."""
+        key = _key(context)
+        low, high = np.searchsorted(self._keys, np.array([key << 32, (key << 32) + (1 << 32) - 1], np.uint64))
+        return range(int(low), min(int(high), int(low) + MOST_RIGHT))
+
+    def by_key(self, place: int) -> Example:
+        """The example at a place of that list."""
+        return self.at(int(self._keys[place]) & 0xFFFFFFFF)
+
+    def _read(self, start: int, n: int) -> list[str]:
+        """``n`` texts from the one of this number on."""
+        ends = self._ends[start - 1 : start + n].tolist() if start else [0, *self._ends[:n].tolist()]
+        data = self._texts[ends[0] : ends[-1]]
+        return [data[a - ends[0] : b - ends[0]].decode() for a, b in pairwise(ends)]
+
+
+class StoredRights(Mapping[Context, list[str]]):
+    """All right answers to a context, wherever in the folder; of a very frequent context the first thousand."""
+
+    def __init__(self, examples: StoredExamples) -> None:
+        self._examples = examples
+
+    def __getitem__(self, context: Context) -> list[str]:
+        right: dict[str, None] = {}
+        for place in self._examples.with_key(context):
+            example = self._examples.by_key(place)
+            if example.query == context:  # and does not only have the same hash
+                right.update(dict.fromkeys(example.candidates[i] for i in example.relevant))
+        if not right:
+            raise KeyError(context)
+        return list(right)
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    def __iter__(self) -> Iterator[Context]:
+        return (example.query for example in self._examples)
+
+
+class StoredResponses(Sequence[str]):
+    """The response of each example; the same text as often as it answers something."""
+
+    def __init__(self, examples: StoredExamples) -> None:
+        self._examples = examples
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    @overload
+    def __getitem__(self, number: int) -> str: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[str]: ...
+    def __getitem__(self, number: int | slice) -> str | list[str]:
+        if isinstance(number, slice):
+            return [example.candidates[0] for example in self._examples[number]]
+        return self._examples[number].candidates[0]  # the right ones come first
+
+
+def open_stored(
+    source: Path,
+    cache: Path,
+    *,
+    kind: Kind | None = None,
+    speaker: str | None = None,
+    skip_bad: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> StoredExamples:
+    """The examples of a file, or of all files of a folder or pattern, from the cache, or made and put there.
+
+    Memory holds a thousand rows at a time, whatever the size.
+
+    Args:
+        source: as ``read_examples`` takes it, or see ``shards``.
+        cache: the folder of such folders.
+        kind, speaker: see ``read_examples``.
+        skip_bad: count and skip bad rows instead of stopping.
+        say: called with lines for the user.
+
+    Raises:
+        DataError: a row is bad and ``skip_bad`` is false, or no example has a right answer.
+    """
+    files = shards(source)
+    key = repr(([(file.name, sha256_file(file)) for file in files], kind, speaker, skip_bad))
+    folder = cache / f"examples-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
+    try:
+        examples = StoredExamples(folder)
+    except ArtifactError as error:
+        if has_document(folder, DOCUMENT):
+            say(f"{error}; it is made again")
+        _make(folder, source, _examples_of(files, kind, speaker, skip_bad=skip_bad, say=say))
+        examples = StoredExamples(folder)
+    say(f"{source}: {counted(len(examples), 'example')} on disk, in {folder}")
+    return examples
+
+
+def _examples_of(
+    files: Sequence[Path], kind: Kind | None, speaker: str | None, *, skip_bad: bool, say: Callable[[str], None]
+) -> Iterator[list[Example]]:
+    """Those of each row that have a right answer."""
+    n_bad, message = 0, ""
+    for file in files:
+        for item in parsed(file, rows(file), Reader(file, kind, speaker, None).examples):
+            if isinstance(item, DataError):
+                if not skip_bad:
+                    raise item
+                n_bad, message = n_bad + 1, message or str(item)
+            elif examples := [example for example in item if example.relevant]:
+                yield examples
+    if n_bad:
+        say(f"{counted(n_bad, 'bad row')} left out ({message})")
+
+
+def _make(folder: Path, source: Path, read: Iterator[list[Example]]) -> None:
+    make_folders(folder.parent)
+    names = (TEXTS, ENDS, TABLE, KEYS)
+    with new_folder(folder, replace=True, ours=(*names, DOCUMENT.file)) as new:
+        with ExitStack() as stack:
+            writer = _Writer(*(stack.enter_context((new / name).open("wb")) for name in names))
+            while batch := list(islice(read, ROWS)):
+                writer.write(batch)
+        if not writer.n_examples:
+            raise DataError(f"{source}: no example has the text of a right answer; there is nothing to learn from")
+        keys = np.memmap(new / KEYS, np.uint64, "r+")
+        keys.sort()
+        keys.flush()
+        document = {
+            "n_given": writer.n_given,
+            "parts": {name: sha256_file(new / name) for name in names},
+        }
+        (new / DOCUMENT.file).write_bytes(seal(document, DOCUMENT))
+
+
+class _Writer:
+    """Puts rows behind those that are there."""
+
+    def __init__(self, texts: BinaryIO, ends: BinaryIO, table: BinaryIO, keys: BinaryIO) -> None:
+        self._texts, self._ends, self._table, self._keys = texts, ends, table, keys
+        self._n_texts = self._n_bytes = self.n_examples = self.n_given = 0
+
+    def write(self, batch: Sequence[list[Example]]) -> None:
+        """Rows of examples, one of which each has at least."""
+        texts: list[bytes] = []
+        table: list[tuple[int, ...]] = []
+        keys: list[int] = []
+        for examples in batch:
+            for texts_of_row, entries in _rows_of(examples):
+                base = self._n_texts + len(texts)
+                texts += [text.encode() for text in texts_of_row]
+                table += [(base, *entry) for entry in entries]
+            for example in examples:
+                keys.append((_key(example.query) << 32) + self.n_examples)
+                self.n_examples += 1
+                self.n_given += len(example.candidates) > len(example.relevant)
+        if self.n_examples > 1 << 32:
+            raise DataError(f"there are more than {1 << 32:,} examples; train on a part of them")
+        ends = self._n_bytes + np.cumsum([len(text) for text in texts], dtype=np.int64)
+        self._n_texts, self._n_bytes = self._n_texts + len(texts), int(ends[-1])
+        self._texts.write(b"".join(texts))
+        self._ends.write(ends.tobytes())
+        self._table.write(np.array(table, ROW).tobytes())
+        self._keys.write(np.array(keys, np.uint64).tobytes())
+
+
+def _rows_of(examples: list[Example]) -> Iterator[tuple[list[str], list[tuple[int, ...]]]]:
+    """The texts of a row with the entries of its examples: together, where they are stretches of one dialogue."""
+    last = examples[-1]
+    spoken = (*last.context, *last.candidates)
+    together = all(
+        example.candidates == spoken[len(example.context) : len(example.context) + 1]
+        and example.context == spoken[: len(example.context)]
+        and example.background == last.background
+        for example in examples
+    )
+    if together and len(examples) > 1:
+        name, turns = last.id.rpartition("#")[0], 1 + len(last.background)
+        entries = []
+        for example in examples:
+            end = turns + len(example.context)
+            entries.append((turns, end, end, end + 1, 1, len(example.context)))
+        yield [name, *last.background, *spoken], entries
+        return
+    for example in examples:
+        right = set(example.relevant)
+        others = [text for i, text in enumerate(example.candidates) if i not in right]
+        turns = 1 + len(example.background)
+        end = turns + len(example.context)
+        candidates = [*(example.candidates[i] for i in example.relevant), *others]
+        entry = (turns, end, end, end + len(candidates), len(right), -1)
+        yield [example.id, *example.background, *example.context, *candidates], [entry]
+
+
+def _key(context: Context) -> int:
+    """32 bits of a hash, the same in every process."""
+    data = "\0".join((*context.background, "", *context.turns)).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=4).digest(), "little")

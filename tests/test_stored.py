@@ -1,0 +1,212 @@
+"""Examples on disk are those in memory; a training reads them as it goes, and is the one in memory."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import polyrank
+from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, TextPolicy
+from polyrank.config.recipe import DataConfig, Recipe
+from polyrank.data import read_examples, write_examples
+from polyrank.data.stored import StoredExamples, StoredResponses, open_stored, shards
+from polyrank.errors import ConfigError, DataError
+from polyrank.negatives.hard import rights
+from polyrank.negatives.random import RandomNegatives
+from polyrank.records import Context, Example
+from polyrank.training import train
+from train_settings import train_config
+
+words = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+turns = st.lists(words, min_size=1, max_size=4).map(tuple)
+
+
+@st.composite
+def examples(draw: st.DrawFn) -> Example:
+    candidates = draw(st.lists(words, min_size=1, max_size=4).map(tuple))
+    right = draw(st.sets(st.integers(0, len(candidates) - 1), max_size=2))
+    return Example(draw(turns), candidates, tuple(sorted(right)), draw(words.filter(bool)), draw(turns))
+
+
+def stored(path: Path, **options: Any) -> StoredExamples:
+    return open_stored(path, path.parent / "cache", **options)
+
+
+def right_first(example: Example) -> Example:
+    right = [example.candidates[i] for i in example.relevant]
+    wrong = [text for i, text in enumerate(example.candidates) if i not in example.relevant]
+    return replace(example, candidates=(*right, *wrong), relevant=tuple(range(len(right))))
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(examples(), min_size=1, max_size=8))
+def test_what_is_stored_is_what_was_read(tmp_path_factory: pytest.TempPathFactory, rows: list[Example]) -> None:
+    path = tmp_path_factory.mktemp("stored") / "train.jsonl"
+    write_examples(path, rows)
+    wanted = [right_first(example) for example in rows if example.relevant]
+    if not wanted:
+        with pytest.raises(DataError, match="no example has the text of a right answer"):
+            stored(path)
+        return
+    found = stored(path)
+    assert list(found) == wanted
+    assert (found[-1], found[1:]) == (wanted[-1], wanted[1:])
+    sizes = [sum(len(text.encode()) for text in (*each.background, *each.context)) for each in wanted]
+    assert found.sizes(np.arange(len(wanted))).tolist() == sizes
+    assert {context: found.rights[context] for context in found.rights} == rights(wanted)
+    assert Context("no such context") not in found.rights
+    assert found.n_given == sum(len(each.candidates) > len(each.relevant) for each in wanted)
+    assert list(StoredResponses(found)) == [each.response for each in wanted]
+    with pytest.raises(IndexError):
+        found[len(wanted)]
+
+
+DIALOGUES: list[dict[str, Any]] = [
+    {"id": "a", "turns": [{"speaker": s, "text": f"{s} {i}"} for i, s in enumerate(["customer", "agent", "agent"])]},
+    {"turns": ["hi", "hello", "my wifi is down", "restart it"], "background": ["wifi"]},
+    {"turns": ["alone"]},
+    {"turns": ["a", "b"]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("speaker", [None, "agent"])
+def test_dialogues_keep_each_turn_once(tmp_path: Path, speaker: str | None) -> None:
+    rows = DIALOGUES[:1] if speaker else DIALOGUES
+    path = tmp_path / "train.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    found = stored(path, kind="dialogues", speaker=speaker)
+    assert list(found) == read_examples(path, kind="dialogues", speaker=speaker).examples
+    (texts,) = (tmp_path / "cache").glob("*/texts.bin")
+    assert texts.read_bytes().count(b"customer 0") == 1
+    part = found.choose(np.array([1, 0])).choose(np.array([1]))
+    assert list(part) == [found[0]]
+    assert part.sizes(np.array([0])).tolist() == found.sizes(np.array([0])).tolist()
+
+
+def test_files_of_a_folder_are_one_set_and_are_stored_once(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    polars = pytest.importorskip("polars")
+    rows = [{"context": [f"c{i}"], "response": f"r{i}"} for i in range(6)]
+    polars.DataFrame(rows[:2]).write_parquet(folder / "part-0.parquet")
+    polars.DataFrame(rows[2:4]).write_parquet(folder / "part-1.parquet")
+    (folder / "part-2.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[4:]), "utf-8")
+    (folder / "README.md").write_text("about them", "utf-8")
+    said: list[str] = []
+    found = stored(folder, say=said.append)
+    wanted = list(found)
+    assert [example.response for example in wanted] == [f"r{i}" for i in range(6)]
+    assert [file.name for file in shards(folder / "part-*.parquet")] == ["part-0.parquet", "part-1.parquet"]
+    (made,) = (tmp_path / "cache").iterdir()
+    before = (made / "texts.bin").stat().st_mtime_ns
+    assert list(stored(folder)) == wanted
+    assert (made / "texts.bin").stat().st_mtime_ns == before
+    assert len(stored(folder / "part-*.parquet")) == 4  # of which it is another folder
+    with (made / "texts.bin").open("r+b") as stream:
+        stream.write(b"X")
+    assert list(stored(folder, say=said.append)) == wanted
+    assert any("is damaged" in line and "made again" in line for line in said)
+    with pytest.raises(DataError, match="names no file of examples"):
+        shards(tmp_path / "none-*.jsonl")
+
+
+def test_bad_rows_stop_or_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"context": "a", "response": "b"}\n{"context": 3}\n', "utf-8")
+    with pytest.raises(DataError, match=r"train\.jsonl:2:"):
+        stored(path)
+    assert not (tmp_path / "cache").exists() or not list((tmp_path / "cache").iterdir())
+    said: list[str] = []
+    assert len(stored(path, skip_bad=True, say=said.append)) == 1
+    assert any("1 bad row left out" in line for line in said)
+
+
+def test_negatives_from_a_pool_that_repeats_are_distinct() -> None:
+    negatives = RandomNegatives(["a"] * 50 + ["b", "c"], 3, seed=1)
+    assert sorted(negatives(0, Example(("x",), ("y",), (0,)), 0)) == ["a", "b", "c"]
+    assert sorted(negatives(0, Example(("x",), ("a",), (0,)), 0)) == ["b", "c"]
+
+
+def recipe(task: dict[str, Path], output: Path, **changes: Any) -> Recipe:
+    values: dict[str, Any] = {
+        "batch_size": 8, "epochs": 1, "lr": 2e-3, "warmup_steps": 2, "schedule": "linear", "train_layers": "all",
+        "precision": "fp32", "dropout": 0.0, "length_window": 1, **changes,
+    }  # fmt: skip
+    return Recipe(
+        model=BiConfig(reduction="mean", shared_towers=True),
+        text=TextPolicy(max_context_tokens=24, max_candidate_tokens=8),
+        data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
+        train=train_config(**values),
+        output=str(output),
+    )
+
+
+def curve(run: Path) -> list[Any]:
+    records = map(json.loads, (run / "metrics.jsonl").read_text("utf-8").splitlines())
+    return [(record["step"], record.get("loss"), record.get("valid")) for record in records]
+
+
+@pytest.mark.parametrize("method", [{}, {"method": "listwise", "n_negatives": 3}])
+def test_a_training_from_disk_is_the_one_from_memory(
+    method: dict[str, Any], tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    memory = recipe(task, tmp_path / "memory", **method)
+    memory = replace(memory, model=replace(memory.model, backbone=str(tiny_backbone)))  # type: ignore[arg-type]
+    disk = replace(memory, data=replace(memory.data, cache=str(tmp_path / "cache")), output=str(tmp_path / "disk"))
+    train(memory)
+    train(disk)
+    first, second = curve(tmp_path / "memory"), curve(tmp_path / "disk")
+    if method:  # random negatives are drawn from distinct responses there, from all of them here
+        assert [step for step, *_ in first] == [step for step, *_ in second]
+    else:
+        assert first == second
+    half = replace(disk, data=replace(disk.data, max_train=12), output=str(tmp_path / "half"))
+    plain = replace(half, data=replace(half.data, cache=None), output=str(tmp_path / "plain"))
+    train(half)
+    train(plain)
+    if not method:
+        assert curve(tmp_path / "half") == curve(tmp_path / "plain")
+
+
+def test_a_vocabulary_is_learnt_from_disk(task: dict[str, Path], tmp_path: Path) -> None:
+    config = ConvertConfig(
+        embedding_dim=16, attention_dim=8, ffn_dim=32, side_dim=32, output_dim=16, spans=(3,), position_periods=(7, 3)
+    )
+    text = ConvertText(min_count=1, n_buckets=10)
+    settings = train_config(method="convert", batch_size=8, epochs=1, length_window=1, lr=0.1, train_layers="all")
+    data = DataConfig(train=str(task["train"]))
+    runs = [
+        Recipe(model=config, text=text, data=data, train=settings, output=str(tmp_path / "memory")),
+        Recipe(
+            model=config,
+            text=text,
+            data=replace(data, cache=str(tmp_path / "cache")),
+            train=settings,
+            output=str(tmp_path / "disk"),
+        ),
+    ]
+    for run in runs:
+        train(run)
+    assert curve(tmp_path / "memory") == curve(tmp_path / "disk")
+
+
+def test_what_disk_cannot_do_is_told(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+    wanted: dict[str, Any] = {
+        "method": "listwise",
+        "n_negatives": 2,
+        "negatives.sources": ["mined"],
+        "remine_epochs": 1,
+    }
+    mined = recipe(task, tmp_path / "run", **wanted)
+    mined = replace(mined, data=replace(mined.data, cache=str(tmp_path / "cache")))
+    mined = replace(mined, model=replace(mined.model, backbone=str(tiny_backbone)))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="mined among examples in memory"):
+        train(mined)
+    nothing = replace(mined, data=replace(mined.data, train=None))
+    with pytest.raises(ConfigError, match="names none; name one"):
+        polyrank.train(nothing)
