@@ -104,7 +104,7 @@ class DistillMethod(ImitatingMethod):
     """Lists as for "listwise", learnt from the labels and from a teacher, which stays as it is.
 
     Args:
-        teacher: a folder of a trained model.
+        teacher: a trained model's folder, a sum's, or anything else that ranks by a name.
         teacher_scores: file for its scores, which other runs may share, as seen from the working directory; None: in
             the run's folder.
     """
