@@ -321,9 +321,8 @@ def _start(model: Any, train: Any, where: str) -> dict[str, dict[str, Any]] | No
 
 def _check_parts(model: Any, where: str) -> None:
     """Refuse a sum of what no training wrote, before any data is read."""
-    if not isinstance(model, dict) or model.get("kind") != SumConfig.kind or not isinstance(model.get("parts"), list):
-        return
-    for name in model["parts"]:
+    parts = model.get("parts") if isinstance(model, dict) and model.get("kind") == SumConfig.kind else None
+    for name in parts if isinstance(parts, list | tuple) else ():
         if (model_folder(str(name)) / "sum.json").is_file():
             raise ConfigError(f"{where}.parts = {name} is a sum; name its encoders instead")
         _check_model_folder(str(name), f"{where}.parts")
