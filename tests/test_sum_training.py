@@ -19,12 +19,13 @@ from polyrank.config.models import (
     ConvertConfig,
     ConvertText,
     CrossConfig,
+    ModelConfig,
     PolyConfig,
     SumConfig,
     SumText,
     TextPolicy,
 )
-from polyrank.config.recipe import DataConfig, Recipe, load_recipe, recipe_from_dict, recipe_to_dict
+from polyrank.config.recipe import DataConfig, Partner, Recipe, load_recipe, recipe_from_dict, recipe_to_dict
 from polyrank.config.training import NetworkTraining
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.models import SumNetwork, new_model
@@ -101,13 +102,22 @@ def sum_of(models: dict[str, Path], name: str) -> SumEncoder:
     return SumEncoder([load_encoder(models[part], device="cpu") for part in parts], weights)
 
 
-def recipe(task: dict[str, Path], model: SumConfig, output: Path, **changes: Any) -> Recipe:
+def recipe(
+    task: dict[str, Path], model: SumConfig, output: Path, *, partner: ModelConfig | None = None, **changes: Any
+) -> Recipe:
     values: dict[str, Any] = {
         "batch_size": 24, "epochs": 2, "lr": 2e-3, "warmup_steps": 1, "schedule": "constant", "precision": "fp32",
         "train_layers": "all", "dropout": 0.1, **changes,
     }  # fmt: skip
-    data = DataConfig(train=str(task["train"]), valid=str(task["valid"]))
-    return Recipe(model=model, text=SumText(), data=data, train=train_config(**values), output=str(output))
+    settings, policy = train_config(**values), TextPolicy(max_context_tokens=16, max_candidate_tokens=8)
+    return Recipe(
+        model=model,
+        text=SumText(),
+        data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
+        train=settings,
+        output=str(output),
+        reranker=None if partner is None else Partner(model=partner, text=policy, train=settings.of_one_network()),
+    )
 
 
 def losses(folder: Path) -> list[float]:
@@ -290,16 +300,24 @@ def test_resumed_equals_uninterrupted(
     assert files(tmp_path / "whole") == files(tmp_path / "parted")
 
 
-@pytest.mark.parametrize("method", ["listwise", "distill"])
+@pytest.mark.parametrize("method", ["listwise", "distill", "mutual"])
 def test_methods_with_lists_and_mined_negatives_take_a_sum(
     models: dict[str, Path], task: dict[str, Path], tmp_path: Path, method: str
 ) -> None:
     options: dict[str, Any] = {"teacher": str(models["cross"])} if method == "distill" else {"remine_epochs": 1}
     plan = recipe(
-        task, config_of(models, "poly + convert"), tmp_path / "run", method=method, n_negatives=3, epochs=1, **options
+        task,
+        config_of(models, "poly + convert"),
+        tmp_path / "run",
+        epochs=1,
+        n_negatives=3,
+        partner=load_model(models["cross"]).config if method == "mutual" else None,
+        method=method,
+        **options,
     )
-    (result,) = train(plan, device="cpu")
+    result, *others = train(plan, device="cpu")
     assert isinstance(result.load(device="cpu"), SumEncoder)
+    assert [other.network for other in others] == (["reranker"] if method == "mutual" else [])
     assert (tmp_path / "run" / "teacher-scores.sqlite").exists() == (method == "distill")
 
 
