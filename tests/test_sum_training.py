@@ -33,7 +33,7 @@ from polyrank.models.artifacts import load_model, save_model
 from polyrank.records import Context, Example
 from polyrank.scorers.open import load, load_encoder
 from polyrank.scorers.summed import SumEncoder, read_sum, save_sum
-from polyrank.text import pad, parted
+from polyrank.text import pad, split_parts
 from polyrank.training import DistillStep, train
 from polyrank.training.cached import in_chunks
 from polyrank.training.methods import make_step
@@ -139,11 +139,11 @@ def test_rows_of_ids_come_apart_as_they_were(models: dict[str, Path]) -> None:
         (ranker.texts.candidates(replies), [texts.candidates(replies) for texts in own]),
         (pad(ranker.texts.all_candidate_ids(replies)), [texts.candidates(replies) for texts in own]),
     ):
-        for part, want in zip(parted(together, pads), alone, strict=True):
+        for part, want in zip(split_parts(together, pads), alone, strict=True):
             assert part.ids.tolist() == want.ids.tolist()
             assert part.mask.tolist() == want.mask.tolist()
             assert part.segments.tolist() == want.segments.tolist()
-    assert [part.ids.shape for part in parted(pad([]), pads)] == [(0, 0)] * 3
+    assert [part.ids.shape for part in split_parts(pad([]), pads)] == [(0, 0)] * 3
     with pytest.raises(ConfigError, match="reads no pairs"):
         ranker.texts.pairs([(CONTEXTS[0], "hi")])
 
@@ -293,11 +293,11 @@ def test_resumed_equals_uninterrupted(
 
     (whole,) = train(plan("whole"), device="cpu")
     with pytest.raises(StopError):
-        train(plan("parted"), device="cpu", report=crash)
-    (resumed,) = train(plan("parted"), device="cpu", resume=True)
-    assert losses(tmp_path / "whole") == losses(tmp_path / "parted")
+        train(plan("interrupted"), device="cpu", report=crash)
+    (resumed,) = train(plan("interrupted"), device="cpu", resume=True)
+    assert losses(tmp_path / "whole") == losses(tmp_path / "interrupted")
     assert dataclasses.replace(whole.fit, seconds=0) == dataclasses.replace(resumed.fit, seconds=0)
-    assert files(tmp_path / "whole") == files(tmp_path / "parted")
+    assert files(tmp_path / "whole") == files(tmp_path / "interrupted")
 
 
 @pytest.mark.parametrize("method", ["listwise", "distill", "mutual"])

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from polyrank.models.network import EncoderNetwork, Trunk
-from polyrank.text import Tokens, parted
+from polyrank.text import Tokens, split_parts
 
 
 class SumNetwork(EncoderNetwork):
@@ -61,7 +61,7 @@ class SumNetwork(EncoderNetwork):
     def encode_contexts(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """Context vectors ``[B, M, D]``, D being the sum of the dimensions, and their mask ``[B, M]``."""
         encoded = [
-            part.encode_contexts(own) for part, own in zip(self.parts, parted(tokens, self.pad_ids), strict=True)
+            part.encode_contexts(own) for part, own in zip(self.parts, split_parts(tokens, self.pad_ids), strict=True)
         ]
         width = max(vectors.shape[1] for vectors, _ in encoded)
         sides = [
@@ -73,7 +73,7 @@ class SumNetwork(EncoderNetwork):
 
     def encode_candidates(self, tokens: Tokens) -> Tensor:
         """Candidate vectors ``[N, D]``."""
-        own = parted(tokens, self.pad_ids)
+        own = split_parts(tokens, self.pad_ids)
         encoded = [part.encode_candidates(texts).float() for part, texts in zip(self.parts, own, strict=True)]
         return torch.cat([root * vectors for root, vectors in zip(self._roots(), encoded, strict=True)], dim=-1)
 

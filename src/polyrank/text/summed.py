@@ -73,7 +73,7 @@ def _numbered(rows: Sequence[Sequence[int]]) -> list[int]:
     return [number << BITS | i for number, row in enumerate(rows) for i in row]
 
 
-def parted(tokens: Tokens, pad_ids: Sequence[int]) -> list[Tokens]:
+def split_parts(tokens: Tokens, pad_ids: Sequence[int]) -> list[Tokens]:
     """What ``SumTexts`` joined, for each encoder the tokens that its own texts would have given.
 
     Args:
@@ -81,7 +81,7 @@ def parted(tokens: Tokens, pad_ids: Sequence[int]) -> list[Tokens]:
         pad_ids: what the padding of each consists of.
 
     >>> rows = pad([[5, 6, 1 << BITS | 7], [8, 1 << BITS | 9, 1 << BITS | 3]])
-    >>> [part.ids.tolist() for part in parted(rows, pad_ids=[0, 2])]
+    >>> [part.ids.tolist() for part in split_parts(rows, pad_ids=[0, 2])]
     [[[5, 6], [8, 0]], [[7, 2], [9, 3]]]
     """
     device, width = tokens.ids.device, tokens.ids.shape[1]
