@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.config.checked import Settings, field_types, kinds
-from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, ModelConfig, PolyConfig, TextPolicy
+from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, PolyConfig, RecipeModel, TextPolicy
 from polyrank.config.pretraining import (
     ContinuedModel,
     PretrainData,
@@ -42,12 +42,12 @@ def recipe() -> str:
     """Every key of a recipe with its default and its meaning, as the settings' docstrings have them."""
     parts = [
         "# A recipe",
-        "A TOML file for `polyrank train`. Each key but `output`, the model's `kind` and the data's `train` has a"
-        " default. `none` is a key that is left out: nothing, what suits the backbone, or what the model has that"
-        " training starts from. The command line changes any of them: `--set train.lr=1e-4`.",
+        "A TOML file for `polyrank train`. Each key but `output`, the model's `kind`, a sum's `parts` and the data's"
+        " `train` has a default. `none` is a key that is left out: nothing, what suits the backbone, or what the model"
+        " has that training starts from. The command line changes any of them: `--set train.lr=1e-4`.",
         "`output`: the folder to make; in it `model` is the best model.",
     ]
-    for name, kind in kinds(ModelConfig).items():
+    for name, kind in kinds(RecipeModel).items():
         parts.append(f'## `[model]` with `kind = "{name}"`\n\n{_table(kind, BiConfig if kind is PolyConfig else None)}')
     parts.append(f"## `[text]`\n\n{_table(TextPolicy)}")
     parts.append(f"## `[text]` of a ConveRT\n\n{_table(ConvertText)}")

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Intents on frozen encodings: banking77, clinc150 and hwu64, with the full training part and with 10 of each intent.
 #   DATA=folder ENCODER=untuned:embedded NAME=minilm SETS="banking77" SHOTS="10" SEEDS=1,2,3 bash runs/intents.sh
+# Of several encoders side by side, PARTS="untuned:embedded shipped:convert" NAME=both instead of ENCODER.
 # Writes runs/work/intents (classifiers and encodings, not kept) and runs/results/intents/NAME/SET-SHOTS.json (kept).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,6 +13,11 @@ SHOTS=${SHOTS:-10 full}
 SEEDS=${SEEDS:-1,2,3}
 
 mkdir -p "runs/results/intents/$NAME" "runs/work/intents/$NAME"
+if [[ -n ${PARTS:-} ]]; then
+  ENCODER=runs/work/intents/$NAME/encoder
+  read -ra parts <<<"$PARTS"
+  polyrank sum "${parts[@]}" -o "$ENCODER" --weights "$(printf ',1%.0s' "${parts[@]}" | cut -c2-)" --overwrite
+fi
 for set in $SETS; do
   for shots in $SHOTS; do
     few=()

@@ -1,6 +1,7 @@
 """Intents: readers of the published formats, few-shot parts, the network, the threshold, the folder, the commands."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +47,7 @@ from polyrank.models.artifacts import save_model
 from polyrank.ranking.abstention import Abstention, confidence
 from polyrank.records import Context
 from polyrank.scorers.protocols import Encoder
+from polyrank.scorers.summed import SumEncoder, save_sum
 from processes import run
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -233,6 +235,34 @@ def test_r_is_what_the_reduction_gives(models: dict[str, Path], name: str) -> No
     assert r.shape == (3, model.reduction.dimension)
     np.testing.assert_allclose(r[0], want[0].numpy(), rtol=1e-4, atol=1e-6)
     assert encode(encoder, ["red"], "final").shape == (1, encoder.dimension)
+
+
+def test_encodings_of_a_sum_stand_side_by_side(models: dict[str, Path], tmp_path: Path) -> None:
+    """Each of length one, from the layer that is best for its encoder; r is not asked of those that have none."""
+    names = ("poly", "multi")
+    parts = [open_encoder(str(models[name]), device="cpu") for name in names]
+    save_sum(tmp_path / "sum", SumEncoder(parts, [1, 5]))
+    encoder = open_encoder(str(tmp_path / "sum"), device="cpu")
+    texts = ["my wifi is down", "red", ""]
+    assert read_layer("auto", encoder) == "r"
+    calls: list[tuple[int, int]] = []
+    for layers in (("final", "r"), ("final", "final")):
+        joined = encode(encoder, texts, layers[1], cache=tmp_path / "c", progress=lambda *done: calls.append(done))  # type: ignore[arg-type]
+        own = [encode(part, texts, layer) for part, layer in zip(parts, layers, strict=True)]  # type: ignore[arg-type]
+        start = 0
+        for rows in own:
+            block = joined[:, start : start + rows.shape[1]]
+            np.testing.assert_allclose(block * np.linalg.norm(rows, axis=1, keepdims=True), rows, rtol=1e-5, atol=1e-6)
+            lengths = np.linalg.norm(block, axis=1)
+            assert lengths[:2] == pytest.approx(1.0)
+            assert lengths[2] == pytest.approx(1.0 if rows[2].any() else 0.0)  # an empty text has no r
+            start += rows.shape[1]
+        assert joined.shape == (3, start)
+        assert joined.dtype == np.float32
+    assert calls == [(3, 6), (6, 6), (6, 6)]  # of the second round, the first encoder's are known
+    assert encode(encoder, []).shape[0] == 0
+    save_sum(tmp_path / "plain", SumEncoder([parts[0], open_encoder(str(models["bi"]), device="cpu")], [1, 1]))
+    assert read_layer("auto", open_encoder(str(tmp_path / "plain"), device="cpu")) == "final"
 
 
 def test_layers_that_are_not_there(bi: Encoder, models: dict[str, Path]) -> None:
@@ -445,6 +475,29 @@ def test_separable_data_is_learnt_and_the_folder_answers_alike(
     assert found.predict([]) == []
     with pytest.raises(UsageError, match="k is 0"):
         found.predict(texts, 0)
+
+
+def test_a_classifier_on_a_sum_knows_all_its_encoders(models: dict[str, Path], tmp_path: Path) -> None:
+    for name in ("bi", "convert"):
+        shutil.copytree(models[name], tmp_path / name)
+    own = [open_encoder(str(tmp_path / name), device="cpu") for name in ("bi", "convert")]
+    save_sum(tmp_path / "sum", SumEncoder(own, [1, 1]))
+    splits = IntentSplits(utterances(), utterances(1))
+    name = str(tmp_path / "sum")
+    result = train_intents(splits, open_encoder(name, device="cpu"), encoder_name=name, grid=GRID, max_epochs=20)
+    assert result.figures["layer"] == "r"
+    r = encode(own[1], ["red"], "r")
+    assert result.classifier.head.hidden.in_features == own[0].dimension + r.shape[1]
+    assert result.figures["accuracy"] == 1.0
+    save_intents(tmp_path / "c", result.classifier)
+    texts = [utterance.text for utterance in utterances(1)]
+    assert load_intents(tmp_path / "c", device="cpu").predict(texts) == result.classifier.predict(texts)
+    shutil.rmtree(tmp_path / "convert")
+    with pytest.raises(UsageError, match=r"needs the encoder .*convert, which is not there"):
+        load_intents(tmp_path / "c")
+    shutil.copytree(models["multi"], tmp_path / "convert")
+    with pytest.raises(ArtifactError, match=r"was made of encoder .*convert is"):
+        load_intents(tmp_path / "c")
 
 
 def test_training_again_gives_the_same_bytes(bi: Encoder, models: dict[str, Path], tmp_path: Path) -> None:

@@ -336,7 +336,7 @@ def test_what_a_batch_is_told_apart_from_is_chosen(tiny_backbone: Path, negative
     data = [
         Example((f"hi {i}",), (f"reply {i}", *(f"option {i} {j}" for j in range(99))), (0,), str(i)) for i in range(8)
     ]
-    ranker = Ranker(model, texts, BiConfig(backbone=str(tiny_backbone)), make_scorer(model, texts))
+    ranker = Ranker(model, texts, make_scorer(model, texts), save=lambda path, metadata: None)
     settings = TrainConfig(batch_size=4, negatives=negatives)
     step = make_step([ranker], settings, data, device=CPU, seed=1, folder=Path())
     sizes: list[int] = []
@@ -386,7 +386,7 @@ def test_a_right_answer_of_the_context_elsewhere_is_no_negative_of_the_batch(tin
     vectors, mask = model.encode_contexts(texts.contexts([e.query for _, e in batch]))  # type: ignore[operator]
     values = scores(vectors, model.encode_candidates(texts.candidates(columns))[None], mask)  # type: ignore[operator]
     losses = [torch.logsumexp(values[i, [i, *others]], 0) - values[i, i] for i, others in enumerate(wrong)]
-    ranker = Ranker(model, texts, BiConfig(backbone=str(tiny_backbone)), make_scorer(model, texts))
+    ranker = Ranker(model, texts, make_scorer(model, texts), save=lambda path, metadata: None)
     settings = TrainConfig(negatives=NegativesConfig(sources=("given",)))
     step = make_step([ranker], settings, data, device=CPU, seed=1, folder=Path())
     torch.testing.assert_close(step(batch, 0, 0), torch.stack(losses).mean(), atol=1e-5, rtol=1e-5)  # type: ignore[operator]

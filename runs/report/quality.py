@@ -151,7 +151,12 @@ def two_encoders() -> str:
 
 def intents() -> str:
     sets, shots = ("banking77", "clinc150", "hwu64"), {"full": "all", "10": "10 per intent", "5": "5 per intent"}
-    encoders = {"minilm": BACKBONE, "convert": "ConveRT, multi-context", "shipped": "ConveRT, shipped"}
+    encoders = {
+        "minilm": BACKBONE,
+        "convert": "ConveRT, multi-context",
+        "shipped": "ConveRT, shipped",
+        "both": "MiniLM and ConveRT, shipped, side by side",
+    }
     results = {
         (encoder, shot, name): read_if_there(f"intents/{encoder}/{name}-{shot}")
         for encoder in encoders

@@ -21,7 +21,8 @@ def intents_train(
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The classifier's folder to make.")],
     encoder: Annotated[
-        str, typer.Option(help="A model folder, untuned:BACKBONE or shipped:convert.")
+        str,
+        typer.Option(help="A model folder, untuned:BACKBONE, shipped:convert; or a sum: its encoders' side by side."),
     ] = "untuned:embedded",
     dev: Annotated[Path | None, typer.Option(help="Development file; else a tenth of the training part.")] = None,
     test: Annotated[Path | None, typer.Option(help="Test file.")] = None,

@@ -78,8 +78,9 @@ def show_sum(path: Path, *, json_: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    shown = ("R@1", "MRR") if metadata else ()
-    figures = [*metadata["parts"], metadata["sum"]] if metadata else [{}] * (len(document["parts"]) + 1)
+    chosen = "parts" in metadata  # by polyrank sum; a training says other things
+    shown = ("R@1", "MRR") if chosen else ()
+    figures = [*metadata["parts"], metadata["sum"]] if chosen else [{}] * (len(document["parts"]) + 1)
     table = Table("encoder", "fingerprint")
     for column in ("weight", *shown):
         table.add_column(column, justify="right")
@@ -87,6 +88,10 @@ def show_sum(path: Path, *, json_: bool) -> None:
     for row, own in zip([*rows, ("sum", document["fingerprint"][:12], "")], figures, strict=True):
         table.add_row(Text(row[0]), *row[1:], *(f"{own[name]:.4f}" for name in shown))
     out = Console()
-    chosen = f", weights chosen on {metadata['n_valid']:,} lists of {metadata['valid']}" if metadata else ""
-    out.print(f"{path}: sum, fingerprint {document['fingerprint']}{chosen}", markup=False, soft_wrap=True)
+    how = f", weights chosen on {metadata['n_valid']:,} lists of {metadata['valid']}" if chosen else ""
+    if "recipe" in metadata:
+        validation = metadata["validation"]
+        validated = ", ".join(f"{name} {validation[name]:.4f}" for name in ("loss", "R@1", "MRR") if validation)
+        how = f", trained together{validated and f'; validation {validated}'}"
+    out.print(f"{path}: sum, fingerprint {document['fingerprint']}{how}", markup=False, soft_wrap=True)
     out.print(table)

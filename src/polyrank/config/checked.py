@@ -252,7 +252,8 @@ def unknown_key(key: str, known: Iterable[str], prefix: str = "") -> ConfigError
     """What to say about a key that nobody knows: the nearest known one."""
     names = sorted(known)
     near = difflib.get_close_matches(key, names, n=1)
-    hint = f'did you mean "{prefix}{near[0]}"?' if near else f"known keys: {', '.join(names)}"
+    others = f"known keys: {', '.join(names)}" if names else "there are no keys here; leave it out"
+    hint = f'did you mean "{prefix}{near[0]}"?' if near else others
     return ConfigError(f'unknown key "{prefix}{key}"; {hint}')
 
 

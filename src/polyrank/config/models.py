@@ -6,7 +6,7 @@ Settings never reach into classes: builders turn them into flat keyword argument
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, overload
 
 from polyrank.config.checked import (
     Count,
@@ -20,6 +20,7 @@ from polyrank.config.checked import (
     to_dict,
 )
 from polyrank.config.training import CONVERT_PRETRAINING, CONVERT_TUNING, TrainConfig
+from polyrank.errors import ConfigError
 from polyrank.storage.document import DocumentKind
 
 MODEL = DocumentKind(
@@ -95,6 +96,14 @@ class ConvertText(Settings):
     vocabulary_size: Count | None = None
     count_repeats: bool = False
     n_buckets: Count = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumText(Settings):
+    """A sum has no text settings of its own: each of its encoders goes on reading as it was trained to."""
+
+
+TextSettings = TextPolicy | ConvertText | SumText
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +234,38 @@ class ConvertConfig(Settings):
     dropout: Share = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumConfig(Settings):
+    """A sum of trained encoders that go on together: the loss is that of the weighted sum of their scores.
+
+    Args:
+        parts: two or more folders of trained encoders, or "shipped:convert". At most one may give a context several
+            vectors.
+        weights: of their scores at the start, 1 for a Poly-encoder, which attends by its scores; None: 1 for each.
+        train_weights: train the weights too, all but a Poly-encoder's.
+    """
+
+    kind: ClassVar[str] = "sum"
+    encodes: ClassVar[bool] = True
+    text_kind: ClassVar[type[SumText]] = SumText
+    training: ClassVar[TrainConfig] = TrainConfig()
+    tuning: ClassVar[TrainConfig] = training
+
+    parts: tuple[str, ...]
+    weights: tuple[Positive, ...] | None = None
+    train_weights: bool = True
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if len(self.parts) < 2:
+            raise ConfigError(f"parts = {list(self.parts)} are no sum; name two encoders or more")
+        if self.weights is not None and len(self.weights) != len(self.parts):
+            raise ConfigError(f"weights = {list(self.weights)} are not one for each part; give {len(self.parts)}")
+
+
 ModelConfig = BiConfig | PolyConfig | CrossConfig | ConvertConfig
+RecipeModel = ModelConfig | SumConfig
+"""What a recipe can train: any one network, or several whose scores are added up."""
 
 
 def model_from_dict(values: dict[str, Any], where: str = "model") -> ModelConfig:
@@ -238,12 +278,20 @@ def model_from_dict(values: dict[str, Any], where: str = "model") -> ModelConfig
     return config
 
 
-def model_to_dict(config: ModelConfig) -> dict[str, Any]:
+def model_to_dict(config: RecipeModel) -> dict[str, Any]:
     """The inverse of ``model_from_dict``, ready for JSON."""
     return to_dict(config)
 
 
-def text_from_dict(config: ModelConfig, values: dict[str, Any], where: str = "text") -> TextPolicy | ConvertText:
+@overload
+def text_from_dict(config: ModelConfig, values: dict[str, Any], where: str = "text") -> TextPolicy | ConvertText: ...
+
+
+@overload
+def text_from_dict(config: RecipeModel, values: dict[str, Any], where: str = "text") -> TextSettings: ...
+
+
+def text_from_dict(config: RecipeModel, values: dict[str, Any], where: str = "text") -> TextSettings:
     """Build the text settings that go with a model.
 
     >>> text_from_dict(ConvertConfig(), {}).max_context_tokens

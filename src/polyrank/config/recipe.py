@@ -15,6 +15,7 @@ from polyrank.config.checked import (
     Several,
     field_types,
     from_dict,
+    kind_from_dict,
     kinds,
     parsed,
     to_dict,
@@ -25,9 +26,10 @@ from polyrank.config.models import (
     ConvertConfig,
     ConvertText,
     CrossConfig,
-    ModelConfig,
+    RecipeModel,
+    SumConfig,
     TextPolicy,
-    model_from_dict,
+    TextSettings,
     text_from_dict,
 )
 from polyrank.config.names import model_folder
@@ -78,8 +80,8 @@ class Partner(Settings):
         train: what it has apart from the first network.
     """
 
-    model: ModelConfig
-    text: TextPolicy | ConvertText
+    model: RecipeModel
+    text: TextSettings
     train: NetworkTraining
 
     def __post_init__(self) -> None:
@@ -90,10 +92,10 @@ class Partner(Settings):
 class Recipe(Settings):
     """A whole training: what, from what text, on what data, how, and where to; for mutual learning, with whom."""
 
-    model: ModelConfig
+    model: RecipeModel
     output: str
     data: DataConfig = field(default_factory=DataConfig)
-    text: TextPolicy | ConvertText = field(default_factory=TextPolicy)
+    text: TextSettings = field(default_factory=TextPolicy)
     train: TrainConfig = field(default_factory=TrainConfig)
     reranker: Partner | None = None
 
@@ -126,6 +128,11 @@ class Recipe(Settings):
                     f"train.new_dropout = {own.new_dropout} is for projections and heads, which a ConveRT has none of;"
                     " set train.dropout"
                 )
+            if isinstance(network, SumConfig) and own.init_from is not None:
+                raise ConfigError(
+                    f"train.init_from = {own.init_from} is not for a sum, whose encoders come from model.parts; leave"
+                    " it out"
+                )
         if negatives is not None and "mined" in negatives.order and not any(network.encodes for network in networks):
             raise ConfigError(
                 "train.negatives.remine_epochs needs a network that encodes, and a Cross-encoder would have to read"
@@ -133,7 +140,7 @@ class Recipe(Settings):
             )
 
 
-def _check_text(model: ModelConfig, text: TextPolicy | ConvertText, where: str) -> None:
+def _check_text(model: RecipeModel, text: TextSettings, where: str) -> None:
     if not isinstance(text, model.text_kind):
         raise ConfigError(f'{where} of model.kind = "{model.kind}" is {model.text_kind.__name__}; give that')
 
@@ -155,7 +162,7 @@ def recipe_from_dict(values: dict[str, Any]) -> Recipe:
             raise ConfigError(f'missing key "{name}"; add it to the recipe')
     if not isinstance(values["output"], str):
         raise ConfigError(f"output = {values['output']!r} is no folder; write its path in quotes")
-    model, train = model_from_dict(values["model"]), values.get("train", {})
+    model, train = _model_from_dict(values["model"]), values.get("train", {})
     settings = from_dict(TrainConfig, train, "train", _train_defaults(model, train))
     partner = values.get("reranker")
     return Recipe(
@@ -168,12 +175,17 @@ def recipe_from_dict(values: dict[str, Any]) -> Recipe:
     )
 
 
-def _train_defaults(model: ModelConfig, train: Any) -> TrainConfig:
+def _model_from_dict(values: dict[str, Any], where: str = "model") -> RecipeModel:
+    model: RecipeModel = kind_from_dict(RecipeModel, values, where)
+    return model
+
+
+def _train_defaults(model: RecipeModel, train: Any) -> TrainConfig:
     return model.training if not isinstance(train, dict) or train.get("init_from") is None else model.tuning
 
 
-def _partner_from_dict(values: dict[str, Any], first: ModelConfig, settings: TrainConfig, text: Any) -> Partner:
-    model = model_from_dict({key: value for key, value in values.items() if key not in ("text", "train")}, "reranker")
+def _partner_from_dict(values: dict[str, Any], first: RecipeModel, settings: TrainConfig, text: Any) -> Partner:
+    model = _model_from_dict({key: value for key, value in values.items() if key not in ("text", "train")}, "reranker")
     own, train = values.get("text", {}), values.get("train", {})
     for key in train if isinstance(train, dict) else ():
         shared = field_types(TrainConfig).keys() | TrainConfig.moved.keys()
@@ -268,6 +280,8 @@ def _with_starts(values: dict[str, Any]) -> dict[str, Any]:
     """A network that starts from one of its own kind has that one's settings where the recipe gives no others."""
     model, text, partner = values.get("model"), values.get("text", {}), values.get("reranker")
     merged = dict(values)
+    _check_parts(model, "model")
+    _check_parts(partner, "reranker")
     if (start := _start(model, values.get("train"), "train")) and isinstance(text, dict):
         merged |= {"model": {**start["model"], **values["model"]}, "text": {**start["text"], **text}}
     if isinstance(partner, dict) and (start := _start(partner, partner.get("train"), "reranker.train")):
@@ -282,7 +296,7 @@ SCALES = ("output_scale", "match_output_std", "match_self_score")  # of which a 
 
 
 def _text_kind(model: Any) -> Any:
-    kind = kinds(ModelConfig).get(str(model.get("kind"))) if isinstance(model, dict) else None
+    kind = kinds(RecipeModel).get(str(model.get("kind"))) if isinstance(model, dict) else None
     return kind and kind.text_kind
 
 
@@ -291,8 +305,7 @@ def _start(model: Any, train: Any, where: str) -> dict[str, dict[str, Any]] | No
     start = train.get("init_from") if isinstance(train, dict) else None
     if not (isinstance(start, str) and isinstance(model, dict)):
         return None
-    if not has_document(model_folder(start), MODEL):
-        raise ConfigError(f"{where}.init_from = {start} is no model folder; give one that training wrote")
+    _check_model_folder(start, f"{where}.init_from")
     if _is_hugging_face(model_folder(start) / MODEL.file):
         raise ConfigError(
             f'{where}.init_from = {start} is a model of Hugging Face; write it as backbone = "{start}" of the model,'
@@ -310,6 +323,25 @@ def _start(model: Any, train: Any, where: str) -> dict[str, dict[str, Any]] | No
     return {**merged, "model": {name: value for name, value in merged["model"].items() if name not in spent}}
 
 
+def _check_parts(model: Any, where: str) -> None:
+    """Refuse a sum of what no training wrote, before any data is read."""
+    parts = model.get("parts") if isinstance(model, dict) and model.get("kind") == SumConfig.kind else None
+    for name in parts if isinstance(parts, list | tuple) else ():
+        if (model_folder(str(name)) / "sum.json").is_file():
+            raise ConfigError(f"{where}.parts = {name} is a sum; name its encoders instead")
+        _check_model_folder(str(name), f"{where}.parts")
+        if _is_hugging_face(model_folder(str(name)) / MODEL.file):
+            raise ConfigError(
+                f'{where}.parts = {name} is a model of Hugging Face; train a Bi-encoder with backbone = "{name}" first,'
+                " and name that"
+            )
+
+
+def _check_model_folder(name: str, where: str) -> None:
+    if not has_document(model_folder(name), MODEL):
+        raise ConfigError(f"{where} = {name} is no model folder; give one that training wrote")
+
+
 def _is_hugging_face(path: Path) -> bool:
     try:
         return "model_type" in json.loads(path.read_bytes())
@@ -317,7 +349,7 @@ def _is_hugging_face(path: Path) -> bool:
         return False  # whoever reads it as ours says what is wrong with it
 
 
-def _placed(text: TextPolicy | ConvertText, base: Path) -> TextPolicy | ConvertText:
+def _placed(text: TextSettings, base: Path) -> TextSettings:
     """With the path of a vocabulary made absolute."""
     if isinstance(text, ConvertText) and text.vocabulary is not None:
         return dataclasses.replace(text, vocabulary=str(base / text.vocabulary))

@@ -104,7 +104,7 @@ class DistillMethod(ImitatingMethod):
     """Lists as for "listwise", learnt from the labels and from a teacher, which stays as it is.
 
     Args:
-        teacher: a folder of a trained model.
+        teacher: a trained model's folder, a sum's, or anything else that ranks by a name.
         teacher_scores: file for its scores, which other runs may share, as seen from the working directory; None: in
             the run's folder.
     """
@@ -195,11 +195,12 @@ class NetworkTraining(Settings):
         betas: of AdamW and Adamax; None: 0.9 and 0.999.
         lr: peak learning rate.
         new_lr: learning rate of codes, projections and heads; None: ``lr``, and 25 times that for a Poly-encoder whose
-            codes start near zero.
+            codes start near zero. Of a sum: of its weights, and 25 times ``lr`` too.
         weight_decay: decoupled for AdamW, L2 regularization for the others; not applied to biases, norms and codes.
             None: 0.01, but none for Adamax.
         decay_new: apply ``weight_decay`` to the matrices of codes, projections and heads too, as the Poly-encoder
-            paper's code does. Not by default: codes that start near zero would be held there.
+            paper's code does. Not by default: codes that start near zero would be held there. A sum's parts come
+            trained, so theirs decay as other matrices do.
         schedule: of the learning rate.
         train_layers: "all", "all_but_embeddings", or the top n layers as "top-n".
         clip_norm: largest gradient norm; None for no limit.

@@ -9,6 +9,7 @@ from typing import Any
 from polyrank.config.models import MODEL
 from polyrank.config.names import TWO
 from polyrank.errors import ArtifactError, DataError, UsageError
+from polyrank.scorers.summed import SUM, is_sum
 from polyrank.storage.document import has_document, read_document
 
 SEED = re.compile(r"/seed-(\d+)(?=/|$)")
@@ -59,7 +60,7 @@ def unfinished(name: str) -> list[Path]:
 
 def is_run(path: Path) -> bool:
     """Whether it is a model's or a run's folder."""
-    return any(has_document(Path(name), MODEL) for name, _ in _models_in(str(path)))
+    return any(_is_model(Path(name)) for name, _ in _models_in(str(path)))
 
 
 def validation_figures(inputs: Sequence[tuple[str | None, Path]]) -> dict[str, dict[int, dict[str, float]]]:
@@ -85,13 +86,17 @@ def validation_figures(inputs: Sequence[tuple[str | None, Path]]) -> dict[str, d
 
 
 def _has_model(run: Path) -> bool:
-    return any(has_document(run / inside, MODEL) for inside in INSIDE)
+    return any(_is_model(run / inside) for inside in INSIDE)
+
+
+def _is_model(folder: Path) -> bool:
+    return has_document(folder, MODEL) or is_sum(folder)
 
 
 def _models_in(name: str) -> list[tuple[str, str]]:
     """The models of a run folder, each with its network where there are two; else the name itself."""
     folder = Path(name)
-    if has_document(folder, MODEL):
+    if _is_model(folder):
         return [(name, "")]
     seeds = sorted(
         (seed for seed in folder.glob("seed-*") if seed.name[5:].isdigit()), key=lambda seed: int(seed.name[5:])
@@ -101,7 +106,7 @@ def _models_in(name: str) -> list[tuple[str, str]]:
         (str(run / inside), inside.removesuffix("model").rstrip("/"))
         for inside in INSIDE
         for run in runs
-        if has_document(run / inside, MODEL)
+        if _is_model(run / inside)
     ]
     return models or [(name, "")]
 
@@ -118,6 +123,6 @@ def _member(name: str, group: str) -> Member:
 def _metadata(folder: Path) -> dict[str, Any]:
     """What training wrote about a model of ours; others say nothing."""
     try:
-        return dict(read_document(folder, MODEL)["metadata"])
+        return dict(read_document(folder, SUM if is_sum(folder) else MODEL)["metadata"])
     except (ArtifactError, KeyError, TypeError, OSError):
         return {}

@@ -7,6 +7,7 @@ from polyrank.models.convert import Convert
 from polyrank.models.cross_encoder import CrossEncoder
 from polyrank.models.network import EncoderNetwork, Network
 from polyrank.models.poly_encoder import PolyEncoder
+from polyrank.models.summed import SumNetwork
 
 __all__ = [
     "Backbone",
@@ -17,6 +18,7 @@ __all__ = [
     "Network",
     "PolyEncoder",
     "Source",
+    "SumNetwork",
     "build_model",
     "find_backbone",
     "new_model",

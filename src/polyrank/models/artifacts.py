@@ -101,8 +101,12 @@ def read_config(path: Path) -> dict[str, Any]:
     return read_document(path, MODEL)
 
 
-def load_model(path: Path) -> Artifact:
+def load_model(path: Path, *, dropout: float | None = None, new_dropout: float = 0.0) -> Artifact:
     """Read a model folder; every byte is verified before it is parsed.
+
+    Args:
+        path: the folder.
+        dropout, new_dropout: where it is to be trained on, see ``new_model``; None: what it was trained with.
 
     Raises:
         ArtifactError: a file is missing, damaged, or made by a newer version.
@@ -115,7 +119,7 @@ def load_model(path: Path) -> Artifact:
         policy = text_from_dict(config, document["text"])
     except ConfigError as error:
         raise ArtifactError(f"{path / 'config.json'}: {error}") from error
-    model = empty_model(config, document["backbone"])
+    model = empty_model(config, document["backbone"], dropout, new_dropout)
     model.restore(read_file(path / "model.safetensors")[0])
     tokenizer = path / "tokenizer.json"
     texts = saved_texts(model, policy, tokenizer.read_bytes(), str(tokenizer))

@@ -150,14 +150,18 @@ def _set_dropout(config: Any, dropout: float | None) -> None:
         setattr(config, name, dropout)
 
 
-def empty_backbone(config: dict[str, Any]) -> Backbone:
+def empty_backbone(config: dict[str, Any], dropout: float | None = None) -> Backbone:
     """A backbone of the same shape, from a saved configuration, for weights to be restored into."""
     if is_plain_bert(config):
-        return Backbone(BertModel.empty(BertConfig(**config)))
+        bert = BertConfig(**config)
+        _set_dropout(bert, dropout)
+        return Backbone(BertModel.empty(bert))
     from transformers import AutoConfig, AutoModel
 
     values = dict(config)
-    return Backbone(AutoModel.from_config(AutoConfig.for_model(values.pop("model_type"), **values)).float())
+    known = AutoConfig.for_model(values.pop("model_type"), **values)
+    _set_dropout(known, dropout)
+    return Backbone(AutoModel.from_config(known).float())
 
 
 def save_random_base(folder: Path) -> str:

@@ -99,16 +99,19 @@ def build_model(
     return BiEncoder(contexts, candidates, reduction=config.reduction, reduction_tokens=config.reduction_tokens)
 
 
-def empty_model(config: ModelConfig, shape: dict[str, Any]) -> Network:
+def empty_model(
+    config: ModelConfig, shape: dict[str, Any], dropout: float | None = None, new_dropout: float = 0.0
+) -> Network:
     """A network from saved settings, for weights to be loaded into.
 
     Args:
         config: resolved settings.
         shape: what ``Network.shape`` gave for the model that was saved.
+        dropout, new_dropout: see ``new_model``.
     """
     if isinstance(config, ConvertConfig):
-        return empty_convert(config, int(shape["n_subwords"]))
-    return build_model(config, empty_backbone(shape))
+        return empty_convert(config, int(shape["n_subwords"]), dropout)
+    return build_model(config, empty_backbone(shape, dropout), new_dropout)
 
 
 def saved_texts(network: Network, policy: TextPolicy | ConvertText, tokenizer: bytes, where: str) -> Texts:

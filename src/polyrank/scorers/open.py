@@ -104,7 +104,7 @@ def _load(
 
     folder = hub_folder(name) if is_hub_name(name) else model_folder(name)
     if not has_document(folder, MODEL):
-        if has_document(folder / "model", MODEL):
+        if has_document(folder / "model", MODEL) or is_sum(folder / "model"):
             raise UsageError(f"{name} is the folder of a training; give the model in it, {folder / 'model'}")
         if (folder / INDEX).is_file() or (folder / "pipeline.json").is_file():
             raise UsageError(f"{name} answers from a catalogue and ranks no lists; polyrank.open and respond take it")

@@ -52,15 +52,15 @@ class SumEncoder(Encoder):
     def __init__(self, parts: Sequence[Encoder], weights: Sequence[float]) -> None:
         self.parts, self.weights = tuple(parts), tuple(float(weight) for weight in weights)
         check_weights(self.weights, len(self.parts))
-        attending = attending_part(self.parts)
-        if attending is not None and self.weights[attending] != 1:
-            alike = relative_weights(self.weights, attending)
+        self.attending = attending_part(self.parts)
+        if self.attending is not None and self.weights[self.attending] != 1:
+            alike = relative_weights(self.weights, self.attending)
             raise UsageError(
                 f"weights {_listed(self.weights)}: an encoder with several vectors per context has weight 1, because it"
                 f" attends by its scores; give {_listed(alike)}, which orders as you meant"
             )
         self.dimension = sum(part.dimension for part in self.parts)
-        self.fingerprint = _fingerprint(self.parts, self.weights)
+        self.fingerprint = _fingerprint([part.fingerprint for part in self.parts], self.weights)
 
     def encode_contexts(self, contexts: Sequence[ContextLike]) -> tuple[Floats, NDArray[np.bool_]]:
         """Context vectors ``[B, M, D]``, D being the sum of the dimensions, and a mask ``[B, M]``."""
@@ -134,10 +134,10 @@ def relative_weights(weights: Sequence[float], unit: int | None) -> tuple[float,
     return tuple(weight / weights[unit or 0] for weight in weights)
 
 
-def _fingerprint(parts: Sequence[Encoder], weights: Sequence[float]) -> str:
-    if not all(part.fingerprint for part in parts):
+def _fingerprint(parts: Sequence[str], weights: Sequence[float]) -> str:
+    if not all(parts):
         return ""
-    terms = (f"{weight.hex()} {part.fingerprint}" for weight, part in zip(weights, parts, strict=True))
+    terms = (f"{weight.hex()} {part}" for weight, part in zip(weights, parts, strict=True))
     return hashlib.sha256(" + ".join(("sum", *terms)).encode()).hexdigest()
 
 
@@ -179,17 +179,28 @@ def save_sum(path: Path, encoder: SumEncoder, *, metadata: dict[str, Any] | None
         ResourceError: the disk is full.
     """
     check_parts(path, encoder.parts)
-    document = {
-        "parts": [
-            {"model": portable_name(part.name, path), "fingerprint": part.fingerprint, "weight": weight}
-            for part, weight in zip(encoder.parts, encoder.weights, strict=True)
-        ],
-        "fingerprint": encoder.fingerprint,
-        "metadata": metadata or {},
-    }
-    whole = seal(document, SUM)
+    names = [portable_name(part.name, path) for part in encoder.parts]
+    whole = sum_document(names, [part.fingerprint for part in encoder.parts], encoder.weights, metadata or {})
     with new_folder(path, replace=replace) as folder:
         (folder / SUM.file).write_bytes(whole)
+
+
+def sum_document(
+    names: Sequence[str], fingerprints: Sequence[str], weights: Sequence[float], metadata: dict[str, Any]
+) -> bytes:
+    """What sum.json holds.
+
+    Args:
+        names: of the encoders, as seen from the sum's folder.
+        fingerprints: theirs.
+        weights: of their scores.
+        metadata: what made the sum says about it.
+    """
+    parts = [
+        {"model": name, "fingerprint": fingerprint, "weight": weight}
+        for name, fingerprint, weight in zip(names, fingerprints, weights, strict=True)
+    ]
+    return seal({"parts": parts, "fingerprint": _fingerprint(fingerprints, weights), "metadata": metadata}, SUM)
 
 
 def is_sum(path: Path) -> bool:

@@ -7,6 +7,7 @@ from polyrank.text.cut import Cut
 from polyrank.text.policy import BackboneTexts
 from polyrank.text.subword_learning import learn_bert_subwords
 from polyrank.text.subwords import Subwords, load_subwords, read_subwords
+from polyrank.text.summed import SumTexts, split_parts
 from polyrank.text.template import TemplateTexts, load_template_texts
 from polyrank.text.texts import Texts
 from polyrank.text.tokens import Tokens, pad
@@ -17,6 +18,7 @@ __all__ = [
     "ConvertTexts",
     "Cut",
     "Subwords",
+    "SumTexts",
     "TemplateTexts",
     "Texts",
     "Tokens",
@@ -28,4 +30,5 @@ __all__ = [
     "pad",
     "read_convert_subwords",
     "read_subwords",
+    "split_parts",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyrank.config.models import ConvertText, ModelConfig, TextPolicy
+from polyrank.config.models import ConvertText, ModelConfig, SumText, TextSettings
 from polyrank.config.names import model_folder
 from polyrank.config.training import NetworkTraining, Precision
 from polyrank.data.stored import StoredExamples
@@ -34,14 +34,14 @@ class Ranker:
     Args:
         model: the network, on its device.
         texts: its text policy at work.
-        config: resolved settings, to be saved with it.
         scorer: ranks with the weights of now, for validation and mining.
+        save: writes a folder that ranks with the weights of now, over any earlier one, given its path and metadata.
     """
 
     model: Network
     texts: Texts
-    config: ModelConfig
     scorer: CrossScorer | EncoderScorer
+    save: Callable[[Path, dict[str, Any]], None]
 
 
 MOST_LEARNT_FROM = 200_000  # examples on disk from which a vocabulary is learnt
@@ -49,7 +49,7 @@ MOST_LEARNT_FROM = 200_000  # examples on disk from which a vocabulary is learnt
 
 def new_ranker(
     config: ModelConfig,
-    text: TextPolicy | ConvertText,
+    text: TextSettings,
     settings: NetworkTraining,
     examples: Sequence[Example],
     *,
@@ -62,6 +62,7 @@ def new_ranker(
     Raises:
         ConfigError: the weights to start from do not fit.
     """
+    assert not isinstance(text, SumText), "a Recipe gives it to sums alone"
     if isinstance(examples, StoredExamples):
         n = min(len(examples), MOST_LEARNT_FROM)
         examples = examples.choose(np.linspace(0, len(examples) - 1, n, dtype=np.int64))
@@ -77,8 +78,11 @@ def new_ranker(
         corpus=own_texts(examples) if repeats else distinct_texts(examples),
         start=None if settings.init_from is None else model_folder(settings.init_from),
     )
-    scorer = make_scorer(model, texts, device=str(device), precision=precision)
-    return Ranker(model, texts, config, scorer)
+
+    def save(path: Path, metadata: dict[str, Any]) -> None:
+        save_model(path, model, texts, config, metadata=metadata, replace=True)
+
+    return Ranker(model, texts, make_scorer(model, texts, device=str(device), precision=precision), save)
 
 
 def make_learner(
@@ -108,8 +112,7 @@ def make_learner(
         return validation_figures(ranker.scorer, valid)
 
     def save_best(figures: dict[str, float]) -> None:
-        known = {**metadata, "validation": figures}
-        save_model(folder / "model", ranker.model, ranker.texts, ranker.config, metadata=known, replace=True)
+        ranker.save(folder / "model", {**metadata, "validation": figures})
 
     make_folders(folder)
     validates: Callable[[], dict[str, float]] | None = evaluate if valid else None

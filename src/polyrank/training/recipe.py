@@ -16,8 +16,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from polyrank.config.models import RecipeModel, SumConfig, TextSettings
 from polyrank.config.names import TWO
 from polyrank.config.recipe import DataConfig, Recipe, load_recipe, recipe_to_dict
+from polyrank.config.training import NetworkTraining
 from polyrank.data import choose_speaker, draw_candidates, read_examples
 from polyrank.data.candidate_lists import have_lists
 from polyrank.data.memory import rows_of
@@ -36,7 +38,7 @@ from polyrank.training.convert_step import ConvertStep
 from polyrank.training.learner import Report
 from polyrank.training.loop import FitResult, fit_together, phased
 from polyrank.training.methods import make_step
-from polyrank.training.network import make_learner, new_ranker
+from polyrank.training.network import Ranker, make_learner, new_ranker
 from polyrank.training.resuming import (
     RECIPE,
     RESULT,
@@ -47,6 +49,7 @@ from polyrank.training.resuming import (
     may_be_extended,
 )
 from polyrank.training.steps import InBatchStep
+from polyrank.training.sums import new_sum
 from polyrank.training.tensorboard import TensorBoard
 
 
@@ -231,13 +234,19 @@ def _train_one(
     write_file(folder / RECIPE.file, seal(recipe_to_dict(recipe), RECIPE))
 
     chosen = choose_device(device)
-    parts = [(recipe.model, recipe.text, recipe.train.of_one_network())]
+    parts: list[tuple[RecipeModel, TextSettings, NetworkTraining]] = [
+        (recipe.model, recipe.text, recipe.train.of_one_network())
+    ]
     if (partner := recipe.reranker) is not None:
         parts.append((partner.model, partner.text, partner.train))
-    rankers = [
-        new_ranker(model, text, own, examples, precision=recipe.train.precision, seed=seed, device=chosen)
-        for model, text, own in parts
-    ]
+    precision = recipe.train.precision
+
+    def ranker_of(model: RecipeModel, text: TextSettings, own: NetworkTraining) -> Ranker:
+        if isinstance(model, SumConfig):
+            return new_sum(model, own, precision=precision, device=chosen)
+        return new_ranker(model, text, own, examples, precision=precision, seed=seed, device=chosen)
+
+    rankers = [ranker_of(*part) for part in parts]
     step = make_step(rankers, recipe.train, examples, device=chosen, seed=seed, folder=folder)
     n_parameters = sum(p.numel() for ranker in rankers for p in ranker.model.parameters())
     say(f"seed {seed}: {n_parameters:,} parameters on {chosen}")

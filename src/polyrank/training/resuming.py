@@ -5,7 +5,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from polyrank.config.names import TWO
+from polyrank.config.models import RecipeModel, SumConfig
+from polyrank.config.names import TWO, model_folder
 from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_to_dict
 from polyrank.config.training import NetworkTraining
 from polyrank.errors import ConfigError, UsageError
@@ -16,6 +17,7 @@ from polyrank.storage.lock import hold
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.loop import check_steps, count_steps
 from polyrank.training.optimizer import Schedule
+from polyrank.training.sums import OURS_OF_A_SUM
 
 RECIPE, RESULT = (
     DocumentKind(
@@ -62,8 +64,11 @@ def check_folder(folder: Path, recipe: Recipe, *, resume: bool, overwrite: bool)
             folder, which will be replaced, holds what would be lost.
         ConfigError: the run that would go on was started with other settings; names them.
     """
-    for name in ("", *TWO):
-        check_replaceable(folder / name / "model", ours=OURS, replace=True)
+    networks = [recipe.model] if recipe.reranker is None else [recipe.model, recipe.reranker.model]
+    for name, model in zip([""] if recipe.reranker is None else TWO, networks, strict=True):
+        ours = OURS_OF_A_SUM if isinstance(model, SumConfig) else OURS
+        check_replaceable(folder / name / "model", ours=ours, replace=True)
+        _check_parts(folder, model)
     if overwrite or not folder.exists():
         return
     if _has_begun(folder):
@@ -79,6 +84,13 @@ def check_folder(folder: Path, recipe: Recipe, *, resume: bool, overwrite: bool)
             f"{folder} holds {min(others)!r}, which is of no training; choose another output, or pass --overwrite to"
             " train beside it"
         )
+
+
+def _check_parts(folder: Path, model: RecipeModel) -> None:
+    """Refuse a sum that would take the place of what it starts from, which a resumed run would then miss."""
+    for name in model.parts if isinstance(model, SumConfig) else ():
+        if model_folder(name).resolve().is_relative_to(folder.resolve()):
+            raise UsageError(f"{name}, which the sum starts from, lies in {folder}; choose another output")
 
 
 def _has_begun(folder: Path) -> bool:

@@ -78,6 +78,7 @@ class InBatchStep:
     def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int = 0) -> Tensor:
         """The mean loss of the batch."""
         del number
+        self.model.observe_weights()
         examples = [example for _, example in batch]
         others = negatives_of(batch, epoch, self.negatives)
         columns, keys, allowed = in_batch_columns(examples, others, self.rights, self.device)

@@ -1,4 +1,4 @@
-"""Frozen encodings of utterances: computed once, kept in a cache where one is given.
+"""Frozen encodings of utterances, of one encoder or of several side by side: computed once, kept in a cache if given.
 
 Shapes: N utterances, D dimensions.
 """
@@ -17,6 +17,7 @@ from polyrank.errors import UsageError
 from polyrank.records import Context
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.protocols import Encoder
+from polyrank.scorers.summed import SumEncoder
 from polyrank.storage.durable import write_file
 
 Layer = Literal["final", "r"]
@@ -27,16 +28,24 @@ TEXTS_AT_A_TIME = 512
 def read_layer(name: str, encoder: Encoder) -> Layer:
     """A layer by its name; "auto" is r for a ConveRT, as the paper found better, and the final encoding for others.
 
+    A sum has r where one of its encoders has it; its other encoders then give their final encoding.
+
     Raises:
         UsageError: there is none of that name, or this encoder does not have it.
     """
-    inner = isinstance(encoder, EncoderScorer) and "r" in encoder.inner_layers
+    inner = _has_inner(encoder)
     if name == "auto":
         return "r" if inner else "final"
     layer: Layer = read_choice(name, Layer, "layer", also="auto")
     if layer == "r" and not inner:
         raise UsageError("only a ConveRT has a layer r; choose final or auto")
     return layer
+
+
+def _has_inner(encoder: Encoder) -> bool:
+    if isinstance(encoder, SumEncoder):
+        return any(map(_has_inner, encoder.parts))
+    return isinstance(encoder, EncoderScorer) and "r" in encoder.inner_layers
 
 
 def encode(
@@ -50,7 +59,9 @@ def encode(
     """Encodings ``[N, D]`` as contexts.
 
     "final" is the context vector, or the mean of the vectors where an encoder gives several; "r" is what a ConveRT's
-    reduction gives (Henderson et al., ConveRT, section 4, "Intent Classification: Task, Data, Setup").
+    reduction gives (Henderson et al., ConveRT, section 4, "Intent Classification: Task, Data, Setup"). Of a sum, the
+    encodings of its encoders stand side by side, each of length one, so that none drowns the others; the weights are
+    of scores and say nothing here.
 
     Args:
         encoder: frozen.
@@ -60,6 +71,8 @@ def encode(
         progress: told how many texts are encoded, and of how many.
     """
     contexts = [Context.of(text) for text in texts]
+    if isinstance(encoder, SumEncoder):
+        return _side_by_side(encoder, contexts, layer, cache, progress)
     path = None if cache is None else cache / f"{_name(encoder, contexts, layer)}.encodings"
     if path is not None and (cached := _read_cache(path)) is not None:
         return cached
@@ -77,6 +90,26 @@ def encode(
         np.save(buffer, encoded, allow_pickle=False)
         write_file(path, hashlib.sha256(buffer.getvalue()).digest() + buffer.getvalue())
     return encoded
+
+
+def _side_by_side(
+    encoder: SumEncoder,
+    contexts: Sequence[Context],
+    layer: Layer,
+    cache: Path | None,
+    progress: Callable[[int, int], None],
+) -> Floats:
+    n, blocks = len(contexts), []
+    for number, part in enumerate(encoder.parts):
+
+        def report(done: int, _: int, before: int = number * n) -> None:
+            progress(before + done, n * len(encoder.parts))
+
+        own = layer if _has_inner(part) else "final"
+        block = encode(part, contexts, own, cache=cache, progress=report)
+        blocks.append(block / np.maximum(np.linalg.norm(block, axis=1, keepdims=True), 1e-12))
+    joined: Floats = np.concatenate(blocks, axis=1).astype(np.float32)
+    return joined
 
 
 def _read_cache(path: Path) -> Floats | None:

@@ -44,10 +44,10 @@ def build_convert(config: ConvertConfig, n_subwords: int, dropout: float | None 
     return Convert(n_subwords, dropout=used, dtype=dtype, **values)
 
 
-def empty_convert(config: ConvertConfig, n_subwords: int) -> Convert:
+def empty_convert(config: ConvertConfig, n_subwords: int, dropout: float | None = None) -> Convert:
     """A network for saved weights to be restored into, which has no memory for them yet."""
     with torch.device("meta"):
-        return build_convert(config, n_subwords)
+        return build_convert(config, n_subwords, dropout)
 
 
 def new_convert(

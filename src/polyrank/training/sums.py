@@ -1,0 +1,77 @@
+"""Trained encoders made ready to go on together, as a sum: loaded, joined, and saved as a sum's folder with them in it.
+
+The folder is of the form that ``polyrank sum`` writes. Its parts lie inside, since training made them.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from polyrank.config.models import SumConfig
+from polyrank.config.names import model_folder
+from polyrank.config.training import NetworkTraining, Precision
+from polyrank.errors import ConfigError, UsageError
+from polyrank.models import EncoderNetwork, SumNetwork
+from polyrank.models.artifacts import OURS, Artifact, load_model, save_model
+from polyrank.scorers.encoder import EncoderScorer
+from polyrank.scorers.load import make_scorer
+from polyrank.scorers.summed import SUM, SumEncoder, sum_document
+from polyrank.storage.durable import new_folder
+from polyrank.text import SumTexts
+from polyrank.training.network import Ranker
+
+PART = "part-{}"
+OURS_OF_A_SUM = (*OURS, SUM.file, PART.format("*"))
+
+
+def new_sum(config: SumConfig, settings: NetworkTraining, *, precision: Precision, device: torch.device) -> Ranker:
+    """The encoders that the settings name, with their weights, as one network.
+
+    Args:
+        config: names them.
+        settings: dropout, which all of them are to have; None: that which each was trained with.
+        precision, device: to compute in and on.
+
+    Raises:
+        ConfigError: they can be no sum, or one of them has no vectors.
+        ArtifactError: one of their folders is damaged or missing.
+    """
+    artifacts: list[Artifact] = []
+    scorers: list[EncoderScorer] = []
+    networks: list[EncoderNetwork] = []
+    for name in config.parts:
+        artifact = load_model(model_folder(name), dropout=settings.dropout, new_dropout=settings.new_dropout)
+        scorer = make_scorer(artifact.model, artifact.texts, device=str(device), precision=precision)
+        if not isinstance(artifact.model, EncoderNetwork) or not isinstance(scorer, EncoderScorer):
+            raise ConfigError(f"model.parts: {name} is a Cross-encoder, which has no vectors; name encoders alone")
+        scorer.name = name
+        artifacts.append(artifact)
+        scorers.append(scorer)
+        networks.append(artifact.model)
+    weights = config.weights or (1.0,) * len(scorers)
+    try:
+        attending = SumEncoder(scorers, weights).attending
+    except UsageError as error:
+        raise ConfigError(f"model: {error}") from error
+    model = SumNetwork(
+        networks,
+        weights,
+        pad_ids=[artifact.texts.subwords.pad_id for artifact in artifacts],
+        attending=attending,
+        train_weights=config.train_weights,
+    ).to(device)
+    texts = SumTexts([artifact.texts for artifact in artifacts])
+
+    def save(path: Path, metadata: dict[str, Any]) -> None:
+        made_by = {key: value for key, value in metadata.items() if key != "validation"}  # figures are the sum's
+        with new_folder(path, replace=True, ours=OURS_OF_A_SUM) as folder:
+            names = [PART.format(number) for number in range(1, len(artifacts) + 1)]
+            fingerprints = [
+                save_model(folder / name, own.model, own.texts, own.config, metadata=made_by)
+                for name, own in zip(names, artifacts, strict=True)
+            ]
+            (folder / SUM.file).write_bytes(sum_document(names, fingerprints, model.weights, metadata))
+
+    scorer = make_scorer(model, texts, device=str(device), precision=precision)
+    return Ranker(model, texts, scorer, save)
