@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Result = TypeVar("Result")
-PATIENCE = timedelta(minutes=10)  # for a process that is alive and silent; one that dies is noticed at once
+PATIENCE = timedelta(minutes=30)  # for a process that is alive and silent; one that dies is noticed at once
 
 
 class _State:
@@ -57,7 +57,7 @@ def together() -> Iterator[None]:
     All have to enter, and to do the same in here.
 
     Raises:
-        LostProcessError: another process has ended, or is silent for ten minutes.
+        LostProcessError: another process has ended, or is silent for half an hour.
     """
     if launched()[1] == 1 or _state.joined:
         yield

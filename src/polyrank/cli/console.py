@@ -60,7 +60,7 @@ Runtime = Annotated[str, typer.Option(help="torch, or an export of the model: on
 FIGURES = (".png", ".svg", ".pdf")
 
 
-WITH_OTHERS = ("train", "evaluate", "mine", "index", "build")  # commands that several processes share
+WITH_OTHERS = ("pretrain", "train", "evaluate", "mine", "index", "build")  # commands that several processes share
 
 
 @cache
@@ -81,7 +81,7 @@ def one_speaks(context: typer.Context) -> None:
     if count > 1 and context.invoked_subcommand not in WITH_OTHERS:
         raise UsageError(
             f"{context.invoked_subcommand} is of one process, and {count} were started; start it without torchrun"
-            " (train, evaluate, mine and index build can be shared)"
+            " (pretrain, train, evaluate, mine and index build can be shared)"
         )
     if number > 0:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # for the process's whole life

@@ -37,9 +37,6 @@ class Chosen:
     random: Bools
     lengths: Ints
 
-    def __getitem__(self, part: slice) -> "Chosen":
-        return Chosen(self.rows[part], self.responses[part], self.random[part], self.lengths[part])
-
 
 def lengths_of(table: Ints, text: PretrainText, rows: Ints, responses: Ints) -> tuple[Ints, Ints]:
     """How many tokens of each context and of each response are read.
@@ -100,13 +97,6 @@ def _cut(lengths: Ints, start: int, end: int, budget: int) -> Iterator[slice]:
         n = max(1, int(np.searchsorted(longest * np.arange(1, most + 1), budget, side="right")))
         yield slice(start, start + n)
         start += n
-
-
-def micro_batches(chosen: Chosen, budget: int | None) -> list[Chosen]:
-    """A batch in parts that hold at most ``budget`` tokens each."""
-    if budget is None:
-        return [chosen]
-    return [chosen[part] for part in _cut(chosen.lengths, 0, len(chosen.lengths), budget)]
 
 
 class Batches:
@@ -174,6 +164,22 @@ class Batch:
     def to(self, device: torch.device) -> "Batch":
         """The same batch on another device."""
         return Batch(self.tokens.to(device), self.targets.to(device), self.random.to(device))
+
+    def parts(self, lengths: Ints, budget: int | None) -> "list[Batch]":
+        """The same in parts that hold at most ``budget`` tokens each; None: in one.
+
+        Args:
+            lengths: ``[B]`` in tokens, in rising order.
+            budget: of one part; a pair that holds more is one by itself.
+        """
+        if budget is None:
+            return [self]
+        everyone = torch.arange(len(lengths))
+        return [self._part(everyone[stretch]) for stretch in _cut(lengths, 0, len(lengths), budget)]
+
+    def _part(self, rows: Tensor) -> "Batch":
+        tokens = self.tokens.part(rows)
+        return Batch(tokens, self.targets[rows, : tokens.ids.shape[1]], self.random[rows])
 
 
 @dataclass(frozen=True, slots=True)
