@@ -29,6 +29,7 @@ from polyrank.training.resuming import earlier_recipe
 from polyrank.training.shares import add_gradients
 from processes import as_launched, join, run, run_together, start
 from test_golden import CONVERT
+from test_pretraining import corpus
 from train_settings import train_config
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
@@ -191,8 +192,8 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, rows in (("train", pairs), ("valid", lists)):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     (folder / "replies.jsonl").write_text("".join(json.dumps({"id": r, "text": r}) + "\n" for r in replies), "utf-8")
-    turns = [{"turns": ["hello", f"my {a} is {b}", f"{b} {a}", "thanks"]} for a in words for b in words]
-    (folder / "dialogues.jsonl").write_text("".join(json.dumps(row) + "\n" for row in turns), "utf-8")
+    dialogues = "".join(json.dumps(row) + "\n" for row in corpus())
+    (folder / "dialogues.jsonl").write_text(dialogues, "utf-8")
     return {name: folder / f"{name}.jsonl" for name in ("train", "valid", "replies", "dialogues")}
 
 
@@ -242,12 +243,12 @@ def test_two_processes_pretrain_as_one(task: dict[str, Path], tmp_path: Path) ->
         tables = {
             "output": str(tmp_path / str(n)),
             "model": {"layers": 1, "hidden": 32, "heads": 2, "ffn": 64, "positions": 32},
-            "vocabulary": {"size": 60},
+            "vocabulary": {"size": 100},
             "text": {"max_tokens": 24, "max_response_tokens": 8},
             "data": {"train": str(task["dialogues"]), "valid": str(task["dialogues"])},
             "train": {
                 "steps": 12, "batch_tokens": 200, "lr": 1e-3, "dropout": 0.0, "precision": "fp32",
-                "evaluate_steps": 6, "checkpoint_steps": 6, "warmup_steps": 2,
+                "evaluate_steps": 6, "checkpoint_steps": 6, "schedule": {"warmup_steps": 2},
             },
         }  # fmt: skip
         assert work_together(n, run_pretraining, [tables]) == [0] * n

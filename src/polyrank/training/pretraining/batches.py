@@ -37,6 +37,9 @@ class Chosen:
     random: Bools
     lengths: Ints
 
+    def __getitem__(self, part: slice) -> "Chosen":
+        return Chosen(self.rows[part], self.responses[part], self.random[part], self.lengths[part])
+
 
 def lengths_of(table: Ints, text: PretrainText, rows: Ints, responses: Ints) -> tuple[Ints, Ints]:
     """How many tokens of each context and of each response are read.
