@@ -26,6 +26,7 @@ PATIENCE = timedelta(minutes=30)  # for a process that is alive and silent; one 
 class _State:
     def __init__(self) -> None:
         self.joined = False
+        self.failed = False  # somebody is lost, so that there is nobody to part from
 
 
 _state = _State()
@@ -65,7 +66,13 @@ def together() -> Iterator[None]:
     import torch
     import torch.distributed as dist
 
-    if not dist.is_initialized():
+    if dist.is_initialized():
+        if "gloo" not in (backends := str(dist.get_backend_config())):
+            raise UsageError(
+                f"the process group here speaks {backends} only, and numbers on the CPU need gloo; make it with"
+                ' "cpu:gloo,cuda:nccl", or leave it to polyrank'
+            )
+    else:
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         with _talking():
             dist.init_process_group(backend, timeout=PATIENCE)
@@ -80,14 +87,11 @@ def together() -> Iterator[None]:
 
 
 def _part() -> None:
-    """Leave the others in peace; after a failure there is nothing to be said any more."""
+    """Leave the others in peace, as libraries for GPUs want it."""
     import torch.distributed as dist
 
-    if dist.is_initialized() and not _failed:
+    if dist.is_initialized() and not _state.failed:
         dist.destroy_process_group()
-
-
-_failed: list[bool] = []
 
 
 @contextmanager
@@ -96,7 +100,7 @@ def _talking() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # all of torch's errors of this kind are
-        _failed.append(True)
+        _state.failed = True
         raise LostProcessError(
             "another process of this run has ended or is silent; see what it said, and start all of them again (a"
             " training with --resume)"
