@@ -7,6 +7,7 @@ streams and exit code. What is about starting cold, or about streams that fail, 
 
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,45 @@ def run(
         return subprocess.CompletedProcess(command, child.exitcode, out, err)
 
 
+def run_together(n: int, *arguments: str | Path, timeout: float = 300) -> "list[subprocess.CompletedProcess[str]]":
+    """``polyrank ARGUMENTS`` in n processes that know of each other as ``torchrun`` would have it."""
+    command = ["polyrank", *map(str, arguments)]
+    with tempfile.TemporaryDirectory() as name:
+        folders = [Path(name) / str(number) for number in range(n)]
+        children = []
+        for folder, variables in zip(folders, as_launched(n), strict=True):
+            folder.mkdir()
+            streams = [str(folder / stream) for stream in ("stdin", "stdout", "stderr")]
+            (folder / "stdin").touch()
+            children.append(start(_command, command, str(Path.cwd()), {**os.environ, **variables}, *streams))
+        codes = join(children, timeout)
+        said = [[(folder / stream).read_text("utf-8") for stream in ("stdout", "stderr")] for folder in folders]
+    return [subprocess.CompletedProcess(command, code, *texts) for code, texts in zip(codes, said, strict=True)]
+
+
+def as_launched(n: int) -> list[dict[str, str]]:
+    """What ``torchrun`` sets for each of n processes on this machine; of one alone, nothing."""
+    if n == 1:
+        return [{}]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [{**shared, "RANK": str(number), "LOCAL_RANK": str(number)} for number in range(n)]
+
+
+def join(children: list[BaseProcess], timeout: float = 300) -> list[int]:
+    """The exit codes of processes; all are ended if one does not end."""
+    for child in children:
+        child.join(timeout)
+    codes = [child.exitcode for child in children]
+    if None in codes:
+        for child in children:
+            child.kill()
+        raise subprocess.TimeoutExpired(str(children), timeout)
+    return [code for code in codes if code is not None]
+
+
 def _command(command: list[str], cwd: str, environment: dict[str, str], stdin: str, stdout: str, stderr: str) -> None:
     for number, path, flags in (
         (0, stdin, os.O_RDONLY),
@@ -68,6 +108,10 @@ def _command(command: list[str], cwd: str, environment: dict[str, str], stdin: s
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
+    if "OMP_NUM_THREADS" in environment:  # what torch has read when it was imported
+        import torch
+
+        torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
     sys.argv = command
     from polyrank.cli import main
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # the one list of public names: type checkers read it, and th
     from polyrank.errors import DataError as DataError
     from polyrank.errors import DivergedError as DivergedError
     from polyrank.errors import LockedError as LockedError
+    from polyrank.errors import LostProcessError as LostProcessError
     from polyrank.errors import MissingExtraError as MissingExtraError
     from polyrank.errors import OfflineError as OfflineError
     from polyrank.errors import PolyrankError as PolyrankError

@@ -1,6 +1,6 @@
 """Which device, precision and threads to compute with, and an allocator setting that CPU training wants.
 
-Plain torch: one process and one device is what a ranker of these sizes needs, and a launcher would hide the loop.
+One process has one device. Of several that a launcher has started each takes the GPU of its own number.
 """
 
 import ctypes
@@ -16,6 +16,7 @@ from typing import Literal, cast, get_args
 import torch
 from torch import Tensor
 
+from polyrank import processes
 from polyrank.errors import UsageError
 
 Precision = Literal["auto", "fp32", "bf16"]
@@ -24,20 +25,29 @@ WINDOW_S = 0.2  # seconds, over which the load is looked at: tens of the ticks t
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """ "auto" is CUDA where there is one, else the CPU.
+    """ "auto" is CUDA where there is one, else the CPU; of several processes each has a GPU of its own.
 
     Raises:
         UsageError: the device asked for is not there.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise UsageError(f"device {name!r} is unknown; use auto, cpu or cuda") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"device {name!r} is not available on this machine; use cpu")
-    return device
+    own = processes.local_number()
+    if device.type != "cuda" or own is None:
+        return device
+    if own >= torch.cuda.device_count():
+        raise UsageError(
+            f"process {own + 1} of this machine has no GPU of its own among {torch.cuda.device_count()}; start at most"
+            " that many, or use --device cpu"
+        )
+    torch.cuda.set_device(own)  # where messages between processes go through
+    return torch.device("cuda", own)
 
 
 def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:

@@ -7,6 +7,7 @@
     ├── DataError                 3  bad input data: names file and line
     ├── ArtifactError             4  a corrupt or incompatible model, index or checkpoint
     ├── ResourceError             5  out of disk or memory
+    │   └── LostProcessError      5  another process of the same run is gone
     ├── LockedError               6  another process is writing here
     ├── DivergedError             7  training diverged
     └── OfflineError              8  the network is needed but absent
@@ -58,6 +59,10 @@ class ResourceError(PolyrankError):
     """Disk or memory ran out."""
 
     exit_code = 5
+
+
+class LostProcessError(ResourceError):
+    """Of several processes that work together another one has ended, or is silent."""
 
 
 class LockedError(PolyrankError):

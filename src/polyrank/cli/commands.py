@@ -34,7 +34,7 @@ from polyrank.cli import (
     sums,
     training,
 )
-from polyrank.cli.console import talk
+from polyrank.cli.console import complain, one_speaks
 from polyrank.cli.interrupts import drop_unwritten
 from polyrank.errors import PolyrankError, ResourceError, UsageError
 from polyrank.storage.durable import DISK_TROUBLE
@@ -58,6 +58,7 @@ def _show_version(value: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
@@ -65,6 +66,7 @@ def options(
 ) -> None:
     """Options before the command."""
     _settings["debug"] = debug
+    one_speaks(context)
 
 
 app.command("quickstart")(training.quickstart)
@@ -139,6 +141,6 @@ def _fail(message: str, code: int) -> int:
     with suppress(OSError, SystemExit):
         if _settings["debug"]:
             traceback.print_exc()
-        talk(message if code in (130, 143) else f"error: {message}")
+        complain(message if code in (130, 143) else f"error: {message}")
     drop_unwritten()
     return code

@@ -1,6 +1,7 @@
 """Where the command line talks and listens: stderr, through rich, which is loaded when there is something to say; the
 lines of stdin; and where it draws."""
 
+import os
 import sys
 from collections.abc import Iterator
 from functools import cache, partial
@@ -12,6 +13,7 @@ import typer
 
 from polyrank.cli import interrupts
 from polyrank.errors import MissingExtraError, UsageError
+from polyrank.processes import launched
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -58,12 +60,40 @@ Runtime = Annotated[str, typer.Option(help="torch, or an export of the model: on
 FIGURES = (".png", ".svg", ".pdf")
 
 
+WITH_OTHERS = ("pretrain", "train", "evaluate", "mine", "index", "build")  # commands that several processes share
+
+
 @cache
 def console() -> "Console":
-    """The console on stderr."""
+    """The console on stderr; of several processes the first one's, and the others are silent."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, quiet=launched()[0] > 0)
+
+
+def one_speaks(context: typer.Context) -> None:
+    """Of several processes that a launcher has started, let the first one alone write to stdout.
+
+    Raises:
+        UsageError: the command is not one that several processes share.
+    """
+    number, count = launched()
+    if count > 1 and context.invoked_subcommand not in WITH_OTHERS:
+        raise UsageError(
+            f"{context.invoked_subcommand} is of one process, and {count} were started; start it without torchrun"
+            " (pretrain, train, evaluate, mine and index build can be shared)"
+        )
+    if number > 0:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  # for the process's whole life
+
+
+def complain(message: str) -> None:
+    """A line on stderr from whichever process has something to say of an error."""
+    from rich.console import Console
+
+    number, count = launched()
+    who = f"process {number + 1} of {count}: " if number else ""
+    Console(stderr=True, highlight=False).print(f"{who}{message}", soft_wrap=True, markup=False)
 
 
 def talk(message: str) -> None:

@@ -25,6 +25,7 @@ from polyrank.cli.console import (
     use_threads,
 )
 from polyrank.errors import UsageError
+from polyrank.processes import by_first, is_first, together
 
 if TYPE_CHECKING:
     from polyrank.evaluation import Evaluation
@@ -58,6 +59,7 @@ Plot = Annotated[
 ]
 
 
+@together()
 def evaluate(
     models: Annotated[
         list[str],
@@ -143,9 +145,13 @@ def evaluate(
     members = _members(models)
     files = _scores_files(scores, members)
     taken: list[str | Path | None] = [data, pool, against]
-    for output in (*files, plot):
-        check_output(output, inputs=taken, overwrite=overwrite)
-        taken.append(output)
+
+    def check_outputs() -> None:
+        for output in (*files, plot):
+            check_output(output, inputs=taken, overwrite=overwrite)
+            taken.append(output)
+
+    by_first(check_outputs)
     if pool is not None and n_candidates is not None:
         raise UsageError(f"--candidates {n_candidates} and --pool {pool} exclude each other; give one")
     if groups is not None and (pool is not None or n_candidates is not None):
@@ -199,13 +205,15 @@ def evaluate(
         if not scored:
             _say_what_is_missing(limited, result)
         group = member.group if rerank is None else f"{member.group}, re-ranked by {rerank}"
-        if file is not None:
+        if file is not None and is_first():
             own = {} if member.seed is None else {"seed": str(member.seed)}
             ev.write_scores(file, result, scorer=member.name, model=group, data=str(data), **own)
             talk(f"wrote {file}")
         scored.append(comparison.Scored(group, (member.seed,), (result,)))
         say_cut(scorer, member.name, rerank)
         del scorer  # before the next one is read
+    if not is_first():
+        return
     joined = comparison.by_model(scored)
     rows = comparison.compared(joined, tested, base, by=broken_down)
     for row in rows:

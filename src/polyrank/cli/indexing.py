@@ -9,15 +9,19 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import Device, FilterText, Overwrite, Runtime, console, say_cut, talk
+from polyrank.cli.console import Device, FilterText, Overwrite, Runtime, console, one_speaks, say_cut, talk
 from polyrank.errors import ArtifactError, DataError, UsageError
+from polyrank.processes import by_first, together
 
-index_app = typer.Typer(no_args_is_help=True, help="Build, change and inspect indexes of candidates.")
+index_app = typer.Typer(
+    no_args_is_help=True, callback=one_speaks, help="Build, change and inspect indexes of candidates."
+)
 IndexPath = Annotated[Path, typer.Argument(help="An index folder.")]
 Replies = Annotated[Path, typer.Argument(help="Replies: JSON lines of id and text, CSV, or one per line.")]
 
 
 @index_app.command("build")
+@together()
 def index_build(
     model: Annotated[
         str,
@@ -49,7 +53,7 @@ def index_build(
 
     # all that can be wrong before a model is loaded
     kind, stored, runtime = read_kind(ann), read_precision(precision), read_backend(backend)
-    check_replaceable(output, ours=OURS, replace=overwrite)
+    by_first(lambda: check_replaceable(output, ours=OURS, replace=overwrite))
     pool = read_pool(candidates, say=talk)
     check_candidates(pool)
     encoder = load_encoder(model, device=device, backend=runtime)

@@ -8,8 +8,10 @@ import typer
 
 from polyrank.cli.console import Overwrite, Speaker, console, talk
 from polyrank.errors import DataError, UsageError
+from polyrank.processes import by_first, is_first, together
 
 
+@together()
 def mine(
     data: Annotated[Path, typer.Argument(help="Examples with right answers, to find wrong ones for.")],
     retriever: Annotated[
@@ -51,7 +53,7 @@ def mine(
     from polyrank.scorers.open import corpus_of, load
     from polyrank.storage.durable import check_output
 
-    check_output(output, inputs=(data, pool), overwrite=overwrite)
+    by_first(lambda: check_output(output, inputs=(data, pool), overwrite=overwrite))
     first, _, last = ranks.partition(":")
     if not (first.isdecimal() and last.isdecimal()):
         raise UsageError(f"--ranks {ranks!r} is not FIRST:LAST; write for example 1:50")
@@ -85,7 +87,8 @@ def mine(
     )
     if not mined.examples:
         raise DataError(f"{data}: no example has a right answer to mine for; give the texts of ids with --pool")
-    write_examples(output, mined.examples)
+    if is_first():
+        write_examples(output, mined.examples)
     counts = {"n_examples": len(mined.examples), "n_skipped": mined.n_skipped, "n_short": mined.n_short,
               "n_doubtful": mined.n_doubtful, "mean_negatives": mined.mean_negatives}  # fmt: skip
     talk(

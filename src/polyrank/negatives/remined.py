@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from polyrank import processes
 from polyrank.config.names import TWO
 from polyrank.errors import ArtifactError
 from polyrank.negatives.hard import HardNegatives, candidates_for_wrong, choose, rights
@@ -75,16 +76,22 @@ class MinedNegatives:
         """Take the lists of an epoch from their file, or make it: this is called before the epoch's first update."""
         file = self.folder / f"mined-{epoch}.npy"
         shape = (len(self.examples), self.settings.n_negatives)
-        if file.exists():
-            self._rows = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
-        elif _n_examples_seen(self.folder) > epoch * len(self.examples):
-            raise ArtifactError(f"{file} is gone, and the weights that it was made with; train again without --resume")
-        else:
-            self._rows = self._mine(epoch, np.full(shape, -1, np.int32))
+        kept = processes.by_first(lambda: self._kept(file, epoch))
+        self._rows = self._mine(epoch, np.full(shape, -1, np.int32)) if kept is None else kept
+        if kept is None and processes.is_first():
             stream = io.BytesIO()
             np.save(stream, self._rows)
             write_file(file, stream.getvalue())
         self._epoch = epoch
+
+    def _kept(self, file: Path, epoch: int) -> Rows | None:
+        """The lists of an epoch as they were made; None before that."""
+        if file.exists():
+            rows: Rows = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
+            return rows
+        if _n_examples_seen(self.folder) > epoch * len(self.examples):
+            raise ArtifactError(f"{file} is gone, and the weights that it was made with; train again without --resume")
+        return None
 
     def _mine(self, epoch: int, rows: Rows) -> Rows:
         row_of = {text: row for row, text in enumerate(self.pool)}

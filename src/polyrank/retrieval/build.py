@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank import processes
 from polyrank.data.pool import CandidateLike, pool_of
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import KnownVectors, Writer, open_index, write_index
@@ -38,7 +39,7 @@ def build_index(
     progress: Progress | None = None,
 ) -> int:
     """Encode candidates, equal texts once, and write them as an index. Vectors are written as they come,
-    once the candidates and the path are found to be in order.
+    once the candidates and the path are found to be in order. Of processes that work together the first one writes.
 
     Where an index of the same encoder is replaced, its vectors are taken over: only new texts are encoded.
 
@@ -69,10 +70,15 @@ def build_index(
     known = _known_vectors(path, encoder, precision) if overwrite and (Path(path) / FILE).exists() else None
     n_left = Counter(candidate.text for candidate in candidates)  # how often each text is still to come
     new = [text for text in n_left if known is None or text not in known]
+    vectors = _vectors([candidate.text for candidate in candidates], encoder, known, n_left, len(new), progress)
+    if not processes.is_first():
+        for _ in vectors:
+            pass  # each process encodes its share of them
+        return len(new)
     write_index(
         path,
         candidates,
-        _vectors([candidate.text for candidate in candidates], encoder, known, n_left, len(new), progress),
+        vectors,
         fingerprint=encoder.fingerprint,
         model=model,
         ann=ann,

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
 
+from polyrank import processes
 from polyrank.devices import cpu_has_bf16, free_cores
 from polyrank.records import ContextLike, contexts_of
 from polyrank.text import Texts, Tokens, pad
@@ -14,6 +15,7 @@ from polyrank.text.cut import Cut
 
 Model = TypeVar("Model", bound=nn.Module)
 Output = TypeVar("Output")
+BATCHES_AT_A_TIME = 64  # that a process computes before it tells the others
 
 
 def token_batches(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
@@ -82,13 +84,33 @@ class NetworkScorer(Generic[Model]):
     def batches(
         self, compute: Callable[[Tokens], Output], rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] = ()
     ) -> Iterator[tuple[list[int], Output]]:
-        """What the network makes of rows of ids, in batches of rows of like length, with the positions of each."""
-        for batch in token_batches([len(row) for row in rows], self.max_tokens):
+        """What the network makes of rows of ids, in batches of rows of like length, with the positions of each.
+
+        Processes that work together deal the batches among themselves, and each has the outputs of all.
+        """
+        n = processes.count()
+        # a GPU's batch may be all that is asked for at a time; on a CPU batches stay those of one process, bit for bit
+        max_tokens = self.max_tokens if self.device.type == "cpu" else self.max_tokens // n
+        batches = token_batches([len(row) for row in rows], max_tokens)
+
+        def output(batch: list[int]) -> Output:
             kinds = [segments[i] for i in batch] if segments else None
             tokens = pad([rows[i] for i in batch], kinds, pad_id=self.texts.subwords.pad_id)
             with free_cores(), inference(self.model, self.device, self.dtype):
-                output = compute(tokens.to(self.device))
-            yield batch, output
+                return compute(tokens.to(self.device))
+
+        if n == 1:
+            yield from ((batch, output(batch)) for batch in batches)
+            return
+        for start in range(0, len(batches), n * BATCHES_AT_A_TIME):
+            part = batches[start : start + n * BATCHES_AT_A_TIME]
+            shares = processes.gathered([_on_cpu(output(batch)) for batch in part[processes.number() :: n]])
+            yield from ((batch, shares[i % n][i // n]) for i, batch in enumerate(part))
+
+
+def _on_cpu(output: Any) -> Any:
+    """A tensor, or several, where every process can read them."""
+    return output.cpu() if isinstance(output, torch.Tensor) else tuple(part.cpu() for part in output)
 
 
 @contextmanager

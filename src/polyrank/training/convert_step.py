@@ -17,8 +17,8 @@ from polyrank.models.losses import cross_entropy
 from polyrank.negatives.random import Negatives, Rights
 from polyrank.records import Example
 from polyrank.text import Texts
-from polyrank.training.cached import in_chunks
 from polyrank.training.queue import CandidateQueue
+from polyrank.training.shares import in_shares
 from polyrank.training.steps import in_batch_columns, negatives_of, with_queue
 
 
@@ -76,7 +76,7 @@ class ConvertStep:
         others = negatives_of(batch, epoch, self.negatives)
         columns, keys, allowed = in_batch_columns(examples, others, self.rights, self.device)
         tokens = self.texts.candidates(columns).to(self.device)
-        vectors = in_chunks(self.model.encode_candidates, tokens, self.chunk_size)
+        vectors = in_shares(self.model.encode_candidates, tokens, self.chunk_size)
         candidates = vectors[keys]
         if self.queue is not None:
             candidates, allowed = with_queue(self.queue, candidates, allowed, columns, examples, self.rights)
@@ -92,9 +92,9 @@ class ConvertStep:
         everyone = torch.arange(len(examples), device=self.device)
         if not self.model.multi_context:
             return loss(
-                in_chunks(lambda part: self.model.context_encodings(part).both, tokens, self.chunk_size), everyone
+                in_shares(lambda part: self.model.context_encodings(part).both, tokens, self.chunk_size), everyone
             )
-        encodings = ContextEncodings(*in_chunks(self.model.context_encodings, tokens, self.chunk_size))
+        encodings = ContextEncodings(*in_shares(self.model.context_encodings, tokens, self.chunk_size))
         immediate, earlier, both = self.loss_weights
         total = immediate * loss(encodings.immediate, everyone) + both * loss(encodings.both, everyone)
         with_earlier = everyone[encodings.has_earlier]

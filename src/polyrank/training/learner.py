@@ -12,11 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from polyrank import processes
 from polyrank.config.training import NetworkTraining
 from polyrank.errors import ResourceError
 from polyrank.models import Network
 from polyrank.storage.durable import write_file
 from polyrank.training.optimizer import Schedule, clip_gradients, freeze, make_optimizer
+from polyrank.training.shares import add_gradients
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -92,6 +94,7 @@ class Trainee:
         try:
             if math.isfinite(value):
                 (weight * loss).backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+                add_gradients(self.model)
                 if math.isfinite(clip_gradients(self.model, self.optimizer, self.settings)):
                     self.optimizer.step()
                 else:
@@ -118,12 +121,14 @@ class Trainee:
         self.n_stale = 0 if better else self.n_stale + 1
         if better:
             self.best, self.best_step = figures, step
-            self.learner.save_best(figures)
+            if processes.is_first():
+                self.learner.save_best(figures)
 
     def write(self, record: dict[str, Any]) -> None:
-        """Add a record to ``metrics.jsonl``."""
-        add_record(self.learner.folder, record)
-        self.learner.report(record)
+        """Add a record to ``metrics.jsonl``; of several processes the first one does."""
+        if processes.is_first():
+            add_record(self.learner.folder, record)
+            self.learner.report(record)
 
     def forget_after(self, last_step: int) -> None:
         """Drop records from after the checkpoint: those steps will be made again."""

@@ -14,6 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from polyrank import processes
 from polyrank.config.training import TrainConfig
 from polyrank.data.stored import StoredExamples
 from polyrank.devices import choose_dtype
@@ -107,10 +108,13 @@ def fit_together(
         done, n_examples = progress["step"], progress["n_examples"]
         for trainee in trainees:
             trainee.restore(progress["learners"][trainee.learner.name])
-    for trainee in trainees:
-        trainee.forget_after(done)
+    if processes.is_first():
+        for trainee in trainees:
+            trainee.forget_after(done)
 
     def save() -> None:
+        if not processes.is_first():
+            return
         own = {trainee.learner.name: trainee.progress for trainee in trainees}
         save_checkpoint(checkpoint, parts, {"step": done, "n_examples": n_examples, "learners": own}, memory)
 
@@ -124,7 +128,7 @@ def fit_together(
             records = []
             for trainee in trainees:
                 rate = trainee.set_rates(done)
-                dropout_seed = (seed * 1_000_003 + done) % 2**63
+                dropout_seed = (seed * 1_000_003 + done + processes.number() * 2**40) % 2**63
                 with memory_needed(len(batch), settings.chunk_size):
                     loss = _update(trainee, phases, len(batch), settings.loss, device, dtype, dropout_seed)
                 records.append({"step": done + 1, "loss": loss if math.isfinite(loss) else None, "lr": rate})
@@ -140,9 +144,9 @@ def fit_together(
             due = done in checks or (settings.checkpoint_steps and done % settings.checkpoint_steps == 0)
             if due and not any(trainee.n_bad for trainee in trainees):  # else the last good one stays
                 save()
-            if request.signal_number is not None:
+            if stop := processes.most(request.signal_number or 0):  # heard by any of them, after the same step
                 save()
-                raise InterruptedTraining(request.signal_number, str(folder))
+                raise InterruptedTraining(stop, str(folder))
     if not all(trainee.best_step for trainee in trainees):
         raise DivergedError(
             f"no loss was finite when a model was to be kept, so there is none in {folder}; lower train.lr"

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from polyrank import processes
 from polyrank.config.models import RecipeModel, SumConfig, TextSettings
 from polyrank.config.names import TWO
 from polyrank.config.recipe import DataConfig, Recipe, load_recipe, recipe_to_dict
@@ -89,12 +90,15 @@ def train(
 ) -> list[RunResult]:
     """Carry out a recipe; several seeds go to ``seed-N`` folders below its output.
 
+    Under ``torchrun`` all processes have to call this; they share the work, and the first one writes and reports.
+
     Args:
         recipe: what to do: a Recipe, its file, or its tables as dictionaries.
         examples, valid: to learn from and to choose the best step by, in place of the recipe's files: Examples, rows,
             or tables as ``polyrank.read_examples`` takes them.
         resume: go on from checkpoints. Finished seeds are not trained again; where the recipe asks for more epochs or
-            steps, and their rates so far do not depend on how many, they are trained on.
+            steps, and their rates so far do not depend on how many, they are trained on. The number of processes may
+            be another one.
         overwrite: start again where there is an earlier run.
         device: "auto", "cpu" or "cuda".
         report: called with the seed and each record of metrics.jsonl.
@@ -105,17 +109,37 @@ def train(
         LockedError: another process trains there.
         ConfigError: the recipe asks for something that the networks cannot do, or is not that of the earlier run.
         DataError: the data cannot be read or holds nothing to learn from.
+        LostProcessError: of several processes another one has ended.
     """
     keep_freed_memory()
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe)
+    with processes.together():
+        tell = say if processes.is_first() else lambda text: None
+        return _train(recipe, examples, valid, resume, overwrite, device, report, tell)
+
+
+def _train(
+    recipe: Recipe,
+    examples: Iterable[Any] | None,
+    valid: Iterable[Any] | None,
+    resume: bool,
+    overwrite: bool,
+    device: str,
+    report: Callable[[int, dict[str, Any]], None],
+    say: Callable[[str], None],
+) -> list[RunResult]:
     output = Path(recipe.output)
     seeds = recipe.train.seeds
     folders = {seed: output if len(seeds) == 1 else output / f"seed-{seed}" for seed in seeds}
-    results = []
-    with alone_in(output):
+
+    def check() -> None:
         for folder in folders.values():
             check_folder(folder, recipe, resume=resume, overwrite=overwrite)
+
+    results = []
+    with alone_in(output):
+        processes.by_first(check)
         learnt, judged = load_data(recipe.data, examples, valid, say)
         if recipe.train.negatives is None and (n_given := _n_given(learnt)):
             say(
@@ -217,22 +241,9 @@ def _train_one(
     say: Callable[[str], None],
 ) -> list[RunResult]:
     names = [""] if recipe.reranker is None else [*TWO]
-    if overwrite and not resume:
-        _clear(folder)
-    longer = resume and is_longer(folder, recipe, len(examples))
-    if resume and has_document(folder, RESULT):
-        results = read_document(folder, RESULT)
-        fits = [FitResult(**(results[name] if name else results)) for name in names]
-        if not longer:
-            say(f"{folder} is finished")
-            return _results(seed, folder, names, fits)
-        say(f"{folder} goes on behind its {fits[0].n_steps:,} steps")
-        if extra_check(recipe, len(examples), fits[0].n_steps):
-            say(f"it was validated after step {fits[0].n_steps:,}, as an uninterrupted run would not have been")
-        (folder / RESULT.file).unlink()
-    make_folders(folder)
-    write_file(folder / RECIPE.file, seal(recipe_to_dict(recipe), RECIPE))
-
+    ended = processes.by_first(lambda: _begin(recipe, folder, names, len(examples), resume, overwrite, say))
+    if ended is not None:
+        return _results(seed, folder, names, ended)
     chosen = choose_device(device)
     parts: list[tuple[RecipeModel, TextSettings, NetworkTraining]] = [
         (recipe.model, recipe.text, recipe.train.of_one_network())
@@ -249,7 +260,8 @@ def _train_one(
     rankers = [ranker_of(*part) for part in parts]
     step = make_step(rankers, recipe.train, examples, device=chosen, seed=seed, folder=folder)
     n_parameters = sum(p.numel() for ranker in rankers for p in ranker.model.parameters())
-    say(f"seed {seed}: {n_parameters:,} parameters on {chosen}")
+    with_others = f", {n} processes" if (n := processes.count()) > 1 else ""
+    say(f"seed {seed}: {n_parameters:,} parameters on {chosen}{with_others}")
 
     def tell(name: str, record: dict[str, Any]) -> None:
         report(seed, {"network": name, **record} if name else record)
@@ -281,13 +293,46 @@ def _train_one(
     )
     for drawn in curves:
         drawn.close()
+    processes.by_first(lambda: _end(recipe, folder, names, len(examples), fits))
+    return _results(seed, folder, names, fits)
+
+
+def _begin(
+    recipe: Recipe,
+    folder: Path,
+    names: Sequence[str],
+    n_examples: int,
+    resume: bool,
+    overwrite: bool,
+    say: Callable[[str], None],
+) -> list[FitResult] | None:
+    """Make a run's folder ready; gives how it went if it has ended and is to go no further."""
+    if overwrite and not resume:
+        _clear(folder)
+    longer = resume and is_longer(folder, recipe, n_examples)
+    if resume and has_document(folder, RESULT):
+        results = read_document(folder, RESULT)
+        fits = [FitResult(**(results[name] if name else results)) for name in names]
+        if not longer:
+            say(f"{folder} is finished")
+            return fits
+        say(f"{folder} goes on behind its {fits[0].n_steps:,} steps")
+        if extra_check(recipe, n_examples, fits[0].n_steps):
+            say(f"it was validated after step {fits[0].n_steps:,}, as an uninterrupted run would not have been")
+        (folder / RESULT.file).unlink()
+    make_folders(folder)
+    write_file(folder / RECIPE.file, seal(recipe_to_dict(recipe), RECIPE))
+    return None
+
+
+def _end(recipe: Recipe, folder: Path, names: Sequence[str], n_examples: int, fits: Sequence[FitResult]) -> None:
+    """Write how it went, and drop what only a run that may be extended needs."""
     results = {name: dataclasses.asdict(fit) for name, fit in zip(names, fits, strict=True)}
     write_file(folder / RESULT.file, seal(results.get("", results), RESULT))
-    if not may_be_extended(recipe, len(examples)):
+    if not may_be_extended(recipe, n_examples):
         for leftover in (CHECKPOINT, "mined-*.npy"):
             for path in folder.glob(leftover):
                 path.unlink()
-    return _results(seed, folder, names, fits)
 
 
 def _results(seed: int, folder: Path, names: Sequence[str], fits: Sequence[FitResult]) -> list[RunResult]:

@@ -5,6 +5,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from polyrank import processes
 from polyrank.config.models import RecipeModel, SumConfig
 from polyrank.config.names import TWO, model_folder
 from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_to_dict
@@ -39,9 +40,14 @@ MAY_DIFFER = ("output", "data.cache", "train.seeds", "train.epochs", "train.max_
 def alone_in(folder: Path) -> Iterator[None]:
     """Have a run folder for this process; a folder that was made for it and stays empty goes again.
 
+    Of several processes that work together the first one has it.
+
     Raises:
         LockedError: names the process that trains there.
     """
+    if not processes.is_first():
+        yield
+        return
     made = not folder.exists()
     make_folders(folder)
     try:

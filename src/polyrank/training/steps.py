@@ -16,8 +16,8 @@ from polyrank.models.scoring import scores
 from polyrank.negatives.random import Negatives, Rights, right_answers
 from polyrank.records import Context, Example
 from polyrank.text import Texts, Tokens
-from polyrank.training.cached import in_chunks
 from polyrank.training.queue import CandidateQueue
+from polyrank.training.shares import in_shares
 
 
 class Step(Protocol):
@@ -82,14 +82,14 @@ class InBatchStep:
         examples = [example for _, example in batch]
         others = negatives_of(batch, epoch, self.negatives)
         columns, keys, allowed = in_batch_columns(examples, others, self.rights, self.device)
-        vectors = in_chunks(
+        vectors = in_shares(
             self.model.encode_candidates, self.texts.candidates(columns).to(self.device), self.chunk_size
         )
         candidates = vectors[keys]
         if self.queue is not None:
             candidates, allowed = with_queue(self.queue, candidates, allowed, columns, examples, self.rights)
             self.queue.push(columns, vectors)
-        contexts, mask = in_chunks(
+        contexts, mask = in_shares(
             self.model.encode_contexts,
             self.texts.contexts([example.query for example in examples]).to(self.device),
             self.chunk_size,
@@ -201,16 +201,16 @@ class ListwiseStep:
         if isinstance(self.model, CrossEncoder):
             pairs = [(context, text) for context, row in zip(contexts, lists, strict=True) for text in row]
             score: Callable[[Tokens], Tensor] = self.model
-            values = in_chunks(score, self.texts.pairs(pairs).to(self.device), self.chunk_size)
+            values = in_shares(score, self.texts.pairs(pairs).to(self.device), self.chunk_size)
             return values.sigmoid() if self.sigmoid else values
         assert isinstance(self.model, EncoderNetwork), "there is no third kind"
         if self.model.training:
             self.model.observe_weights()
         tokens = self.texts.contexts(contexts).to(self.device)
-        vectors, mask = in_chunks(self.model.encode_contexts, tokens, self.chunk_size)
+        vectors, mask = in_shares(self.model.encode_contexts, tokens, self.chunk_size)
         number = {text: i for i, text in enumerate(dict.fromkeys(text for row in lists for text in row))}
         tokens = self.texts.candidates(list(number)).to(self.device)
-        unique = in_chunks(self.model.encode_candidates, tokens, self.chunk_size)
+        unique = in_shares(self.model.encode_candidates, tokens, self.chunk_size)
         parts = []
         for i, row in enumerate(lists):
             keys_of_row = torch.tensor([number[text] for text in row], device=self.device)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from polyrank import processes
 from polyrank.errors import ArtifactError, ResourceError
 from polyrank.records import Context, ContextLike
 from polyrank.scorers.inputs import paired
@@ -48,7 +49,7 @@ class RememberedScores(Scorer):
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         queries, lists = paired(contexts, candidates)
         pairs = [[self._key(query, text) for text in texts] for query, texts in zip(queries, lists, strict=True)]
-        known = self._find([key for row in pairs for key in row])
+        known = processes.by_first(lambda: self._find([key for row in pairs for key in row]))
         missing = [[i for i, key in enumerate(row) if key not in known] for row in pairs]
         rows = [row for row, columns in enumerate(missing) if columns]
         if rows:
@@ -57,7 +58,8 @@ class RememberedScores(Scorer):
             for row, values in zip(rows, self.scorer.score([queries[row] for row in rows], texts), strict=True):
                 new |= {pairs[row][i]: float(value) for i, value in zip(missing[row], values, strict=True)}
             self.n_asked += len(new)
-            self._keep(new)
+            if processes.is_first():
+                self._keep(new)
             known |= new
         return [np.array([known[key] for key in row], np.float32) for row in pairs]
 

@@ -102,13 +102,6 @@ def _cut(lengths: Ints, start: int, end: int, budget: int) -> Iterator[slice]:
         start += n
 
 
-def micro_batches(chosen: Chosen, budget: int | None) -> list[Chosen]:
-    """A batch in parts that hold at most ``budget`` tokens each."""
-    if budget is None:
-        return [chosen]
-    return [chosen[part] for part in _cut(chosen.lengths, 0, len(chosen.lengths), budget)]
-
-
 class Batches:
     """The batches of a training, by position: those of one epoch after those of another.
 
@@ -174,6 +167,22 @@ class Batch:
     def to(self, device: torch.device) -> "Batch":
         """The same batch on another device."""
         return Batch(self.tokens.to(device), self.targets.to(device), self.random.to(device))
+
+    def parts(self, lengths: Ints, budget: int | None) -> "list[Batch]":
+        """The same in parts that hold at most ``budget`` tokens each; None: in one.
+
+        Args:
+            lengths: ``[B]`` in tokens, in rising order.
+            budget: of one part; a pair that holds more is one by itself.
+        """
+        if budget is None:
+            return [self]
+        everyone = torch.arange(len(lengths))
+        return [self._part(everyone[stretch]) for stretch in _cut(lengths, 0, len(lengths), budget)]
+
+    def _part(self, rows: Tensor) -> "Batch":
+        tokens = self.tokens.part(rows)
+        return Batch(tokens, self.targets[rows, : tokens.ids.shape[1]], self.random[rows])
 
 
 @dataclass(frozen=True, slots=True)

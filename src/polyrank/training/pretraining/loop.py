@@ -8,13 +8,14 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from polyrank import processes
 from polyrank.config.pretraining import Objective, PretrainRecipe, PretrainSteps
 from polyrank.devices import choose_dtype
 from polyrank.errors import DivergedError
@@ -23,9 +24,10 @@ from polyrank.text import Subwords
 from polyrank.training.checkpoints import CHECKPOINT, load_checkpoint, save_checkpoint
 from polyrank.training.learner import Report, add_record, enough_memory, forget_records
 from polyrank.training.optimizer import Schedule
-from polyrank.training.pretraining.batches import Batch, Batches, Masking, make_batch, micro_batches
+from polyrank.training.pretraining.batches import Batch, Batches, Masking, make_batch
 from polyrank.training.pretraining.objectives import OBJECTIVES, Told, counts, figures, tell
 from polyrank.training.pretraining.tokens import Pairs
+from polyrank.training.shares import add_gradients
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
 
 VALID_SEED = 20191202  # of masks and random responses in validation: the same for every run
@@ -91,8 +93,11 @@ class Reading:
     def _parts(self, turn: int, position: int, seed: tuple[int, int, int]) -> list[Batch]:
         generator = np.random.Generator(np.random.PCG64((*seed, 1)))
         masking = self.masking if "masked_lm" in self.turns[turn] else None
-        parts = micro_batches(self.orders[turn].at(position), self.train.micro_batch_tokens)
-        return [make_batch(self.pairs, part, self.text, self.subwords, masking, generator) for part in parts]
+        chosen, budget, n = self.orders[turn].at(position), self.train.micro_batch_tokens, processes.count()
+        if n > 1:  # each has a part at least, and what is masked does not depend on parts
+            budget = min(budget or self.train.batch_tokens, max(self.train.batch_tokens // n, self.text.max_tokens))
+        batch = make_batch(self.pairs, chosen, self.text, self.subwords, masking, generator)
+        return batch.parts(chosen.lengths, budget)
 
 
 def separator_of(subwords: Subwords, name: str) -> str:
@@ -143,12 +148,18 @@ def fit(
     checkpoint = folder / CHECKPOINT
     if resume and checkpoint.exists():
         progress = load_checkpoint(checkpoint, parts)
-    forget_records(folder, progress["step"])
+    if processes.is_first():
+        forget_records(folder, progress["step"])
     autocast = _autocast(device, train)
 
     def write(record: dict[str, Any]) -> None:
-        add_record(folder, record)
-        report(record)
+        if processes.is_first():
+            add_record(folder, record)
+            report(record)
+
+    def keep() -> None:
+        if processes.is_first():
+            save_checkpoint(checkpoint, parts, progress)
 
     def check() -> None:
         values = {} if validation is None else validate(network, validation, device, autocast)
@@ -157,7 +168,8 @@ def fit(
         better = values["loss"] < progress["best"].get("loss", math.inf) if values else not progress["n_bad"]
         if better:
             progress.update(best=values, best_step=progress["step"])
-            save()
+            if processes.is_first():
+                save()
 
     started, n_before = time.monotonic(), progress["n_tokens"]
     with stop_on_signals() as request:
@@ -166,7 +178,7 @@ def fit(
             rate = train.lr * schedule.factor(step)
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            torch.manual_seed((train.seed * 1_000_003 + step) % 2**63)
+            torch.manual_seed((train.seed * 1_000_003 + step + processes.number() * 2**40) % 2**63)
             objectives, batch = reading.batch(step)
             values = _update(network, optimizer, batch, objectives, train, device, autocast)
             progress["n_bad"] = 0 if _finite(values) else progress["n_bad"] + 1
@@ -194,10 +206,10 @@ def fit(
             if checked:
                 check()
             if (checked or (step + 1) % train.checkpoint_steps == 0) and not progress["n_bad"]:
-                save_checkpoint(checkpoint, parts, progress)
-            if request.signal_number is not None:
-                save_checkpoint(checkpoint, parts, progress)
-                raise InterruptedTraining(request.signal_number, str(folder))
+                keep()
+            if stop := processes.most(request.signal_number or 0):
+                keep()
+                raise InterruptedTraining(stop, str(folder))
     if not progress["best_step"]:
         raise DivergedError(
             f"no loss was finite when a network was to be kept, so there is none in {folder}; lower train.lr"
@@ -217,13 +229,24 @@ def validate(
     network.eval()
     values: dict[str, float] = {}
     for turn, objectives in enumerate(reading.turns):
-        told: list[dict[Objective, Told]] = []
+        everything = [part for parts in reading.epoch(turn) for part in parts]
         with torch.inference_mode(), autocast():
-            for parts in reading.epoch(turn):
-                told += [tell(network, part.to(device), objectives) for part in parts]
-        values |= figures(told)
+            told = [tell(network, part.to(device), objectives) for part in _own(everything)]
+        values |= figures(_of_all(told))
     network.train()
     return {"loss": sum(value for name, value in values.items() if name.endswith("_loss")), **values}
+
+
+def _own(parts: Sequence[Batch]) -> Sequence[Batch]:
+    """Those that this process computes: of like length, as neighbours are, each has as many."""
+    return parts[processes.number() :: processes.count()]
+
+
+def _of_all(told: Sequence[dict[Objective, Told]]) -> list[dict[Objective, Told]]:
+    """What every process was told, in the order of the parts; the first has no fewer than others."""
+    plain = [{name: replace(own, loss=own.loss.detach().cpu()) for name, own in part.items()} for part in told]
+    shares = processes.gathered(plain)
+    return [share[i] for i in range(len(shares[0])) for share in shares if i < len(share)]
 
 
 def _update(
@@ -241,21 +264,22 @@ def _update(
     """
     network.train()
     n = {name: sum(counts(part)[name] for part in batch) for name in objectives}
-    told = []
+    told: list[dict[Objective, Told]] = []
     smaller = (train.micro_batch_tokens or train.batch_tokens) // 2
     try:
         with enough_memory(
             f"{sum(part.tokens.ids.numel() for part in batch):,} tokens do not fit into memory; try"
             f" train.micro_batch_tokens={smaller}, which changes no update"
         ):
-            for part in batch:
+            for part in _own(batch):
                 with autocast():
                     results = tell(network, part.to(device), objectives)
                 loss = sum(result.loss / n[name] for name, result in results.items())
                 loss.backward()  # type: ignore[union-attr]  # a sum of tensors
                 told.append(results)
-        values = figures(told)
+        values = figures(_of_all(told))
         if _finite(values):
+            add_gradients(network)
             norm = torch.nn.utils.clip_grad_norm_(network.parameters(), train.clip_norm or math.inf)
             if math.isfinite(float(norm)):
                 optimizer.step()

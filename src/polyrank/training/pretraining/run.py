@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from polyrank import processes
 from polyrank.config.checked import to_dict
 from polyrank.config.pretraining import (
     ContinuedModel,
@@ -37,7 +38,7 @@ from polyrank.storage.durable import check_replaceable, make_folders, write_file
 from polyrank.text import Subwords, learn_bert_subwords, read_subwords
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.pretraining.loop import VALID_SEED, PretrainFit, Reading, fit, separator_of
-from polyrank.training.pretraining.tokens import open_pairs, rows_of, texts_of
+from polyrank.training.pretraining.tokens import Pairs, open_pairs, rows_of, texts_of
 from polyrank.training.resuming import alone_in, begins_alike, dotted
 
 RECIPE, RESULT = (
@@ -76,6 +77,8 @@ def pretrain(
 ) -> PretrainResult:
     """Pre-train a transformer by a recipe; the result is a backbone for every model here.
 
+    Under ``torchrun`` all processes have to call this; they share the work, and the first one writes and reports.
+
     Args:
         recipe: what to do: a PretrainRecipe, its file, or its tables as dictionaries.
         resume: go on from the checkpoint of an interrupted run, or of one that is to have more steps.
@@ -89,29 +92,42 @@ def pretrain(
         LockedError: another process trains there.
         ConfigError: the recipe asks for the impossible, or is not that of the earlier run.
         DataError: the data cannot be read or holds nothing to learn from.
+        LostProcessError: of several processes another one has ended.
     """
     keep_freed_memory()
     if not isinstance(recipe, PretrainRecipe):
         recipe = load_pretrain_recipe(recipe)
-    folder, chosen = Path(recipe.output), choose_device(device)
-    with alone_in(folder):
-        _check_folder(folder, recipe, resume=resume, overwrite=overwrite)
-        if overwrite and not resume:
-            for file in (CHECKPOINT, RESULT.file, "metrics.jsonl", VOCABULARY, RECIPE.file):
-                (folder / file).unlink(missing_ok=True)
-            shutil.rmtree(folder / TOKENS, ignore_errors=True)
-        if resume and has_document(folder, RESULT):
-            known = read_document(folder, RESULT)
-            if known["n_steps"] >= recipe.train.steps:
-                say(f"{folder} is finished")
-                return PretrainResult(folder / MODEL, PretrainFit(**known))
-            say(f"{folder} goes on behind its {known['n_steps']:,} steps")
-            (folder / RESULT.file).unlink()
-        make_folders(folder)
-        write_file(folder / RECIPE.file, seal(to_dict(recipe), RECIPE))
-        result = _fit(recipe, folder, chosen, resume, report, say)
-        write_file(folder / RESULT.file, seal(dataclasses.asdict(result), RESULT))
+    folder, chosen, plan = Path(recipe.output), choose_device(device), recipe
+    with processes.together(), alone_in(folder):
+        ended = processes.by_first(lambda: _begin(plan, folder, resume, overwrite, say))
+        if ended is not None:
+            return PretrainResult(folder / MODEL, ended)
+        tell = say if processes.is_first() else lambda text: None
+        result = _fit(recipe, folder, chosen, resume, report, tell)
+        if processes.is_first():
+            write_file(folder / RESULT.file, seal(dataclasses.asdict(result), RESULT))
     return PretrainResult(folder / MODEL, result)
+
+
+def _begin(
+    recipe: PretrainRecipe, folder: Path, resume: bool, overwrite: bool, say: Callable[[str], None]
+) -> PretrainFit | None:
+    """Make a run's folder ready; gives how it went if it has ended and is to go no further."""
+    _check_folder(folder, recipe, resume=resume, overwrite=overwrite)
+    if overwrite and not resume:
+        for file in (CHECKPOINT, RESULT.file, "metrics.jsonl", VOCABULARY, RECIPE.file):
+            (folder / file).unlink(missing_ok=True)
+        shutil.rmtree(folder / TOKENS, ignore_errors=True)
+    if resume and has_document(folder, RESULT):
+        known = read_document(folder, RESULT)
+        if known["n_steps"] >= recipe.train.steps:
+            say(f"{folder} is finished")
+            return PretrainFit(**known)
+        say(f"{folder} goes on behind its {known['n_steps']:,} steps")
+        (folder / RESULT.file).unlink()
+    make_folders(folder)
+    write_file(folder / RECIPE.file, seal(to_dict(recipe), RECIPE))
+    return None
 
 
 def _fit(
@@ -131,8 +147,13 @@ def _fit(
     separator = separator_of(subwords, recipe.text.turn_separator)
     cache = Path(recipe.data.cache or folder / TOKENS)
 
-    def read(file: str) -> Any:
-        return open_pairs(Path(file), subwords, separator, cache, skip_bad=recipe.data.skip_bad, say=say)
+    def read(file: str) -> Pairs:
+        def opened() -> Pairs:
+            return open_pairs(Path(file), subwords, separator, cache, skip_bad=recipe.data.skip_bad, say=say)
+
+        made: list[Pairs] = []
+        processes.by_first(lambda: made.append(opened()))  # the others find its files
+        return made[0] if made else opened()
 
     reading = Reading(read(recipe.data.train), subwords, recipe, recipe.train.seed)
     validation = None
@@ -170,8 +191,13 @@ def _vocabulary(
 ) -> Subwords:
     """The one that was learnt before this run was interrupted, or learnt now and stored."""
     file = folder / VOCABULARY
-    if file.exists():
-        return read_subwords(file.read_bytes(), str(file))
+    processes.by_first(lambda: None if file.exists() else _learn_vocabulary(recipe, settings, file, say))
+    return read_subwords(file.read_bytes(), str(file))
+
+
+def _learn_vocabulary(
+    recipe: PretrainRecipe, settings: VocabularyConfig, file: Path, say: Callable[[str], None]
+) -> None:
     say(f"learning {settings.size:,} subwords")
 
     def texts() -> Iterator[str]:
@@ -181,7 +207,6 @@ def _vocabulary(
     subwords = learn_bert_subwords(texts(), kind=settings.kind, size=settings.size, lower_case=settings.lower_case)
     subwords.add([recipe.text.turn_separator])
     write_file(file, subwords.to_bytes())
-    return subwords
 
 
 def _check_folder(folder: Path, recipe: PretrainRecipe, *, resume: bool, overwrite: bool) -> None:

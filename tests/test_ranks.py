@@ -1,0 +1,488 @@
+"""Processes that torchrun starts do together what one does: the same losses, gradients, weights, figures and files."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+
+import test_cached
+from polyrank import processes
+from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
+from polyrank.config.recipe import DataConfig, Partner, Recipe, recipe_to_dict
+from polyrank.errors import LostProcessError, PolyrankError, UsageError
+from polyrank.index import KnownVectors, open_index
+from polyrank.training import Imitation, MutualStep, train
+from polyrank.training.checkpoints import read_progress
+from polyrank.training.pretraining import pretrain
+from polyrank.training.resuming import earlier_recipe
+from polyrank.training.shares import add_gradients
+from processes import as_launched, join, run, run_together, start
+from test_golden import CONVERT
+from test_pretraining import corpus
+from train_settings import train_config
+
+POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
+
+
+def work_together(n: int, work: Any, *arguments: Any) -> list[int]:
+    """Call a function of this module in each of n processes that work together; gives exit codes."""
+    return join([start(_as_one_of_them, variables, work, arguments) for variables in as_launched(n)])
+
+
+def _as_one_of_them(variables: dict[str, str], work: Any, arguments: tuple[Any, ...]) -> None:
+    os.environ.update(variables)
+    torch.set_num_threads(1)
+    work(*arguments)
+
+
+# gradients
+
+
+def write_gradients(backbone: Path, folder: Path) -> None:
+    """Loss and gradients of every kind of step in fp64, of batches of ten and of two, whole and in chunks."""
+    torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
+    torch.set_default_dtype(torch.float64)
+    with processes.together():
+        for name, begin in test_cached.STEPS.items():
+            for n, size in ((10, None), (2, None), (10, 3)):
+                step, model = begin(backbone, 0.0)
+                model.double()
+                loss = dataclasses.replace(step, chunk_size=size)(test_cached.BATCH[:n], 0, 0)
+                loss.backward()
+                keep_gradients(model, loss, folder / f"{name}-{n}-{size}-{processes.number()}")
+        pair = [test_cached.STEPS[name](backbone, 0.0) for name in ("Poly, lists", "Cross, lists")]
+        both = torch.nn.ModuleList(model.double() for _, model in pair)
+        losses = MutualStep(pair[0][0], pair[1][0], Imitation()).phases(test_cached.BATCH, 0, 0)
+        for number, loss in enumerate(losses):
+            loss.backward()  # type: ignore[no-untyped-call]
+            keep_gradients(both, loss, folder / f"mutual, phase {number}-10-None-{processes.number()}")
+            both.zero_grad()
+
+
+def keep_gradients(model: torch.nn.Module, loss: Tensor, file: Path) -> None:
+    add_gradients(model)
+    found = {key: weight.grad for key, weight in model.named_parameters() if weight.grad is not None}
+    safetensors.torch.save_file({"loss": loss.detach(), **found}, file)
+
+
+@pytest.fixture(scope="module")
+def gradients(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    folders = {n: tmp_path_factory.mktemp(f"gradients-{n}") for n in (1, 3)}
+    for n, folder in folders.items():
+        assert work_together(n, write_gradients, tiny_backbone, folder) == [0] * n
+    return folders
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(f"{name}-{case}" for name in test_cached.STEPS for case in ("10-None", "2-None", "10-3")),
+        "mutual, phase 0-10-None",
+        "mutual, phase 1-10-None",
+    ],
+)
+def test_three_processes_have_the_gradients_of_one(case: str, gradients: dict[int, Path]) -> None:
+    """Of two texts the third process has none to encode."""
+    expected = safetensors.torch.load_file(gradients[1] / f"{case}-0")
+    assert len(expected) > 5
+    for number in range(3):
+        found = safetensors.torch.load_file(gradients[3] / f"{case}-{number}")
+        torch.testing.assert_close(found["loss"], expected["loss"], rtol=1e-12, atol=0)
+        assert test_cached.difference(found, expected) < 1e-12
+
+
+# trainings
+
+BI = BiConfig(reduction="mean", shared_towers=True)
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "poly": (PolyConfig(n_codes=4, codes="last_h1"), {}),
+    "bi, queue and chunks": (BI, {"queue": 20, "chunk_size": 4}),
+    "bi, mined": (BI, {"method": "listwise", "remine_epochs": 1, "remine_ranks": (1, 3)}),
+    "cross": (CrossConfig(), {"method": "listwise"}),
+    "convert": (CONVERT, {"method": "convert", "smoothing": 0.2, "scale_steps": 4}),
+    "mutual": (BI, {"method": "mutual", "lr": 0.05}),  # what two say to each other grows, rounding too
+    "distilled": (BI, {"method": "distill"}),
+}
+
+
+def recipe(name: str, task: dict[str, Path], backbone: Path, output: Path, **changes: Any) -> Recipe:
+    """Two epochs of seven batches, of which the last is short, without dropout.
+
+    By Adadelta: of gradients that are nothing but rounding, such as that of a key's bias, Adam makes whole steps.
+    """
+    model, own = KINDS[name]
+    values: dict[str, Any] = {
+        "batch_size": 11, "epochs": 2, "optimizer": "adadelta", "lr": 0.5, "warmup_steps": 2, "schedule": "constant",
+        "train_layers": "all", "precision": "fp32", "n_negatives": 3, "dropout": 0.0, "evaluate_per_epoch": 1, **own,
+        **changes,
+    }  # fmt: skip
+    if values.get("method") == "distill":
+        values["teacher"] = str(output.parent / "teacher" / "model")
+    settings = train_config(**values)
+    return Recipe(
+        model=model if isinstance(model, ConvertConfig) else dataclasses.replace(model, backbone=str(backbone)),
+        text=ConvertText(min_count=1, n_buckets=10) if isinstance(model, ConvertConfig) else POLICY,
+        data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
+        train=settings,
+        output=str(output),
+        reranker=Partner(
+            model=CrossConfig(backbone=str(backbone)), text=POLICY, train=settings.of_one_network()
+        ) if values.get("method") == "mutual" else None,
+    )  # fmt: skip
+
+
+def run_recipes(recipes: list[Recipe], resume: bool = False) -> None:
+    for plan in recipes:
+        train(plan, resume=resume)
+
+
+def curve(folder: Path) -> list[tuple[str, float]]:
+    """Losses and validation figures of a run."""
+    rows = [
+        (file.parent.name if file.parent != folder else "", json.loads(line))
+        for file in sorted(folder.rglob("metrics.jsonl"))
+        for line in file.read_text("utf-8").splitlines()
+    ]
+    values = []
+    for name, row in rows:
+        figures = row.get("valid") or {"": row["loss"]}
+        values += [(f"{name} {row['step']} {what}", value) for what, value in figures.items()]
+    return values
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    """Of all models of a run."""
+    return {
+        f"{file.parent.parent.name} {key}": value
+        for file in sorted(folder.rglob("model.safetensors"))
+        for key, value in safetensors.torch.load_file(file).items()
+        if value.is_floating_point()
+    }
+
+
+def assert_alike(folder: Path, other: Path, rtol: float = 1e-5) -> None:
+    expected, found = curve(other), curve(folder)
+    assert [what for what, _ in found] == [what for what, _ in expected]
+    assert [value for _, value in found] == pytest.approx([value for _, value in expected], rel=rtol)
+    own, others = weights(folder), {key.replace(other.name, folder.name): v for key, v in weights(other).items()}
+    assert own.keys() == others.keys()
+    for name, value in own.items():
+        torch.testing.assert_close(value, others[name], rtol=rtol, atol=1e-5, msg=name)
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    from conftest import WORDS
+
+    folder, words = tmp_path_factory.mktemp("task"), WORDS[4:16]
+    pairs = [{"context": [f"hello {a}", f"my {b}"], "response": f"{b} thanks"} for a in WORDS[:6] for b in words]
+    replies = [f"{b} thanks" for b in words]
+    lists = [{"context": ["hi", f"my {b}"], "candidates": replies, "relevant": [i]} for i, b in enumerate(words)]
+    for name, rows in (("train", pairs), ("valid", lists)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    (folder / "replies.jsonl").write_text("".join(json.dumps({"id": r, "text": r}) + "\n" for r in replies), "utf-8")
+    dialogues = "".join(json.dumps(row) + "\n" for row in corpus())
+    (folder / "dialogues.jsonl").write_text(dialogues, "utf-8")
+    return {name: folder / f"{name}.jsonl" for name in ("train", "valid", "replies", "dialogues")}
+
+
+@pytest.fixture(scope="module")
+def runs(task: dict[str, Path], tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """A folder of one run of each kind by one process, and one by two."""
+    folders = {n: tmp_path_factory.mktemp(f"runs-{n}") for n in (1, 2)}
+    for n, folder in folders.items():
+        plans = [recipe(name, task, tiny_backbone, folder / name) for name in KINDS]
+        plans.insert(0, recipe("cross", task, tiny_backbone, folder / "teacher", max_steps=2))
+        assert work_together(n, run_recipes, plans) == [0] * n
+    return folders
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
+def test_two_processes_train_as_one(name: str, runs: dict[int, Path]) -> None:
+    assert_alike(runs[2] / name, runs[1] / name)
+    files = [sorted(path.name for path in (folder / name).iterdir()) for folder in runs.values()]
+    assert files[0] == files[1]
+    assert "run.lock" not in files[1]
+
+
+def test_a_run_goes_on_with_other_numbers_of_processes(
+    runs: dict[int, Path], task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    for n, steps in ((1, 5), (2, 9), (1, 14)):
+        plan = recipe("poly", task, tiny_backbone, tmp_path / "run", max_steps=steps)
+        assert work_together(n, run_recipes, [plan], True) == [0] * n
+    expected = curve(runs[1] / "poly")
+    found = dict(curve(tmp_path / "run"))
+    assert all(found[what] == pytest.approx(value, rel=1e-5) for what, value in expected)
+    assert len(set(found) - dict(expected).keys()) == 6  # three figures after step 5, and after step 9
+
+
+def test_dropout_is_drawn_by_each_process_and_repeats(
+    task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """The first process draws as one alone does, the second otherwise: the loss is another, and each time the same."""
+    for name, n in (("one", 1), ("two", 2), ("again", 2)):
+        plan = recipe("poly", task, tiny_backbone, tmp_path / name, dropout=0.3, max_steps=3)
+        assert work_together(n, run_recipes, [plan]) == [0] * n
+    one, two, again = (dict(curve(tmp_path / name)) for name in ("one", "two", "again"))
+    assert two == again
+    assert abs(two[" 1 "] - one[" 1 "]) > 1e-3
+
+
+def test_in_bf16_the_curve_is_as_near_as_bf16_is(task: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
+    changes = {"precision": "bf16", "evaluate_per_epoch": 1, "max_steps": 4, "lr": 0.05}
+    for name, n, own in (("one", 1, {}), ("two", 2, {}), ("exact", 1, {"precision": "fp32"})):
+        plan = recipe("poly", task, tiny_backbone, tmp_path / name, **{**changes, **own})
+        assert work_together(n, run_recipes, [plan]) == [0] * n
+    one, two, exact = (
+        np.array([value for what, value in curve(tmp_path / name) if not what.endswith(("R@1", "MRR"))])  # in steps
+        for name in ("one", "two", "exact")
+    )
+    error = np.abs(one / exact - 1).max()
+    assert error > 1e-5  # it was narrow
+    assert np.abs(two / exact - 1).max() < max(5 * error, 0.01)
+
+
+# pre-training
+
+
+def run_pretraining(settings: list[dict[str, Any]]) -> None:
+    for tables in settings:
+        pretrain(tables)
+
+
+def test_two_processes_pretrain_as_one(task: dict[str, Path], tmp_path: Path) -> None:
+    """Words and pairs in turns; in one part for one process, which masks the same tokens."""
+    for n in (1, 2):
+        tables = {
+            "output": str(tmp_path / str(n)),
+            "model": {"layers": 1, "hidden": 32, "heads": 2, "ffn": 64, "positions": 32},
+            "vocabulary": {"size": 100},
+            "text": {"max_tokens": 24, "max_response_tokens": 8},
+            "data": {"train": str(task["dialogues"]), "valid": str(task["dialogues"])},
+            "train": {
+                "steps": 12, "batch_tokens": 200, "lr": 1e-3, "dropout": 0.0, "precision": "fp32",
+                "evaluate_steps": 6, "checkpoint_steps": 6, "schedule": {"warmup_steps": 2},
+            },
+        }  # fmt: skip
+        assert work_together(n, run_pretraining, [tables]) == [0] * n
+    rows = [
+        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text("utf-8").splitlines()]
+        for name in ("1", "2")
+    ]
+    assert len(rows[0]) == len(rows[1]) == 14
+    for one, two in zip(*rows, strict=True):
+        for own, others in ((one.get("valid", one), two.get("valid", two)),):
+            plain = {key for key in own if not key.startswith(("seconds", "tokens_per_s"))}
+            assert {key: others[key] for key in plain} == pytest.approx({key: own[key] for key in plain}, rel=1e-5)
+
+
+# ends
+
+
+def train_until(plan: Recipe, at: int, number: int, folder: Path) -> None:
+    """Train; after so many steps the first process sends the last one a signal. What comes of it is written down."""
+    own, count = processes.launched()
+    (folder / f"{own}.pid").write_text(str(os.getpid()))
+
+    def report(seed: int, record: dict[str, Any]) -> None:
+        if record["step"] == at and "loss" in record:
+            os.kill(int((folder / f"{count - 1}.pid").read_text()), number)
+
+    try:
+        train(plan, report=report)
+    except PolyrankError as error:
+        (folder / f"{own}.txt").write_text(f"{type(error).__name__}: {error}")
+        raise SystemExit(error.exit_code) from None
+
+
+def test_a_killed_process_ends_the_other_which_says_so_and_the_run_goes_on(
+    runs: dict[int, Path], task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    plan = recipe("poly", task, tiny_backbone, tmp_path / "run")
+    assert work_together(2, train_until, plan, 9, signal.SIGKILL, tmp_path) == [LostProcessError.exit_code, -9]
+    said = (tmp_path / "0.txt").read_text()
+    assert said.startswith("LostProcessError: another process of this run has ended")
+    assert read_progress(tmp_path / "run" / "checkpoint.safetensors")["step"] == 7
+    assert not (tmp_path / "run" / "run.lock").exists()
+    assert work_together(2, run_recipes, [plan], True) == [0, 0]
+    assert_alike(tmp_path / "run", runs[1] / "poly")
+
+
+def test_a_signal_to_one_ends_all_after_the_same_step(
+    runs: dict[int, Path], task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    plan = recipe("poly", task, tiny_backbone, tmp_path / "run")
+    assert work_together(2, train_until, plan, 4, signal.SIGTERM, tmp_path) == [143, 143]
+    for number in range(2):
+        assert "stopped by SIGTERM; saved in" in (tmp_path / f"{number}.txt").read_text()
+    assert read_progress(tmp_path / "run" / "checkpoint.safetensors")["step"] in (4, 5)
+    assert work_together(1, run_recipes, [plan], True) == [0]
+    assert_alike(tmp_path / "run", runs[1] / "poly")
+
+
+def test_what_the_first_refuses_all_refuse(runs: dict[int, Path], tmp_path: Path) -> None:
+    """With the words of the first one, which alone has looked."""
+    assert work_together(2, refuse, earlier_recipe(runs[1] / "poly"), tmp_path) == [2, 2]
+    said = [(tmp_path / f"{number}.txt").read_text() for number in range(2)]
+    assert said[0] == said[1]
+    assert "holds an earlier run; pass --resume" in said[0]
+
+
+def refuse(plan: Recipe, folder: Path) -> None:
+    try:
+        train(plan)
+    except PolyrankError as error:
+        (folder / f"{processes.launched()[0]}.txt").write_text(str(error))
+        raise SystemExit(error.exit_code) from None
+
+
+# commands
+
+
+@pytest.fixture
+def as_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.mark.usefixtures("as_torchrun")
+@pytest.mark.parametrize("name", ["poly", "cross"])
+def test_evaluations_are_the_same_to_the_bit(
+    name: str, runs: dict[int, Path], task: dict[str, Path], tmp_path: Path
+) -> None:
+    command = ["evaluate", runs[1] / name / "model", task["valid"], "--json", "--scores"]
+    alone = run(*command, tmp_path / "1.jsonl")
+    first, second = run_together(2, *command, tmp_path / "2.jsonl")
+    assert (alone.returncode, first.returncode, second.returncode) == (0, 0, 0), first.stderr + second.stderr
+    assert json.loads(first.stdout) == json.loads(alone.stdout)
+    assert second.stdout == second.stderr == ""
+    assert (tmp_path / "2.jsonl").read_bytes() == (tmp_path / "1.jsonl").read_bytes()
+
+
+@pytest.mark.usefixtures("as_torchrun")
+def test_an_index_is_the_same_to_the_bit(runs: dict[int, Path], task: dict[str, Path], tmp_path: Path) -> None:
+    command = ["index", "build", runs[1] / "poly" / "model", task["replies"], "-o"]
+    assert run(*command, tmp_path / "1").returncode == 0
+    assert [each.returncode for each in run_together(2, *command, tmp_path / "2")] == [0, 0]
+    vectors = []
+    for folder in ("1", "2"):
+        with open_index(tmp_path / folder) as index:
+            known = KnownVectors(index)
+            vectors.append({c.id: known[c.text] for _, c in index.iter_candidates()})
+    assert vectors[0].keys() == vectors[1].keys()
+    assert len(vectors[0]) == 12
+    assert all(np.array_equal(vectors[0][name], vectors[1][name]) for name in vectors[0])
+
+
+@pytest.mark.usefixtures("as_torchrun")
+def test_mined_negatives_are_the_same(runs: dict[int, Path], task: dict[str, Path], tmp_path: Path) -> None:
+    command = ["mine", task["train"], "--from", runs[1] / "poly" / "model", "-n", "3", "-o"]
+    assert run(*command, tmp_path / "1.jsonl").returncode == 0
+    results = run_together(2, *command, tmp_path / "2.jsonl")
+    assert [each.returncode for each in results] == [0, 0], results
+    assert (tmp_path / "1.jsonl").read_bytes() == (tmp_path / "2.jsonl").read_bytes()
+    again = run_together(2, *command, tmp_path / "2.jsonl")
+    assert [each.returncode for each in again] == [2, 2]
+    assert "--overwrite" in again[0].stderr
+    assert again[1].stderr.startswith("process 2 of 2: error: ")
+
+
+def test_other_commands_are_of_one_process(tmp_path: Path) -> None:
+    for command in (["respond", tmp_path], ["index", "info", tmp_path]):
+        for result in run_together(2, *command):
+            assert result.returncode == 2
+            assert "of one process, and 2 were started; start it without torchrun" in result.stderr
+
+
+def test_a_launchers_variables_are_read_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert processes.launched() == (0, 1)
+    for number, count, good in (("1", "3", True), ("3", "3", False), ("-1", "3", False), ("a", "3", False)):
+        for name, value in (("RANK", number), ("WORLD_SIZE", count), ("MASTER_ADDR", "127.0.0.1")):
+            monkeypatch.setenv(name, value)
+        if good:
+            assert processes.launched() == (1, 3)
+            assert (processes.number(), processes.count()) == (0, 1)  # nobody has joined
+        else:
+            with pytest.raises(UsageError, match="is no process; start with torchrun"):
+                processes.launched()
+
+
+# torchrun itself
+
+
+def torchrun(*arguments: str | Path) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    return subprocess.Popen(
+        [*command, "-m", "polyrank", *map(str, arguments)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def toml(plan: Recipe, path: Path) -> Path:
+    """A recipe's own tables as JSON values, which are TOML's too where they are plain."""
+    values = recipe_to_dict(plan)
+    lines = [f"output = {json.dumps(values['output'])}"]
+    for table in ("model", "text", "data", "train"):
+        lines += _table(table, values[table])
+    path.write_text("\n".join(lines), "utf-8")
+    return path
+
+
+def _table(name: str, values: dict[str, Any]) -> list[str]:
+    plain = [f"{k} = {json.dumps(v)}" for k, v in values.items() if v is not None and not isinstance(v, dict)]
+    nested = [line for k, v in values.items() if isinstance(v, dict) for line in _table(f"{name}.{k}", v)]
+    return [f"[{name}]", *plain, *nested]
+
+
+@pytest.mark.slow
+def test_torchrun_trains_as_one_process_and_speaks_once(
+    runs: dict[int, Path], task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    file = toml(recipe("poly", task, tiny_backbone, tmp_path / "run"), tmp_path / "recipe.toml")
+    launcher = torchrun("train", file, "--json")
+    out, err = launcher.communicate(timeout=300)
+    assert launcher.returncode == 0, err
+    assert [row["n_steps"] for row in json.loads(out)] == [14]
+    assert err.count("parameters on cpu, 2 processes") == 1
+    assert_alike(tmp_path / "run", runs[1] / "poly")
+
+
+@pytest.mark.slow
+def test_an_interrupted_torchrun_leaves_a_run_that_goes_on(
+    task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    file = toml(recipe("poly", task, tiny_backbone, tmp_path / "run", epochs=10_000), tmp_path / "recipe.toml")
+    launcher = torchrun("train", file)
+    said = []
+    assert launcher.stderr is not None
+    # a process that never comes so far is ended, and the test fails below
+    guard = threading.Timer(240, launcher.kill)
+    guard.start()
+    for line in launcher.stderr:
+        said.append(line)
+        if "step 50/" in line:
+            launcher.send_signal(signal.SIGINT)
+            break
+    said.append(launcher.communicate(timeout=120)[1])
+    guard.cancel()
+    assert launcher.returncode == 1
+    text = "".join(said)
+    assert "stopped by SIGINT; saved in" in text
+    done = read_progress(tmp_path / "run" / "checkpoint.safetensors")["step"]
+    assert done >= 50
+    assert not (tmp_path / "run" / "run.lock").exists()
+    plan = recipe("poly", task, tiny_backbone, tmp_path / "run", epochs=10_000, max_steps=done + 1)
+    assert work_together(1, run_recipes, [plan], True) == [0]
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["n_steps"] == done + 1
