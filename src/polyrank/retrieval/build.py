@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ from numpy.typing import NDArray
 
 from polyrank.data.pool import CandidateLike, pool_of
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.index import KnownVectors, Writer, open_index, write_index
+from polyrank.index import AnyWriter, Index, KnownVectors, write_index
 from polyrank.index.checks import check_candidates
 from polyrank.index.reader import check_fingerprint
+from polyrank.index.remote import Address, write_remote
 from polyrank.index.store import FILE
 from polyrank.records import Candidate
 from polyrank.scorers.open import load_encoder
@@ -35,6 +37,7 @@ def build_index(
     ann: str = "",
     precision: Precision = "fp32",
     overwrite: bool = False,
+    remote: str | None = None,
     progress: Progress | None = None,
 ) -> int:
     """Encode candidates, equal texts once, and write them as an index. Vectors are written as they come,
@@ -50,6 +53,8 @@ def build_index(
         ann: see ``write_index``.
         precision: see ``write_index``; vectors of a replaced index that rounds more are not taken over.
         overwrite: whether an existing index may be replaced.
+        remote: where candidates and vectors are to live, ``http://HOST:PORT/COLLECTION`` of a Milvus server; the folder
+            then only names it, and ``ann`` is "" (nothing but exact lists) or "hnsw". See docs/remote.md.
         progress: told how many distinct texts are encoded, and of how many.
 
     Returns:
@@ -60,7 +65,11 @@ def build_index(
         UsageError: the path is taken, a library is missing, or nothing says where the encoder is found; before
             anything is encoded.
         ResourceError: the disk is full; an earlier index is intact.
+        OfflineError: the server does not answer.
     """
+    address = None if remote is None else Address.of(remote)
+    if address is not None and precision != "fp32":
+        raise UsageError(f"a remote index holds fp32, not {precision}; leave the precision out")
     if isinstance(encoder, str | os.PathLike):
         encoder = load_encoder(os.fspath(encoder))
     if not (model := model or encoder.name):
@@ -69,14 +78,13 @@ def build_index(
     known = _known_vectors(path, encoder, precision) if overwrite and (Path(path) / FILE).exists() else None
     n_left = Counter(candidate.text for candidate in candidates)  # how often each text is still to come
     new = [text for text in n_left if known is None or text not in known]
-    write_index(
-        path,
+    write = partial(write_index, path, precision=precision) if address is None else partial(write_remote, path, address)
+    write(
         candidates,
         _vectors([candidate.text for candidate in candidates], encoder, known, n_left, len(new), progress),
         fingerprint=encoder.fingerprint,
         model=model,
         ann=ann,
-        precision=precision,
         overwrite=overwrite,
     )
     return len(new)
@@ -110,7 +118,7 @@ def _vectors(
 
 
 def add_to_index(
-    writer: Writer,
+    writer: AnyWriter,
     encoder: Encoder,
     candidates: Sequence[Candidate],
     *,
@@ -160,7 +168,8 @@ def _parts(texts: Sequence[str], progress: Progress | None) -> Iterator[Sequence
 def _known_vectors(path: AnyPath, encoder: Encoder, precision: Precision) -> KnownVectors | None:
     """Those of an earlier index of the same encoder; a damaged one, or one that rounds more, is worth nothing."""
     try:
-        with open_index(path, fingerprint=encoder.fingerprint) as index:
+        with Index(Path(path)) as index:
+            check_fingerprint(index.fingerprint, encoder.fingerprint, index.path)
             return KnownVectors(index) if index.precision in ("fp32", precision) else None
     except ArtifactError:
         return None
