@@ -33,9 +33,7 @@ def index_build(
     ] = "fp32",
     remote: Annotated[
         str | None,
-        typer.Option(
-            help="Keep candidates on a Milvus server, http://HOST:PORT/COLLECTION; the folder names it."
-        ),
+        typer.Option(help="Keep candidates on a Milvus server, http://HOST:PORT/COLLECTION; the folder names it."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier index.")] = False,
     device: Device = "auto",

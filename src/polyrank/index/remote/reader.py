@@ -230,9 +230,7 @@ def remote_problems(path: AnyPath) -> list[str]:
                 except ArtifactError as error:
                     problems.append(str(error))
             if n != len(index):
-                problems.append(
-                    f"{address} lists {n:,} candidates and counts {len(index):,}; build it again"
-                )
+                problems.append(f"{address} lists {n:,} candidates and counts {len(index):,}; build it again")
     except PolyrankError as error:
         problems.append(str(error))
     return problems
