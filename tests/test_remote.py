@@ -218,14 +218,12 @@ def test_changes_are_those_of_a_dictionary(make: Make) -> None:
 def test_a_pipeline_answers_and_changes(make: Make) -> None:
     path = make(pool_of(30), vectors_of(pool_of(30)))
     with Pipeline(Retriever(Hashed(), open_index(path))) as pipeline:
-        assert pipeline.add(["quite new words"]) and len(pipeline) == 31
-        answer = pipeline.answer("quite new words", 3)
-        assert answer.text == "quite new words" and answer.exact
-        assert pipeline.remove([answer.ranked[0].id]) == 1
-        assert pipeline.answer("quite new words", 3).text != "quite new words"
-        assert pipeline.explain("w1 w2", candidate_id="c3").score == pytest.approx(
-            scores_by_hand(Hashed().encode_candidates(["w1 w2"]), vectors_of(pool_of(4)[3:]))[0], rel=1e-5
-        )
+        (id_,) = pipeline.add(["quite new words"])
+        assert len(pipeline) == 31
+        answer = pipeline.answer("quite new words", 31)
+        assert answer.exact and {reply.id for reply in answer.ranked} == {id_, *(f"c{i}" for i in range(30))}
+        assert pipeline.remove([id_]) == 1
+        assert "quite new words" not in {reply.text for reply in pipeline.answer("quite new words", 31).ranked}
 
 
 def test_words_are_looked_for_in_either_kind(make: Make) -> None:
@@ -273,7 +271,7 @@ def test_ids_texts_and_metadata_come_back_as_they_were(make: Make) -> None:
 @pytest.mark.parametrize(
     ("candidates", "vectors", "problem"),
     [
-        ([Candidate("a", "x"), Candidate("a", "y")], np.ones((2, 8)), "candidate 1: id 'a' is that of candidate 0"),
+        ([Candidate("a", "x"), Candidate("a", "y")], np.ones((2, 8)), "candidate 2: id 'a' is that of candidate 1"),
         ([Candidate("a", " ")], np.ones((1, 8)), "its text is empty"),
         ([Candidate("a", "x", {"n": float("nan")})], np.ones((1, 8)), "cannot be written as JSON"),
         ([Candidate("a", "\ud800")], np.ones((1, 8)), "cannot be written as JSON"),

@@ -50,7 +50,7 @@ def rows_of(candidates: Sequence[Candidate], vectors: Vectors, first: int) -> tu
             faults[i] = f"its {long[0]} has {sizes[long[0]]:,} bytes, the limit of the server is {MAX_STRING:,}"
         elif len(json.dumps(known)) > MAX_FACTS:
             faults[i] = f"its metadata make {len(json.dumps(known)):,} bytes to filter by, the limit is {MAX_FACTS:,}"
-        digest = row_digest(first + i, *texts.values(), 0, vector.tobytes()).hex()
+        digest = row_digest(first + i, candidate.id, candidate.text, metadata, 0, vector.tobytes()).hex()
         row: Row = {KEY: key_of(candidate.id), "row": first + i, "digest": digest, "norm": float(norm)}
         rows.append(row | texts | known | {"vector": vector.tolist()})
     return rows, faults

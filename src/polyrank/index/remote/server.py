@@ -24,7 +24,7 @@ MAX_LIST = 16_384  # hits of one vector, as Milvus has it
 MAX_STRING = 65_535  # bytes
 PROPERTY = "polyrank"  # of a collection: what the index says of itself
 KEY = "key"  # the primary one
-NO_COLLECTION = 100
+NO_COLLECTION, NOT_LOADED = 100, 101
 NOT_CONNECTED = 2
 Row = dict[str, Any]
 
@@ -186,7 +186,7 @@ class Server:
             ArtifactError: there is no such collection.
             ResourceError: the server refuses.
         """
-        deadline = time.monotonic() + self.timeout_s
+        deadline, loaded = time.monotonic() + self.timeout_s, False
         while True:
             left = max(deadline - time.monotonic(), PAUSE_S)
             try:
@@ -195,6 +195,10 @@ class Server:
                 code = _code(error)
                 if code == "":
                     raise
+                if code == str(NOT_LOADED) and not loaded and what != "load_collection":
+                    self._ask("load_collection", self.address.collection)  # as after a restart of the server
+                    loaded = True
+                    continue
                 self.close()
                 if code in ("UNAVAILABLE", str(NOT_CONNECTED)) and time.monotonic() + PAUSE_S < deadline:
                     time.sleep(PAUSE_S)
@@ -235,7 +239,8 @@ def _pymilvus() -> ModuleType:
         raise MissingExtraError("pymilvus", "milvus") from error
     for name in ("pymilvus", "pymilvus.milvus_client"):  # it logs each error as a traceback, and raises it besides
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    return pymilvus
+    library: ModuleType = pymilvus
+    return library
 
 
 def _code(error: Exception) -> str:
