@@ -1,5 +1,6 @@
 """An index on a Milvus server: the same as the local one in all that both do, and honest where a server fails."""
 
+import itertools
 import json
 import os
 import signal
@@ -158,14 +159,16 @@ def test_equal_scores_come_in_the_order_in_which_they_were_added(make: Make) -> 
         assert [reply.id for reply in ranked] == [*(f"t{i}" for i in range(200)), "a late one"]
         assert result.exact
         ((ranked, result),) = retriever.find(["the same"], 3)
-        assert [reply.id for reply in ranked] == ["t0", "t1", "t2"] and result.exact
+        assert [reply.id for reply in ranked] == ["t0", "t1", "t2"]
+        assert result.exact
 
 
 def test_a_text_is_given_once(make: Make) -> None:
     pool = [Candidate(f"t{i}", f"text {i // 30}", {}) for i in range(150)]
     with open_index(make(pool, vectors_of(pool))) as index:
         ((ranked, result),) = Retriever(Hashed(), index).find(["text 3"], 5)
-        assert sorted(reply.id for reply in ranked) == ["t0", "t120", "t30", "t60", "t90"] and result.exact
+        assert sorted(reply.id for reply in ranked) == ["t0", "t120", "t30", "t60", "t90"]
+        assert result.exact
 
 
 def test_a_filter_leaves_what_passes(make: Make) -> None:
@@ -182,8 +185,11 @@ def test_a_filter_leaves_what_passes(make: Make) -> None:
             ((ranked, result),) = retriever.find(["w1 w2"], 5, filter=text)
             scores = scores_by_hand(Hashed().encode_candidates(["w1 w2"]), vectors[passing])
             expected = [f"c{passing[i]}" for i in np.argsort(-scores, kind="stable")[:5]]
-            assert [reply.id for reply in ranked] == expected and result.exact
-            assert [candidate for _, candidate in index.iter_candidates(read_filter(text))] == [pool[i] for i in passing]
+            assert [reply.id for reply in ranked] == expected
+            assert result.exact
+            assert [candidate for _, candidate in index.iter_candidates(read_filter(text))] == [
+                pool[i] for i in passing
+            ]
 
 
 def test_changes_are_those_of_a_dictionary(make: Make) -> None:
@@ -221,7 +227,8 @@ def test_a_pipeline_answers_and_changes(make: Make) -> None:
         (id_,) = pipeline.add(["quite new words"])
         assert len(pipeline) == 31
         answer = pipeline.answer("quite new words", 31)
-        assert answer.exact and {reply.id for reply in answer.ranked} == {id_, *(f"c{i}" for i in range(30))}
+        assert answer.exact
+        assert {reply.id for reply in answer.ranked} == {id_, *(f"c{i}" for i in range(30))}
         assert pipeline.remove([id_]) == 1
         assert "quite new words" not in {reply.text for reply in pipeline.answer("quite new words", 31).ranked}
 
@@ -241,7 +248,9 @@ def test_pages_are_alike(make: Make) -> None:
     pool = [Candidate(f"i{i}", f"Text {i} {'ÄB' if i % 2 else '100%'}", {"n": i}) for i in range(25)]
     path = make(pool, vectors_of(pool))
     page = browse.page(path, n=10)
-    assert page.candidates == tuple(pool[:10]) and page.n == 25 and page.next is not None
+    assert page.candidates == tuple(pool[:10])
+    assert page.n == 25
+    assert page.next is not None
     assert browse.page(path, after=page.next, n=10).candidates == tuple(pool[10:20])
     assert browse.page(path, after=page.next, n=15).next is None
     for words, expected in [(["TEXT", "Äb"], pool[1::2]), (["äb"], []), (["100%"], pool[::2]), (["i7"], [pool[7]])]:
@@ -249,7 +258,8 @@ def test_pages_are_alike(make: Make) -> None:
     assert browse.page(path, filter=read_filter("n < 2"), n=1).candidates == (pool[0],)
     assert browse.count(path) == 25
     assert browse.candidate_of(path, "i3") == pool[3]
-    assert browse.candidate_of(path, "nobody") is None and browse.candidate_of(path, "\ud800") is None
+    assert browse.candidate_of(path, "nobody") is None
+    assert browse.candidate_of(path, "\ud800") is None
 
 
 AWKWARD = ['"', "'", "\\", "a\nb", "\t", "%s", "'; drop", "ü😀", "x" * 5000, " ", "\0", "]", "c' or 1 == 1"]
@@ -290,7 +300,8 @@ def test_what_cannot_be_held_is_refused_and_nothing_is_written(
     with open_writer(path) as writer:
         with pytest.raises(DataError, match=problem):
             writer.add([good, *candidates], np.concatenate([np.ones((1, vectors.shape[1])), vectors]))
-        assert len(writer) == 3 and not writer.find(["good", "a"])
+        assert len(writer) == 3
+        assert not writer.find(["good", "a"])
 
 
 def test_another_encoder_is_refused(make: Make) -> None:
@@ -451,12 +462,18 @@ def test_a_graph_proves_nothing_and_a_long_tail_is_given_up(monkeypatch: pytest.
     vectors = np.random.default_rng(0).normal(size=(500, 4)).astype(np.float32)
     context, mask = np.ones((1, 1, 4), np.float32), np.ones((1, 1), np.bool_)
     (result,) = search_remote(context, mask, Lists(vectors, exact=False), 5)
-    assert not result.exact and len(result.rows) == 5
+    assert not result.exact
+    assert len(result.rows) == 5
+    engine = Lists(np.ones((5000, 4), np.float32), exact=False)
+    (result,) = search_remote(context, mask, engine, 5)
+    assert engine.n_asked == 100  # once
     # all alike: no list is long enough to tell that nothing better is left out
     monkeypatch.setattr("polyrank.search.remote.LONGEST", 100)
     engine = Lists(np.ones((500, 4), np.float32))
     (result,) = search_remote(context, mask, engine, 5)
-    assert not result.exact and result.rows.tolist() == [0, 1, 2, 3, 4] and engine.n_asked == 100
+    assert not result.exact
+    assert result.rows.tolist() == [0, 1, 2, 3, 4]
+    assert engine.n_asked == 100
     with pytest.raises(UsageError, match="k is 101; a remote index gives 1 to 100"):
         search_remote(context, mask, engine, 101)
 
@@ -466,7 +483,8 @@ def test_an_approximate_search_asks_once() -> None:
     context, mask = np.random.default_rng(1).normal(size=(1, 9, 4)).astype(np.float32), np.ones((1, 9), np.bool_)
     engine = Lists(vectors)
     (result,) = search_remote(context, mask, engine, 10, exact=False)
-    assert engine.n_asked == 100 and len(result.rows) == 10
+    assert engine.n_asked == 100
+    assert len(result.rows) == 10
 
 
 def test_a_longer_vector_loosens_the_bound(milvus: Milvus, tmp_path: Path) -> None:
@@ -513,7 +531,9 @@ def test_what_is_not_ours_is_left_alone(milvus: Milvus, tmp_path: Path) -> None:
     with RemoteIndex(tmp_path / "ix") as index:
         own = Address(address.uri, index.info()["collection"])
     with pytest.raises(UsageError, match="did not build; choose another name"):
-        write_remote(tmp_path / "b", own, pool_of(2), vectors_of(pool_of(2)), fingerprint="f", model="m", overwrite=True)
+        write_remote(
+            tmp_path / "b", own, pool_of(2), vectors_of(pool_of(2)), fingerprint="f", model="m", overwrite=True
+        )
     assert browse.count(tmp_path / "ix") == 2
 
 
@@ -533,7 +553,8 @@ def test_what_is_not_ours_is_left_alone(milvus: Milvus, tmp_path: Path) -> None:
 def test_impossible_settings(tmp_path: Path, settings_: dict[str, Any], problem: str) -> None:
     with pytest.raises(UsageError, match=problem) as caught:
         build_index(tmp_path / "ix", Hashed(), ["x"], model="m", **settings_)
-    assert "secret" not in str(caught.value) and not (tmp_path / "ix").exists()
+    assert "secret" not in str(caught.value)
+    assert not (tmp_path / "ix").exists()
 
 
 def test_a_server_that_never_was_there(tmp_path: Path) -> None:
@@ -600,20 +621,13 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed_while_it_writes(
     path, random = tmp_path / "ix", np.random.default_rng(3)
     truth = {c.id: c.text for c in pool_of(50)}
     write_remote(path, mortal.address(), pool_of(50), vectors_of(pool_of(50)), fingerprint="f" * 64, model="m")
-    sent: dict[str, set[str | None]] = {}  # of the change that was not acknowledged
-    for life in range(4):
-        acknowledged, stopping = threading.Event(), threading.Event()
+    sent: dict[str, set[str | None]] = {}  # what may be there of a change that was not acknowledged
 
-        def kill(acknowledged: threading.Event = acknowledged, stopping: threading.Event = stopping) -> None:
-            acknowledged.wait(60)
-            stopping.set()
-            mortal.kill()  # SIGKILL, while the other thread goes on writing
-
-        killer = threading.Thread(target=kill)
-        killer.start()
-        with pytest.raises(OfflineError), RemoteWriter(path, timeout_s=1 if life else 30) as writer:
+    def write_on(life: int, acknowledged: threading.Event) -> None:
+        nonlocal truth, sent
+        with RemoteWriter(path) as writer:
             writer._index.server.timeout_s = 1
-            for step in range(10**6):
+            for step in itertools.count():
                 ids = [f"c{i}" for i in random.choice(120, size=20, replace=False)]
                 some = [Candidate(id_, f"life{life} step{step} w{id_}", {}) for id_ in ids]
                 if step % 5 == 4:
@@ -627,6 +641,17 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed_while_it_writes(
                 sent = {}
                 if step == 3 + life:
                     acknowledged.set()
+
+    def kill(acknowledged: threading.Event) -> None:
+        acknowledged.wait(60)
+        mortal.kill()  # SIGKILL, while the other thread goes on writing
+
+    for life in range(4):
+        acknowledged = threading.Event()
+        killer = threading.Thread(target=kill, args=[acknowledged])
+        killer.start()
+        with pytest.raises(OfflineError):
+            write_on(life, acknowledged)
         killer.join()
         mortal.start()
         with RemoteIndex(path) as index:
@@ -695,14 +720,19 @@ def test_a_change_that_broke_off_is_made_whole_by_doing_it_again(mortal: Milvus,
             writer.add(pool[1:], vectors_of(pool[1:]))
     mortal.start()
     with RemoteWriter(path) as writer:
-        assert len(writer) == 513 and verify_index(path) == []
+        assert len(writer) == 513
+        assert verify_index(path) == []
         # what is there already and alike is left as it is
         assert add_to_index(writer, Hashed(), pool) == 787
-        assert len(writer) == 1300 and verify_index(path) == []
+        assert len(writer) == 1300
+        assert verify_index(path) == []
         assert writer.find([c.id for c in pool]) == {c.id: c for c in pool}
 
 
 def test_a_request_that_the_server_refuses_names_it(milvus: Milvus, tmp_path: Path) -> None:
     write_remote(tmp_path / "ix", milvus.address(), pool_of(1), vectors_of(pool_of(1)), fingerprint="f", model="m")
-    with RemoteIndex(tmp_path / "ix") as index, pytest.raises(ResourceError, match=r"refuses to query \(.*see the server"):
+    with (
+        RemoteIndex(tmp_path / "ix") as index,
+        pytest.raises(ResourceError, match=r"refuses to query \(.*see the server"),
+    ):
         index.server.first("no such thing", "id")

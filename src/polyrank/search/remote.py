@@ -62,7 +62,8 @@ def search_remote(
     """
     if not 1 <= k <= LONGEST:
         raise UsageError(f"k is {k:,}; a remote index gives 1 to {LONGEST:,} candidates")
-    norm = engine.norm_bound() if engine.exact else np.inf
+    exact = exact and engine.exact  # longer lists of one that may overlook something prove nothing
+    norm = engine.norm_bound() if exact else 0.0
     return [
         _search(Best(real_vectors(row, real), k), engine, norm, exact) for row, real in zip(contexts, mask, strict=True)
     ]
@@ -86,10 +87,9 @@ def _search(best: Best, engine: Engine, norm: float, exact: bool) -> Result:
         for i, (keys, products) in zip(asked, lists, strict=True):
             limits[i] = products[-1] + errors[i] if len(keys) >= n else -np.inf
         whole = any(len(keys) < n for keys, _ in lists)  # such a list leaves nobody out
-        if whole or not _may_reach(limits, best).any():
-            return best.result(exact=engine.exact)
-        if not exact or n == LONGEST:
-            return best.result(exact=False)
+        proven = exact and (whole or not _may_reach(limits, best).any())
+        if proven or not exact or n == LONGEST:
+            return best.result(exact=proven)
         n = min(GROWTH * n, LONGEST)
 
 
