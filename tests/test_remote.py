@@ -31,6 +31,7 @@ from polyrank.retrieval.build import add_to_index, build_index
 from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
 from polyrank.scorers.lexical import BM25
 from polyrank.search.remote import search_remote
+from processes import run
 from test_filters import metadata_of, passes, trees, written
 from test_index import Hashed
 
@@ -736,3 +737,51 @@ def test_a_request_that_the_server_refuses_names_it(milvus: Milvus, tmp_path: Pa
         pytest.raises(ResourceError, match=r"refuses to query \(.*see the server"),
     ):
         index.server.first("no such thing", "id")
+
+
+def test_without_the_library_it_says_what_to_install(milvus: Milvus, tmp_path: Path) -> None:
+    write_remote(tmp_path / "ix", milvus.address(), pool_of(1), vectors_of(pool_of(1)), fingerprint="f", model="m")
+    code = (
+        "import sys; sys.modules['pymilvus'] = None\n"
+        "from polyrank.index import open_index\n"
+        "assert not {'torch', 'grpc'} & set(sys.modules)\n"
+        "try: open_index(sys.argv[1])\n"
+        "except Exception as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "ix")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said == 'pymilvus is not installed; install it with: pip install "polyrank[milvus]"\n'
+
+
+# -- commands and the server ------------------------------------------------------------------------------------------
+
+
+def test_commands_take_the_folder_of_a_remote_index(milvus: Milvus, tmp_path: Path) -> None:
+    replies = [{"id": f"r{i}", "text": f"reply number {i}", "lang": ["en", "de"][i % 2]} for i in range(6)]
+    (tmp_path / "replies.jsonl").write_text("".join(json.dumps(row) + "\n" for row in replies), "utf-8")
+    (tmp_path / "more.jsonl").write_text('{"id": "new", "text": "a new reply", "lang": "en"}\n', "utf-8")
+    path, address = tmp_path / "ix", str(milvus.address())
+
+    def say(*arguments: str | Path, code: int = 0) -> str:
+        done = run(*arguments)
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+    say("index", "build", "shipped:convert", tmp_path / "replies.jsonl", "-o", path, "--remote", address)
+    say("index", "add", path, tmp_path / "more.jsonl")
+    say("index", "remove", path, "--filter", 'lang = "de"')
+    assert say("index", "list", path).splitlines() == [
+        *(f"r{i}\treply number {i}" for i in (0, 2, 4)),
+        "new\ta new reply",
+    ]
+    answer = json.loads(say("respond", path, "which number is it", "--json", "--filter", 'id = "r0" or lang = "en"'))
+    assert {reply["id"] for reply in answer["replies"]} == {"r0", "r2", "r4", "new"}
+    assert answer["exact"]
+    assert json.loads(say("index", "info", path))["remote"] == address
+    say("index", "verify", path)
+    assert "back up the server" in say("index", "snapshot", path, "-o", tmp_path / "copy", code=2)
+    say("index", "dump", path, "-o", tmp_path / "dump.jsonl")
+    assert len((tmp_path / "dump.jsonl").read_text("utf-8").splitlines()) == 4
+    say("pipeline", "create", path, "-o", tmp_path / "pipeline")
+    assert "reply number" in say("respond", tmp_path / "pipeline", "which number is it")
