@@ -609,8 +609,8 @@ def test_what_is_too_long_for_the_server(milvus: Milvus, tmp_path: Path, what: s
         with pytest.raises(DataError, match=limits[what]):
             writer.add([Candidate("short", "x"), long], np.ones((2, 8), np.float32))
         assert len(writer) == 1
-        with pytest.raises(UsageError, match="compacts by itself"):
-            writer.compact()
+        writer.compact()
+        assert len(writer) == 1
         with pytest.raises(UsageError, match="polyrank index dump"):
             writer.snapshot(tmp_path / "copy")
 
@@ -775,8 +775,8 @@ def test_commands_take_the_folder_of_a_remote_index(milvus: Milvus, tmp_path: Pa
         *(f"r{i}\treply number {i}" for i in (0, 2, 4)),
         "new\ta new reply",
     ]
-    answer = json.loads(say("respond", path, "which number is it", "--json", "--filter", 'id = "r0" or lang = "en"'))
-    assert {reply["id"] for reply in answer["replies"]} == {"r0", "r2", "r4", "new"}
+    answer = json.loads(say("respond", path, "which number is it", "--filter", 'lang in ("en", "de")'))
+    assert {reply["id"] for reply in answer["results"]} == {"r0", "r2", "r4", "new"}
     assert answer["exact"]
     assert json.loads(say("index", "info", path))["remote"] == address
     say("index", "verify", path)

@@ -64,7 +64,7 @@ class Filter:
     text: str
     where: str = field(compare=False, repr=False)
     bound: tuple[str, ...] = field(compare=False, repr=False)
-    tree: Tree = field(compare=False, repr=False)
+    tree: Tree = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.text

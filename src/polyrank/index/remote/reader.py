@@ -78,13 +78,14 @@ class RemoteIndex:
         Raises:
             ArtifactError: it was replaced by one of another encoder.
         """
-        collection, said, dimension, kind = self.server.describe()
+        collection, said, dimension = self.server.describe()
         now = _read_said(said, self.server.address)
         if self.opening:
             check_fingerprint(now.fingerprint, self.fingerprint, self.path)
         if collection != self._collection:
             self.opening += 1
-        self._collection, self._said, self.dimension, self._kind = collection, now, dimension, kind
+            self._kind = self.server.kind()
+        self._collection, self._said, self.dimension = collection, now, dimension
         self.change += 1  # nothing tells what others changed
         return True
 

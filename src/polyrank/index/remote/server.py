@@ -77,8 +77,8 @@ class Server:
             properties={PROPERTY: said},
         )
 
-    def describe(self) -> tuple[str, str, int, str]:
-        """The collection's own name, what the index says of itself, D, and the kind of its vector index.
+    def describe(self) -> tuple[str, str, int]:
+        """The collection's own name, what the index says of itself, and D.
 
         Raises:
             ArtifactError: there is no such collection, or none of ours.
@@ -91,9 +91,12 @@ class Server:
             raise ArtifactError(
                 f"{self.address} is no index of polyrank's; name another collection, or build one with --overwrite"
             )
-        kind = self._ask("describe_index", name, index_name="vector")
-        exact = (kind or {}).get("metric_type") == "IP" and str((kind or {}).get("index_type"))
-        return str(known["collection_name"]), str(said), int(vectors[0]["params"]["dim"]), exact or ""
+        return str(known["collection_name"]), str(said), int(vectors[0]["params"]["dim"])
+
+    def kind(self) -> str:
+        """Of the index of vectors, such as FLAT; empty: there is none of inner products."""
+        index = self._ask("describe_index", self.address.collection, index_name="vector") or {}
+        return str(index.get("index_type", "")) if index.get("metric_type") == "IP" else ""
 
     def alias(self) -> str | None:
         """The collection that the address is another name of; None: there is nothing of that name.
@@ -122,6 +125,10 @@ class Server:
         answer = self._ask("upsert", collection or self.address.collection, list(rows))
         if answer.get("upsert_count") != len(rows):
             raise ResourceError(f"{self.address} took {answer.get('upsert_count')} of {len(rows)} rows; do it again")
+
+    def flush(self, *, collection: str | None = None) -> None:
+        """Have the server write into files what it holds in memory, which it searches faster."""
+        self._ask("flush", collection or self.address.collection)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove rows by key."""
