@@ -32,6 +32,7 @@ from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
 from polyrank.scorers.lexical import BM25
 from polyrank.search.remote import search_remote
 from processes import run
+from servers import serving
 from test_filters import metadata_of, passes, trees, written
 from test_index import Hashed
 
@@ -756,6 +757,7 @@ def test_without_the_library_it_says_what_to_install(milvus: Milvus, tmp_path: P
 # -- commands and the server ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_commands_take_the_folder_of_a_remote_index(milvus: Milvus, tmp_path: Path) -> None:
     replies = [{"id": f"r{i}", "text": f"reply number {i}", "lang": ["en", "de"][i % 2]} for i in range(6)]
     (tmp_path / "replies.jsonl").write_text("".join(json.dumps(row) + "\n" for row in replies), "utf-8")
@@ -785,3 +787,20 @@ def test_commands_take_the_folder_of_a_remote_index(milvus: Milvus, tmp_path: Pa
     assert len((tmp_path / "dump.jsonl").read_text("utf-8").splitlines()) == 4
     say("pipeline", "create", path, "-o", tmp_path / "pipeline")
     assert "reply number" in say("respond", tmp_path / "pipeline", "which number is it")
+
+
+@pytest.mark.slow
+def test_a_server_answers_from_a_remote_index_and_changes_it(mortal: Milvus, tmp_path: Path) -> None:
+    pool = [Candidate(f"r{i}", f"reply number {i}", {"n": i}) for i in range(5)]
+    build_index(tmp_path / "ix", "shipped:convert", pool, remote=str(mortal.address()))
+    with serving(tmp_path / "ix") as server, server.client() as client:
+        assert client.get("/v1/candidates?limit=2").json()["n_candidates"] == 5
+        new = {"candidates": [{"id": "new", "text": "a quite new reply", "metadata": {"n": 9}}]}
+        assert client.post("/v1/candidates", json=new).status_code == 200
+        asked = {"context": ["which number"], "k": 10, "filter": "n > 2"}
+        answer = client.post("/v1/respond", json=asked)
+        assert answer.status_code == 200, answer.text
+        assert {reply["id"] for reply in answer.json()["results"]} == {"r3", "r4", "new"}
+        assert client.get("/v1/candidates/new").json()["text"] == "a quite new reply"
+        assert client.delete("/v1/candidates/new").status_code == 200
+        assert client.get("/v1/candidates").json()["n_candidates"] == 5
