@@ -697,7 +697,7 @@ def test_a_server_that_hangs_is_given_up_in_time(mortal: Milvus, tmp_path: Path)
             writer.remove(["c1"])
         assert time.monotonic() - started < 30
         os.kill(mortal.process.pid, signal.SIGCONT)
-        index.server.timeout_s = writer._index.server.timeout_s = 30
+        index.server.timeout_s = writer._index.server.timeout_s = 20
         assert writer.remove(["c1", "c2"]) == 2
         assert len(index) == 18
 
@@ -804,3 +804,9 @@ def test_a_server_answers_from_a_remote_index_and_changes_it(mortal: Milvus, tmp
         assert client.get("/v1/candidates/new").json()["text"] == "a quite new reply"
         assert client.delete("/v1/candidates/new").status_code == 200
         assert client.get("/v1/candidates").json()["n_candidates"] == 5
+        mortal.kill()
+        refused = client.post("/v1/respond", json=asked)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "offline")
+        assert "retry-after" in refused.headers
+        mortal.start()
+        assert client.post("/v1/respond", json=asked).status_code == 200

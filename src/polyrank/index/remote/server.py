@@ -18,7 +18,7 @@ from polyrank.index.checks import Vectors
 from polyrank.index.remote.address import Address
 
 TOKEN = "POLYRANK_MILVUS_TOKEN"
-TIMEOUT_S = 30.0
+TIMEOUT_S = 20.0  # less than a request to polyrank serve has
 PAUSE_S = 0.2  # between two attempts
 MAX_LIST = 16_384  # hits of one vector, as Milvus has it
 MAX_STRING = 65_535  # bytes
