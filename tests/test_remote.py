@@ -489,6 +489,21 @@ def test_an_approximate_search_asks_once() -> None:
     assert len(result.rows) == 10
 
 
+def test_an_index_with_a_graph_says_that_it_proves_nothing(milvus: Milvus, tmp_path: Path) -> None:
+    pool = pool_of(400)
+    vectors = vectors_of(pool)
+    write_remote(tmp_path / "ix", milvus.address(), pool, vectors, fingerprint="f" * 64, model="m", ann="hnsw")
+    with RemoteIndex(tmp_path / "ix") as index:
+        assert index.info()["kind"] == "HNSW"
+        ((ranked, result),) = Retriever(Hashed(), index).find(["w1 w2"], 10)
+        assert not result.exact
+        scores = scores_by_hand(Hashed().encode_candidates(["w1 w2"]), vectors)
+        best = {f"c{i}" for i in np.argsort(-scores)[:10]}
+        assert len(best & {reply.id for reply in ranked}) >= 8
+        by_id = {candidate.id: score for candidate, score in zip(pool, scores.astype(np.float32), strict=True)}
+        assert [reply.score for reply in ranked] == [by_id[reply.id] for reply in ranked]
+
+
 def test_a_longer_vector_loosens_the_bound(milvus: Milvus, tmp_path: Path) -> None:
     pool = pool_of(5)
     write_remote(tmp_path / "ix", milvus.address(), pool, vectors_of(pool), fingerprint="f" * 64, model="m")

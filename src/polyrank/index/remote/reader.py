@@ -205,7 +205,7 @@ class Engine:
 
     def nearest(self, vectors: Vectors, n: int) -> list[tuple[list[str], NDArray[np.float32]]]:
         """Keys and products ``[n']`` of the largest products with each of ``[m, D]``, best first."""
-        lists = self._index.server.nearest(vectors, n, self._condition)
+        lists = self._index.server.nearest(vectors, n, self._condition, graph=not self.exact)
         return [([key for key, _ in hits], np.array([product for _, product in hits], np.float32)) for hits in lists]
 
     def fetch(self, keys: Sequence[str]) -> Block:

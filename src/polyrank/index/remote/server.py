@@ -134,7 +134,7 @@ class Server:
         """Remove rows by key."""
         self._ask("delete", self.address.collection, ids=list(keys))
 
-    def nearest(self, vectors: Vectors, n: int, condition: str) -> list[list[tuple[str, float]]]:
+    def nearest(self, vectors: Vectors, n: int, condition: str, *, graph: bool) -> list[list[tuple[str, float]]]:
         """Keys and products of the ``n`` largest products with each of ``[m, D]``, best first."""
         answer = self._ask(
             "search",
@@ -143,7 +143,7 @@ class Server:
             anns_field="vector",
             filter=condition,
             limit=n,
-            search_params={"metric_type": "IP", "params": {"ef": max(n, 128)}},
+            search_params={"metric_type": "IP", "params": {"ef": max(n, 128)} if graph else {}},
         )
         return [[(str(hit[KEY]), float(hit["distance"])) for hit in hits] for hits in answer]
 
