@@ -13,7 +13,7 @@ from polyrank.bench.machine import describe_machine
 from polyrank.bench.scoring import make_inputs
 from polyrank.bench.searching import ROWS_AT_A_TIME, contexts_near
 from polyrank.errors import UsageError
-from polyrank.index import Filter, Index, Writer, open_index, read_filter, write_index
+from polyrank.index import Filter, Index, Writer, read_filter, write_index
 from polyrank.records import Candidate
 from polyrank.search import search
 from polyrank.storage.quantized import Precision
@@ -64,7 +64,7 @@ def bench_filtering(
         path = Path(temporary) / "index"
         progress(f"building {n:,} candidates")
         contexts = _build(path, n, d, m, precision, n_queries)
-        with open_index(path) as index:
+        with Index(path) as index:
             _seconds(index, contexts[0], None)  # derives what every search uses
             rows = []
             for share in shares:

@@ -16,7 +16,7 @@ import numpy as np
 
 from polyrank.bench.machine import describe_machine
 from polyrank.bench.scoring import PLAIN, make_inputs
-from polyrank.index import Block, Writer, open_index, write_index
+from polyrank.index import Block, Index, Writer, write_index
 from polyrank.records import Candidate
 from polyrank.search import Mode, search
 from polyrank.search.ways import WAYS
@@ -85,7 +85,7 @@ def _one_size(
     truth = [search(c[None], mask, [whole], K, ways=PLAIN)[0].rows.tolist() for c in contexts]
     del vectors, pool, whole
     started = perf_counter()
-    index = open_index(path)
+    index = Index(path)
     row("open", perf_counter() - started)
     blocks, indexes = index.view()
     plain_seconds = 0.0
@@ -133,7 +133,7 @@ def _changes(path: Path, context: Any, row: Callable[..., None]) -> None:
     def read() -> None:
         mask = np.ones((1, len(context)), np.bool_)
         try:
-            index = open_index(path)
+            index = Index(path)
             search(context[None], mask, index.blocks(), K)  # the first derives what is kept
         finally:
             opened.set()

@@ -95,11 +95,11 @@ def explain(
 
 def _answers(path: Path) -> bool:
     """Whether it is an index or a pipeline."""
-    from polyrank.index.store import FILE
+    from polyrank.index import is_index
     from polyrank.retrieval.pipeline import PIPELINE
     from polyrank.storage.document import has_document
 
-    return has_document(path, PIPELINE) or (path / FILE).is_file()
+    return has_document(path, PIPELINE) or is_index(path)
 
 
 def _explainer(

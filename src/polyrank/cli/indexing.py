@@ -35,6 +35,10 @@ def index_build(
     precision: Annotated[
         str, typer.Option(help="Vectors are stored in fp32, bf16 (half the room) or int8 (about a quarter).")
     ] = "fp32",
+    remote: Annotated[
+        str | None,
+        typer.Option(help="Keep candidates on a Milvus server, http://HOST:PORT/COLLECTION; the folder names it."),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier index.")] = False,
     device: Device = "auto",
     backend: Runtime = "torch",
@@ -44,6 +48,8 @@ def index_build(
     from polyrank.data import read_pool
     from polyrank.index.ann import read_kind
     from polyrank.index.checks import check_candidates
+    from polyrank.index.remote import Address
+    from polyrank.index.remote.address import OURS as OURS_REMOTE
     from polyrank.index.writer import OURS
     from polyrank.retrieval.build import build_index
     from polyrank.scorers.exported import read_backend
@@ -53,7 +59,10 @@ def index_build(
 
     # all that can be wrong before a model is loaded
     kind, stored, runtime = read_kind(ann), read_precision(precision), read_backend(backend)
-    by_first(lambda: check_replaceable(output, ours=OURS, replace=overwrite))
+    if remote is not None:
+        Address.of(remote)
+    ours = OURS if remote is None else OURS_REMOTE
+    by_first(lambda: check_replaceable(output, ours=ours, replace=overwrite))
     pool = read_pool(candidates, say=talk)
     check_candidates(pool)
     encoder = load_encoder(model, device=device, backend=runtime)
@@ -66,6 +75,7 @@ def index_build(
             ann=kind,
             precision=stored,
             overwrite=overwrite,
+            remote=remote,
             progress=progress,
         )
     say_cut(encoder)
@@ -83,7 +93,7 @@ def index_add(
 ) -> None:
     """Add candidates: all of them or, with an error, none. Whoever searches the index sees them at once."""
     from polyrank.data import read_pool
-    from polyrank.index import Writer, open_index
+    from polyrank.index import open_index, open_writer
     from polyrank.index.checks import check_candidates
     from polyrank.retrieval.build import add_to_index
     from polyrank.scorers.exported import read_backend
@@ -95,7 +105,7 @@ def index_add(
     pool = read_pool(candidates, say=talk)
     check_candidates(pool)
     encoder = encoder_of_index(built_with, model, device=device, backend=runtime)
-    with Writer(index, fingerprint=encoder.fingerprint) as writer, _progress() as progress:
+    with open_writer(index, fingerprint=encoder.fingerprint) as writer, _progress() as progress:
         n = add_to_index(writer, encoder, pool, replace=replace, progress=progress)
         say_cut(encoder)
         there = f" ({len(pool) - n:,} were there already)" if n < len(pool) else ""
@@ -111,7 +121,7 @@ def index_remove(
 ) -> None:
     """Remove candidates by id, or those that pass a filter; ids that are not there are fine."""
     from polyrank.data.rows import numbered_lines
-    from polyrank.index import Writer, as_filter, open_index
+    from polyrank.index import as_filter, open_index, open_writer
 
     condition = as_filter(filter)
     if condition is not None and (ids or file):
@@ -124,7 +134,7 @@ def index_remove(
             names.append(line.strip())
     if not names and condition is None:
         raise UsageError("no ids were given; name some, or a file of them with --file, or a --filter")
-    with Writer(index) as writer:
+    with open_writer(index) as writer:
         if condition is not None:
             with open_index(index) as opened:  # nobody else changes it meanwhile
                 names = [candidate.id for _, candidate in opened.iter_candidates(condition)]
@@ -135,9 +145,9 @@ def index_remove(
 @index_app.command("compact")
 def index_compact(index: IndexPath) -> None:
     """Make the matrix that searches read anew. Happens by itself when much has changed."""
-    from polyrank.index import Writer
+    from polyrank.index import open_writer
 
-    with Writer(index) as writer:
+    with open_writer(index) as writer:
         writer.compact()
         talk(f"{index}: {len(writer):,} candidates")
 
@@ -147,9 +157,9 @@ def index_snapshot(
     index: IndexPath, output: Annotated[Path, typer.Option("-o", "--output", help="The index folder to make.")]
 ) -> None:
     """Copy an index as it is now; it may be searched meanwhile."""
-    from polyrank.index import Writer
+    from polyrank.index import open_writer
 
-    with Writer(index) as writer:
+    with open_writer(index) as writer:
         writer.snapshot(output)
         talk(f"{output}: {len(writer):,} candidates")
 

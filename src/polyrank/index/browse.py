@@ -1,7 +1,7 @@
 """Candidates to look at: one by its id, or page by page, all or those that hold some words. No torch.
 
 Each call opens the file anew and sees the last change, whoever made it; a page costs what it shows, not what is stored,
-unless words are looked for or metadata are filtered.
+unless words are looked for or metadata are filtered. Of an index on a server, a page costs what is stored there.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from polyrank.index.filters import Filter
+from polyrank.index.remote import RemoteIndex, is_remote
 from polyrank.index.store import connect, read_meta, read_rows, sqlite_errors, transaction
 from polyrank.records import Candidate
 
@@ -34,6 +35,9 @@ def count(path: Path) -> int:
     Raises:
         ArtifactError: the index is missing or damaged.
     """
+    if is_remote(path):
+        with RemoteIndex(path) as index:
+            return len(index)
     connection = connect(path, write=False)
     try:
         return read_meta(connection, path).n
@@ -49,6 +53,9 @@ def candidate_of(path: Path, id_: str) -> Candidate | None:
     """
     if not _storable(id_):
         return None
+    if is_remote(path):
+        with RemoteIndex(path) as index:
+            return index.find([id_]).get(id_)
     connection = connect(path, write=False)
     try:
         with transaction(connection, path, write=False):
@@ -72,6 +79,8 @@ def page(path: Path, *, after: int = 0, n: int = 50, words: Sequence[str] = (), 
         ArtifactError: the index is missing or damaged.
     """
     words = [word for word in words if word]
+    if is_remote(path):
+        return _remote_page(path, after, n, words, filter)
     connection = connect(path, write=False)
     try:
         with transaction(connection, path, write=False):
@@ -93,6 +102,26 @@ def page(path: Path, *, after: int = 0, n: int = 50, words: Sequence[str] = (), 
             return Page(candidates, numbers[n - 1] if len(numbers) > n else None, meta.n)
     finally:
         connection.close()
+
+
+def _remote_page(path: Path, after: int, n: int, words: Sequence[str], filter: Filter | None) -> Page:
+    with RemoteIndex(path) as index:
+        pairs = [
+            (row, candidate)
+            for row, candidate in index.iter_candidates(filter)
+            if row > after and all(_has(candidate.text, word) or _has(candidate.id, word) for word in words)
+        ]
+        candidates = tuple(candidate for _, candidate in pairs[:n])
+        return Page(candidates, pairs[n - 1][0] if len(pairs) > n else None, len(index))
+
+
+def _has(text: str, word: str) -> bool:
+    """Whether a word is part of a text, ASCII letters in either case, as SQLite has it."""
+    return _lower(word) in _lower(text)
+
+
+def _lower(text: str) -> str:
+    return text.translate({upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)})
 
 
 def _literal(word: str) -> str:

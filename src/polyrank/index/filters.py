@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import isfinite
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,8 @@ MAX_TERMS, MAX_VALUES = 64, 512  # a term takes SQLite about a microsecond for e
 MAX_DEPTH = 32
 
 Value: TypeAlias = str | int | float | bool | None
+# ("and" | "or", tree, tree, ...), ("not", tree), ("exists", path), ("in", path, values), (order, path, value)
+Tree: TypeAlias = tuple[Any, ...]
 
 _TOKEN = re.compile(
     r"""\s*(?: (?P<string> "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' )
@@ -45,8 +47,7 @@ _KEYWORDS = ("and", "or", "not", "in", "exists", "true", "false", "null")
 _CONSTANTS = {"true": True, "false": False, "null": None}
 _ORDERS = ("<", "<=", ">", ">=")
 _NUMBER = "type IN ('integer', 'real') AND value"
-# by the parser that reads the metadata, so that what is written alike is equal
-_READ_NUMBER = "json_extract(?, '$')"
+_READ_NUMBER = "json_extract(?, '$')"  # by the parser of the metadata, so that what is written alike is equal
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +58,13 @@ class Filter:
         text: in its canonical form, of which ``read_filter`` makes the same filter.
         where: the SQL condition on a column ``metadata``, with a mark for each bound value.
         bound: those values.
+        tree: the same for whoever speaks no SQL, see ``Tree``.
     """
 
     text: str
     where: str = field(compare=False, repr=False)
     bound: tuple[str, ...] = field(compare=False, repr=False)
+    tree: Tree = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.text
@@ -92,7 +95,7 @@ def read_filter(text: str) -> Filter:
     except UnicodeEncodeError as error:
         raise UsageError(f"filter, character {error.start + 1}: this is no Unicode text; write it in UTF-8") from error
     whole = _Parser(text).whole()
-    return Filter(whole.text, whole.where, whole.bound)
+    return Filter(whole.text, whole.where, whole.bound, whole.tree)
 
 
 def as_filter(filter: Filter | str | None) -> Filter | None:
@@ -140,13 +143,14 @@ class _Part:
     """Some of a filter.
 
     Args:
-        text, where, bound: as of a Filter.
+        text, where, bound, tree: as of a Filter.
         level: 0 for terms joined by "or", 1 by "and", 2 for what needs no parentheses anywhere.
     """
 
     text: str
     where: str
     bound: tuple[str, ...]
+    tree: Tree
     level: int = 2
 
     def within(self, level: int) -> str:
@@ -192,13 +196,15 @@ class _Parser:
             return parts[0]
         text = f" {word} ".join(part.within(level) for part in parts)
         where = f" {word.upper()} ".join(part.where for part in parts)
-        return _Part(text, f"({where})", tuple(value for part in parts for value in part.bound), level)
+        bound, tree = tuple(value for part in parts for value in part.bound), (word, *(part.tree for part in parts))
+        return _Part(text, f"({where})", bound, tree, level)
 
     def _one(self) -> _Part:
         start = self._now
         if self._take("not"):
             with_not = self._deeper(self._one, start)
-            return _Part(f"not {with_not.within(2)}", f"NOT {with_not.where}", with_not.bound)
+            tree = ("not", with_not.tree)
+            return _Part(f"not {with_not.within(2)}", f"NOT {with_not.where}", with_not.bound, tree)
         if self._take("("):
             inner = self._deeper(self._any, start)
             self._must(")", '"and", "or" or ")"')
@@ -210,7 +216,7 @@ class _Parser:
             )
         if self._take("exists"):
             text, path = self._name()
-            return _Part(f"exists {text}", "json_type(metadata, ?) IS NOT NULL", (path,))
+            return _Part(f"exists {text}", "json_type(metadata, ?) IS NOT NULL", (_path(path),), ("exists", path))
         return self._test(*self._name())
 
     def _deeper(self, rule: Callable[[], _Part], start: _Token) -> _Part:
@@ -224,20 +230,21 @@ class _Parser:
         self._depth -= 1
         return part
 
-    def _test(self, name: str, path: str) -> _Part:
+    def _test(self, name: str, path: tuple[str, ...]) -> _Part:
         for order in _ORDERS:
             if self._take(order):
                 at = self._now
                 value = self._value()
                 if isinstance(value, bool) or value is None:
                     self._fault(f'a text or a number after "{order}"', at)
-                return _term(f"{name} {order} {_written(value)}", path, *_ordered(order, value))
+                text = f"{name} {order} {_written(value)}"
+                return _term(text, (order, path, value), *_ordered(order, value))
         if self._take("="):
             value = self._value()
-            return _term(f"{name} = {_written(value)}", path, *_equal([value]))
+            return _term(f"{name} = {_written(value)}", ("in", path, (value,)), *_equal([value]))
         if self._take("!="):
             value = self._value()
-            return _term(f"{name} != {_written(value)}", path, *_equal([value]), negated=True)
+            return _term(f"{name} != {_written(value)}", ("in", path, (value,)), *_equal([value]), negated=True)
         negated = self._take("not")
         self._must("in", '"in"' if negated else '"=", "!=", "<", "<=", ">", ">=", "in" or "not in"')
         self._must("(", '"("')
@@ -246,15 +253,15 @@ class _Parser:
             values.append(self._value())
         self._must(")", '"," or ")"')
         text = f"{name} {'not in' if negated else 'in'} ({', '.join(map(_written, values))})"
-        return _term(text, path, *_equal(values), negated=negated)
+        return _term(text, ("in", path, tuple(values)), *_equal(values), negated=negated)
 
-    def _name(self) -> tuple[str, str]:
-        """A name in its canonical form, and as a path of SQLite's."""
+    def _name(self) -> tuple[str, tuple[str, ...]]:
+        """A name in its canonical form, and its parts."""
         parts = [self._part_of_name()]
         while self._take("."):
             parts.append(self._part_of_name())
         text = ".".join(part if _is_plain(part) else _written(part) for part in parts)
-        return text, "$" + "".join(f'."{part}"' for part in parts)
+        return text, tuple(parts)
 
     def _part_of_name(self) -> str:
         token = self._now
@@ -353,17 +360,22 @@ def _written(value: Value) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
+def _path(parts: Sequence[str]) -> str:
+    return "$" + "".join(f'."{part}"' for part in parts)  # SQLite's
+
+
 def _shortened(text: str) -> str:
     return text if len(text) <= 30 else f"{text[:30]}..."
 
 
-def _term(text: str, path: str, test: str, bound: Sequence[str], *, negated: bool = False) -> _Part:
+def _term(text: str, tree: Tree, test: str, bound: Sequence[str], *, negated: bool = False) -> _Part:
     """True where the value at the path, or where it is an array one of its elements, passes the test."""
     where = (
         f"{'NOT ' if negated else ''}EXISTS (SELECT 1 FROM json_each(metadata, ?)"
         f" WHERE json_type(metadata, ?) <> 'object' AND ({test}))"
     )
-    return _Part(text, where, (path, path, *bound))
+    path = _path(tree[1])
+    return _Part(text, where, (path, path, *bound), ("not", tree) if negated else tree)
 
 
 def _ordered(order: str, value: str | int | float) -> tuple[str, list[str]]:

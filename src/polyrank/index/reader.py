@@ -36,7 +36,6 @@ from polyrank.index.store import (
     transaction,
 )
 from polyrank.records import Candidate
-from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision, bytes_per_vector, from_rows
 from polyrank.storage.sqlite import Still
 
@@ -365,22 +364,6 @@ def _identity(path: Path, *, still: bool = False) -> tuple[int, ...]:
         return (0, 0)
     identity = (status.st_dev, status.st_ino)
     return (*identity, status.st_mtime_ns, status.st_size, log_size(path)) if still else identity
-
-
-def open_index(path: AnyPath, *, fingerprint: str | None = None) -> Index:
-    """Open an index for reading; what is read is verified first.
-
-    Args:
-        path: the folder.
-        fingerprint: of the encoder that will query it; None: not checked now.
-
-    Raises:
-        ArtifactError: missing, damaged, too new, or made by another encoder.
-    """
-    index = Index(Path(path))
-    if fingerprint is not None:
-        check_fingerprint(index.fingerprint, fingerprint, index.path)
-    return index
 
 
 def check_fingerprint(of_index: str, of_encoder: str, path: Path) -> None:

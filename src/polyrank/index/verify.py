@@ -9,7 +9,8 @@ from polyrank.errors import PolyrankError
 from polyrank.index import store
 from polyrank.index.lock import acknowledged, check_acknowledged
 from polyrank.index.matrix import REMEDY, open_matrix, read_manifest, verified
-from polyrank.index.reader import open_index
+from polyrank.index.reader import Index
+from polyrank.index.remote import is_remote, remote_problems
 from polyrank.index.store import FILE
 from polyrank.storage.durable import AnyPath
 
@@ -17,6 +18,8 @@ from polyrank.storage.durable import AnyPath
 def verify_index(path: AnyPath) -> list[str]:
     """Read every byte that matters; empty when the index is sound."""
     folder = Path(path)
+    if is_remote(folder):
+        return remote_problems(folder)
     try:
         connection = store.connect(folder, write=False)
     except PolyrankError as error:
@@ -40,7 +43,7 @@ def verify_index(path: AnyPath) -> list[str]:
         connection.close()
     if not problems:
         try:
-            open_index(folder).close()
+            Index(folder).close()
         except PolyrankError as error:
             problems.append(str(error))
     return problems

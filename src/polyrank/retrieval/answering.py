@@ -9,7 +9,7 @@ from typing import Self
 
 from polyrank.data.pool import CandidateLike, pool_of
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.index import Filter, Index, Writer
+from polyrank.index import AnyIndex, AnyWriter, Filter, open_writer
 from polyrank.ranking.abstention import N_SCORES, Abstention, confidence
 from polyrank.ranking.ensembles import Ensemble
 from polyrank.records import ContextLike, Ranked, contexts_of
@@ -67,7 +67,7 @@ class Pipeline:
     def __init__(self, retriever: Responds, abstention: Abstention | None = None) -> None:
         self.retriever, self.abstention = retriever, abstention
         self._encoder: Encoder | None = None
-        self._writer: Writer | None = None
+        self._writer: AnyWriter | None = None
 
     def answer(self, context: ContextLike, k: int = 5, *, filter: Filter | str | None = None) -> Answer:
         """The best ``k`` replies to one context, and whether the best of them is a good answer.
@@ -146,7 +146,7 @@ class Pipeline:
         return Answer(tuple(ranked[:k]), confidence(scores, self.abstention.measure), self.abstention.abstains(scores))
 
     @property
-    def index(self) -> Index:
+    def index(self) -> AnyIndex:
         """The candidates.
 
         Raises:
@@ -161,7 +161,7 @@ class Pipeline:
         return self.retriever.retriever if isinstance(self.retriever, TwoStage) else self.retriever
 
     @property
-    def _index(self) -> Index | None:
+    def _index(self) -> AnyIndex | None:
         first = self._first_stage
         return first.index if isinstance(first, Retriever | LexicalRetriever) else None
 
@@ -224,9 +224,9 @@ class Pipeline:
     ) -> None:
         self.close()
 
-    def _changing(self) -> Writer:
+    def _changing(self) -> AnyWriter:
         if self._writer is None:
-            self._writer = Writer(self.index.path)
+            self._writer = open_writer(self.index.path)
         return self._writer
 
     def _encoder_of_index(self) -> Encoder:

@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,10 @@ from numpy.typing import NDArray
 from polyrank import processes
 from polyrank.data.pool import CandidateLike, pool_of
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.index import KnownVectors, Writer, open_index, write_index
+from polyrank.index import AnyWriter, Index, KnownVectors, write_index
 from polyrank.index.checks import check_candidates
 from polyrank.index.reader import check_fingerprint
+from polyrank.index.remote import Address, write_remote
 from polyrank.index.store import FILE
 from polyrank.records import Candidate
 from polyrank.scorers.open import load_encoder
@@ -36,6 +38,7 @@ def build_index(
     ann: str = "",
     precision: Precision = "fp32",
     overwrite: bool = False,
+    remote: str | None = None,
     progress: Progress | None = None,
 ) -> int:
     """Encode candidates, equal texts once, and write them as an index. Vectors are written as they come,
@@ -51,6 +54,8 @@ def build_index(
         ann: see ``write_index``.
         precision: see ``write_index``; vectors of a replaced index that rounds more are not taken over.
         overwrite: whether an existing index may be replaced.
+        remote: where candidates and vectors are to live, ``http://HOST:PORT/COLLECTION`` of a Milvus server; the folder
+            then only names it, and ``ann`` is "" (nothing but exact lists) or "hnsw". See docs/remote.md.
         progress: told how many distinct texts are encoded, and of how many.
 
     Returns:
@@ -61,7 +66,11 @@ def build_index(
         UsageError: the path is taken, a library is missing, or nothing says where the encoder is found; before
             anything is encoded.
         ResourceError: the disk is full; an earlier index is intact.
+        OfflineError: the server does not answer.
     """
+    address = None if remote is None else Address.of(remote)
+    if address is not None and precision != "fp32":
+        raise UsageError(f"a remote index holds fp32, not {precision}; leave the precision out")
     if isinstance(encoder, str | os.PathLike):
         encoder = load_encoder(os.fspath(encoder))
     if not (model := model or encoder.name):
@@ -75,14 +84,13 @@ def build_index(
         for _ in vectors:
             pass  # each process encodes its share of them
         return len(new)
-    write_index(
-        path,
+    write = partial(write_index, path, precision=precision) if address is None else partial(write_remote, path, address)
+    write(
         candidates,
         vectors,
         fingerprint=encoder.fingerprint,
         model=model,
         ann=ann,
-        precision=precision,
         overwrite=overwrite,
     )
     return len(new)
@@ -116,7 +124,7 @@ def _vectors(
 
 
 def add_to_index(
-    writer: Writer,
+    writer: AnyWriter,
     encoder: Encoder,
     candidates: Sequence[Candidate],
     *,
@@ -166,7 +174,8 @@ def _parts(texts: Sequence[str], progress: Progress | None) -> Iterator[Sequence
 def _known_vectors(path: AnyPath, encoder: Encoder, precision: Precision) -> KnownVectors | None:
     """Those of an earlier index of the same encoder; a damaged one, or one that rounds more, is worth nothing."""
     try:
-        with open_index(path, fingerprint=encoder.fingerprint) as index:
+        with Index(Path(path)) as index:
+            check_fingerprint(index.fingerprint, encoder.fingerprint, index.path)
             return KnownVectors(index) if index.precision in ("fp32", precision) else None
     except ArtifactError:
         return None

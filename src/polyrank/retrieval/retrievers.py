@@ -7,16 +7,17 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.errors import ArtifactError, UsageError
-from polyrank.index import Filter, Index, as_filter
+from polyrank.errors import UsageError
+from polyrank.index import AnyIndex, Filter, as_filter
 from polyrank.index.filtered import MAX_FILTERS
 from polyrank.index.filters import positions_where
 from polyrank.index.reader import check_fingerprint
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, ContextLike, Ranked, contexts_of
+from polyrank.retrieval.dense import search_of
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.protocols import Encoder, Floats
-from polyrank.search import Mode, Result, search
+from polyrank.search import Mode, Result
 
 
 class Retriever:
@@ -24,7 +25,7 @@ class Retriever:
 
     Args:
         encoder: of contexts.
-        index: candidates encoded by the same encoder.
+        index: candidates encoded by the same encoder, here or on a server.
         mode: "exact" finds the best replies; "approximate" nearly, by the index's own inner-product index.
             See ``polyrank.search.search``.
         distinct: give each text once, with the id of its first row, whatever else has that text.
@@ -33,9 +34,10 @@ class Retriever:
         ArtifactError: the index was made by another encoder.
     """
 
-    def __init__(self, encoder: Encoder, index: Index, *, mode: Mode = "exact", distinct: bool = True) -> None:
+    def __init__(self, encoder: Encoder, index: AnyIndex, *, mode: Mode = "exact", distinct: bool = True) -> None:
         check_fingerprint(index.fingerprint, encoder.fingerprint, index.path)
         self.encoder, self.index, self.mode, self.distinct = encoder, index, mode, distinct
+        self._searching = search_of(index)
 
     def candidate(self, id_: str) -> Candidate:
         """The candidate of an id.
@@ -96,23 +98,7 @@ class Retriever:
     def _search(
         self, vectors: Floats, mask: NDArray[np.bool_], k: int, filter: Filter | None
     ) -> list[tuple[list[Ranked], Result]]:
-        while True:
-            opening = self.index.opening
-            blocks, indexes = self.index.view(filter)
-            results = search(vectors, mask, blocks, k, mode=self.mode, indexes=indexes)
-            try:
-                return [(self._ranked(result, opening), result) for result in results]
-            except ArtifactError:
-                # a reply was removed, or the index replaced, between the search and the reading of its text; it may be
-                # another thread that took it in
-                changed = self.index.refresh() or self.index.opening != opening
-                if not changed and self.index.view(filter)[0] is blocks:
-                    raise
-
-    def _ranked(self, result: Result, opening: int) -> list[Ranked]:
-        candidates = self.index.candidates(result.rows.tolist(), opening=opening)
-        scored = zip(candidates, result.scores, strict=True)
-        return [Ranked(c.id, c.text, float(score), c.metadata) for c, score in scored]
+        return self._searching(vectors, mask, k, self.mode, filter)
 
 
 class LexicalRetriever:
@@ -120,15 +106,17 @@ class LexicalRetriever:
 
     Args:
         scorer: fitted, or it takes word statistics from the candidates.
-        candidates: to choose from; an index: its live ones, as of each call.
+        candidates: to choose from; an index: its live ones, as of each call; one on a server is read whole each time.
         distinct: give each text once, with the id of its first candidate, whatever else has that text.
     """
 
-    def __init__(self, scorer: BM25 | TfIdf, candidates: Sequence[Candidate] | Index, *, distinct: bool = True) -> None:
+    def __init__(
+        self, scorer: BM25 | TfIdf, candidates: Sequence[Candidate] | AnyIndex, *, distinct: bool = True
+    ) -> None:
         self.scorer, self.distinct = scorer, distinct
-        self.index = candidates if isinstance(candidates, Index) else None
+        self.index = candidates if isinstance(candidates, AnyIndex) else None
         # replaced as a whole, since threads may share this
-        self._cached = (0, 0), _Pool(() if isinstance(candidates, Index) else candidates)
+        self._cached = (0, 0), _Pool(() if isinstance(candidates, AnyIndex) else candidates)
 
     def respond(
         self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None

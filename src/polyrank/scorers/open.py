@@ -93,7 +93,7 @@ def _load(
 
         return untuned_scorer(name.removeprefix(UNTUNED), device=device, precision=precision, **lengths)
     check_name(name)
-    from polyrank.index.store import FILE as INDEX
+    from polyrank.index import is_index
     from polyrank.models.foreign import is_foreign
     from polyrank.models.hub import hub_folder
     from polyrank.scorers.load import foreign_scorer, saved_scorer
@@ -106,7 +106,7 @@ def _load(
     if not has_document(folder, MODEL):
         if has_document(folder / "model", MODEL) or is_sum(folder / "model"):
             raise UsageError(f"{name} is the folder of a training; give the model in it, {folder / 'model'}")
-        if (folder / INDEX).is_file() or (folder / "pipeline.json").is_file():
+        if is_index(folder) or (folder / "pipeline.json").is_file():
             raise UsageError(f"{name} answers from a catalogue and ranks no lists; polyrank.open and respond take it")
     if is_foreign(folder):
         _only_torch(name, backend)

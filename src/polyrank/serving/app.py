@@ -146,7 +146,7 @@ async def _look_after(server: Server, before: str) -> str:
 
 async def _answer_error(request: Request, error: Exception) -> JSONResponse:
     answer = http_error(error)
-    if answer.status in (500, 507) and isinstance(error, (PolyrankError, RefusedError)):
+    if answer.status in (500, 503, 507) and isinstance(error, (PolyrankError, RefusedError)):
         log.error("request %s: %s", request.scope["state"]["request_id"], error)  # names files, so only here
     return _response(request, answer)
 

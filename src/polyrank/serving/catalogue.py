@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from polyrank.index import Writer
+from polyrank.index import AnyWriter, open_writer
 from polyrank.records import Candidate
 
 IDLE_S = 2.0  # the lock is kept for this long, since opening a large index to write reads all its digests
@@ -26,7 +26,7 @@ class Catalogue:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._mutex = threading.Lock()
-        self._writer: Writer | None = None
+        self._writer: AnyWriter | None = None
         self._used = 0.0
 
     def add(
@@ -53,12 +53,12 @@ class Catalogue:
             writer = self._open(None)
             return writer.remove(ids), len(writer)
 
-    def _open(self, fingerprint: str | None) -> Writer:
+    def _open(self, fingerprint: str | None) -> AnyWriter:
         self._used = time.monotonic()
         if self._writer is not None and fingerprint not in (None, self._writer.fingerprint):
             self._close()
         if self._writer is None:
-            self._writer = Writer(self.path, fingerprint=fingerprint)
+            self._writer = open_writer(self.path, fingerprint=fingerprint)
         return self._writer
 
     def close_if_idle(self) -> None:

@@ -5,7 +5,15 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from polyrank.errors import DataError, LockedError, MissingExtraError, PolyrankError, ResourceError, UsageError
+from polyrank.errors import (
+    DataError,
+    LockedError,
+    MissingExtraError,
+    OfflineError,
+    PolyrankError,
+    ResourceError,
+    UsageError,
+)
 from polyrank.serving.jobs import OverloadedError
 from polyrank.serving.pool import DiedError, RefusedError
 
@@ -128,10 +136,12 @@ _STATUS = {
     DataError.__name__: 422,
     LockedError.__name__: 409,
     ResourceError.__name__: 507,
+    OfflineError.__name__: 503,
 }
 _HIDING = {  # what names files of the server says something general instead
     409: "another process is writing to this index; try again when it has finished",
     507: "the disk is full or failing; nothing was written",
+    503: "the server that holds the candidates does not answer; try again later, a change too: it may be there in part",
     500: "what is served is damaged or was replaced; its owner finds the reason in the server's log",
 }
 
@@ -144,6 +154,6 @@ def _of_refusal(kind: str, message: str) -> HttpError:
     return HttpError(
         status,
         _HIDING.get(status, _QUOTED.sub(r"\1\2...\1", message)[:1000]),
-        code={409: "locked", 507: "storage", 500: "internal"}.get(status, "refused"),
-        retry_after=5 if status in (409, 507) else None,
+        code={409: "locked", 503: "offline", 507: "storage", 500: "internal"}.get(status, "refused"),
+        retry_after=5 if status in (409, 503, 507) else None,
     )

@@ -376,7 +376,7 @@ def stamp(paths: Sequence[str]) -> str:
     """What changes when one of these folders is replaced, or a document in it is."""
     seen = []
     for path in paths:
-        for part in ("", "config.json", "pipeline.json", "sum.json", "map.json", "candidates.db"):
+        for part in ("", "config.json", "pipeline.json", "sum.json", "map.json", "remote.json", "candidates.db"):
             try:
                 status = (Path(path) / part).stat()
             except OSError:

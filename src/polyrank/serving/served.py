@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from polyrank.config.models import MODEL
 from polyrank.errors import UsageError
-from polyrank.index import open_index
-from polyrank.index.store import FILE as INDEX
+from polyrank.index import is_index, open_index
 from polyrank.records import Context
 from polyrank.retrieval.answering import Pipeline, open_pipeline
 from polyrank.retrieval.explain import explain
@@ -52,7 +51,7 @@ class Served:
         self._asked = device, backend
         folder = Path(path)
         is_pipeline = has_document(folder, PIPELINE)
-        self.kind = "pipeline" if is_pipeline else "index" if (folder / INDEX).exists() else "model"
+        self.kind = "pipeline" if is_pipeline else "index" if is_index(folder) else "model"
         if backend == "auto":
             models = [Path(part) for part in (path, *self._parts()) if has_document(Path(part), MODEL)]
             backend = fastest_backend(models, device)

@@ -198,7 +198,12 @@ def _stored(data: DataConfig, say: Callable[[str], None]) -> StoredExamples:
     first = shards(source)[0]
     if data.kind in (None, "dialogues"):
         speaker = choose_speaker(first, speaker, option="data.speaker", say=say)
-    return open_stored(source, Path(data.cache), kind=data.kind, speaker=speaker, skip_bad=data.skip_bad, say=say)
+    opened = partial(
+        open_stored, source, Path(data.cache), kind=data.kind, speaker=speaker, skip_bad=data.skip_bad, say=say
+    )
+    if processes.count() > 1:
+        processes.by_first(lambda: len(opened()))  # which makes the folder
+    return opened()
 
 
 def _n_given(examples: Sequence[Example]) -> int:

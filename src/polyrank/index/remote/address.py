@@ -1,0 +1,89 @@
+"""Where a remote index is: a folder with one small document that names a server and a collection. No torch.
+
+Whatever takes the path of an index takes that of such a folder, and pipelines can name it. It holds no secret: a token
+is read from POLYRANK_MILVUS_TOKEN when the server is asked.
+"""
+
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from polyrank.errors import ArtifactError, UsageError
+from polyrank.storage.document import DocumentKind, has_document, read_document, seal
+from polyrank.storage.durable import new_folder
+
+REMOTE = DocumentKind(
+    name="remote index",
+    file="remote.json",
+    missing="build one with polyrank index build --remote",
+    remedy="build it again with polyrank index build --remote, or restore the file",
+)
+OURS = (REMOTE.file, "writer.lock")  # all that the folder of a remote index holds
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A collection of a server.
+
+    Args:
+        uri: of the server, such as ``http://127.0.0.1:19530``.
+        collection: its name.
+
+    >>> Address.of("http://127.0.0.1:19530/replies")
+    Address(uri='http://127.0.0.1:19530', collection='replies')
+    """
+
+    uri: str
+    collection: str
+
+    def __str__(self) -> str:
+        return f"{self.uri}/{self.collection}"
+
+    @classmethod
+    def of(cls, text: str) -> "Address":
+        """Read one.
+
+        Raises:
+            UsageError: it is no address of a server and a collection, or holds a password.
+        """
+        try:
+            parts = urlsplit(text)
+            port = parts.port
+        except ValueError:
+            parts, port = urlsplit(""), None
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise UsageError(f"{text!r} is no address of a collection; write http://HOST:PORT/COLLECTION")
+        if parts.username is not None or parts.password is not None:
+            raise UsageError("an address holds no password, since it is written down; set POLYRANK_MILVUS_TOKEN")
+        collection = parts.path.removeprefix("/")
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,254}", collection):
+            raise UsageError(
+                f"{collection!r} is no name of a collection; use up to 255 letters, digits and _, no digit first"
+            )
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        return cls(f"{parts.scheme}://{host}:{port or 19530}", collection)
+
+
+def is_remote(path: Path) -> bool:
+    """Whether a folder is that of a remote index."""
+    return has_document(path, REMOTE)
+
+
+def read_address(path: Path) -> Address:
+    """Where the index of a folder is.
+
+    Raises:
+        ArtifactError: the document is missing or damaged.
+    """
+    document = read_document(path, REMOTE)
+    try:
+        return Address(str(document["uri"]), str(document["collection"]))
+    except KeyError as error:
+        raise ArtifactError(f"{path / REMOTE.file} lacks {error}; {REMOTE.remedy}") from error
+
+
+def write_address(path: Path, address: Address, *, replace: bool = False) -> None:
+    """Make the folder."""
+    with new_folder(path, replace=replace, ours=OURS) as folder:
+        (folder / REMOTE.file).write_bytes(seal(asdict(address), REMOTE))

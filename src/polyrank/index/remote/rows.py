@@ -1,0 +1,89 @@
+"""Rows of a remote index: what a candidate becomes there, and that what comes back is what was written. No torch.
+
+Each row has the SHA-256 of all that it says, as in the local index: one that the server lost a part of, or mixed with
+another, shows. Its key is a hash of the candidate's id, so that ids may be of any length and characters.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from polyrank.errors import ArtifactError
+from polyrank.index.checks import Faults, Vectors, metadata_json
+from polyrank.index.remote.address import Address
+from polyrank.index.remote.facts import facts
+from polyrank.index.remote.server import KEY, MAX_STRING, Row
+from polyrank.index.store import row_digest
+from polyrank.records import Candidate
+
+MAX_FACTS = 65_536  # bytes of a row's facts as JSON
+ROWS_AT_A_TIME = 512  # of a request, and fewer where texts are long
+BYTES_AT_A_TIME = 16 * 2**20
+FIELDS = ("row", "id", "text", "metadata", "digest", "vector")  # all that a digest is of, and the digest
+
+
+def key_of(id_: str) -> str:
+    """The key of an id's row: 128 bits of SHA-256; empty for what is no Unicode text, and so no id."""
+    try:
+        return hashlib.sha256(id_.encode()).hexdigest()[:32]
+    except UnicodeEncodeError:
+        return ""
+
+
+def rows_of(candidates: Sequence[Candidate], vectors: Vectors, first: int) -> tuple[list[Row], Faults]:
+    """Rows to be written, and what the server could not hold, by position."""
+    rows: list[Row] = []
+    faults: Faults = {}
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.nextafter(np.sqrt(np.square(vectors.astype(np.float64)).sum(1)) * (1 + 1e-12), np.inf)
+    for i, (candidate, vector, norm) in enumerate(zip(candidates, vectors, norms, strict=True)):
+        try:
+            metadata = metadata_json(candidate)
+            texts = {"id": candidate.id, "text": candidate.text, "metadata": metadata}
+            sizes = {name: len(value.encode()) for name, value in texts.items()}
+            known = facts(json.loads(metadata))
+        except (TypeError, ValueError, RecursionError):  # candidate_faults says what
+            continue
+        if long := [name for name, size in sizes.items() if size > MAX_STRING]:
+            faults[i] = f"its {long[0]} has {sizes[long[0]]:,} bytes, the limit of the server is {MAX_STRING:,}"
+        elif len(json.dumps(known)) > MAX_FACTS:
+            faults[i] = f"its metadata make {len(json.dumps(known)):,} bytes to filter by, the limit is {MAX_FACTS:,}"
+        digest = row_digest(first + i, candidate.id, candidate.text, metadata, 0, vector.tobytes()).hex()
+        row: Row = {KEY: key_of(candidate.id), "row": first + i, "digest": digest, "norm": float(norm)}
+        rows.append(row | texts | known | {"vector": vector.tolist()})
+    return rows, faults
+
+
+def requests(rows: Sequence[Row]) -> Iterator[list[Row]]:
+    """Rows of one request each."""
+    part: list[Row] = []
+    size = 0
+    for row in rows:
+        part.append(row)
+        size += 12 * len(row["vector"]) + 4 * len(row["text"]) + 8 * len(row["metadata"])
+        if len(part) == ROWS_AT_A_TIME or size > BYTES_AT_A_TIME:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
+
+
+def checked(row: Row, address: Address) -> tuple[int, Candidate, Vectors]:
+    """A row's number, candidate and vector.
+
+    Raises:
+        ArtifactError: it is not what was written.
+    """
+    try:
+        vector = np.array(row["vector"], "<f4")
+        whole = row_digest(row["row"], row["id"], row["text"], row["metadata"], 0, vector.tobytes()).hex()
+        if whole == row["digest"]:
+            return row["row"], Candidate(row["id"], row["text"], json.loads(row["metadata"])), vector
+    except (KeyError, TypeError, ValueError, AttributeError):
+        pass
+    name = str(row.get("id"))[:100]
+    raise ArtifactError(
+        f"{address} is damaged: candidate {name!r} is not what was written; add it again, or build the index again"
+    )

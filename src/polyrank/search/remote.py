@@ -1,0 +1,98 @@
+"""Search of a remote index: its engine lists the largest products, their candidates are scored in full here.
+
+The score is a mean of a candidate's products (``polyrank.search.scoring``), so it is at most the largest of them. A
+candidate that is in none of the lists has products no larger than the least of each, and so a score no larger than
+the largest of those: where that is below the k-th best score, nothing better is left out. Lists that do not prove it
+grow until they do, hold everything, or are as long as the engine gives. The engine's products are in fp32, so each
+may be off by as much as that rounds (``rounding_of_product``) for the longest vector that the index holds.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.errors import UsageError
+from polyrank.search.best import Best, Result
+from polyrank.search.blocks import Block, Floats
+from polyrank.search.scoring import real_vectors, rounding_of_product
+
+FIRST, GROWTH = 32, 4  # products listed at first beyond twice k, and how many times longer the next lists are
+APPROXIMATE = 100  # products listed by an approximate search at least
+LONGEST = 16_384  # what Milvus lists at most
+
+
+class Engine(Protocol):
+    """What lists products (``polyrank.index.remote.Engine`` is one)."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether a list holds the largest products for certain."""
+        ...
+
+    def norm_bound(self) -> float:
+        """No candidate's vector is longer."""
+        ...
+
+    def nearest(self, vectors: Floats, n: int) -> list[tuple[list[str], Floats]]:
+        """Keys and products ``[n']`` of the largest products with each of ``[m, D]``; fewer than n: these are all."""
+        ...
+
+    def fetch(self, keys: Sequence[str]) -> Block:
+        """The candidates of these keys that are there still."""
+        ...
+
+
+def search_remote(
+    contexts: Floats, mask: NDArray[np.bool_], engine: Engine, k: int, *, exact: bool = True
+) -> list[Result]:
+    """The k best candidates of each context, best first, ties by row.
+
+    Args:
+        contexts: ``[B, M, D]``.
+        mask: ``[B, M]``, true where a context vector is real.
+        engine: to ask.
+        k: how many; fewer come back when there are fewer.
+        exact: whether lists grow until the answer is proven; else they are asked for once.
+
+    Raises:
+        UsageError: k is below one, or more than the engine lists.
+        ArtifactError: a candidate is damaged.
+    """
+    if not 1 <= k <= LONGEST:
+        raise UsageError(f"k is {k:,}; a remote index gives 1 to {LONGEST:,} candidates")
+    exact = exact and engine.exact  # longer lists of one that may overlook something prove nothing
+    norm = engine.norm_bound() if exact else 0.0
+    return [
+        _search(Best(real_vectors(row, real), k), engine, norm, exact) for row, real in zip(contexts, mask, strict=True)
+    ]
+
+
+def _search(best: Best, engine: Engine, norm: float, exact: bool) -> Result:
+    vectors = best.contexts.numpy()  # [M, D]
+    errors = np.linalg.norm(vectors.astype(np.float64), axis=1) * norm * rounding_of_product(vectors.shape[1])
+    limits = np.full(len(vectors), np.inf)  # of the products of whatever is in no list
+    seen: set[str] = set()
+    n = min(2 * best.k + FIRST if exact else max(2 * best.k, APPROXIMATE), LONGEST)
+    best.ways.append("remote")
+    while True:
+        asked = np.flatnonzero(_may_reach(limits, best))
+        lists = engine.nearest(vectors[asked], n)
+        new = [key for key in dict.fromkeys(key for keys, _ in lists for key in keys) if key not in seen]
+        seen.update(new)
+        block = engine.fetch(new) if new else None
+        if block is not None and len(block.rows):
+            best.offer(block, np.arange(len(block.rows)))
+        for i, (keys, products) in zip(asked, lists, strict=True):
+            limits[i] = products[-1] + errors[i] if len(keys) >= n else -np.inf
+        whole = any(len(keys) < n for keys, _ in lists)  # such a list leaves nobody out
+        proven = exact and (whole or not _may_reach(limits, best).any())
+        if proven or not exact or n == LONGEST:
+            return best.result(exact=proven)
+        n = min(GROWTH * n, LONGEST)
+
+
+def _may_reach(limits: NDArray[np.float64], best: Best) -> NDArray[np.bool_]:
+    """Whether something that no list holds may be as good as the k-th best, as scores are rounded."""
+    return ~(limits.astype(np.float32) < best.threshold)

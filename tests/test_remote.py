@@ -1,0 +1,827 @@
+"""An index on a Milvus server: the same as the local one in all that both do, and honest where a server fails."""
+
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyrank.errors import ArtifactError, DataError, LockedError, OfflineError, ResourceError, UsageError
+from polyrank.index import AnyIndex, AnyWriter, browse, open_index, open_writer, read_filter, verify_index, write_index
+from polyrank.index.matrix import Block
+from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, read_address, write_remote
+from polyrank.index.remote.facts import condition, facts
+from polyrank.index.remote.rows import key_of
+from polyrank.records import Candidate
+from polyrank.retrieval.answering import Pipeline
+from polyrank.retrieval.build import add_to_index, build_index
+from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
+from polyrank.scorers.lexical import BM25
+from polyrank.search.remote import search_remote
+from processes import run
+from servers import serving
+from test_filters import metadata_of, passes, trees, written
+from test_index import Hashed
+
+pytest.importorskip("pymilvus", reason="pymilvus is not installed; it comes with the extra milvus")
+pytest.importorskip("milvus_lite", reason="milvus-lite is not installed, which is the server of these tests")
+
+
+@dataclass
+class Milvus:
+    """A server in a process of its own, on loopback; it keeps its data and port when it is started again."""
+
+    folder: Path
+    port: int = 0
+    process: "subprocess.Popen[bytes] | None" = None
+    names: Iterator[int] = field(default_factory=lambda: iter(range(10**6)))
+
+    def start(self) -> "Milvus":
+        if not self.port:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                self.port = free.getsockname()[1]
+        command = [sys.executable, "-m", "milvus_lite", "server", "--data-dir", str(self.folder / "data")]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--host", "127.0.0.1", "--port", str(self.port)], stdout=log, stderr=log
+            )
+        return self
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def address(self) -> Address:
+        """Of a collection that no other test has."""
+        return Address(f"http://127.0.0.1:{self.port}", f"replies_{next(self.names)}")
+
+
+@pytest.fixture(scope="module")
+def milvus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Milvus]:
+    server = Milvus(tmp_path_factory.mktemp("milvus")).start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[Milvus]:
+    """A server that a test may kill."""
+    (tmp_path / "milvus").mkdir()
+    server = Milvus(tmp_path / "milvus").start()
+    yield server
+    server.kill()
+
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture(params=["local", "remote"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    """Writes an index of either kind."""
+    numbers = iter(range(100))
+
+    def local(pool: Sequence[Candidate], vectors: np.ndarray, fingerprint: str = "f" * 64) -> Path:
+        path = tmp_path / f"index{next(numbers)}"
+        write_index(path, pool, vectors, fingerprint=fingerprint, model="nowhere")
+        return path
+
+    def remote(pool: Sequence[Candidate], vectors: np.ndarray, fingerprint: str = "f" * 64) -> Path:
+        path = tmp_path / f"index{next(numbers)}"
+        address = request.getfixturevalue("milvus").address()
+        write_remote(path, address, pool, vectors, fingerprint=fingerprint, model="nowhere")
+        return path
+
+    return local if request.param == "local" else remote
+
+
+def pool_of(n: int, seed: int = 0) -> list[Candidate]:
+    words = np.random.default_rng(seed).integers(0, 40, (n, 3))
+    return [
+        Candidate(f"c{i}", f"reply{i} " + " ".join(f"w{word}" for word in row), {"n": i, "lang": ["en", "de"][i % 2]})
+        for i, row in enumerate(words)
+    ]
+
+
+def vectors_of(pool: Sequence[Candidate]) -> np.ndarray:
+    return Hashed().encode_candidates([candidate.text for candidate in pool])
+
+
+def scores_by_hand(contexts: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """Of one context [M, D] and candidates [N, D], in fp64."""
+    products = vectors.astype(np.float64) @ contexts.astype(np.float64).T
+    weights = np.exp(products - products.max(1, keepdims=True))
+    return (weights * products).sum(1) / weights.sum(1)
+
+
+CONTEXTS = ["w1 w2", ["w3 w4", "w5", "reply7 w8"], ["w9"] * 3]
+
+
+# -- what both kinds do ------------------------------------------------------------------------------------------------
+
+
+def test_a_search_gives_the_best_of_all_and_proves_it(make: Make) -> None:
+    pool = pool_of(300)
+    vectors = vectors_of(pool)
+    with open_index(make(pool, vectors)) as index:
+        retriever = Retriever(Hashed(), index)
+        for context, (ranked, result) in zip(CONTEXTS, retriever.find(CONTEXTS, 10), strict=True):
+            turns = [context] if isinstance(context, str) else context
+            scores = scores_by_hand(Hashed().encode_candidates(turns), vectors)
+            best = np.lexsort((np.arange(300), -scores.astype(np.float32)))[:10]
+            assert [reply.id for reply in ranked] == [f"c{i}" for i in best]
+            assert [reply.score for reply in ranked] == scores[best].astype(np.float32).tolist()
+            assert [reply.metadata for reply in ranked] == [pool[i].metadata for i in best]
+            assert result.exact
+
+
+def test_equal_scores_come_in_the_order_in_which_they_were_added(make: Make) -> None:
+    pool = [Candidate(f"t{i}", "the same words", {}) for i in range(200)]
+    path = make(pool, vectors_of(pool))
+    late = [Candidate("a late one", "the same words", {})]
+    with open_writer(path) as writer:
+        writer.add(late, vectors_of(late))
+    with open_index(path) as index:
+        retriever = Retriever(Hashed(), index, distinct=False)
+        ((ranked, result),) = retriever.find(["the same"], 300)
+        assert [reply.id for reply in ranked] == [*(f"t{i}" for i in range(200)), "a late one"]
+        assert result.exact
+        ((ranked, result),) = retriever.find(["the same"], 3)
+        assert [reply.id for reply in ranked] == ["t0", "t1", "t2"]
+        assert result.exact
+
+
+def test_a_text_is_given_once(make: Make) -> None:
+    pool = [Candidate(f"t{i}", f"text {i // 30}", {}) for i in range(150)]
+    with open_index(make(pool, vectors_of(pool))) as index:
+        ((ranked, result),) = Retriever(Hashed(), index).find(["text 3"], 5)
+        assert sorted(reply.id for reply in ranked) == ["t0", "t120", "t30", "t60", "t90"]
+        assert result.exact
+
+
+def test_a_filter_leaves_what_passes(make: Make) -> None:
+    pool = pool_of(200)
+    vectors = vectors_of(pool)
+    path = make(pool, vectors)
+    with open_index(path) as index:
+        retriever = Retriever(Hashed(), index)
+        for text, passing in [
+            ('lang = "en" and n >= 100', [i for i in range(200) if i % 2 == 0 and i >= 100]),
+            ("n in (3, 4, 999)", [3, 4]),
+            ('not exists lang or lang = "fr"', []),
+        ]:
+            ((ranked, result),) = retriever.find(["w1 w2"], 5, filter=text)
+            scores = scores_by_hand(Hashed().encode_candidates(["w1 w2"]), vectors[passing])
+            expected = [f"c{passing[i]}" for i in np.argsort(-scores, kind="stable")[:5]]
+            assert [reply.id for reply in ranked] == expected
+            assert result.exact
+            assert [candidate for _, candidate in index.iter_candidates(read_filter(text))] == [
+                pool[i] for i in passing
+            ]
+
+
+def test_changes_are_those_of_a_dictionary(make: Make) -> None:
+    random = np.random.default_rng(7)
+    truth = {candidate.id: candidate for candidate in pool_of(20)}
+    path = make(list(truth.values()), vectors_of(list(truth.values())))
+    with open_writer(path, fingerprint="f" * 64) as writer, open_index(path) as index:
+        retriever = Retriever(Hashed(), index, distinct=False)
+        for step in range(25):
+            ids = [f"c{i}" for i in random.choice(30, size=int(random.integers(1, 5)), replace=False)]
+            some = [Candidate(id_, f"step{step} w{random.integers(40)}", {"step": step}) for id_ in ids]
+            kind = random.integers(3)
+            if kind == 0:
+                assert writer.remove([*ids, "never there"]) == len(truth.keys() & set(ids))
+                truth = {id_: candidate for id_, candidate in truth.items() if id_ not in ids}
+            elif kind == 1 and truth.keys() & set(ids):
+                with pytest.raises(DataError, match="is in the index already"):
+                    writer.add(some, vectors_of(some))
+            else:
+                change = writer.change
+                assert writer.add(some, vectors_of(some), replace=kind == 2) > change
+                truth = {id_: candidate for id_, candidate in truth.items() if id_ not in ids}
+                truth |= {candidate.id: candidate for candidate in some}
+            assert writer.find(["c1", "c2", "c29"]) == {id_: truth[id_] for id_ in ("c1", "c2", "c29") if id_ in truth}
+            assert len(writer) == len(truth)
+            assert [candidate for _, candidate in index.iter_candidates()] == list(truth.values())
+            (ranked,) = retriever.respond(["w1 step3"], 100)
+            assert {reply.id: reply.text for reply in ranked} == {c.id: c.text for c in truth.values()}
+    assert verify_index(path) == []
+
+
+def test_a_pipeline_answers_and_changes(make: Make) -> None:
+    path = make(pool_of(30), vectors_of(pool_of(30)))
+    with Pipeline(Retriever(Hashed(), open_index(path))) as pipeline:
+        (id_,) = pipeline.add(["quite new words"])
+        assert len(pipeline) == 31
+        answer = pipeline.answer("quite new words", 31)
+        assert answer.exact
+        assert {reply.id for reply in answer.ranked} == {id_, *(f"c{i}" for i in range(30))}
+        assert pipeline.remove([id_]) == 1
+        assert "quite new words" not in {reply.text for reply in pipeline.answer("quite new words", 31).ranked}
+
+
+def test_words_are_looked_for_in_either_kind(make: Make) -> None:
+    pool = pool_of(50)
+    with open_index(make(pool, vectors_of(pool))) as index:
+        (ranked,) = LexicalRetriever(BM25(), index).respond(["reply17"], 1)
+        assert ranked[0].id == "c17"
+        with open_writer(index.path) as writer:
+            writer.remove(["c17"])
+        (ranked,) = LexicalRetriever(BM25(), index).respond(["reply17"], 1)
+        assert ranked[0].id != "c17"
+
+
+def test_pages_are_alike(make: Make) -> None:
+    pool = [Candidate(f"i{i}", f"Text {i} {'ÄB' if i % 2 else '100%'}", {"n": i}) for i in range(25)]
+    path = make(pool, vectors_of(pool))
+    page = browse.page(path, n=10)
+    assert page.candidates == tuple(pool[:10])
+    assert page.n == 25
+    assert page.next is not None
+    assert browse.page(path, after=page.next, n=10).candidates == tuple(pool[10:20])
+    assert browse.page(path, after=page.next, n=15).next is None
+    for words, expected in [(["TEXT", "Äb"], pool[1::2]), (["äb"], []), (["100%"], pool[::2]), (["i7"], [pool[7]])]:
+        assert browse.page(path, words=words).candidates == tuple(expected), words
+    assert browse.page(path, filter=read_filter("n < 2"), n=1).candidates == (pool[0],)
+    assert browse.count(path) == 25
+    assert browse.candidate_of(path, "i3") == pool[3]
+    assert browse.candidate_of(path, "nobody") is None
+    assert browse.candidate_of(path, "\ud800") is None
+
+
+AWKWARD = ['"', "'", "\\", "a\nb", "\t", "%s", "'; drop", "ü😀", "x" * 5000, " ", "\0", "]", "c' or 1 == 1"]
+
+
+def test_ids_texts_and_metadata_come_back_as_they_were(make: Make) -> None:
+    pool = [Candidate(text, f"reply {text}", {text: [text, 1.0, None, {"x": 2**60}]}) for text in AWKWARD]
+    path = make(pool, vectors_of(pool))
+    with open_writer(path) as writer, open_index(path) as index:
+        assert [candidate for _, candidate in index.iter_candidates()] == pool
+        assert writer.find(AWKWARD) == {candidate.id: candidate for candidate in pool}
+        assert [index.candidate(text) for text in AWKWARD] == pool
+        assert writer.remove(AWKWARD[::2]) == len(AWKWARD[::2])
+        assert [candidate.id for _, candidate in index.iter_candidates()] == AWKWARD[1::2]
+        with pytest.raises(UsageError, match="has no candidate"):
+            index.candidate("nobody")
+
+
+@pytest.mark.parametrize(
+    ("candidates", "vectors", "problem"),
+    [
+        ([Candidate("a", "x"), Candidate("a", "y")], np.ones((2, 8)), "candidate 2: id 'a' is that of candidate 1"),
+        ([Candidate("a", " ")], np.ones((1, 8)), "its text is empty"),
+        ([Candidate("a", "x", {"n": float("nan")})], np.ones((1, 8)), "cannot be written as JSON"),
+        ([Candidate("a", "\ud800")], np.ones((1, 8)), "cannot be written as JSON"),
+        ([Candidate("a", "x")], np.ones((1, 7)), "has 7 numbers, this index takes 8"),
+        ([Candidate("a", "x")], np.zeros((1, 8)), "its vector is zero"),
+        ([Candidate("a", "x")], np.full((1, 8), np.inf), "NaN or infinity"),
+        ([Candidate("a", "x")], np.ones((2, 8)), "give one for each"),
+    ],
+    ids=["doubled", "empty", "nan", "surrogate", "dimension", "zero", "infinite", "number"],
+)
+def test_what_cannot_be_held_is_refused_and_nothing_is_written(
+    make: Make, candidates: list[Candidate], vectors: np.ndarray, problem: str
+) -> None:
+    path = make(pool_of(3), vectors_of(pool_of(3)))
+    good = Candidate("good", "a good one")
+    with open_writer(path) as writer:
+        with pytest.raises(DataError, match=problem):
+            writer.add([good, *candidates], np.concatenate([np.ones((1, vectors.shape[1])), vectors]))
+        assert len(writer) == 3
+        assert not writer.find(["good", "a"])
+
+
+def test_another_encoder_is_refused(make: Make) -> None:
+    path = make(pool_of(3), vectors_of(pool_of(3)))
+    with open_index(path) as index, pytest.raises(ArtifactError, match="was made by encoder ffff"):
+        Retriever(Hashed("0" * 64), index)
+    with pytest.raises(ArtifactError, match="was made by encoder ffff"):
+        open_writer(path, fingerprint="0" * 64)
+    with pytest.raises(ArtifactError, match="was made by encoder ffff"):
+        open_index(path, fingerprint="0" * 64)
+    with open_writer(path) as writer, pytest.raises(ArtifactError, match="was made by encoder ffff"):
+        add_to_index(writer, Hashed("0" * 64), pool_of(1))
+
+
+def test_one_writer_at_a_time(make: Make) -> None:
+    path = make(pool_of(3), vectors_of(pool_of(3)))
+    with open_writer(path), pytest.raises(LockedError, match="is being written to"):
+        open_writer(path)
+    open_writer(path).close()
+
+
+def surface(kind: type) -> set[str]:
+    return {name for name in vars(kind) if not name.startswith("_")}
+
+
+def test_both_kinds_have_one_surface() -> None:
+    local = {"fingerprint", "model", "dimension", "precision", "change", "candidate", "iter_candidates"}
+    local |= {"refresh", "info", "close", "path", "opening"}
+    for index in AnyIndex.__args__:
+        assert local <= surface(index) | {"dimension", "change", "path", "opening"}, index
+    for writer in AnyWriter.__args__:
+        assert surface(AnyWriter.__args__[0]) <= surface(writer), writer
+
+
+# -- filters -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def some_metadata() -> list[dict[str, Any]]:
+    """Drawn once, with corners."""
+    drawn: list[dict[str, Any]] = []
+
+    @settings(max_examples=150, deadline=None, database=None, derandomize=True)
+    @given(metadata_of)
+    def draw(metadata: dict[str, Any]) -> None:
+        drawn.append(metadata)
+
+    draw()
+    numbers = [2**53, 2**53 + 1, 2.0**53, -(2**63), 2**63, 2**64, 1e300, -0.0, 0, 5e-324, 10**400]
+    return [*drawn, *({"a": number} for number in numbers), {"a": "x\0y"}, {"a": numbers}, {"a": [[1]]}, {"a": {}}]
+
+
+@pytest.fixture(scope="module")
+def filtered(
+    milvus: Milvus, some_metadata: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, RemoteIndex]]:
+    """The same candidates in both kinds."""
+    folder = tmp_path_factory.mktemp("filtered")
+    pool = [Candidate(str(i), "text", metadata) for i, metadata in enumerate(some_metadata)]
+    vectors = np.ones((len(pool), 2), np.float32)
+    write_index(folder / "local", pool, vectors, fingerprint="f", model="m")
+    write_remote(folder / "remote", milvus.address(), pool, vectors, fingerprint="f", model="m")
+    with RemoteIndex(folder / "remote") as index:
+        yield folder / "local", index
+
+
+@settings(max_examples=60, deadline=None)
+@given(tree=trees)
+def test_a_filter_means_to_the_server_what_it_means_here(
+    filtered: tuple[Path, RemoteIndex], some_metadata: list[dict[str, Any]], tree: Any
+) -> None:
+    read = read_filter(written(tree, json.dumps))
+    passing = {row["id"] for row in filtered[1].server.scan(condition(read.tree), ["id"])}
+    with open_index(filtered[0]) as local:
+        assert passing == {candidate.id for _, candidate in local.iter_candidates(read)}, read
+    plain = [i for i, metadata in enumerate(some_metadata[:150])]
+    assert {i for i in plain if str(i) in passing} == {i for i in plain if passes(tree, some_metadata[i])}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = 9007199254740993",
+        "a > 9007199254740992",
+        "a >= 9.2e18",
+        "a < -9223372036854775807",
+        "a = 18446744073709551616",
+        "a <= 0",
+        "a = -0",
+        'a = "x"',
+        'a <= "x" and not a < "x"',
+        "not a > 1 and exists a",
+        "a in (1, 2, 9007199254740992)",
+        "not (a > 5 or a < 5)",
+    ],
+)
+def test_corners_of_numbers_and_texts(filtered: tuple[Path, RemoteIndex], text: str) -> None:
+    read = read_filter(text)
+    with open_index(filtered[0]) as local:
+        expected = [candidate.id for _, candidate in local.iter_candidates(read)]
+    assert expected, "a filter that nothing passes tests little"
+    assert [candidate.id for _, candidate in filtered[1].iter_candidates(read)] == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(metadata_of, st.lists(st.sampled_from(['"', "'", "]", "\\", " or ", "\n", "a"]), max_size=4).map("".join))
+def test_nothing_that_anybody_wrote_stands_in_a_condition(metadata: dict[str, Any], text: str) -> None:
+    allowed = set('abcdefghijklmnopqrstuvwxyz0123456789$[]"()<>= ')
+    for quoted in (f"a = {json.dumps(text)}", f"a < {json.dumps(text)}", f"not a in ({json.dumps(text)}, 1)"):
+        assert set(condition(read_filter(quoted).tree)) <= allowed
+    assert all(name.isalnum() and name.isascii() for name in facts(json.loads(json.dumps(metadata))))
+
+
+# -- certificates ------------------------------------------------------------------------------------------------------
+
+
+class Lists:
+    """An engine in memory: the largest products, in fp32 with the sum in any order, and at most so many at a time."""
+
+    def __init__(self, vectors: np.ndarray, *, exact: bool = True, order: int = 1) -> None:
+        self.vectors, self.exact, self.order, self.n_asked = vectors, exact, order, 0
+
+    def norm_bound(self) -> float:
+        return float(np.linalg.norm(self.vectors.astype(np.float64), axis=1).max(initial=0)) * (1 + 1e-9)
+
+    def nearest(self, vectors: np.ndarray, n: int) -> list[tuple[list[str], np.ndarray]]:
+        self.n_asked = max(self.n_asked, n)
+        columns = slice(None, None, self.order)
+        products = self.vectors[:, columns] @ vectors[:, columns].T  # [N, m]
+        best = [np.argsort(-row, kind="stable")[:n] for row in products.T]
+        return [(list(map(str, some)), row[some]) for some, row in zip(best, products.T, strict=True)]
+
+    def fetch(self, keys: Sequence[str]) -> Block:
+        rows = np.sort(np.array(list(map(int, keys)), np.int64))
+        return Block(self.vectors[rows], rows)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from([1, 2, 5]), st.sampled_from([1, 3, 20]), st.booleans(), st.booleans())
+def test_what_is_called_proven_is_the_best(seed: int, m: int, k: int, close: bool, backwards: bool) -> None:
+    random = np.random.default_rng(seed)
+    n = int(random.integers(1, 700))
+    vectors = random.normal(size=(n, 6)).astype(np.float32)
+    if close:  # scores that differ by the rounding of a product
+        vectors = vectors[:1] + (1e-7 * random.integers(-3, 4, (n, 6))).astype(np.float32)
+    contexts = random.normal(size=(1, m, 6)).astype(np.float32)
+    engine = Lists(vectors, order=-1 if backwards else 1)
+    (result,) = search_remote(contexts, np.ones((1, m), np.bool_), engine, k)
+    scores = scores_by_hand(contexts[0], vectors).astype(np.float32)
+    assert result.exact
+    expected = np.lexsort((np.arange(n), -scores))[:k]
+    assert result.scores == pytest.approx(scores[expected], rel=1e-6)
+    if not close or m == 1:
+        assert result.rows.tolist() == expected.tolist()
+
+
+def test_a_graph_proves_nothing_and_a_long_tail_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = np.random.default_rng(0).normal(size=(500, 4)).astype(np.float32)
+    context, mask = np.ones((1, 1, 4), np.float32), np.ones((1, 1), np.bool_)
+    (result,) = search_remote(context, mask, Lists(vectors, exact=False), 5)
+    assert not result.exact
+    assert len(result.rows) == 5
+    engine = Lists(np.ones((5000, 4), np.float32), exact=False)
+    (result,) = search_remote(context, mask, engine, 5)
+    assert engine.n_asked == 100  # once
+    # all alike: no list is long enough to tell that nothing better is left out
+    monkeypatch.setattr("polyrank.search.remote.LONGEST", 100)
+    engine = Lists(np.ones((500, 4), np.float32))
+    (result,) = search_remote(context, mask, engine, 5)
+    assert not result.exact
+    assert result.rows.tolist() == [0, 1, 2, 3, 4]
+    assert engine.n_asked == 100
+    with pytest.raises(UsageError, match="k is 101; a remote index gives 1 to 100"):
+        search_remote(context, mask, engine, 101)
+
+
+def test_an_approximate_search_asks_once() -> None:
+    vectors = np.random.default_rng(0).normal(size=(5000, 4)).astype(np.float32)
+    context, mask = np.random.default_rng(1).normal(size=(1, 9, 4)).astype(np.float32), np.ones((1, 9), np.bool_)
+    engine = Lists(vectors)
+    (result,) = search_remote(context, mask, engine, 10, exact=False)
+    assert engine.n_asked == 100
+    assert len(result.rows) == 10
+
+
+def test_an_index_with_a_graph_says_that_it_proves_nothing(milvus: Milvus, tmp_path: Path) -> None:
+    pool = pool_of(400)
+    vectors = vectors_of(pool)
+    write_remote(tmp_path / "ix", milvus.address(), pool, vectors, fingerprint="f" * 64, model="m", ann="hnsw")
+    with RemoteIndex(tmp_path / "ix") as index:
+        assert index.info()["kind"] == "HNSW"
+        ((ranked, result),) = Retriever(Hashed(), index).find(["w1 w2"], 10)
+        assert not result.exact
+        scores = scores_by_hand(Hashed().encode_candidates(["w1 w2"]), vectors)
+        best = {f"c{i}" for i in np.argsort(-scores)[:10]}
+        assert len(best & {reply.id for reply in ranked}) >= 8
+        by_id = {candidate.id: score for candidate, score in zip(pool, scores.astype(np.float32), strict=True)}
+        assert [reply.score for reply in ranked] == [by_id[reply.id] for reply in ranked]
+
+
+def test_a_longer_vector_loosens_the_bound(milvus: Milvus, tmp_path: Path) -> None:
+    pool = pool_of(5)
+    write_remote(tmp_path / "ix", milvus.address(), pool, vectors_of(pool), fingerprint="f" * 64, model="m")
+    with RemoteIndex(tmp_path / "ix") as index, RemoteWriter(tmp_path / "ix") as writer:
+        longest = float(np.linalg.norm(vectors_of(pool).astype(np.float64), axis=1).max())
+        assert index.norm_bound() >= longest
+        writer.add([Candidate("long", "x")], np.full((1, 8), 1e6, np.float32))
+        assert index.norm_bound() >= 1e6 * np.sqrt(8)
+
+
+# -- building and replacing --------------------------------------------------------------------------------------------
+
+
+def test_an_index_is_replaced_at_once_or_not_at_all(milvus: Milvus, tmp_path: Path) -> None:
+    path, address, encoder = tmp_path / "ix", milvus.address(), Hashed()
+    assert build_index(path, encoder, ["one", "two", "two words"], model="m", remote=str(address)) == 3
+    assert read_address(path) == address
+    with pytest.raises(UsageError, match="already exists"):
+        build_index(path, encoder, ["other"], model="m", remote=str(address))
+    with pytest.raises(UsageError, match="is there already"):
+        build_index(tmp_path / "another", encoder, ["other"], model="m", remote=str(address))
+    with open_index(path) as index:
+        retriever = Retriever(encoder, index)
+        bad = np.array([[1.0] * 8, [np.nan] * 8], np.float32)
+        with pytest.raises(DataError, match="candidate 1"):
+            write_remote(path, address, pool_of(2), bad, fingerprint="f" * 64, model="m", overwrite=True)
+        assert {reply.text for reply in retriever.respond(["one"])[0]} == {"one", "two", "two words"}
+        build_index(path, encoder, ["something else"], model="m", remote=str(address), overwrite=True)
+        assert [reply.text for reply in retriever.respond(["one"])[0]] == ["something else"]
+        assert index.opening == 2
+        # of another encoder: who has the old one is told
+        build_index(path, Hashed("0" * 64), ["x"], model="m", remote=str(address), overwrite=True)
+        with pytest.raises(ArtifactError, match="was made by encoder"):
+            retriever.respond(["one"])
+        mine = address.collection + "_"
+        assert sum(name.startswith(mine) for name in index.server._ask("list_collections")) == 1
+
+
+def test_what_is_not_ours_is_left_alone(milvus: Milvus, tmp_path: Path) -> None:
+    address = milvus.address()
+    write_remote(tmp_path / "ix", address, pool_of(2), vectors_of(pool_of(2)), fingerprint="f", model="m")
+    with RemoteIndex(tmp_path / "ix") as index:
+        own = Address(address.uri, index.info()["collection"])
+    with pytest.raises(UsageError, match="did not build; choose another name"):
+        write_remote(
+            tmp_path / "b", own, pool_of(2), vectors_of(pool_of(2)), fingerprint="f", model="m", overwrite=True
+        )
+    assert browse.count(tmp_path / "ix") == 2
+
+
+@pytest.mark.parametrize(
+    ("settings_", "problem"),
+    [
+        ({"remote": "ftp://host/replies"}, "is no address of a collection"),
+        ({"remote": "http://host:99999/replies"}, "is no address of a collection"),
+        ({"remote": "http://host"}, "'' is no name of a collection"),
+        ({"remote": "http://host/a-b"}, "'a-b' is no name of a collection"),
+        ({"remote": "http://me:secret@host/replies"}, "holds no password"),
+        ({"remote": "http://host/replies", "precision": "int8"}, "holds fp32, not int8"),
+        ({"remote": "http://host/replies", "ann": "ivfpq"}, "keeps no ivfpq index"),
+    ],
+    ids=["scheme", "port", "nothing", "name", "password", "precision", "ann"],
+)
+def test_impossible_settings(tmp_path: Path, settings_: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem) as caught:
+        build_index(tmp_path / "ix", Hashed(), ["x"], model="m", **settings_)
+    assert "secret" not in str(caught.value)
+    assert not (tmp_path / "ix").exists()
+
+
+def test_a_server_that_never_was_there(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = Address(f"http://127.0.0.1:{free.getsockname()[1]}", "replies")
+    with pytest.raises(OfflineError, match=r"did not answer within 1 seconds"):
+        write_remote(
+            tmp_path / "ix", address, pool_of(1), vectors_of(pool_of(1)), fingerprint="f", model="m", timeout_s=1
+        )
+    assert not (tmp_path / "ix").exists()
+
+
+def test_a_server_that_lost_the_collection(milvus: Milvus, tmp_path: Path) -> None:
+    address = milvus.address()
+    write_remote(tmp_path / "ix", address, pool_of(1), vectors_of(pool_of(1)), fingerprint="f", model="m")
+    with RemoteIndex(tmp_path / "ix") as index:
+        index.server._ask("drop_alias", address.collection)
+        with pytest.raises(ArtifactError, match="is not there; build it"):
+            index.refresh()
+
+
+def test_a_row_that_is_not_what_was_written_is_refused(milvus: Milvus, tmp_path: Path) -> None:
+    pool = pool_of(10)
+    write_remote(tmp_path / "ix", milvus.address(), pool, vectors_of(pool), fingerprint="f" * 64, model="m")
+    assert verify_index(tmp_path / "ix") == []
+    with RemoteIndex(tmp_path / "ix") as index:
+        names = ["row", "id", "text", "metadata", "digest", "vector", "norm"]
+        (row,) = index.server.get([key_of("c3")], names)
+        index.server.write([{**row, "vector": row["vector"], "text": "another text"}])
+        (problem,) = verify_index(tmp_path / "ix")
+        assert "candidate 'c3' is not what was written" in problem
+        with pytest.raises(ArtifactError, match="'c3' is not what was written"):
+            Retriever(Hashed(), index).respond(["w1"], 10)
+        with RemoteWriter(tmp_path / "ix") as writer:
+            writer.add(pool[3:4], vectors_of(pool[3:4]), replace=True)
+        assert verify_index(tmp_path / "ix") == []
+
+
+@pytest.mark.parametrize("what", ["text", "metadata", "facts"])
+def test_what_is_too_long_for_the_server(milvus: Milvus, tmp_path: Path, what: str) -> None:
+    pool = pool_of(1)
+    write_remote(tmp_path / "ix", milvus.address(), pool, vectors_of(pool), fingerprint="f", model="m")
+    long = {
+        "text": Candidate("long", "ü" * 33_000),
+        "metadata": Candidate("long", "x", {"a": "ü" * 33_000}),
+        "facts": Candidate("long", "x", {"a": list(range(3000))}),
+    }[what]
+    limits = {"text": "its text has 66,000 bytes", "metadata": "its metadata has 66,009 bytes", "facts": "to filter by"}
+    with RemoteWriter(tmp_path / "ix") as writer:
+        with pytest.raises(DataError, match=limits[what]):
+            writer.add([Candidate("short", "x"), long], np.ones((2, 8), np.float32))
+        assert len(writer) == 1
+        writer.compact()
+        assert len(writer) == 1
+        with pytest.raises(UsageError, match="polyrank index dump"):
+            writer.snapshot(tmp_path / "copy")
+
+
+# -- a server that dies ------------------------------------------------------------------------------------------------
+
+
+def test_nothing_acknowledged_is_lost_when_the_server_is_killed_while_it_writes(mortal: Milvus, tmp_path: Path) -> None:
+    path, random = tmp_path / "ix", np.random.default_rng(3)
+    truth = {c.id: c.text for c in pool_of(50)}
+    write_remote(path, mortal.address(), pool_of(50), vectors_of(pool_of(50)), fingerprint="f" * 64, model="m")
+    sent: dict[str, set[str | None]] = {}  # what may be there of a change that was not acknowledged
+
+    def write_on(life: int, acknowledged: threading.Event) -> None:
+        nonlocal truth, sent
+        with RemoteWriter(path) as writer:
+            writer._index.server.timeout_s = 1
+            for step in itertools.count():
+                ids = [f"c{i}" for i in random.choice(120, size=20, replace=False)]
+                some = [Candidate(id_, f"life{life} step{step} w{id_}", {}) for id_ in ids]
+                if step % 5 == 4:
+                    sent = {id_: {truth.get(id_), None} for id_ in ids}
+                    writer.remove(ids)
+                    truth = {id_: text for id_, text in truth.items() if id_ not in ids}
+                else:
+                    sent = {c.id: {truth.get(c.id), c.text} for c in some}
+                    writer.add(some, vectors_of(some), replace=True)
+                    truth |= {c.id: c.text for c in some}
+                sent = {}
+                if step == 3 + life:
+                    acknowledged.set()
+
+    def kill(acknowledged: threading.Event) -> None:
+        acknowledged.wait(60)
+        mortal.kill()  # SIGKILL, while the other thread goes on writing
+
+    for life in range(4):
+        acknowledged = threading.Event()
+        killer = threading.Thread(target=kill, args=[acknowledged])
+        killer.start()
+        with pytest.raises(OfflineError):
+            write_on(life, acknowledged)
+        killer.join()
+        mortal.start()
+        with RemoteIndex(path) as index:
+            there = {candidate.id: candidate.text for _, candidate in index.iter_candidates()}
+            assert verify_index(path) == []
+            for id_ in truth.keys() | there.keys() | sent.keys():
+                assert there.get(id_) in sent.get(id_, {truth.get(id_)}), (life, id_)
+            (ranked,) = Retriever(Hashed(), index, distinct=False).respond(["w1"], 500)
+            assert {reply.id: reply.text for reply in ranked} == there
+        truth = there
+
+
+def test_a_reader_goes_on_when_the_server_is_back(mortal: Milvus, tmp_path: Path) -> None:
+    path = tmp_path / "ix"
+    write_remote(path, mortal.address(), pool_of(20), vectors_of(pool_of(20)), fingerprint="f" * 64, model="m")
+    with RemoteIndex(path) as index:
+        before = Retriever(Hashed(), index).respond(CONTEXTS)
+        mortal.kill()
+        mortal.start()  # it is still starting when it is asked
+        assert Retriever(Hashed(), index).respond(CONTEXTS) == before
+        mortal.kill()
+        index.server.timeout_s = 0.5
+        started = time.monotonic()
+        with pytest.raises(OfflineError, match=r"did not answer within 0.5 seconds; start the server"):
+            Retriever(Hashed(), index).respond(CONTEXTS)
+        assert time.monotonic() - started < 20
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system cannot halt a process")
+def test_a_server_that_hangs_is_given_up_in_time(mortal: Milvus, tmp_path: Path) -> None:
+    path = tmp_path / "ix"
+    write_remote(path, mortal.address(), pool_of(20), vectors_of(pool_of(20)), fingerprint="f" * 64, model="m")
+    assert mortal.process is not None
+    with RemoteIndex(path, timeout_s=1) as index, RemoteWriter(path) as writer:
+        writer._index.server.timeout_s = 1
+        os.kill(mortal.process.pid, signal.SIGSTOP)
+        started = time.monotonic()
+        with pytest.raises(OfflineError, match="did not answer within 1 seconds"):
+            Retriever(Hashed(), index).respond(["w1"])
+        with pytest.raises(OfflineError):
+            writer.remove(["c1"])
+        assert time.monotonic() - started < 30
+        os.kill(mortal.process.pid, signal.SIGCONT)
+        index.server.timeout_s = writer._index.server.timeout_s = 20
+        assert writer.remove(["c1", "c2"]) == 2
+        assert len(index) == 18
+
+
+def test_a_change_that_broke_off_is_made_whole_by_doing_it_again(mortal: Milvus, tmp_path: Path) -> None:
+    path = tmp_path / "ix"
+    pool = pool_of(1300)  # of three requests
+    write_remote(path, mortal.address(), pool[:1], vectors_of(pool[:1]), fingerprint="f" * 64, model="m")
+    with RemoteWriter(path) as writer:
+        write, n_written = writer._index.server.write, 0
+
+        def once_more(rows: Sequence[dict[str, Any]]) -> None:
+            nonlocal n_written
+            if n_written:  # the server dies between the first request and the second
+                mortal.kill()
+                writer._index.server.timeout_s = 1
+            write(rows)
+            n_written += len(rows)
+
+        writer._index.server.write = once_more  # type: ignore[method-assign]
+        with pytest.raises(OfflineError, match=r"512 of 1,299 candidates were acknowledged; add them all again"):
+            writer.add(pool[1:], vectors_of(pool[1:]))
+    mortal.start()
+    with RemoteWriter(path) as writer:
+        assert len(writer) == 513
+        assert verify_index(path) == []
+        # what is there already and alike is left as it is
+        assert add_to_index(writer, Hashed(), pool) == 787
+        assert len(writer) == 1300
+        assert verify_index(path) == []
+        assert writer.find([c.id for c in pool]) == {c.id: c for c in pool}
+
+
+def test_a_request_that_the_server_refuses_names_it(milvus: Milvus, tmp_path: Path) -> None:
+    write_remote(tmp_path / "ix", milvus.address(), pool_of(1), vectors_of(pool_of(1)), fingerprint="f", model="m")
+    with (
+        RemoteIndex(tmp_path / "ix") as index,
+        pytest.raises(ResourceError, match=r"refuses to query \(.*see the server"),
+    ):
+        index.server.first("no such thing", "id")
+
+
+def test_without_the_library_it_says_what_to_install(milvus: Milvus, tmp_path: Path) -> None:
+    write_remote(tmp_path / "ix", milvus.address(), pool_of(1), vectors_of(pool_of(1)), fingerprint="f", model="m")
+    code = (
+        "import sys; sys.modules['pymilvus'] = None\n"
+        "from polyrank.index import open_index\n"
+        "assert not {'torch', 'grpc'} & set(sys.modules)\n"
+        "try: open_index(sys.argv[1])\n"
+        "except Exception as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "ix")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said == 'pymilvus is not installed; install it with: pip install "polyrank[milvus]"\n'
+
+
+# -- commands and the server ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_commands_take_the_folder_of_a_remote_index(milvus: Milvus, tmp_path: Path) -> None:
+    replies = [{"id": f"r{i}", "text": f"reply number {i}", "lang": ["en", "de"][i % 2]} for i in range(6)]
+    (tmp_path / "replies.jsonl").write_text("".join(json.dumps(row) + "\n" for row in replies), "utf-8")
+    (tmp_path / "more.jsonl").write_text('{"id": "new", "text": "a new reply", "lang": "en"}\n', "utf-8")
+    path, address = tmp_path / "ix", str(milvus.address())
+
+    def say(*arguments: str | Path, code: int = 0) -> str:
+        done = run(*arguments)
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+    say("index", "build", "shipped:convert", tmp_path / "replies.jsonl", "-o", path, "--remote", address)
+    say("index", "add", path, tmp_path / "more.jsonl")
+    say("index", "remove", path, "--filter", 'lang = "de"')
+    assert say("index", "list", path).splitlines() == [
+        *(f"r{i}\treply number {i}" for i in (0, 2, 4)),
+        "new\ta new reply",
+    ]
+    answer = json.loads(say("respond", path, "which number is it", "--filter", 'lang in ("en", "de")'))
+    assert {reply["id"] for reply in answer["results"]} == {"r0", "r2", "r4", "new"}
+    assert answer["exact"]
+    assert json.loads(say("index", "info", path))["remote"] == address
+    say("index", "verify", path)
+    assert "back up the server" in say("index", "snapshot", path, "-o", tmp_path / "copy", code=2)
+    say("index", "dump", path, "-o", tmp_path / "dump.jsonl")
+    assert len((tmp_path / "dump.jsonl").read_text("utf-8").splitlines()) == 4
+    say("pipeline", "create", path, "-o", tmp_path / "pipeline")
+    assert "reply number" in say("respond", tmp_path / "pipeline", "which number is it")
+
+
+@pytest.mark.slow
+def test_a_server_answers_from_a_remote_index_and_changes_it(mortal: Milvus, tmp_path: Path) -> None:
+    pool = [Candidate(f"r{i}", f"reply number {i}", {"n": i}) for i in range(5)]
+    build_index(tmp_path / "ix", "shipped:convert", pool, remote=str(mortal.address()))
+    with serving(tmp_path / "ix") as server, server.client() as client:
+        assert client.get("/v1/candidates?limit=2").json()["n_candidates"] == 5
+        new = {"candidates": [{"id": "new", "text": "a quite new reply", "metadata": {"n": 9}}]}
+        assert client.post("/v1/candidates", json=new).status_code == 200
+        asked = {"context": ["which number"], "k": 10, "filter": "n > 2"}
+        answer = client.post("/v1/respond", json=asked)
+        assert answer.status_code == 200, answer.text
+        assert {reply["id"] for reply in answer.json()["results"]} == {"r3", "r4", "new"}
+        assert client.get("/v1/candidates/new").json()["text"] == "a quite new reply"
+        assert client.delete("/v1/candidates/new").status_code == 200
+        assert client.get("/v1/candidates").json()["n_candidates"] == 5
+        mortal.kill()
+        refused = client.post("/v1/respond", json=asked)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "offline")
+        assert "retry-after" in refused.headers
+        mortal.start()
+        assert client.post("/v1/respond", json=asked).status_code == 200
