@@ -290,7 +290,7 @@ def _rows_of(examples: list[Example]) -> Iterator[tuple[list[str], list[tuple[in
     )
     if together and len(examples) > 1:
         name, turns = last.id.rpartition("#")[0], 1 + len(last.background)
-        entries = []
+        entries: list[tuple[int, ...]] = []
         for example in examples:
             end = turns + len(example.context)
             entries.append((turns, end, end, end + 1, 1, len(example.context)))

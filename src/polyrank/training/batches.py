@@ -93,7 +93,7 @@ def permuted(positions: Ints, n: int, key: Sequence[int]) -> Ints:
     >>> sorted(permuted(np.arange(5), 5, [1]).tolist())
     [0, 1, 2, 3, 4]
     """
-    keys = np.random.SeedSequence(list(key)).generate_state(ROUNDS, np.uint64)
+    keys = np.random.SeedSequence(list(key)).generate_state(ROUNDS, np.uint64).astype(np.uint64)
     half = np.uint64(max(1, -(-max(n - 1, 1).bit_length() // 2)))
     mask = np.uint64((1 << int(half)) - 1)
     values = positions.astype(np.uint64)
