@@ -38,7 +38,7 @@ PRELOADED = [
     "polyrank.cli.commands",
     "polyrank.evaluation",
     "polyrank.frozen.intents",
-    "polyrank.negatives.mine",
+    "polyrank.evaluation.negatives.mine",
     "polyrank.retrieval.pipeline",
     "polyrank.cli.quickstart",
     "polyrank.response_map",

@@ -61,7 +61,7 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
     "networks": (["models/*.py", "models/convert/*.py"], ["test_models.py", "test_convert.py", "test_references.py"]),
     "text": (["text/*.py"], ["test_text.py", "test_convert_text.py", "test_budgets.py"]),
     "negatives": (
-        ["negatives/*.py", "training/batches.py", "training/steps.py", "data/pool.py"],
+        ["evaluation/negatives/*.py", "training/batches.py", "training/steps.py", "data/pool.py"],
         ["test_mining.py", "test_training.py"],
     ),
     "checkpoints": (["training/checkpoints.py", "training/teacher.py"], ["test_resume.py", "test_mutual.py"]),

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from polyrank import devices
-from polyrank.devices import free_cores, set_threads
+from polyrank.devices import choice as devices
+from polyrank.devices.choice import free_cores, set_threads
 from polyrank.errors import UsageError
 
 CORES = len(os.sched_getaffinity(0))

@@ -20,12 +20,19 @@ from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.data import read_examples, read_pool
 from polyrank.errors import ArtifactError, ConfigError, UsageError
+from polyrank.evaluation.negatives.hard import (
+    HardNegatives,
+    candidates_for_wrong,
+    choose,
+    rights,
+    same_words,
+    word_overlap,
+)
+from polyrank.evaluation.negatives.mine import from_pool, from_retriever, mine, with_texts
+from polyrank.evaluation.negatives.mixed import MixedNegatives
+from polyrank.evaluation.negatives.random import GivenNegatives, RandomNegatives, sample_negatives
+from polyrank.evaluation.negatives.remined import MinedNegatives
 from polyrank.models import new_model
-from polyrank.negatives.hard import HardNegatives, candidates_for_wrong, choose, rights, same_words, word_overlap
-from polyrank.negatives.mine import from_pool, from_retriever, mine, with_texts
-from polyrank.negatives.mixed import MixedNegatives
-from polyrank.negatives.random import GivenNegatives, RandomNegatives, sample_negatives
-from polyrank.negatives.remined import MinedNegatives
 from polyrank.records import Candidate, Context, Example
 from polyrank.retrieval.retrievers import LexicalRetriever
 from polyrank.scorers.encoder import EncoderScorer

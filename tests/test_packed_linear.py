@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from polyrank.devices import cpu_has_bf16
+from polyrank.devices.choice import cpu_has_bf16
 from polyrank.models.packed_linear import PackedLinear, pack_linear_layers
 
 needs_packing = pytest.mark.skipif(

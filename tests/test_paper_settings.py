@@ -19,12 +19,12 @@ from polyrank.config.recipe import Recipe, load_recipe
 from polyrank.config.training import NetworkTraining
 from polyrank.errors import ConfigError, DataError, UsageError
 from polyrank.evaluation import Evaluation, Record, breakdown, evaluate, last_turns
+from polyrank.evaluation.negatives.random import GivenNegatives
 from polyrank.evaluation.scores_file import read_scores, write_scores
 from polyrank.frozen.intents import IntentSplits, Utterance, held_out
 from polyrank.models import BiEncoder, CrossEncoder, new_model
 from polyrank.models.artifacts import load_model
 from polyrank.models.reductions import reduce, reduction_weights
-from polyrank.negatives.random import GivenNegatives
 from polyrank.ranking.metrics import placement_of
 from polyrank.records import Context, Example
 from polyrank.scorers.lexical import BM25

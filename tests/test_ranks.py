@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 import test_cached
-from polyrank import processes
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Partner, Recipe, recipe_to_dict
+from polyrank.devices import processes
 from polyrank.errors import LostProcessError, PolyrankError, UsageError
 from polyrank.index import KnownVectors, open_index
 from polyrank.training import Imitation, MutualStep, train

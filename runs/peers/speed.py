@@ -19,7 +19,7 @@ from polyrank.bench import bench_encoding, bench_training
 from polyrank.bench.encoding import Peer
 from polyrank.bench.training import POLICY, Update
 from polyrank.data import read_examples, read_pool
-from polyrank.devices import choose_dtype
+from polyrank.devices.choice import choose_dtype
 from polyrank.models import find_backbone
 from polyrank.records import Example
 from polyrank.scorers.exported import read_backend

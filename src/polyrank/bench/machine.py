@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from polyrank.devices import cpu_info
+from polyrank.devices.choice import cpu_info
 
 FLAGS = ("avx2", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimd", "i8mm", "bf16")
 LIBRARIES = ("polyrank", "polyrank-kernels", "numpy", "torch", "faiss-cpu", "transformers")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from polyrank.bench.machine import describe_machine
-from polyrank.devices import cpu_has_bf16
+from polyrank.devices.choice import cpu_has_bf16
 from polyrank.search import kernels
 from polyrank.search.blocks import norms_of
 from polyrank.search.profile import Line, Profile, save_profile

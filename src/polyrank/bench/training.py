@@ -26,7 +26,7 @@ import torch
 from polyrank.bench.machine import describe_machine
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.training import NetworkTraining, TrainConfig
-from polyrank.devices import choose_dtype, keep_freed_memory
+from polyrank.devices.choice import choose_dtype, keep_freed_memory
 from polyrank.errors import ResourceError, UsageError
 from polyrank.models import EncoderNetwork, find_backbone, new_model
 from polyrank.records import Example

@@ -232,7 +232,7 @@ def _check_plot(plot: Path | None, overwrite: bool, *inputs: Path | None) -> Non
 def _threads(threads: int | None) -> None:
     import torch
 
-    from polyrank.devices import set_threads
+    from polyrank.devices.choice import set_threads
 
     set_threads(threads or torch.get_num_threads())  # all of them, whatever else is busy: figures name their number
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polyrank.cli import interrupts
+from polyrank.devices.processes import launched
 from polyrank.errors import MissingExtraError, UsageError
-from polyrank.processes import launched
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -155,6 +155,6 @@ def drawable(path: Path | None) -> Path | None:
 def use_threads(n: int | None) -> None:
     """Compute on so many threads, where a number is given."""
     if n is not None:
-        from polyrank.devices import set_threads
+        from polyrank.devices.choice import set_threads
 
         set_threads(n)

@@ -24,8 +24,8 @@ from polyrank.cli.console import (
     talk,
     use_threads,
 )
+from polyrank.devices.processes import by_first, is_first, together
 from polyrank.errors import UsageError
-from polyrank.processes import by_first, is_first, together
 
 if TYPE_CHECKING:
     from polyrank.evaluation import Evaluation

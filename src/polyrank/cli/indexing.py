@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from polyrank.cli.console import Device, FilterText, Overwrite, Runtime, console, one_speaks, say_cut, talk
+from polyrank.devices.processes import by_first, together
 from polyrank.errors import ArtifactError, DataError, UsageError
-from polyrank.processes import by_first, together
 
 index_app = typer.Typer(
     no_args_is_help=True, callback=one_speaks, help="Build, change and inspect indexes of candidates."

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from polyrank.cli.console import Overwrite, Speaker, console, talk
+from polyrank.devices.processes import by_first, is_first, together
 from polyrank.errors import DataError, UsageError
-from polyrank.processes import by_first, is_first, together
 
 
 @together()
@@ -45,9 +45,9 @@ def mine(
     from rich.progress import track
 
     from polyrank.data import choose_speaker, read_examples, read_pool, write_examples
-    from polyrank.negatives.hard import HardNegatives
-    from polyrank.negatives.mine import from_pool, from_retriever, with_texts
-    from polyrank.negatives.mine import mine as run
+    from polyrank.evaluation.negatives.hard import HardNegatives
+    from polyrank.evaluation.negatives.mine import from_pool, from_retriever, with_texts
+    from polyrank.evaluation.negatives.mine import mine as run
     from polyrank.retrieval.answering import open_pipeline
     from polyrank.retrieval.pipeline import catalogue
     from polyrank.scorers.open import corpus_of, load

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyrank.config.models import Reduction
-from polyrank.devices import full_precision
+from polyrank.devices.choice import full_precision
 from polyrank.models.backbone import Backbone
 from polyrank.models.first_output import shorten
 from polyrank.models.mixture import Mixture

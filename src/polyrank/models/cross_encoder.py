@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyrank.devices import full_precision
+from polyrank.devices.choice import full_precision
 from polyrank.models.backbone import Backbone
 from polyrank.models.first_output import shorten
 from polyrank.models.network import Network

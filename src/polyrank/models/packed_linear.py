@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polyrank.devices import cpu_has_bf16
+from polyrank.devices.choice import cpu_has_bf16
 
 TYPICAL_TOKENS = 256  # of a pass, between one context and a batch; others are right too, and hardly slower
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from polyrank.config.models import Reduction
-from polyrank.devices import full_precision
+from polyrank.devices.choice import full_precision
 from polyrank.models.backbone import Backbone
 from polyrank.models.bi_encoder import Tower, backbones_of, tower_mixture
 from polyrank.models.first_output import shorten

@@ -6,7 +6,7 @@ B contexts, M vectors each, G candidate groups (1: shared by all contexts; B: ea
 import torch
 from torch import Tensor
 
-from polyrank.devices import full_precision
+from polyrank.devices.choice import full_precision
 
 
 def scores(contexts: Tensor, candidates: Tensor, mask: Tensor) -> Tensor:

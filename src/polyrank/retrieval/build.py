@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank import processes
 from polyrank.data.pool import CandidateLike, pool_of
+from polyrank.devices import processes
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import AnyWriter, Index, KnownVectors, write_index
 from polyrank.index.checks import check_candidates

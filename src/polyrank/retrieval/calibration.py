@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.errors import DataError, UsageError
+from polyrank.evaluation.negatives.mine import with_texts
 from polyrank.index import Filter, open_index
-from polyrank.negatives.mine import with_texts
 from polyrank.ranking.abstention import N_SCORES, Point, area, calibrate, confidence, coverage_curve
 from polyrank.ranking.ensembles import Ensemble, choose_ensemble
 from polyrank.records import ContextLike, Example, Ranked

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from polyrank.config.models import BiConfig, TextPolicy, model_to_dict
-from polyrank.devices import Precision, choose_device, choose_dtype
+from polyrank.devices.choice import Precision, choose_device, choose_dtype
 from polyrank.errors import UsageError
 from polyrank.models import BiEncoder, CrossEncoder, EncoderNetwork, Network, find_backbone, new_model
 from polyrank.models.artifacts import load_model

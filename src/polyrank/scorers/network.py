@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
-from polyrank import processes
-from polyrank.devices import cpu_has_bf16, free_cores
+from polyrank.devices import processes
+from polyrank.devices.choice import cpu_has_bf16, free_cores
 from polyrank.records import ContextLike, contexts_of
 from polyrank.text import Texts, Tokens, pad
 from polyrank.text.cut import Cut

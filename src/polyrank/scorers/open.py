@@ -13,7 +13,7 @@ from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.protocols import Encoder, Scorer
 
 if TYPE_CHECKING:  # whoever asks for BM25 does not wait for torch
-    from polyrank.devices import Precision
+    from polyrank.devices.choice import Precision
     from polyrank.scorers.exported import Backend
 
 LEXICAL = ("bm25", "tfidf")

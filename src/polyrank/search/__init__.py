@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrank.devices import cpu_has_bf16, free_cores
+from polyrank.devices.choice import cpu_has_bf16, free_cores
 from polyrank.errors import UsageError
 from polyrank.search import kernels
 from polyrank.search.best import Best, Result

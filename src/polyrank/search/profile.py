@@ -14,7 +14,7 @@ from time import perf_counter
 import torch
 
 from polyrank.config.checked import from_dict
-from polyrank.devices import cpu_has_bf16, cpu_info
+from polyrank.devices.choice import cpu_has_bf16, cpu_info
 from polyrank.errors import PolyrankError
 from polyrank.storage.document import DocumentKind, read_document, seal
 from polyrank.storage.durable import write_file

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polyrank import processes
 from polyrank.config.training import NetworkTraining
+from polyrank.devices import processes
 from polyrank.errors import ResourceError
 from polyrank.models import Network
 from polyrank.storage.durable import write_file

@@ -14,10 +14,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from polyrank import processes
 from polyrank.config.training import TrainConfig
 from polyrank.data.stored import StoredExamples
-from polyrank.devices import choose_dtype
+from polyrank.devices import processes
+from polyrank.devices.choice import choose_dtype
 from polyrank.errors import DivergedError
 from polyrank.records import Example
 from polyrank.training.batches import BatchOrder

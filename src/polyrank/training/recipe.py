@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from polyrank import processes
 from polyrank.config.models import RecipeModel, SumConfig, TextSettings
 from polyrank.config.names import TWO
 from polyrank.config.recipe import DataConfig, Recipe, load_recipe, recipe_to_dict
@@ -26,7 +25,8 @@ from polyrank.data.candidate_lists import have_lists
 from polyrank.data.memory import rows_of
 from polyrank.data.speakers import speakers_of
 from polyrank.data.stored import StoredExamples, open_stored, shards
-from polyrank.devices import choose_device, keep_freed_memory
+from polyrank.devices import processes
+from polyrank.devices.choice import choose_device, keep_freed_memory
 from polyrank.errors import ConfigError, DataError
 from polyrank.evaluation import evaluate, summarise
 from polyrank.records import Example

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyrank import processes
+from polyrank.devices import processes
 from polyrank.text import Tokens
 from polyrank.training.cached import Vectors, in_chunks
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from polyrank import processes
+from polyrank.devices import processes
 from polyrank.errors import ArtifactError, ResourceError
 from polyrank.records import Context, ContextLike
 from polyrank.scorers.inputs import paired

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyrank.devices import full_precision
+from polyrank.devices.choice import full_precision
 from polyrank.errors import ArtifactError
 from polyrank.models.backbone import Backbone
 from polyrank.models.foreign.files import Description, Layer, poolings

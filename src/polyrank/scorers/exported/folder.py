@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from polyrank.config.models import CrossConfig
-from polyrank.devices import Precision, choose_dtype
+from polyrank.devices.choice import Precision, choose_dtype
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.models.artifacts import Artifact, load_model
 from polyrank.models.exported import ExportedCross, ExportedEncoder

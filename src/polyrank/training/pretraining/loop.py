@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyrank import processes
 from polyrank.config.pretraining import Objective, PretrainRecipe, PretrainSteps
-from polyrank.devices import choose_dtype
+from polyrank.devices import processes
+from polyrank.devices.choice import choose_dtype
 from polyrank.errors import DivergedError
 from polyrank.models.pretraining import PretrainingNetwork
 from polyrank.text import Subwords

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from polyrank import processes
 from polyrank.config.checked import to_dict
 from polyrank.config.pretraining import (
     ContinuedModel,
@@ -23,7 +22,8 @@ from polyrank.config.pretraining import (
     load_pretrain_recipe,
     pretrain_recipe_from_dict,
 )
-from polyrank.devices import choose_device, keep_freed_memory
+from polyrank.devices import processes
+from polyrank.devices.choice import choose_device, keep_freed_memory
 from polyrank.errors import ConfigError, UsageError
 from polyrank.models.pretraining import (
     BACKBONE_FILES,

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrank import processes
 from polyrank.config.names import TWO
+from polyrank.devices import processes
 from polyrank.errors import ArtifactError
-from polyrank.negatives.hard import HardNegatives, candidates_for_wrong, choose, rights
+from polyrank.evaluation.negatives.hard import HardNegatives, candidates_for_wrong, choose, rights
 from polyrank.records import Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.storage.durable import write_file

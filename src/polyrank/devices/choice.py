@@ -16,7 +16,7 @@ from typing import Literal, cast, get_args
 import torch
 from torch import Tensor
 
-from polyrank import processes
+from polyrank.devices import processes
 from polyrank.errors import UsageError
 
 Precision = Literal["auto", "fp32", "bf16"]
