@@ -16,6 +16,7 @@ from typing import Any
 import openpyxl
 import pytest
 
+from milvus import Milvus
 from polyrank.data import read_pool
 from polyrank.records import Context
 from polyrank.serving.feedback import Action, FeedbackStore, Outcome, Reply, Shown
@@ -26,6 +27,7 @@ ROOT = Path(__file__).parents[1]
 SAMPLE = Path(str(files("polyrank"))) / "sample"
 INSTALLING = ("python3 -m venv", "pip install", "git clone")  # which .ci/run does
 ADDRESS = "http://127.0.0.1:8600"
+MILVUS = "http://127.0.0.1:19530"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -132,12 +134,17 @@ def lines(page: str) -> list[str]:
 def test_commands_as_they_are_written(home: Path, page: str, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(home, tmp_path / "home"))
     with ExitStack() as servers:
-        url = ADDRESS
+        url, milvus = ADDRESS, MILVUS
+        if any(MILVUS in line for line in lines(page)):
+            pytest.importorskip("milvus_lite", reason="milvus-lite is not installed, the server of this page")
+            server = Milvus(tmp_path).start()
+            servers.callback(server.kill)
+            milvus = f"http://127.0.0.1:{server.port}"
         for line in lines(page):
             if line.startswith(INSTALLING) or "runs/" in line:
                 continue
             for part in line.split(" && "):
-                words = shlex.split(part)
+                words = shlex.split(part.replace(MILVUS, milvus))
                 if words[:2] == ["polyrank", "serve"]:
                     url = servers.enter_context(serving(*words[2:], folder=folder)).url
                     continue

@@ -515,7 +515,7 @@ def test_mining_over_batches_keeps_examples_and_their_lists_together() -> None:
 
 
 def batch_order(
-    lengths: Sequence[int], batch_size: int, *, seed: int, epoch: int, window: int
+    lengths: Sequence[int], batch_size: int, *, seed: int, epoch: int, window: int = 50
 ) -> list[NDArray[np.int64]]:
     return BatchOrder(len(lengths), lengths, batch_size, seed=seed, window=window).epoch(epoch)
 

@@ -171,14 +171,17 @@ def weights(folder: Path) -> dict[str, Tensor]:
     }
 
 
-def assert_alike(folder: Path, other: Path, rtol: float = 1e-5) -> None:
+def assert_alike(folder: Path, other: Path, rtol: float = 5e-5) -> None:
     expected, found = curve(other), curve(folder)
     assert [what for what, _ in found] == [what for what, _ in expected]
     assert [value for _, value in found] == pytest.approx([value for _, value in expected], rel=rtol)
     own, others = weights(folder), {key.replace(other.name, folder.name): v for key, v in weights(other).items()}
     assert own.keys() == others.keys()
+    stored = (
+        2**-10 if "convert" in folder.name else rtol
+    )  # a ConveRT's are in float16, whose last bit rounding may turn
     for name, value in own.items():
-        torch.testing.assert_close(value, others[name], rtol=rtol, atol=1e-5, msg=name)
+        torch.testing.assert_close(value, others[name], rtol=stored, atol=1e-5, msg=name)
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +228,7 @@ def test_a_run_goes_on_with_other_numbers_of_processes(
         assert work_together(n, run_recipes, [plan], True) == [0] * n
     expected = curve(runs[1] / "poly")
     found = dict(curve(tmp_path / "run"))
-    assert all(found[what] == pytest.approx(value, rel=1e-5) for what, value in expected)
+    assert all(found[what] == pytest.approx(value, rel=5e-5) for what, value in expected)
     assert len(set(found) - dict(expected).keys()) == 6  # three figures after step 5, and after step 9
 
 

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from milvus import Milvus
 from polyrank.errors import ArtifactError, DataError, LockedError, OfflineError, ResourceError, UsageError
 from polyrank.index import AnyIndex, AnyWriter, browse, open_index, open_writer, read_filter, verify_index, write_index
 from polyrank.index.matrix import Block
@@ -38,37 +38,6 @@ from test_index import Hashed
 
 pytest.importorskip("pymilvus", reason="pymilvus is not installed; it comes with the extra milvus")
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed, which is the server of these tests")
-
-
-@dataclass
-class Milvus:
-    """A server in a process of its own, on loopback; it keeps its data and port when it is started again."""
-
-    folder: Path
-    port: int = 0
-    process: "subprocess.Popen[bytes] | None" = None
-    names: Iterator[int] = field(default_factory=lambda: iter(range(10**6)))
-
-    def start(self) -> "Milvus":
-        if not self.port:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                self.port = free.getsockname()[1]
-        command = [sys.executable, "-m", "milvus_lite", "server", "--data-dir", str(self.folder / "data")]
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, "--host", "127.0.0.1", "--port", str(self.port)], stdout=log, stderr=log
-            )
-        return self
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
-
-    def address(self) -> Address:
-        """Of a collection that no other test has."""
-        return Address(f"http://127.0.0.1:{self.port}", f"replies_{next(self.names)}")
 
 
 @pytest.fixture(scope="module")

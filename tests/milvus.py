@@ -1,0 +1,41 @@
+"""A Milvus server, as milvus-lite brings one."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from polyrank.index.remote import Address
+
+
+@dataclass
+class Milvus:
+    """A server in a process of its own, on loopback; it keeps its data and port when it is started again."""
+
+    folder: Path
+    port: int = 0
+    process: "subprocess.Popen[bytes] | None" = None
+    names: Iterator[int] = field(default_factory=lambda: iter(range(10**6)))
+
+    def start(self) -> "Milvus":
+        if not self.port:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                self.port = free.getsockname()[1]
+        command = [sys.executable, "-m", "milvus_lite", "server", "--data-dir", str(self.folder / "data")]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--host", "127.0.0.1", "--port", str(self.port)], stdout=log, stderr=log
+            )
+        return self
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def address(self) -> Address:
+        """Of a collection that no other test has."""
+        return Address(f"http://127.0.0.1:{self.port}", f"replies_{next(self.names)}")
