@@ -576,3 +576,17 @@ def test_a_required_setting_that_is_missing_is_named() -> None:
     assert from_dict(needs, {"path": "x"}).also == []  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match=r'missing key "data\.path"; add it'):
         from_dict(needs, {}, "data")
+
+
+def test_half_the_bits_round_the_weights_and_nothing_else(tiny_backbone: Path, tmp_path: Path) -> None:
+    model, texts, config = new_model(
+        BiConfig(backbone=str(tiny_backbone), reduction="mean"), TextPolicy(), seed=1, sample=()
+    )
+    save_model(tmp_path / "whole", model, texts, config)
+    save_model(tmp_path / "half", model, texts, config, half=True)
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("half", "whole")]
+    assert sizes[0] < 0.6 * sizes[1]
+    loaded = load_model(tmp_path / "half").model.state_dict()
+    for name, value in load_model(tmp_path / "whole").model.state_dict().items():
+        assert loaded[name].dtype == value.dtype
+        assert torch.equal(loaded[name], value.half().to(value.dtype))

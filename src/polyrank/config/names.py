@@ -2,6 +2,7 @@
 
 import os
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 from polyrank.errors import UsageError
@@ -10,6 +11,7 @@ UNTUNED = "untuned:"
 SHIPPED = "shipped:"
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _HERE = Path(__file__).parent.parent / "shipped"
+_MORE = "polyrank_models"  # a package of its own, for those that are too large to come along
 
 
 def model_folder(name: str | Path) -> Path:
@@ -23,10 +25,15 @@ def model_folder(name: str | Path) -> Path:
     """
     if not str(name).startswith(SHIPPED):
         return Path(name)
-    wanted, shipped = str(name).removeprefix(SHIPPED), sorted(folder.name for folder in _HERE.iterdir())
+    more = find_spec(_MORE)
+    places = [_HERE, *map(Path, more.submodule_search_locations or () if more else ())]
+    shipped = {folder.name: folder for place in places for folder in sorted(place.glob("[!_]*")) if folder.is_dir()}
+    wanted = str(name).removeprefix(SHIPPED)
     if wanted not in shipped:
-        raise UsageError(f"{name} does not come with the package; take one of {', '.join(shipped)}, or give a folder")
-    return _HERE / wanted
+        others = "" if more else "; polyrank-models has more"
+        known = ", ".join(shipped)
+        raise UsageError(f"{name} does not come with the package; take one of {known}, or give a folder{others}")
+    return shipped[wanted]
 
 
 def is_there(name: str) -> bool:

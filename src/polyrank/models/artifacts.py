@@ -51,8 +51,16 @@ def save_model(
     *,
     metadata: dict[str, Any] | None = None,
     replace: bool = False,
+    half: bool = False,
 ) -> str:
     """Write a model folder, whole or not at all.
+
+    Args:
+        path: of the folder.
+        model, texts, config: what it holds.
+        metadata: where it comes from; no part of the fingerprint.
+        replace: whether a model folder that is there may be replaced.
+        half: store weights in 16 bits (float16), which rounds them.
 
     Returns:
         The model's fingerprint.
@@ -61,8 +69,11 @@ def save_model(
         UsageError: the folder exists and ``replace`` is false.
         ResourceError: the disk is full.
     """
+    tensors = model.stored()
+    if half:
+        tensors = {name: value.half() if value.is_floating_point() else value for name, value in tensors.items()}
     files = {
-        "model.safetensors": to_bytes(model.stored()),
+        "model.safetensors": to_bytes(tensors),
         "tokenizer.json": texts.subwords.to_bytes(),
     }
     document: dict[str, Any] = {

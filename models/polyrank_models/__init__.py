@@ -1,0 +1,1 @@
+"""Folders of models, which polyrank finds as shipped:NAME."""

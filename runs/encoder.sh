@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# A general encoder: one MiniLM for both sides, trained on three corpora, judged on these and on others that it never saw.
+#   DATA=folder THREADS=2 LIMIT=examples SETS="star sgd ..." bash runs/encoder.sh
+# Goes on where it was stopped, and puts the model into models/. Writes runs/work/encoder (not kept) and runs/results/general/SET/MODEL.json (kept): the
+# trained one, the untuned one, words alone (BM25), the shipped ConveRT, and the sum of both (weights from dev lists).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+DATA=$(realpath "${DATA:-../shared/data}")
+THREADS=${THREADS:-2}
+LIMIT=${LIMIT:-1000}
+SETS=${SETS:-star ubuntu-irc self-dialogue sgd convai2-valid medquad mutual}
+MODELS=${MODELS:-bm25 untuned encoder convert sum}
+WORK=runs/work/encoder
+RUN=${RUN:-$WORK/run}
+
+[[ -e $WORK/valid.jsonl.gz ]] || python runs/convert_data.py "$DATA" "$WORK" star ubuntu-irc self-dialogue:4400 \
+  --valid sgd convai2-valid star ubuntu-irc self-dialogue
+[[ -e $RUN/result.json ]] || polyrank train runs/recipes/encoder.toml --threads "$THREADS" --resume
+
+pip show -q polyrank-models 2>/dev/null || pip install -q -e models
+python runs/ship.py "$RUN/model" minilm --more --half --tokens 128
+
+for set in $SETS; do
+  mkdir -p "$WORK/$set" "runs/results/general/$set"
+  options=(--limit "$LIMIT")
+  test=$DATA/$set/test.jsonl.gz dev=$DATA/$set/dev.jsonl.gz
+  case $set in
+    mutual) test=$DATA/mutual/dev.jsonl.gz dev= ;; # its test answers are withheld
+    medquad)
+      dev= test=$DATA/medquad/test.pool.jsonl.gz
+      options+=(--pool "$DATA/medquad/pool.jsonl.gz") ;;
+  esac
+  for model in $MODELS; do
+    case $model in
+      bm25) scorer=bm25 ;;
+      untuned) scorer=untuned:embedded ;;
+      encoder) scorer=shipped:minilm ;;
+      convert) scorer=shipped:convert ;;
+      sum)
+        [[ $dev ]] || continue
+        scorer=$WORK/$set/sum
+        polyrank sum shipped:minilm shipped:convert -o "$scorer" --valid "$dev" --max-valid 300 --overwrite ;;
+    esac
+    against=()
+    [[ $model != untuned && -e $WORK/$set/untuned.jsonl ]] && against=(--against "$WORK/$set/untuned.jsonl")
+    [[ $model == sum ]] && against=(--against "$WORK/$set/encoder.jsonl")
+    polyrank evaluate "$scorer" "$test" "${options[@]}" --scores "$WORK/$set/$model.jsonl" --overwrite "${against[@]}" \
+      --threads "$THREADS" --json >"$WORK/$set/$model.json"
+    mv "$WORK/$set/$model.json" "runs/results/general/$set/$model.json"
+    echo "$set $model $(cut -c1-200 "runs/results/general/$set/$model.json")"
+  done
+done
