@@ -580,7 +580,7 @@ def test_a_required_setting_that_is_missing_is_named() -> None:
 
 def test_half_the_bits_round_the_weights_and_nothing_else(tiny_backbone: Path, tmp_path: Path) -> None:
     model, texts, config = new_model(
-        BiConfig(backbone=str(tiny_backbone), reduction="mean"), TextPolicy(), seed=1, sample=()
+        BiConfig(backbone=str(tiny_backbone), reduction="mean"), TextPolicy(max_context_tokens=24), seed=1, sample=()
     )
     save_model(tmp_path / "whole", model, texts, config)
     save_model(tmp_path / "half", model, texts, config, half=True)
