@@ -28,7 +28,7 @@ for set in $SETS; do
     mutual) test=$DATA/mutual/dev.jsonl.gz dev= ;; # its test answers are withheld
     medquad)
       dev= test=$DATA/medquad/test.pool.jsonl.gz
-      options+=(--pool "$DATA/medquad/pool.jsonl.gz") ;;
+      options+=(--pool "$DATA/medquad/answers.jsonl.gz") ;;
   esac
   for model in $MODELS; do
     case $model in

@@ -39,6 +39,7 @@ def main() -> None:
     folder = (MORE if options.more else SHIPPED) / options.name
     card = folder / "README.md"
     text = card.read_text("utf-8") if card.exists() else ""
+    card.unlink(missing_ok=True)  # a folder with more in it than a model is not replaced
     save_model(
         folder, trained.model, texts, trained.config, metadata=metadata, replace=folder.exists(), half=options.half
     )

@@ -1,4 +1,4 @@
-"""docs/results.md, and the tables between markers of README.md and docs, from what the runs printed.
+"""docs/results.md, and the tables between markers of README.md, docs and models, from what the runs printed.
 
 python runs/tables.py [--check]
 
@@ -14,6 +14,7 @@ from report.convert import ablations, convert
 from report.crashes import crashes, faults
 from report.figures import described, machine, table
 from report.front import BLOCKS
+from report.general import general
 from report.quality import a_sixth, frozen_codes, intents, response_selection, two_encoders
 from report.ranking import ranking
 from report.speed import answers, million, peers, scoring
@@ -25,6 +26,7 @@ SECTIONS = (
     a_sixth,
     frozen_codes,
     two_encoders,
+    general,
     ranking,
     convert,
     ablations,
@@ -78,7 +80,8 @@ def with_tables(text: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Every page with results as it should be."""
-    others = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    cards = sorted((ROOT / "models/polyrank_models").glob("*/README.md"))
+    others = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *cards]
     whole = ROOT / "docs/results.md"
     return {path: with_tables(path.read_text("utf-8")) for path in others if path != whole} | {whole: results()}
 

@@ -76,7 +76,7 @@ def test_nothing_imports_torch_before_it_must() -> None:
         ("cli.maps:map_", "frozen.maps:MapConfig"),
         ("cli.chats:chats", "data:import_chats"),
         ("cli.splitting:split", "data.splits:split"),
-        ("cli.mining:mine", "negatives.hard:HardNegatives"),
+        ("cli.mining:mine", "evaluation.negatives.hard:HardNegatives"),
         ("cli.pipelines:pipeline_create", "retrieval.calibration:choose_settings"),
         ("retrieval.calibration:choose_settings", "retrieval.calibration:try_threshold"),
     ],

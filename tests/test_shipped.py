@@ -125,3 +125,19 @@ def test_the_quickstart_needs_no_extra(tmp_path: Path) -> None:
     assert str(tmp_path / "q" / "quickstart.svg") in result.next_steps
     assert (tmp_path / "q" / "quickstart.svg").read_text("utf-8").startswith("<?xml")
     assert all(len(answer.ranked) == 3 for answer in result.answers)
+
+
+def test_the_larger_model_is_small_enough_and_carries_over() -> None:
+    pytest.importorskip("polyrank_models", reason="polyrank-models is not installed")
+    name = "shipped:minilm"
+    folder = model_folder(name)
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 46e6
+    assert not [value for value in _strings(read_config(folder)["metadata"]) if value.startswith("/")]
+    card = (folder / "README.md").read_text("utf-8")
+    assert all(word in card for word in ("CC BY 4.0", "MIT", "BSD", "Apache-2.0", "R@1"))
+    encoder = load_encoder(name)
+    assert encoder.fingerprint == read_config(folder)["fingerprint"]
+    replies = ["Have you tried to restart the router?", "I love that movie!", "Your table is booked for seven."]
+    contexts = ["my internet is down again", "I saw Titanic yesterday", "a table for two, please"]
+    scores = np.array(encoder.score(contexts, [replies] * 3))
+    assert scores.argmax(1).tolist() == [0, 1, 2]

@@ -2,6 +2,7 @@
 
 from report.convert import MODELS
 from report.figures import BACKBONE, machine, ms, percent, read, read_if_there, row, share, table, times
+from report.general import read_sets, unread_sets
 from report.quality import SETS
 from report.serving import beside, load
 
@@ -133,6 +134,8 @@ def filters() -> str:
 
 
 BLOCKS = {
+    "sets-read": read_sets,
+    "sets-unread": unread_sets,
     "filters": filters,
     "quality": quality,
     "speed": speed,
