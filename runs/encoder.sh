@@ -18,6 +18,9 @@ RUN=${RUN:-$WORK/run}
 [[ -e $RUN/result.json ]] || polyrank train runs/recipes/encoder.toml --threads "$THREADS" --resume
 
 pip show -q polyrank-models 2>/dev/null || pip install -q -e models
+mkdir -p runs/results/general
+cp "$RUN/result.json" runs/results/general/training.json
+polyrank curves "$RUN" -o runs/results/general/curves.svg --overwrite
 python runs/ship.py "$RUN/model" minilm --more --half --tokens 128
 
 for set in $SETS; do

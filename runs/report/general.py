@@ -1,6 +1,6 @@
 """The general encoder that runs/encoder.sh makes, on what it has read and on what it has not."""
 
-from report.figures import BACKBONE, Result, compared, gain, read_if_there, section, share, table
+from report.figures import BACKBONE, Result, compared, gain, read, read_if_there, section, share, table
 
 READ = ("star", "ubuntu-irc", "self-dialogue")
 UNREAD = ("sgd", "convai2-valid", "medquad", "mutual")
@@ -42,16 +42,18 @@ def general() -> str:
     results = {name: read_if_there(f"general/{name}/encoder") for name in (*READ, *UNREAD)}
     there = [result for result in results.values() if result]
     sums = {name: read_if_there(f"general/{name}/sum") for name in READ}
+    training = read("general/training")
     gains = "; ".join(f"{name} {gain(one['against'])}" for name, one in sums.items() if one)
     return section(
         "One encoder for several corpora",
         f"""MiniLM as one network for both sides, trained on 160,000 pairs of star, ubuntu-irc and self-dialogue in
-        one pass (1,250 steps of 128, 96 + 32 tokens, no dropout, one seed, bf16 on one core, two and a half hours
-        beside other work; the step was chosen by 50 dev lists of each of five sets, sgd and convai2-valid among
-        them). It comes as the package `models/`, in 16 bits. R@1 of {there[0]["n_examples"]:,} test examples with
-        95% intervals (mutual: {_n(results["mutual"])} of its dev part; medquad: hits@1 in the pool), in bf16; behind
-        a semicolon the paired difference of the encoder from untuned MiniLM, and of the sum from the encoder. The
-        sum's weights come from 300 dev lists of the set. Made by `bash runs/encoder.sh`. First what it has read:""",
+        one pass (1,250 steps of 128, 96 + 32 tokens, no dropout, one seed, bf16, {training["seconds"] / 3600:.1f}
+        hours on one core beside other work, [validation](../runs/results/general/curves.svg); the step was chosen by
+        50 dev lists of each of five sets, sgd and convai2-valid among them). It comes as the package `models/`, in 16
+        bits. R@1 of {there[0]["n_examples"]:,} test examples with 95% intervals (mutual: {_n(results["mutual"])} of
+        its dev part; medquad: hits@1 in the pool), in bf16; behind a semicolon the paired difference of the encoder
+        from untuned MiniLM, and of the sum from the encoder. The sum's weights come from 300 dev lists of the set.
+        Made by `bash runs/encoder.sh`. First what it has read:""",
         read_sets(),
         "Then what neither it nor the ConveRT has read:",
         unread_sets(),
