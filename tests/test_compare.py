@@ -141,6 +141,20 @@ def test_a_row_says_what_was_measured_and_tested() -> None:
     assert [len(row["by_turns"]) for row in compared([base], by=["turns"])] == [len(breakdown(base.evaluations))]
 
 
+def test_any_depth_can_be_tested_and_depths_are_shown_in_their_order() -> None:
+    base, better = three_seeds("base", 0.3), three_seeds("better", 0.9, 10)
+    rows = compared([base, better], ["R@7", "R@10", "R@5"])
+    for row in rows:
+        assert [name for name in row["metrics"] if name.startswith("R@")] == ["R@5", "R@7", "R@10"]
+    share = [
+        [np.mean([record.placement.groups[0].n_above < 7 for record in each.records]) for each in model.evaluations]
+        for model in (better, base)
+    ]
+    over_seeds = rows[1]["against"]["over_seeds"]
+    assert over_seeds["difference"] == pytest.approx(np.mean(share[0]) - np.mean(share[1]))
+    assert over_seeds["p"] == pytest.approx(stats.ttest_rel(*share).pvalue)
+
+
 def test_figures_alone_are_paired_by_seed() -> None:
     a = {1: {"R@1": 0.5, "loss": 2.0}, 2: {"R@1": 0.6, "loss": 1.5}, 3: {"R@1": 0.7, "loss": 1.0}}
     b = {2: {"R@1": 0.4, "loss": 1.9}, 3: {"R@1": 0.4, "loss": 1.5}, 7: {"R@1": 0.9, "loss": 1.0}}
@@ -233,7 +247,7 @@ def runs(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_run_folder_means_each_of_its_seeds(runs: Path) -> None:
+def test_a_run_folder_means_each_of_its_seeds(runs: Path, tmp_path: Path) -> None:
     found = members([str(runs / "low"), "bm25", str(runs / "high" / "seed-2" / "model")])
     assert [(member.group, member.seed) for member in found] == [
         (str(runs / "low"), 1), (str(runs / "low"), 2), ("bm25", None), (str(runs / "high"), 2),
@@ -242,6 +256,11 @@ def test_a_run_folder_means_each_of_its_seeds(runs: Path) -> None:
     assert set(found[0].figures) == {"loss", "R@1", "MRR"}
     (seed,) = members([str(runs / "low" / "seed-1")])
     assert (seed.name, seed.group) == (str(runs / "low" / "seed-1" / "model"), str(runs / "low"))
+    (elsewhere,) = members(["other/seed-7"])  # a model that says nothing of its seed
+    assert (elsewhere.group, elsewhere.seed) == ("other", 7)
+    shutil.copytree(runs / "low" / "seed-2", tmp_path / "seed-9")
+    (moved,) = members([str(tmp_path / "seed-9")])
+    assert moved.seed == 2  # it was trained with that, whatever its folder is called
     (labelled,) = members([str(runs / "low" / "seed-1" / "model")], ["mine"])
     assert (labelled.group, labelled.seed) == ("mine", 1)
 

@@ -19,7 +19,7 @@ from polyrank.config.models import ConvertText
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.records import Context
 from polyrank.text import ConvertSubwords, ConvertTexts, learn_subwords, load_convert_subwords, read_convert_subwords
-from polyrank.text.convert_subwords import split_words
+from polyrank.text.convert_subwords import longest_prefixes, split_words
 from polyrank.text.convert_vocabulary import MAX_CHARACTERS, count_words
 
 CORPUS = [
@@ -248,6 +248,19 @@ def test_hundreds_of_marks_on_a_letter_take_no_time_and_few_are_composed() -> No
     assert (words[-1], sum(map(len, words)) < 40) == ("b", True)
     dots = "." * 100_000
     assert split_words(f"\u00e9{dots}") == ["\u00e9", dots]
+
+
+def test_a_long_word_is_looked_up_in_proportion_to_its_length() -> None:
+    class Counted(set[str]):
+        looked_up = 0
+
+        def __contains__(self, piece: object) -> bool:
+            self.looked_up += 1
+            return super().__contains__(piece)
+
+    known = Counted({"abcdef"})
+    assert list(longest_prefixes("x" * 1000 + " ", known, 6)) == ["x"] * 1000
+    assert known.looked_up <= 5 * 1000  # pieces of 2 to 6 characters from each of them
 
 
 def test_long_words_are_not_remembered() -> None:

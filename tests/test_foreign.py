@@ -172,6 +172,28 @@ def test_layers_behind_the_pooling_are_read(modules: Any, network: Any, tmp_path
     np.testing.assert_allclose(load(folder, device="cpu").score_pool(QUERIES, DOCUMENTS), wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("modules", "mixed"),
+    [
+        (lambda: [Pooling(32, "mean")], True),
+        (lambda: [Pooling(32, "mean"), Normalize()], True),
+        (lambda: [Pooling(32, "mean"), Normalize(), Dense(32, 8)], False),
+        (lambda: [Pooling(32, "max")], False),
+    ],
+    ids=["mean", "unit", "dense", "max"],
+)
+def test_a_mixture_of_tokens_is_the_vector_where_there_is_one(
+    modules: Any, mixed: bool, network: Any, tmp_path: Path
+) -> None:
+    folder = saved(sentences(network("Bert"), *modules(), similarity_fn_name="dot"), tmp_path / "m")
+    scorer: Any = load(folder, device="cpu")
+    mixture = scorer.context_mixture(Context((QUERIES[0],)))
+    assert (mixture is not None) == mixed
+    if mixture is not None:
+        wanted = SentenceTransformer(str(folder), device="cpu").encode_query(QUERIES[:1])
+        np.testing.assert_allclose((mixture.weights @ mixture.outputs)[0].numpy(), wanted, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("architecture", ["Bert", "Roberta", "XLMRoberta"])
 @pytest.mark.parametrize("prompts", [{"query": "the query: ", "document": "passage: "}, {"query": "my "}])
 def test_prompts_are_put_before_texts(architecture: str, prompts: dict[str, str], network: Any, tmp_path: Path) -> None:

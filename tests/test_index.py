@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrank.errors import ArtifactError, DataError, MissingExtraError, UsageError
-from polyrank.index import Writer, open_index, write_index
+from polyrank.index import Writer, browse, open_index, write_index
 from polyrank.models.scoring import scores
 from polyrank.records import Candidate, Context
 from polyrank.retrieval.build import add_to_index, build_index
@@ -72,6 +72,16 @@ POOL = [Candidate(str(i), text) for i, text in enumerate(["wifi down", "restart 
 
 def build(path: Path, pool: Sequence[Candidate] = POOL, encoder: Encoder | None = None) -> None:
     build_index(path, encoder or Hashed(), pool, model="somewhere")
+
+
+def test_pages_and_candidates_by_id(tmp_path: Path) -> None:
+    build(tmp_path / "index")
+    page = browse.page(tmp_path / "index", n=2)
+    assert (page.candidates, page.n) == (tuple(POOL[:2]), 5)
+    assert browse.page(tmp_path / "index", after=page.next or 0).candidates == tuple(POOL[2:])
+    assert browse.page(tmp_path / "index", words=["restart"]).candidates == (POOL[1], POOL[4])
+    assert browse.page(tmp_path / "index", words=["\ud800"]).candidates == ()  # no text holds half a character
+    assert browse.candidate_of(tmp_path / "index", "3") == POOL[3]
 
 
 @given(

@@ -743,6 +743,18 @@ def test_predictions_are_probabilities_and_confidences(bi: Encoder) -> None:
             want = share.max() if measure is None else confidence(row[order], measure)
             assert found.confidence == pytest.approx(want, rel=1e-5)
             assert found.intent == (None if measure and want < threshold - 1e-6 else made.intents[order[0]])
+
+
+def test_scores_thousands_apart_are_probabilities_too(bi: Encoder) -> None:
+    made = train_intents(IntentSplits(utterances(2)), bi, encoder_name="x", grid=GRID, max_epochs=1).classifier
+    with torch.no_grad():
+        for parameter in made.head.parameters():
+            parameter.mul_(1e4)
+    scores = made.scores(["my wifi is down"])[0]
+    assert np.ptp(scores) > 1e4  # whose exponential no number holds
+    (found,) = made.predict(["my wifi is down"], k=len(made.intents))
+    assert found.best[0] == (made.intents[int(scores.argmax())], pytest.approx(1.0))
+    assert sum(share for _, share in found.best) == pytest.approx(1.0)
     assert made.intents == ("bill", "light", "wifi")
 
 

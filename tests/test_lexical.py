@@ -62,6 +62,8 @@ def test_a_lexical_retriever_finds_the_obvious() -> None:
     found = LexicalRetriever(BM25().fit([c.text for c in POOL]), POOL).respond([Context(("my bill is high",))], 2)[0]
     assert found[0].text == "bill high"
     assert len(found) == 2
+    more = [*POOL, *(Candidate(f"more {i}", f"bill {i}") for i in range(3))]
+    assert len(LexicalRetriever(BM25(), more).respond(["bill"])[0]) == 5  # unless another number is asked for
 
 
 @pytest.mark.parametrize(("k1", "b"), [(1.5, 0.75), (0.9, 0.4), (2.0, 0.0), (1.2, 1.0), (0.0, 0.5)])

@@ -343,8 +343,9 @@ class Lengths:
 def test_contexts_keep_their_places_however_they_are_encoded_together() -> None:
     """More than are encoded at a time, of different lengths and numbers of vectors."""
     generator = np.random.Generator(np.random.PCG64(1))
-    contexts = [
-        Context(tuple("x" * int(n) for n in generator.integers(1, 40, size=1 + i % 3 * (i < 300)))) for i in range(600)
+    contexts = [  # those of one turn are shorter than all others, so that whole parts have fewer vectors
+        Context(tuple("x" * int(n + 40 * (n_turns > 1)) for n in generator.integers(1, 40, size=n_turns)))
+        for n_turns in (1 + i % 3 * (i < 300) for i in range(600))
     ]
     seen: list[tuple[str, int, int]] = []
     vectors, mask = _encode_contexts(Lengths(), contexts, "contexts", lambda *row: seen.append(row))  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from polyrank.cli import main
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
+from polyrank.config.training import NegativesConfig
 from polyrank.data import read_examples, read_pool
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.evaluation.negatives.hard import (
@@ -39,6 +40,8 @@ from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.training import ListwiseStep, train
 from polyrank.training.batches import BatchOrder
+from polyrank.training.methods import make_negatives
+from polyrank.training.network import Ranker
 from train_settings import train_config
 
 POOL = [
@@ -225,6 +228,22 @@ def test_a_network_in_training_mines_what_it_ranks_highest(
         found(5, examples[5], 2)
         == [pool[i] for i in np.argsort(-values, kind="stable") if pool[i] != examples[5].candidates[0]][:3]
     )
+
+
+def test_negatives_are_mined_from_the_ranks_of_the_settings(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    examples = read_examples(task["train"]).examples
+    pool = list(dict.fromkeys(e.candidates[0] for e in examples))
+    model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone), reduction="mean"), POLICY, seed=1, sample=pool)
+    scorer = EncoderScorer(model, texts)  # type: ignore[arg-type]
+    ranker = Ranker(model, texts, scorer, lambda *_: None)
+    settings = NegativesConfig(n=3, sources=("mined",), remine_epochs=1, remine_ranks=(2, 4))
+    negatives = make_negatives([ranker], settings, examples, seed=1, folder=tmp_path)
+    for number, example in enumerate(examples[:5]):
+        values = scorer.score_pool([example.query], pool)[0]
+        wrong = [pool[i] for i in np.argsort(-values, kind="stable") if pool[i] != example.candidates[0]]
+        assert negatives(number, example, 0) == wrong[1:4]
 
 
 def test_what_is_mined_in_bf16_leaves_every_weight_its_gradient(

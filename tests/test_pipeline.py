@@ -398,6 +398,27 @@ def test_options_of_opening_win_over_the_folder(models: dict[str, Path], tmp_pat
         with pytest.raises(UsageError, match="retrieves by bm25, which takes no model and no mode"):
             open_pipeline(tmp_path / "bm25", **options)  # type: ignore[arg-type]
     assert [c.id for c in catalogue(tmp_path / "bm25")] == [c.id for c in catalogue(models["index"])]
+
+
+@pytest.mark.parametrize("retriever", ["dense", "bm25"])
+def test_a_pipeline_gives_each_text_once_unless_all_are_asked_for(
+    models: dict[str, Path], tmp_path: Path, retriever: Any
+) -> None:
+    twice = [*POOL, Candidate("again", REPLIES[0])]
+    build_index(tmp_path / "index", load_encoder(models["bi"]), twice, model=str(models["bi"]))
+    write_pipeline(tmp_path / "p", PipelineConfig(index=str(tmp_path / "index"), retriever=retriever))
+    for distinct, n in ((True, 1), (False, 2)):
+        (found,) = open_pipeline(tmp_path / "p", distinct=distinct).respond([REPLIES[0]], 7)
+        assert [reply.text for reply in found].count(REPLIES[0]) == n
+
+
+def test_models_of_an_index_and_of_a_pipeline_are_put_where_the_user_says(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    write_pipeline(tmp_path / "p", PipelineConfig(index=str(models["index"])))
+    for folder in (models["index"], tmp_path / "p"):
+        with pytest.raises(UsageError, match="device 'abacus' is unknown"):
+            open_pipeline(folder, device="abacus")
     assert [c.text for c in catalogue(models["index"])] == REPLIES
     assert (read_mode(None), read_mode("exact")) == (None, "exact")
     with pytest.raises(UsageError, match="'slow' is no way to search"):

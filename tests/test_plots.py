@@ -128,6 +128,16 @@ def test_a_comparison_shows_intervals_and_seeds(figures: list[Any], tmp_path: Pa
     )
 
 
+def test_a_comparison_shows_what_one_model_alone_was_measured_by(
+    figures: list[Any], tmp_path: Path, rows: list[Any]
+) -> None:
+    del rows[0]["metrics"]["MRR"]
+    plot_comparison(rows, {}, tmp_path / "x.svg", metrics=["R@1", "MRR"])
+    first, second = figures[0].axes
+    assert [axes.get_xlabel() for axes in (first, second)] == ["R@1 (%)", "MRR (%)"]
+    assert [len(axes.containers) for axes in (first, second)] == [2, 1]
+
+
 def test_times_that_grow_are_lines_and_others_are_points(figures: list[Any], tmp_path: Path) -> None:
     grows = [{"what": "growth", "form": form, "n": n, "m": 64, "ms": n / 7} for form in "ab" for n in (10, 1000)]
     alone = [{"what": "trained", "form": form, "n": 500, "m": 16, "ms": 3.0} for form in "ab"]
@@ -137,6 +147,8 @@ def test_times_that_grow_are_lines_and_others_are_points(figures: list[Any], tmp
     assert {text.get_text() for text in points.texts} == {"3"}
     assert lines.get_xlabel() == "candidates (n)"
     assert [label.get_text() for label in lines.get_xticklabels()] == ["10", "1,000"]
+    named = {text.get_text(): text.xy for text in lines.texts}  # what each label points at: the line's right end
+    assert named == {f"growth, {form}": (1000, 1000 / 7) for form in "ab"}
 
 
 @pytest.mark.parametrize("ending", ["svg", "png", "pdf"])

@@ -121,6 +121,15 @@ def test_vocabulary_reads_its_corpus_back(kind: Any) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "inside"), [("wordpiece", ["##a", "##b", "##c"]), ("bpe", ["a</w>", "b</w>", "c</w>"])]
+)
+def test_a_vocabulary_begins_with_its_characters_in_their_order(kind: Any, inside: list[str]) -> None:
+    """However often each is met: the ids of single characters can be read."""
+    ids = learn_bert_subwords(["cc cc cb", "ba"], kind=kind, size=11).tokenizer.get_vocab()
+    assert sorted(ids, key=ids.__getitem__)[5:] == ["a", "b", "c", *inside]
+
+
 def _learn(kind: Any, file: str) -> None:
     texts = [turn["text"] for row in corpus() for turn in row["turns"]]
     Path(file).write_bytes(learn_bert_subwords(texts, kind=kind, size=140).to_bytes())
@@ -648,6 +657,14 @@ def test_pretraining_learns(dialogues: Path, tmp_path: Path) -> None:
 def test_impossible_recipes(change: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         plan(Path("a"), Path("b"), change)
+
+
+@pytest.mark.parametrize("name", ["output", "data"])
+def test_a_recipe_without_its_files_is_told_which_key_is_missing(name: str) -> None:
+    values = {"output": "run", "data": {"train": "a.jsonl"}}
+    del values[name]
+    with pytest.raises(ConfigError, match=f'missing key "{name}"; add it'):
+        load_pretrain_recipe(values)
 
 
 def test_the_command(dialogues: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from polyrank.models.scoring import scores
 from polyrank.search import Result, kernels, score_rows, search
 from polyrank.search.best import Best
 from polyrank.search.bf16 import bf16_of
-from polyrank.search.blocks import norms_of
+from polyrank.search.blocks import as_tensor, norms_of
 from polyrank.search.policy import Policy
 from polyrank.search.profile import Profile
 from polyrank.search.query import Machine
@@ -307,6 +307,27 @@ def test_an_approximate_index_proves_nothing() -> None:
         assert one.ways == ("shortlist",)
 
 
+def test_an_exact_search_asks_no_index_and_an_approximate_one_needs_none() -> None:
+    case = trained_like(200)
+    unasked: Any = object()
+    same(search(case.contexts, case.mask, case.blocks, case.k, indexes=[unasked]), case)
+    same(search(case.contexts, case.mask, case.blocks, case.k, mode="approximate"), case)
+
+
+def test_the_first_of_a_block_is_on_a_shortlist_by_one_vector_alone() -> None:
+    """Its products cancel out in the mean, by which a hundred others come first."""
+    pool = np.zeros((300, D), np.float32)
+    pool[:, :2] = 1
+    pool[0, :2] = 3, -3
+    contexts = np.zeros((1, 2, D), np.float32)
+    contexts[0, 0, 0] = contexts[0, 1, 1] = 10  # products of 30 and -30 with the first, of 10 and 10 with the others
+    index = build_ann(pool, "flat")
+    (found,) = search(contexts, np.ones((1, 2), bool), [block(pool)], 2, mode="approximate", indexes=[index])
+    assert found.ways == ("shortlist",)
+    assert found.rows[0] == 0
+    np.testing.assert_allclose(found.scores, [30, 10], rtol=1e-6)
+
+
 def test_an_approximate_index_that_gave_all_proves_all() -> None:
     case = trained_like(60)
     index = build_ann(case.blocks[0].vectors, "hnsw")
@@ -336,6 +357,18 @@ def test_read_only_memory_maps_are_searched_where_they_lie(tmp_path: Any) -> Non
     case = Case(contexts, np.ones((1, 9), bool), [block(mapped)], 5)
     same(search(contexts, case.mask, case.blocks, 5), case)
     np.testing.assert_array_equal(mapped, pool)
+
+
+def test_a_tensor_of_read_only_memory_gives_no_warning() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    array.flags.writeable = False
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # else torch warns of it once in a process
+    try:
+        found = as_tensor(array)
+    finally:
+        torch.set_warn_always(before)
+    assert found.data_ptr() == array.ctypes.data
 
 
 def test_int8_that_is_stored_is_searched_where_they_lie() -> None:
@@ -490,6 +523,10 @@ def test_bad_input() -> None:
         search(good, ~mask, [pool], 1)
     with pytest.raises(UsageError, match="not finite"):
         search(good * np.float32(np.nan), mask, [pool], 1)
+    partly = good.copy()
+    partly[0, 1, 2] = np.inf
+    with pytest.raises(UsageError, match="a context vector is not finite"):
+        search(partly, mask, [pool], 1)
     with pytest.raises(UsageError, match="2 indexes for 1 blocks"):
         search(good, mask, [pool], 1, mode="approximate", indexes=[None, None])
     for ways in ([], ["slow"]):
