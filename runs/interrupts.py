@@ -41,7 +41,7 @@ PRELOADED = [
     "polyrank.evaluation.negatives.mine",
     "polyrank.retrieval.pipeline",
     "polyrank.cli.quickstart",
-    "polyrank.response_map",
+    "polyrank.frozen.maps",
     "polyrank.retrieval.retrievers",
     "polyrank.scorers.open",
     "polyrank.training",
