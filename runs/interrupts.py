@@ -278,7 +278,8 @@ def prepare(home: Path) -> None:
     both += f'valid = "{home}/lists.jsonl"\n[train]\nepochs = 1\nmax_steps = 14\nbatch_size = 8\ncheckpoint_steps = 3\n'
     model = f'kind = "%s"\nbackbone = "{home}/backbone"\n'
     write("bi.toml", [f'output = "run"\n[model]\n{model % "bi"}{both}'])
-    mutual = both.replace("max_steps = 14", 'max_steps = 6\nmethod = "mutual"\nn_negatives = 3')
+    mutual = both.replace("max_steps = 14", "max_steps = 6")
+    mutual += '[train.method]\nkind = "mutual"\n[train.negatives]\nn = 3\n'
     write("mutual.toml", [f'output = "run"\n[model]\n{model % "bi"}{mutual}[reranker]\n{model % "cross"}'])
     for made in (
         "index build shipped:convert {home}/replies.txt -o {home}/index",
