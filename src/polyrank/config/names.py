@@ -26,8 +26,8 @@ def model_folder(name: str | Path) -> Path:
     if not str(name).startswith(SHIPPED):
         return Path(name)
     more = find_spec(_MORE)
-    places = [_HERE, *map(Path, more.submodule_search_locations or () if more else ())]
-    shipped = {folder.name: folder for place in places for folder in sorted(place.glob("[!_]*")) if folder.is_dir()}
+    folders = [_HERE, *map(Path, more.submodule_search_locations or () if more else ())]
+    shipped = {folder.name: folder for parent in folders for folder in sorted(parent.glob("[!_]*")) if folder.is_dir()}
     wanted = str(name).removeprefix(SHIPPED)
     if wanted not in shipped:
         others = "" if more else "; polyrank-models has more"

@@ -120,9 +120,9 @@ class StoredExamples(Sequence[Example]):
         low, high = np.searchsorted(self._keys, np.array([key << 32, (key << 32) + (1 << 32) - 1], np.uint64))
         return range(int(low), min(int(high), int(low) + MOST_RIGHT))
 
-    def by_key(self, place: int) -> Example:
-        """The example at a place of that list."""
-        return self.at(int(self._keys[place]) & 0xFFFFFFFF)
+    def by_key(self, position: int) -> Example:
+        """The example at a position of that list."""
+        return self.at(int(self._keys[position]) & 0xFFFFFFFF)
 
     def _read(self, start: int, n: int) -> list[str]:
         """``n`` texts from the one of this number on."""
@@ -139,8 +139,8 @@ class StoredRights(Mapping[Context, list[str]]):
 
     def __getitem__(self, context: Context) -> list[str]:
         right: dict[str, None] = {}
-        for place in self._examples.with_key(context):
-            example = self._examples.by_key(place)
+        for position in self._examples.with_key(context):
+            example = self._examples.by_key(position)
             if example.query == context:  # and does not only have the same hash
                 right.update(dict.fromkeys(example.candidates[i] for i in example.relevant))
         if not right:
