@@ -41,12 +41,10 @@ from polyrank.training.network import Ranker, new_ranker
 from polyrank.training.steps import InBatchStep
 from polyrank.training.sums import new_sum
 from processes import run
+from test_sum import CONTEXTS, REPLIES, WORDS
 from train_settings import train_config
 
 CPU = torch.device("cpu")
-WORDS = ["wifi", "router", "light", "bill", "red", "green", "thanks", "hello"]
-REPLIES = [f"{a} {b}" for a in WORDS for b in WORDS]
-CONTEXTS = [Context(("my wifi is down",)), Context(("hi", "router light red?"), ("the bill is high",))]
 BATCH = [
     (i, Example((f"my {word}", f"the {word} is {other}"), (f"{other} {word}",), (0,)))
     for i, (word, other) in enumerate(pairwise(WORDS))
