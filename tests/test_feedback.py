@@ -221,6 +221,20 @@ def test_processes_that_begin_one_file_at_once_all_write_to_it(tmp_path: Path) -
     assert ids == {f"{name} {number}" for name in "abcd" for number in range(5)}
 
 
+def test_a_file_that_another_begins_is_waited_for(tmp_path: Path) -> None:
+    """SQLite itself refuses at once to change how a file is written while another connection writes to it."""
+    other = sqlite3.connect(tmp_path / "feedback.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        sqlite3.connect(tmp_path / "feedback.db", timeout=0).execute("PRAGMA journal_mode=WAL")
+    free = threading.Timer(0.2, other.rollback)
+    free.start()
+    with FeedbackStore(tmp_path / "feedback.db") as store:
+        assert free.finished.is_set()
+        store.record(shown("first"))
+    other.close()
+
+
 def test_threads_share_one_store_and_another_process_reads_beside_them(tmp_path: Path) -> None:
     path = tmp_path / "feedback.db"
     with FeedbackStore(path) as store:

@@ -4,12 +4,14 @@ Knows connections and what can go wrong with the disk below them; refuses to kno
 """
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from polyrank.errors import ArtifactError, LockedError, PolyrankError, ResourceError
 
+PATIENCE = 30.0  # seconds to wait for other connections
 CANNOT = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_NOMEM")
 
 
@@ -39,7 +41,25 @@ def connect(file: Path, mode: str, kind: type[sqlite3.Connection] = sqlite3.Conn
     """A connection in one of SQLite's modes ("rw", "rwc", "ro"), without transactions but those begun by name."""
     # it is used under its owner's lock, by any thread
     uri = f"{file.absolute().as_uri()}?mode={mode}"
-    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=30, factory=kind)
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=PATIENCE, factory=kind)
+
+
+def use_log(connection: sqlite3.Connection) -> None:
+    """Write ahead, from now on: readers go on beside a writer.
+
+    Raises:
+        sqlite3.OperationalError: others held the file for all of ``PATIENCE``; here alone SQLite itself does not wait.
+    """
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def log_size(file: Path) -> int:

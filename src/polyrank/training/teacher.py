@@ -18,6 +18,7 @@ from polyrank.records import Context, ContextLike
 from polyrank.scorers.inputs import paired
 from polyrank.scorers.protocols import Floats, Scorer
 from polyrank.storage.durable import make_folders
+from polyrank.storage.sqlite import use_log
 
 
 class RememberedScores(Scorer):
@@ -40,7 +41,7 @@ class RememberedScores(Scorer):
             raise ArtifactError(f"{path} is a folder; name a file for the teacher's scores")
         self._file = sqlite3.connect(path, isolation_level=None, timeout=60.0)
         try:
-            self._file.execute("PRAGMA journal_mode = WAL")  # a second training may use the same file
+            use_log(self._file)  # a second training may use the same file
             self._file.execute("CREATE TABLE IF NOT EXISTS scores (pair BLOB PRIMARY KEY, score REAL) WITHOUT ROWID")
         except sqlite3.DatabaseError as error:
             raise ArtifactError(f"{path} is no file of scores ({error}); delete it or name another one") from error

@@ -256,7 +256,7 @@ def _create(path: Path) -> sqlite3.Connection:
     connection = sqlite.connect(path, "rwc")
     try:
         if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
-            connection.execute("PRAGMA journal_mode=WAL")
+            sqlite.use_log(connection)
         connection.execute("PRAGMA synchronous=FULL")
         with sqlite.transaction(connection, write=True):  # two that come at once: the second finds it made
             if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,):
