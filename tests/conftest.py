@@ -23,8 +23,8 @@ if int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1:
 # What is compared here must not depend on the machine; tests of bf16 ask for it by name.
 os.environ.setdefault("POLYRANK_PRECISION", "fp32")
 
-# A child that is forked to start another program (preexec_fn) would have gRPC, which a remote index's client loads, mend
-# its threads there, and write about it to the child's error stream.
+# In a child that is forked to start another program (preexec_fn), gRPC, which a remote index's client loads, would mend
+# its threads and write about it to the child's error stream.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 WORDS = [
