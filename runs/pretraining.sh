@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# What pre-training on unlabelled dialogues brings, and the papers' order of models where no backbone was made for means.
+#   DATA=folder THREADS=2 BUDGET=pairs SETS="star sgd" STAGES="post scratch" MODELS="bi cross" bash runs/pretraining.sh
+# post: MiniLM goes on with the dialogues of star, sgd and ubuntu-irc; then a Bi-encoder of each corpus from MiniLM as it is
+# ("plain"), from the post-trained one ("post"), and as it is with batches that are not sorted by length ("unsorted").
+# scratch: a BERT of 4 layers of 256 from scratch on four corpora; then MODELS of star and ubuntu-irc from it.
+# Goes on where it was stopped. Writes runs/work/pretraining (not kept) and runs/results/pretraining (kept): curves of both
+# pre-trainings, and STAGE/SET/MODEL.json over all test examples, tested against plain and against bi.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+DATA=$(realpath "${DATA:-../shared/data}")
+THREADS=${THREADS:-2}
+BUDGET=${BUDGET:-5120}
+STAGES=${STAGES:-post scratch}
+LIMIT=${LIMIT:-}
+WORK=$PWD/runs/work/pretraining
+
+pretrain() { # STAGE RECIPE CORPORA...
+  local stage=$1 recipe=$2
+  [[ -e $WORK/$stage/valid.jsonl.gz ]] || python runs/convert_data.py "$DATA" "$WORK/$stage" "${@:3}"
+  [[ -e $WORK/$stage/run/pretrained.json ]] || polyrank pretrain "$recipe" --threads "$THREADS" --resume
+  mkdir -p "runs/results/pretraining/$stage"
+  cp "$WORK/$stage/run/metrics.jsonl" "$WORK/$stage/run/pretrained.json" "runs/results/pretraining/$stage/"
+}
+
+learn() { # STAGE SET MODEL AGAINST RECIPE BACKBONE, and what differs
+  local work=$WORK/$1/$2/$3 result=runs/results/pretraining/$1/$2/$3.json against=()
+  local data=(--set "data.train=$DATA/$2/train.jsonl.gz")
+  [[ $2 == star || $2 == sgd ]] && data=(--set "data.train=$DATA/$2/train.dialogues.jsonl.gz" --set data.speaker=agent)
+  [[ -s $result ]] && return
+  mkdir -p "$(dirname "$work")" "$(dirname "$result")"
+  [[ -e $work/result.json ]] || polyrank train "runs/recipes/$5.toml" "${data[@]}" --set "output=$work" --set "model.backbone=$6" \
+    --set "data.max_train=$BUDGET" --set train.dropout=0.0 --threads "$THREADS" --resume "${@:7}"
+  [[ $4 ]] && against=(--against "$WORK/$1/$2/$4.scores.jsonl")
+  polyrank evaluate "$work/model" "$DATA/$2/test.jsonl.gz" ${LIMIT:+--limit "$LIMIT"} --scores "$work.scores.jsonl" --overwrite \
+    "${against[@]}" --threads "$THREADS" --json >"$work.json"
+  mv "$work.json" "$result"
+  echo "$1 $2 $3 $(cut -c1-200 "$result")"
+}
+
+for stage in $STAGES; do
+  case $stage in
+    post)
+      pretrain post runs/recipes/post-train.toml star sgd ubuntu-irc
+      for set in ${SETS:-star sgd ubuntu-irc}; do
+        mean=(--set model.reduction=mean)
+        learn post "$set" plain "" bi embedded "${mean[@]}"
+        learn post "$set" post plain bi "$WORK/post/run/model" "${mean[@]}"
+        learn post "$set" unsorted plain bi embedded "${mean[@]}" --set train.length_window=1
+      done ;;
+    scratch)
+      pretrain scratch runs/recipes/pretrain-small.toml star sgd ubuntu-irc self-dialogue
+      for set in ${SETS:-star ubuntu-irc}; do
+        for model in ${MODELS:-bi bi-mean poly-16 poly-64 cross}; do
+          against=bi recipe=${model%-mean} reduction=first
+          [[ $model == bi ]] && against=
+          [[ $model == bi-mean ]] && reduction=mean
+          learn scratch "$set" "$model" "$against" "$recipe" "$WORK/scratch/run/model" --set "model.reduction=$reduction" \
+            --set 'text.turn_separator=[NEWLINE]'
+        done
+      done ;;
+  esac
+done
