@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,13 +35,14 @@ from polyrank.index.store import (
     transaction,
 )
 from polyrank.records import Candidate
+from polyrank.storage.closing import Closing
 from polyrank.storage.quantized import Precision, bytes_per_vector, from_rows
 from polyrank.storage.sqlite import Still
 
 MAX_BLOCKS = 8  # blocks of added rows are joined beyond this number
 
 
-class Index:
+class Index(Closing):
     """Candidates and their vectors, as of the last ``refresh``.
 
     Any number of readers work beside one Writer, in the same process or others. Safe to use from several threads.
@@ -238,14 +238,6 @@ class Index:
         """Let go of the file; blocks stay usable."""
         with self._lock:
             self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _version(self, connection: sqlite3.Connection) -> int:
         """A number that changes with every commit of others."""

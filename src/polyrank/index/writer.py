@@ -12,8 +12,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
@@ -22,9 +20,10 @@ from polyrank.index import lock, store
 from polyrank.index.ann import check_library, read_kind
 from polyrank.index.checks import Vectors, as_vectors, candidate_faults, check_candidates, refuse, vector_faults
 from polyrank.index.matrix import write_matrix
-from polyrank.index.reader import Index, check_fingerprint
+from polyrank.index.reader import check_fingerprint
 from polyrank.index.store import FILE, Meta
 from polyrank.records import Candidate
+from polyrank.storage.closing import Closing
 from polyrank.storage.durable import AnyPath, check_replaceable, disk_error, new_folder, sync_folder
 from polyrank.storage.quantized import Precision
 
@@ -115,7 +114,7 @@ def _new_matrix(connection: sqlite3.Connection, path: Path, meta: Meta) -> Meta:
     return dataclasses.replace(meta, matrix=name, matrix_change=meta.change)
 
 
-class Writer:
+class Writer(Closing):
     """The one that changes an index.
 
     Args:
@@ -360,14 +359,6 @@ class Writer:
         finally:
             self._resources.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 def _take(resources: ExitStack, path: Path) -> lock.Lock:
     try:
@@ -376,29 +367,3 @@ def _take(resources: ExitStack, path: Path) -> lock.Lock:
         raise ResourceError(
             f"cannot write to {path}: {error.strerror}; make it writable, free some space or mend the disk"
         ) from error
-
-
-class KnownVectors:
-    """Vectors of texts that an index holds already, so that a text is encoded once.
-
-    Args:
-        index: of the encoder that would encode them.
-    """
-
-    def __init__(self, index: Index) -> None:
-        self._blocks = index.blocks()
-        rows = {row for block in self._blocks for row in block.rows.tolist()}
-        # what a writer has added since is not in the blocks
-        self._rows = {candidate.text: row for row, candidate in index.iter_candidates() if row in rows}
-
-    def __contains__(self, text: str) -> bool:
-        return text in self._rows
-
-    def __getitem__(self, text: str) -> Vectors:
-        row = self._rows[text]
-        for block in self._blocks:
-            at = int(np.searchsorted(block.rows, row))
-            if at < len(block.rows) and block.rows[at] == row:
-                vector: Vectors = block.vectors[np.array([at])][0]
-                return vector
-        raise KeyError(text)

@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from polyrank.data.pool import CandidateLike, pool_of
 from polyrank.errors import ArtifactError, UsageError
@@ -23,6 +21,7 @@ from polyrank.scorers.exported import Backend
 from polyrank.scorers.open import encoder_of_index, load
 from polyrank.scorers.protocols import Encoder, Responds
 from polyrank.search import Mode
+from polyrank.storage.closing import Closing
 from polyrank.storage.document import has_document
 from polyrank.storage.durable import AnyPath
 
@@ -53,7 +52,7 @@ class Answer:
         return None if self.abstained else self.ranked[0].text
 
 
-class Pipeline:
+class Pipeline(Closing):
     """Replies with their confidence, from candidates that may change at any time.
 
     What other processes change in the index shows in the next answer. The first change made here takes the index's
@@ -215,14 +214,6 @@ class Pipeline:
             if self._writer is not None:
                 both.callback(self._writer.close)
             self._writer = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _changing(self) -> AnyWriter:
         if self._writer is None:

@@ -4,8 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +20,7 @@ from polyrank.index.remote.facts import condition
 from polyrank.index.remote.rows import FIELDS, ROWS_AT_A_TIME, checked, key_of
 from polyrank.index.remote.server import KEY, TIMEOUT_S, Server
 from polyrank.records import Candidate
+from polyrank.storage.closing import Closing
 from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision
 
@@ -43,7 +43,7 @@ class Said:
     written_by: str = __version__
 
 
-class RemoteIndex:
+class RemoteIndex(Closing):
     """Candidates and their vectors in a Milvus collection, with the surface of ``polyrank.index.Index``.
 
     An answer is of what is there at that moment; nothing is kept but the connection. Safe to use from several
@@ -172,14 +172,6 @@ class RemoteIndex:
     def close(self) -> None:
         """Let go of the connection."""
         self.server.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Engine:

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
@@ -21,12 +19,13 @@ from polyrank.index.remote.rows import ROWS_AT_A_TIME, key_of, requests, rows_of
 from polyrank.index.remote.server import TIMEOUT_S, Server
 from polyrank.records import Candidate
 from polyrank.storage import lock
+from polyrank.storage.closing import Closing
 from polyrank.storage.durable import AnyPath, check_replaceable
 
 KINDS = {"": "FLAT", "flat": "FLAT", "hnsw": "HNSW"}
 
 
-class RemoteWriter:
+class RemoteWriter(Closing):
     """Changes a remote index, with the surface of ``polyrank.index.Writer``.
 
     One writer works at a time of those that use the same folder; others elsewhere should take turns, since of two that
@@ -147,14 +146,6 @@ class RemoteWriter:
     def close(self) -> None:
         """Let others write."""
         self._resources.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def write_remote(

@@ -18,14 +18,14 @@ from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from polyrank import __version__
 from polyrank.errors import ArtifactError, DataError
 from polyrank.records import Context
 from polyrank.serving.feedback.records import Outcome, Reply, Request, Shown, in_utc
 from polyrank.storage import sqlite
+from polyrank.storage.closing import Closing
 from polyrank.storage.document import check_format, checksum
 from polyrank.storage.durable import AnyPath, make_folders, sync_folder
 
@@ -51,7 +51,7 @@ CREATE TRIGGER new BEFORE INSERT ON entries
 """
 
 
-class FeedbackStore:
+class FeedbackStore(Closing):
     """A file of feedback, open to be added to and read.
 
     Any number of processes may have it open, and any number of threads may use one of them.
@@ -154,14 +154,6 @@ class FeedbackStore:
         """Close the file."""
         with self._lock:
             self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _errors(self) -> AbstractContextManager[None]:
         return sqlite.sqlite_errors(self.path, REMEDY)

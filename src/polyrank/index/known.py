@@ -1,0 +1,32 @@
+"""Vectors that an index holds already. No torch."""
+
+import numpy as np
+
+from polyrank.index.checks import Vectors
+from polyrank.index.reader import Index
+
+
+class KnownVectors:
+    """Vectors of texts that an index holds already, so that a text is encoded once.
+
+    Args:
+        index: of the encoder that would encode them.
+    """
+
+    def __init__(self, index: Index) -> None:
+        self._blocks = index.blocks()
+        rows = {row for block in self._blocks for row in block.rows.tolist()}
+        # what a writer has added since is not in the blocks
+        self._rows = {candidate.text: row for row, candidate in index.iter_candidates() if row in rows}
+
+    def __contains__(self, text: str) -> bool:
+        return text in self._rows
+
+    def __getitem__(self, text: str) -> Vectors:
+        row = self._rows[text]
+        for block in self._blocks:
+            at = int(np.searchsorted(block.rows, row))
+            if at < len(block.rows) and block.rows[at] == row:
+                vector: Vectors = block.vectors[np.array([at])][0]
+                return vector
+        raise KeyError(text)
