@@ -34,6 +34,7 @@ learn() { # STAGE SET MODEL AGAINST RECIPE BACKBONE, and what differs
   [[ $4 ]] && against=(--against "$WORK/$1/$2/$4.scores.jsonl")
   polyrank evaluate "$work/model" "$DATA/$2/test.jsonl.gz" ${LIMIT:+--limit "$LIMIT"} --scores "$work.scores.jsonl" --overwrite \
     "${against[@]}" --threads "$THREADS" --json >"$work.json"
+  cp "$work/result.json" "${result%.json}.fit.json"
   mv "$work.json" "$result"
   echo "$1 $2 $3 $(cut -c1-200 "$result")"
 }

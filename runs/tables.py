@@ -15,6 +15,7 @@ from report.crashes import crashes, faults
 from report.figures import described, machine, table
 from report.front import BLOCKS
 from report.general import general
+from report.pretraining import from_scratch, post_training
 from report.quality import a_sixth, frozen_codes, intents, response_selection, two_encoders
 from report.ranking import ranking
 from report.speed import answers, million, peers, scoring
@@ -27,6 +28,8 @@ SECTIONS = (
     frozen_codes,
     two_encoders,
     general,
+    post_training,
+    from_scratch,
     ranking,
     convert,
     ablations,

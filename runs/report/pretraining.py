@@ -1,0 +1,104 @@
+"""Pre-training on dialogues without labels: MiniLM that goes on, a small BERT from scratch, and what is made from them."""
+
+import json
+
+from report.figures import (
+    BACKBONE,
+    RESULTS,
+    Result,
+    change,
+    compared,
+    p_value,
+    percent,
+    read,
+    read_if_there,
+    section,
+    share,
+    table,
+)
+
+POST = {
+    "plain": f"{BACKBONE} as it is",
+    "post": "**post-trained on the dialogues**",
+    "unsorted": f"{BACKBONE} as it is, batches not sorted by length",
+}
+SCRATCH = {
+    "bi": "Bi-encoder, first output",
+    "bi-mean": "Bi-encoder, mean of outputs",
+    "poly-16": "Poly-encoder, 16 codes",
+    "poly-64": "Poly-encoder, 64 codes",
+    "cross": "Cross-encoder, 5 candidates each",
+}
+
+
+def post_training() -> str:
+    """Equal fine-tuning, from MiniLM as it is and from one that has read the dialogues."""
+    if not (results := _results("post", POST, ("star", "sgd", "ubuntu-irc"))):
+        return ""
+    return section(
+        "Post-training on dialogues without labels",
+        f"""MiniLM reads the training dialogues of star, sgd and ubuntu-irc: {_pretraining("post")}. Then a Bi-encoder of
+        each corpus from it and from MiniLM as it is, each trained in the same way on the same {_pairs("post", results)} pairs
+        (one pass, batches of 64, one seed, bf16). R@1 of all test examples with 95% intervals; behind a semicolon the paired
+        difference from the first row, then that of MRR. The last row shows what sorting batches by length does, which
+        is the default: in-batch negatives then have contexts of like length. Made by
+        `STAGES=post bash runs/pretraining.sh`.""",
+        _table(results, POST),
+    )
+
+
+def from_scratch() -> str:
+    """The papers' models from a network that was not made for means."""
+    if not (results := _results("scratch", SCRATCH, ("star", "ubuntu-irc"))):
+        return ""
+    return section(
+        "A small BERT from scratch",
+        f"""Four layers of 256, and its 16,000 subwords, learnt from the training dialogues of four corpora:
+        {_pretraining("scratch")}. Then the papers' models from it, each on the same {_pairs("scratch", results)} pairs (one pass, one seed,
+        bf16). R@1 of all test examples with 95% intervals; behind a semicolon the paired difference from the
+        Bi-encoder by the first output, then that of MRR. Made by `STAGES=scratch bash runs/pretraining.sh`.""",
+        _table(results, SCRATCH),
+    )
+
+
+def _results(stage: str, models: dict[str, str], sets: tuple[str, ...]) -> dict[str, dict[str, Result]]:
+    there = {name: {key: read_if_there(f"pretraining/{stage}/{name}/{key}") for key in models} for name in sets}
+    found = {name: {key: one for key, one in row.items() if one} for name, row in there.items()}
+    return {name: row for name, row in found.items() if row}
+
+
+def _pretraining(stage: str) -> str:
+    result = read(f"pretraining/{stage}/pretrained")
+    lines = (RESULTS / f"pretraining/{stage}/metrics.jsonl").read_text("utf-8").splitlines()
+    last = [line for line in map(json.loads, lines) if "masked_lm_accuracy" in line][-1]
+    return (
+        f"{result['n_steps']:,} steps, {result['n_tokens'] / 1e6:.1f} million tokens, {last['seconds'] / 3600:.1f} hours on one core"
+        f" beside other work; at the end {percent(last['masked_lm_accuracy'])}% of the masked words and"
+        f" {percent(last['next_utterance_accuracy'])}% of the pairs are told"
+    )
+
+
+def _pairs(stage: str, results: dict[str, dict[str, Result]]) -> str:
+    fits = [read(f"pretraining/{stage}/{name}/{key}.fit") for name, row in results.items() for key in row]
+    return " and ".join(f"{n:,}" for n in sorted({fit["n_examples"] for fit in fits}))
+
+
+def _table(results: dict[str, dict[str, Result]], models: dict[str, str]) -> str:
+    head = [f"{name} (1 of 100, {_n(row)} examples)" for name, row in results.items()]
+    return table(
+        ["", *head], [[title, *(_cell(row.get(key)) for row in results.values())] for key, title in models.items()]
+    )
+
+
+def _n(row: dict[str, Result]) -> str:
+    return f"{max(one['n_examples'] for one in row.values()):,}"
+
+
+def _cell(result: Result | None) -> str:
+    text = share(result)
+    if result and (test := result.get("against")):
+        mrr = next((one for one in test["others"] if one["metric"] == "MRR"), None)
+        text += f"; {compared(test)}"
+        if mrr:
+            text += f"; MRR {change(mrr['difference'])}, {p_value(mrr['p'])}"
+    return text
