@@ -1,4 +1,4 @@
-"""Pre-training on dialogues without labels: MiniLM that goes on, a small BERT from scratch, and what is made from them."""
+"""Pre-training on dialogues without labels: MiniLM that goes on, a small BERT from scratch, and models from them."""
 
 import json
 
@@ -37,12 +37,12 @@ def post_training() -> str:
         return ""
     return section(
         "Post-training on dialogues without labels",
-        f"""MiniLM reads the training dialogues of star, sgd and ubuntu-irc: {_pretraining("post")}. Then a Bi-encoder of
-        each corpus from it and from MiniLM as it is, each trained in the same way on the same {_pairs("post", results)} pairs
-        (one pass, batches of 64, one seed, bf16). R@1 of all test examples with 95% intervals; behind a semicolon the paired
-        difference from the first row, then that of MRR. The last row shows what sorting batches by length does, which
-        is the default: in-batch negatives then have contexts of like length. Made by
-        `STAGES=post bash runs/pretraining.sh`.""",
+        f"""MiniLM reads the training dialogues of star, sgd and ubuntu-irc: {_pretraining("post")}. Then a Bi-encoder
+        of each corpus from it and from MiniLM as it is, trained in the same way on the same
+        {_pairs("post", results)} pairs (one pass, batches of 64, one seed, bf16). R@1 of all test examples with 95%
+        intervals; behind a semicolon the paired difference from the first row, then that of MRR. The last row shows
+        what sorting batches by length does, which is the default: in-batch negatives then have contexts of like
+        length. Made by `STAGES=post bash runs/pretraining.sh`.""",
         _table(results, POST),
     )
 
@@ -54,9 +54,10 @@ def from_scratch() -> str:
     return section(
         "A small BERT from scratch",
         f"""Four layers of 256, and its 16,000 subwords, learnt from the training dialogues of four corpora:
-        {_pretraining("scratch")}. Then the papers' models from it, each on the same {_pairs("scratch", results)} pairs (one pass, one seed,
-        bf16). R@1 of all test examples with 95% intervals; behind a semicolon the paired difference from the
-        Bi-encoder by the first output, then that of MRR. Made by `STAGES=scratch bash runs/pretraining.sh`.""",
+        {_pretraining("scratch")}. Then the papers' models from it, each on the same {_pairs("scratch", results)} pairs
+        (one pass, one seed, bf16). R@1 of all test examples with 95% intervals; behind a semicolon the paired
+        difference from the Bi-encoder by the first output, then that of MRR. Made by
+        `STAGES=scratch bash runs/pretraining.sh`.""",
         _table(results, SCRATCH),
     )
 
@@ -72,8 +73,8 @@ def _pretraining(stage: str) -> str:
     lines = (RESULTS / f"pretraining/{stage}/metrics.jsonl").read_text("utf-8").splitlines()
     last = [line for line in map(json.loads, lines) if "masked_lm_accuracy" in line][-1]
     return (
-        f"{result['n_steps']:,} steps, {result['n_tokens'] / 1e6:.1f} million tokens, {last['seconds'] / 3600:.1f} hours on one core"
-        f" beside other work; at the end {percent(last['masked_lm_accuracy'])}% of the masked words and"
+        f"{result['n_steps']:,} steps, {result['n_tokens'] / 1e6:.1f}M tokens, {last['seconds'] / 3600:.1f} hours on"
+        f" one core beside other work; at the end {percent(last['masked_lm_accuracy'])}% of the masked words and"
         f" {percent(last['next_utterance_accuracy'])}% of the pairs are told"
     )
 
