@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from report.convert import ablations, convert
-from report.crashes import crashes, faults
+from report.crashes import crashes, faults, interrupts
 from report.figures import described, machine, table
 from report.front import BLOCKS
 from report.general import general
@@ -43,6 +43,7 @@ SECTIONS = (
     answers,
     peers,
     crashes,
+    interrupts,
     faults,
 )
 INTRODUCTION = """<!-- written by runs/tables.py -->

@@ -1,6 +1,6 @@
 """What an index went through, and what tests notice."""
 
-from report.figures import Result, machine, read, section, table
+from report.figures import Result, machine, read, read_if_there, section, table
 
 
 def crashes() -> str:
@@ -51,6 +51,37 @@ def crashes() -> str:
             + [["**in all**", f"**{cases['in all']:,}**", f"**violations: {result['violations']}**"]],
             (1,),
         ),
+    )
+
+
+def interrupts() -> str:
+    """Signals to every long command, and kills of trainings that go on."""
+    signals, kills = read_if_there("interrupts"), read_if_there("kills")
+    if not signals or not kills:
+        return ""
+    rows = [
+        [
+            name,
+            f"{part['n']:,}",
+            ", ".join(f"{said} {n}" for said, n in part["outcomes"].items()),
+            str(part["n_violations"]),
+        ]
+        for name, part in signals["commands"].items()
+    ]
+    killed = "; ".join(
+        f"{name}: {part['kills']} kills in {part['runs']} runs, {part['n_violations']} with another figure or bit"
+        for name, part in kills["parts"].items()
+    )
+    return section(
+        "Interrupts and kills",
+        f"""Ctrl-C and SIGTERM at random moments of every long command, {signals["interrupts"]:,} in all: it must end
+        with 130 or 143, or with 0 when its work is done, say one line, leave files that are whole or not there, and
+        work when it is run again. Violations: {signals["violations"]}. Commands that are "cold" begin with their
+        interpreter. On {machine("interrupts")}. Made by `python runs/interrupts.py`.""",
+        table(["command", "signals", "outcomes", "violations"], rows, (1, 3)),
+        f"""And kill -9 at random moments of trainings, which go on with `--resume` until they have ended, against
+        uninterrupted ones: {killed}. The streamed one is a ConveRT from `data.cache` in two processes, of which either
+        or both are killed. Made by `python runs/kills.py`.""",
     )
 
 
