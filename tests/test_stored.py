@@ -43,6 +43,17 @@ def right_first(example: Example) -> Example:
     return replace(example, candidates=(*right, *wrong), relevant=tuple(range(len(right))))
 
 
+def test_an_empty_file_is_refused_as_it_is_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.touch()
+    said = []
+    for read in (stored, read_examples):
+        with pytest.raises(DataError) as caught:
+            read(path)
+        said.append(str(caught.value))
+    assert said == [f"{path}: holds no rows; give a file with at least one"] * 2
+
+
 @settings(deadline=None, max_examples=50)
 @given(st.lists(examples(), min_size=1, max_size=8))
 def test_what_is_stored_is_what_was_read(tmp_path_factory: pytest.TempPathFactory, rows: list[Example]) -> None:

@@ -204,25 +204,34 @@ def open_stored(
     except ArtifactError as error:
         if has_document(folder, DOCUMENT):
             say(f"{error}; it is made again")
-        _make(folder, source, _examples_of(files, kind, speaker, skip_bad=skip_bad, say=say))
+        _make(folder, source, _examples_of(source, files, kind, speaker, skip_bad=skip_bad, say=say))
         examples = StoredExamples(folder)
     say(f"{source}: {counted(len(examples), 'example')} on disk, in {folder}")
     return examples
 
 
 def _examples_of(
-    files: Sequence[Path], kind: Kind | None, speaker: str | None, *, skip_bad: bool, say: Callable[[str], None]
+    source: Path,
+    files: Sequence[Path],
+    kind: Kind | None,
+    speaker: str | None,
+    *,
+    skip_bad: bool,
+    say: Callable[[str], None],
 ) -> Iterator[list[Example]]:
     """Those of each row that have a right answer."""
-    n_bad, message = 0, ""
+    n_rows, n_bad, message = 0, 0, ""
     for file in files:
         for item in parsed(file, rows(file), Reader(file, kind, speaker, None).examples):
+            n_rows += 1
             if isinstance(item, DataError):
                 if not skip_bad:
                     raise item
                 n_bad, message = n_bad + 1, message or str(item)
             elif examples := [example for example in item if example.relevant]:
                 yield examples
+    if not n_rows:
+        raise DataError(f"{source}: holds no rows; give a file with at least one")
     if n_bad:
         say(f"{counted(n_bad, 'bad row')} left out ({message})")
 
