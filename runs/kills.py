@@ -3,7 +3,8 @@
     python runs/kills.py -n 20 [--only pretraining "streamed, two processes"] [--seed 1]
 
 A pre-training from scratch, and a ConveRT's training from examples on disk (``data.cache``, a folder of Parquet files)
-in two processes as torchrun starts them, of which either or both are killed; one that is left must end by itself.
+in two processes as torchrun starts them, of which either or both are killed; one that is left ends by itself, or, while
+they have not met yet, by what started them.
 Writes runs/results/kills.json. Exits with 1 where a figure or a bit of the model is another one.
 """
 
@@ -12,10 +13,12 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,7 @@ from processes import as_launched, start
 RESULTS = Path(__file__).parent / "results" / "kills.json"
 WORDS = "my wifi is down hello thanks the router light red green restart it bill high late".split()  # noqa: SIM905
 CLOCKS = ("seconds", "tokens_per_s", "examples_per_s")
-PATIENCE = 120  # seconds for what has to end by itself
+PATIENCE = 30  # seconds, as torchrun's
 PRETRAINING = {
     "model": {"layers": 1, "hidden": 32, "heads": 2, "ffn": 64, "positions": 32},
     "vocabulary": {"size": 100},
@@ -103,28 +106,39 @@ def outcome(folder: Path) -> tuple[Any, dict[str, bytes]]:
 def attempt(kind: str, tables: dict[str, Any], n: int, draw: random.Random, seconds: float | None) -> str:
     """Let n processes begin or go on, and kill some of them after so many seconds; gives what came of it."""
     children = [start(work, kind, tables, variables) for variables in as_launched(n)]
-    end = time.monotonic() + (PATIENCE if seconds is None else seconds)
+    end = time.monotonic() + (10 * PATIENCE if seconds is None else seconds)
     for child in children:
         child.join(max(0.0, end - time.monotonic()))
-    if killed := [child for child in children if child.is_alive()]:
+    killed = [child for child in children if child.is_alive()]
+    if killed and seconds is None:
+        end_all(children)
+        return "violation: hangs"
+    if killed:
         killed = draw.sample(killed, draw.randint(1, len(killed)))
         for child in killed:
             child.kill()
-    for child in children:
-        child.join(PATIENCE)
-    codes = [child.exitcode for child in children]
-    if None in codes:
-        for child in children:
-            child.kill()
-        return "violation: hangs"
-    allowed = {0, -9, LostProcessError.exit_code} if killed else {0}
-    if seconds is None and killed:
-        return "violation: hangs"
-    if not set(codes) <= allowed:
+    codes = end_all(children)
+    if not set(codes) <= ({0, -signal.SIGKILL, -signal.SIGTERM, 143, LostProcessError.exit_code} if killed else {0}):
         return f"violation: exit codes {codes}"
     if not killed:
         return "ended"
-    return "killed" if len(killed) == n else "one killed"
+    if len(killed) == n:
+        return "killed"
+    if {143, -signal.SIGTERM} & set(codes) or codes.count(-signal.SIGKILL) > len(killed):
+        return "one killed, the other ended by the launcher"
+    return "one killed, the other ended by itself"
+
+
+def end_all(children: list[BaseProcess]) -> list[int | None]:
+    """Wait for processes to end, and end those that do not, as torchrun does: they may be waiting for one another."""
+    for end in (lambda child: None, BaseProcess.terminate, BaseProcess.kill):
+        for child in children:
+            if child.is_alive():
+                end(child)
+        until = time.monotonic() + PATIENCE
+        for child in children:
+            child.join(max(0.0, until - time.monotonic()))
+    return [child.exitcode for child in children]
 
 
 def kills(kind: str, n: int, folder: Path, draw: random.Random) -> dict[str, Any]:
@@ -147,9 +161,9 @@ def kills(kind: str, n: int, folder: Path, draw: random.Random) -> dict[str, Any
             result = attempt(kind, tables, n_processes, draw, draw.uniform(0, whole_s))
             counts[result] += 1
             n_killed += "killed" in result
-        counts["other figures"] += outcome(run) != expected
+        counts["other figures"] += result == "ended" and outcome(run) != expected
         n_runs += 1
-        shutil.rmtree(run)
+        shutil.rmtree(run, ignore_errors=True)
         print(f"{kind}: {n_killed} of {n} kills, {n_runs} runs, {dict(counts)}", flush=True)
     n_violations = counts["other figures"] + sum(n for name, n in counts.items() if name.startswith("violation"))
     return {"kills": n_killed, "runs": n_runs, "seconds": round(whole_s, 1), **counts, "n_violations": n_violations}
