@@ -2,7 +2,9 @@
 # What pre-training on unlabelled dialogues brings, and the papers' order of models where no backbone was made for means.
 #   DATA=folder THREADS=2 BUDGET=pairs SETS="star sgd" STAGES="post scratch" MODELS="bi cross" bash runs/pretraining.sh
 # post: MiniLM goes on with the dialogues of star, sgd and ubuntu-irc; then a Bi-encoder of each corpus from MiniLM as it is
-# ("plain"), from the post-trained one ("post"), and as it is with batches that are not sorted by length ("unsorted").
+# ("plain"), from the post-trained one ("post"), from shipped:minilm, which told next turns from others' in a batch of the
+# dialogues of star, ubuntu-irc and self-dialogue ("contrastive"), and as it is with batches that are not sorted by length
+# ("unsorted").
 # scratch: a BERT of 4 layers of 256 from scratch on four corpora; then MODELS of star and ubuntu-irc from it.
 # Goes on where it was stopped. Writes runs/work/pretraining (not kept) and runs/results/pretraining (kept): curves of both
 # pre-trainings, and STAGE/SET/MODEL.json over all test examples, tested against plain and against bi.
@@ -47,6 +49,7 @@ for stage in $STAGES; do
         mean=(--set model.reduction=mean)
         learn post "$set" plain "" bi embedded "${mean[@]}"
         learn post "$set" post plain bi "$WORK/post/run/model" "${mean[@]}"
+        learn post "$set" contrastive plain bi embedded --set train.init_from=shipped:minilm
         learn post "$set" unsorted plain bi embedded "${mean[@]}" --set train.length_window=1
       done ;;
     scratch)
