@@ -44,13 +44,19 @@ learn() { # STAGE SET MODEL AGAINST RECIPE BACKBONE, and what differs
 for stage in $STAGES; do
   case $stage in
     post)
-      pretrain post runs/recipes/post-train.toml star sgd ubuntu-irc
       for set in ${SETS:-star sgd ubuntu-irc}; do
-        mean=(--set model.reduction=mean)
-        learn post "$set" plain "" bi embedded "${mean[@]}"
-        learn post "$set" post plain bi "$WORK/post/run/model" "${mean[@]}"
-        learn post "$set" contrastive plain bi embedded --set train.init_from=shipped:minilm
-        learn post "$set" unsorted plain bi embedded "${mean[@]}" --set train.length_window=1
+        for model in ${MODELS:-plain contrastive unsorted post}; do
+          options=(--set model.reduction=mean) against=plain backbone=embedded
+          case $model in
+            plain) against= ;;
+            contrastive) options=(--set train.init_from=shipped:minilm) ;;
+            unsorted) options+=(--set train.length_window=1) ;;
+            post)
+              pretrain post runs/recipes/post-train.toml star sgd ubuntu-irc
+              backbone=$WORK/post/run/model ;;
+          esac
+          learn post "$set" "$model" "$against" bi "$backbone" "${options[@]}"
+        done
       done ;;
     scratch)
       pretrain scratch runs/recipes/pretrain-small.toml star sgd ubuntu-irc self-dialogue

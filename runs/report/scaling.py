@@ -76,7 +76,7 @@ def paper_costs() -> str:
         [
             "the ten best of them, exact",
             f"{ms(best['ms'])} ms for {best['n']:,}",
-            f"{best['ms'] * times / 1000:,.1f} s by one machine, {best['ms'] * times / 10:,.0f} ms by ten with a tenth each",
+            f"{best['ms'] * times / 1000:,.1f} s by one machine, {best['ms'] * times / 10:,.0f} ms by ten of them",
         ],
         [
             f"train MiniLM on {PAIRS:,} pairs, once",
