@@ -1,0 +1,163 @@
+"""A recipe under Ray Train: each worker calls ``polyrank.train``, which shares the work as under ``torchrun``.
+
+The run folder is the one that any training writes. When a node dies, Ray starts as many workers as it finds room for,
+and they go on from the checkpoint in it.
+"""
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from polyrank.config.recipe import Recipe, load_recipe
+from polyrank.devices import processes
+from polyrank.errors import LockedError, LostProcessError, PolyrankError
+from polyrank.integrations.ray.cluster import connected, here, n_gpus, ray, working_in
+from polyrank.training import RunResult
+from polyrank.training import train as train_here
+
+Message = tuple[str, Any]
+
+
+def train(
+    recipe: Recipe | str | Path | Mapping[str, Any],
+    *,
+    workers: int = 1,
+    cpus: int = 1,
+    resume: bool = False,
+    overwrite: bool = False,
+    device: str = "auto",
+    address: str = "auto",
+    max_failures: int = 3,
+    report: Callable[[int, dict[str, Any]], None] = lambda seed, record: None,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[RunResult]:
+    """Carry out a recipe on a Ray cluster. Losses are those of one process, whatever the number of workers.
+
+    Args:
+        recipe: what to do; its files and its output lie on a disk that all nodes see.
+        workers: at most; as many as there is room for start, and as many as are left go on.
+        cpus: of each worker, which computes on as many threads.
+        resume, overwrite: as for ``polyrank.train``.
+        device: "auto" (a GPU for each worker where the cluster has any), "cpu" or "cuda".
+        address: see ``connected``.
+        max_failures: how often the run goes on after workers have died.
+        report, say: as for ``polyrank.train``; called here, with what the first worker says.
+
+    Raises:
+        OfflineError: there is no cluster.
+        LostProcessError: workers have died more often than ``max_failures``.
+        PolyrankError: as for ``polyrank.train``.
+    """
+    plan = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    with connected(address):
+        desk = _Desk.options(label_selector={ray._raylet.RAY_NODE_ID_KEY: here()}).remote()
+        ask = {"plan": plan, "resume": resume, "overwrite": overwrite, "device": device, "desk": desk, "cwd": os.getcwd()}
+        gpus = n_gpus(device)
+        output = Path(plan.output).absolute()
+        existing = next(folder for folder in output.parents if folder.exists())
+        with tempfile.TemporaryDirectory(prefix=".ray-", dir=existing) as own:  # Ray wants a disk that all nodes see
+            fitting = threading.Thread(target=_fit, args=(ask, workers, cpus, gpus, max_failures, own), daemon=True)
+            fitting.start()  # not here: a signal is for us, and Ray would take it in the main thread
+            try:
+                return _listen(desk, report, say)
+            finally:
+                ray.kill(desk)  # without it nobody goes on
+                fitting.join()
+
+
+def _listen(desk: Any, report: Callable[[int, dict[str, Any]], None], say: Callable[[str], None]) -> list[RunResult]:
+    results: list[RunResult] = []
+    while True:
+        for kind, value in ray.get(desk.take.remote()):
+            if kind == "report":
+                report(*value)
+            elif kind == "say":
+                say(value)
+            elif kind == "failed":
+                raise value
+            elif kind == "done":
+                results = value
+            else:
+                return results
+
+
+@ray.remote(num_cpus=0)
+class _Desk:
+    """Where the first worker says how it goes, and is told whether it is the first one to try."""
+
+    def __init__(self) -> None:
+        import asyncio
+
+        self.messages: list[Message] = []
+        self.attempts = 0
+        self.come = asyncio.Event()
+
+    async def begin(self) -> int:
+        self.attempts += 1
+        return self.attempts
+
+    async def tell(self, kind: str, value: Any) -> None:
+        self.messages.append((kind, value))
+        self.come.set()
+
+    async def take(self) -> list[Message]:
+        await self.come.wait()
+        self.come.clear()
+        messages, self.messages = self.messages, []
+        return messages
+
+
+def _fit(ask: dict[str, Any], workers: int, cpus: int, gpus: int, max_failures: int, own: str) -> None:
+    """Run it by Ray's trainer, and tell the desk of the end."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
+    resources = {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
+    trainer = TorchTrainer(
+        _work,
+        train_loop_config=ask,
+        torch_config=TorchConfig(backend="cpu:gloo,cuda:nccl" if gpus else "gloo"),
+        scaling_config=ScalingConfig(
+            num_workers=workers if workers == 1 else (1, workers), use_gpu=bool(gpus), resources_per_worker=resources
+        ),
+        run_config=RunConfig(storage_path=own, failure_config=FailureConfig(max_failures=max_failures)),
+    )
+    end: Message = ("end", None)
+    try:
+        trainer.fit()
+    except Exception as error:
+        end = ("failed", LostProcessError(f"Ray's workers have died {max_failures + 1} times; {error}"))
+    ray.get(ask["desk"].tell.remote(*end))
+
+
+def _work(ask: dict[str, Any]) -> None:
+    """What each worker does. An error of ours is an outcome, which Ray would try again; the loss of a worker is none."""
+    desk = ask["desk"]
+
+    def tell(kind: str, value: Any) -> None:
+        if processes.launched()[0] == 0:
+            ray.get(desk.tell.remote(kind, value))
+
+    attempt = 0
+    try:
+        with working_in(ask["cwd"]), processes.together():
+            attempt = processes.by_first(lambda: ray.get(desk.begin.remote()))
+            results = train_here(
+                ask["plan"],
+                resume=ask["resume"] or attempt > 1,
+                overwrite=ask["overwrite"] and attempt == 1,
+                device=ask["device"],
+                report=lambda seed, record: tell("report", (seed, record)),
+                say=lambda text: tell("say", text),
+            )
+        tell("done", results)
+    except LostProcessError:
+        raise
+    except PolyrankError as error:
+        if isinstance(error, LockedError) and attempt > 1:
+            raise  # whoever had the folder is dying
+        tell("failed", error)
