@@ -1,4 +1,4 @@
-"""The same work on a Ray cluster: a recipe trained, candidates encoded, an app served, and nodes that may die meanwhile.
+"""The same work on a Ray cluster, whose nodes may die meanwhile: a recipe trained, candidates encoded, an app served.
 
 Whatever is named by a path has to lie on a disk that all nodes see. Nothing here computes: each of Ray's workers calls
 what one process alone would call.

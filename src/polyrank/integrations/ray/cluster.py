@@ -3,13 +3,16 @@
 import contextlib
 import logging
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from polyrank.errors import MissingExtraError, OfflineError, UsageError
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray is imported: nothing is reported to anybody
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
+os.environ.setdefault("RAY_DATA_LOG_LEVEL", "CRITICAL")  # what fails there is told here
 
 try:
     import ray
@@ -17,6 +20,7 @@ except ImportError as error:
     raise MissingExtraError("ray", "ray") from error
 
 LOCAL = "local"
+CONNECTING_S = 5.0
 OURS = "POLYRANK_"  # variables that say how to compute; workers have to compute alike
 
 
@@ -30,10 +34,12 @@ def connected(address: str = "auto") -> Iterator[None]:
 
     Raises:
         OfflineError: there is no cluster.
+        UsageError: the address is none.
     """
     if ray.is_initialized():
         yield
         return
+    _check_answers(address)
     variables = {name: value for name, value in os.environ.items() if name.startswith(OURS)}
     try:
         ray.init(
@@ -44,14 +50,31 @@ def connected(address: str = "auto") -> Iterator[None]:
             **({"include_dashboard": False} if address == LOCAL else {}),
         )
     except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
-        raise OfflineError(
-            f"no Ray cluster answers at {address!r}; start one with `ray start --head`, name another as HOST:PORT, or"
-            f' use "{LOCAL}" for this machine alone'
-        ) from error
+        raise _absent(address) from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Ray itself waits for minutes, and talks meanwhile."""
+    if address in ("auto", LOCAL):
+        return
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        raise UsageError(f'{address!r} is no address of a Ray cluster; give "auto", "{LOCAL}" or HOST:PORT')
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECTING_S).close()
+    except (OSError, OverflowError) as error:
+        raise _absent(address) from error
+
+
+def _absent(address: str) -> OfflineError:
+    return OfflineError(
+        f"no Ray cluster answers at {address!r}; start one with `ray start --head`, name another as HOST:PORT, or use"
+        f' "{LOCAL}" for this machine alone'
+    )
 
 
 def n_gpus(device: str) -> int:
@@ -72,7 +95,7 @@ def here() -> str:
 
 
 @contextmanager
-def working_in(folder: str) -> Iterator[None]:
+def working_in(folder: Path) -> Iterator[None]:
     """Paths mean here what they mean where the work was asked for.
 
     Raises:
@@ -82,6 +105,8 @@ def working_in(folder: str) -> Iterator[None]:
         with contextlib.chdir(folder):
             yield
     except FileNotFoundError as error:
-        if error.filename != folder:
+        if folder.is_dir():
             raise
-        raise UsageError(f"a node of the Ray cluster has no folder {folder}; start from one that all nodes see") from error
+        raise UsageError(
+            f"a node of the Ray cluster has no folder {folder}; start from one that all nodes see"
+        ) from error

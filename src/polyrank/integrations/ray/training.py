@@ -54,7 +54,14 @@ def train(
     plan = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     with connected(address):
         desk = _Desk.options(label_selector={ray._raylet.RAY_NODE_ID_KEY: here()}).remote()
-        ask = {"plan": plan, "resume": resume, "overwrite": overwrite, "device": device, "desk": desk, "cwd": os.getcwd()}
+        ask = {
+            "plan": plan,
+            "resume": resume,
+            "overwrite": overwrite,
+            "device": device,
+            "desk": desk,
+            "cwd": Path.cwd(),
+        }
         gpus = n_gpus(device)
         output = Path(plan.output).absolute()
         existing = next(folder for folder in output.parents if folder.exists())
@@ -135,7 +142,7 @@ def _fit(ask: dict[str, Any], workers: int, cpus: int, gpus: int, max_failures: 
 
 
 def _work(ask: dict[str, Any]) -> None:
-    """What each worker does. An error of ours is an outcome, which Ray would try again; the loss of a worker is none."""
+    """What each worker does. Ray would try again what fails, so an error of ours is an outcome, and a loss is not."""
     desk = ask["desk"]
 
     def tell(kind: str, value: Any) -> None:
