@@ -1,7 +1,6 @@
 """Candidates and their vectors in Parquet files: whole or not there, of what they say, and an index of them."""
 
 import dataclasses
-import os
 from pathlib import Path
 
 import numpy as np
@@ -141,7 +140,7 @@ def test_an_index_of_blocks_is_the_one_that_is_built_at_once(tmp_path: Path) -> 
 
 def test_blocks_of_other_candidates_make_no_index(tmp_path: Path) -> None:
     folder = write(tmp_path / "v", 0, 1, 2)
-    os.replace(file_of(folder, 1), file_of(folder, 0))
+    file_of(folder, 1).replace(file_of(folder, 0))
     write(folder, 1)
     with pytest.raises(ArtifactError, match="holds other candidates than it was made for"):
         index_blocks(folder, tmp_path / "index")

@@ -119,7 +119,7 @@ class _Desk:
 
 def _fit(ask: dict[str, Any], workers: int, cpus: int, gpus: int, max_failures: int, own: str) -> None:
     """Run it by Ray's trainer, and tell the desk of the end."""
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train import FailureConfig, RunConfig, ScalingConfig, WorkerGroupError
     from ray.train.torch import TorchConfig, TorchTrainer
 
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
@@ -136,8 +136,17 @@ def _fit(ask: dict[str, Any], workers: int, cpus: int, gpus: int, max_failures: 
     end: Message = ("end", None)
     try:
         trainer.fit()
+    except WorkerGroupError as error:
+        reasons = [f"{type(reason).__name__}: {reason}".splitlines()[0] for reason in error.worker_failures.values()]
+        end = (
+            "failed",
+            LostProcessError(
+                f"workers have died {max_failures + 1} times, the last of {reasons[0]}; see what Ray's logs say of"
+                " them, and go on with --resume"
+            ),
+        )
     except Exception as error:
-        end = ("failed", LostProcessError(f"Ray's workers have died {max_failures + 1} times; {error}"))
+        end = ("failed", error)
     ray.get(ask["desk"].tell.remote(*end))
 
 
