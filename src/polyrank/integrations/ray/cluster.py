@@ -3,7 +3,9 @@
 import contextlib
 import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +42,7 @@ def connected(address: str = "auto") -> Iterator[None]:
         yield
         return
     _check_answers(address)
+    heard = signal.getsignal(signal.SIGTERM)
     variables = {name: value for name, value in os.environ.items() if name.startswith(OURS)}
     try:
         ray.init(
@@ -51,6 +54,8 @@ def connected(address: str = "auto") -> Iterator[None]:
         )
     except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
         raise _absent(address) from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, heard)  # which Ray takes for itself
     try:
         yield
     finally:

@@ -6,15 +6,18 @@ dealt anew to the nodes that are there, by the same code that goes on with a fol
 
 import json
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+import ray
 
 from polyrank.config.names import lasting_name
 from polyrank.data.pool import CandidateLike, pool_of, read_pool
 from polyrank.errors import LostProcessError, PolyrankError, UsageError
 from polyrank.index.checks import check_candidates
-from polyrank.integrations.ray.cluster import connected, n_gpus, ray, working_in
+from polyrank.integrations.ray.cluster import connected, n_gpus, working_in
 from polyrank.records import Candidate
 from polyrank.retrieval.blocks import Plan, begin, digest, is_finished, write_block
 from polyrank.scorers.exported import Backend
@@ -132,21 +135,20 @@ def _encode(
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     blocks = ray.data.from_items([_row(n, pool[plan.block(n)]) for n in left], override_num_blocks=len(left))
-    written = blocks.map_batches(
-        _Encoder,
-        fn_constructor_kwargs=actor,
-        batch_size=1,
-        batch_format="pyarrow",
-        compute=ray.data.ActorPoolStrategy(
-            min_size=1,
-            max_size=min(workers, len(left)),
-            initial_size=min(workers, len(left)),
-            max_tasks_in_flight_per_actor=2,
-        ),
-        num_cpus=cpus,
-        num_gpus=gpus or None,
-        max_restarts=0,
-    )
+    size = min(workers, len(left))
+    with warnings.catch_warnings(action="ignore"):  # max_restarts has no other way in yet
+        written = blocks.map_batches(
+            _Encoder,
+            fn_constructor_kwargs=actor,
+            batch_size=1,
+            batch_format="pyarrow",
+            compute=ray.data.ActorPoolStrategy(
+                min_size=1, max_size=size, initial_size=size, max_tasks_in_flight_per_actor=2
+            ),
+            num_cpus=cpus,
+            num_gpus=gpus or None,
+            max_restarts=0,
+        )
     for row in written.iter_rows():
         if row["error"]:
             error = PolyrankError(row["error"])

@@ -5,7 +5,8 @@ Ray's proxy takes the requests and gives each to a replica; keys, limits and bat
 
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,23 +49,27 @@ def serve(
         ResourceError: replicas do not start.
         PolyrankError: what is served cannot be opened.
     """
-    asked = threading.Event()
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        for number in before:
-            signal.signal(number, lambda *_: asked.set())
-        with connected(address):
-            from ray import serve as ray_serve
+    with connected(address), _asked_to_stop() as asked:
+        from ray import serve as ray_serve
 
-            deploy(models, settings, replicas=replicas, cpus=cpus)
-            try:
-                while not asked.is_set() and not is_ready():
-                    asked.wait(STATUS_S)
-                if not asked.is_set():
-                    ready(f"http://{settings.host}:{settings.port}")
-                    asked.wait()
-            finally:
-                ray_serve.shutdown()
+        deploy(models, settings, replicas=replicas, cpus=cpus)
+        try:
+            while not asked.is_set() and not is_ready():
+                asked.wait(STATUS_S)
+            if not asked.is_set():
+                ready(f"http://{settings.host}:{settings.port}")
+                asked.wait()
+        finally:
+            ray_serve.shutdown()
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[threading.Event]:
+    """Set once SIGTERM or SIGINT has come."""
+    asked = threading.Event()
+    before = {number: signal.signal(number, lambda *_: asked.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

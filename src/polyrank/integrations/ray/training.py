@@ -11,10 +11,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import ray
+
 from polyrank.config.recipe import Recipe, load_recipe
 from polyrank.devices import processes
 from polyrank.errors import LockedError, LostProcessError, PolyrankError
-from polyrank.integrations.ray.cluster import connected, here, n_gpus, ray, working_in
+from polyrank.integrations.ray.cluster import connected, here, n_gpus, working_in
 from polyrank.training import RunResult
 from polyrank.training import train as train_here
 
