@@ -39,7 +39,7 @@ speaker = "agent"
 kind = "dialogues"
 [train]
 init_from = "shipped:convert"
-lr = 1e-3
+lr = 1.0
 batch_size = 64
 epochs = 6
 dropout = 0.0
@@ -145,6 +145,7 @@ def trained(nodes: cluster.Nodes, folder: Path) -> dict[str, Any]:
     return {
         "losses": len(apart),
         "losses_when_the_node_was_killed": n_steps,
+        "first_and_last_loss": [round(curves["ray"][step, "train"], 4) for step in (1, max(curves["ray"])[0])],
         "greatest_relative_difference": float(f"{max(apart):.2g}"),
         "seconds": seconds,
     }

@@ -21,6 +21,7 @@ from polyrank.training import RunResult
 from polyrank.training import train as train_here
 
 Message = tuple[str, Any]
+NODE = "ray.io/node-id"  # where the desk is: with this process, for nobody would listen without it
 
 
 def train(
@@ -55,7 +56,7 @@ def train(
     """
     plan = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     with connected(address):
-        desk = _Desk.options(label_selector={ray._raylet.RAY_NODE_ID_KEY: here()}).remote()
+        desk = ray.remote(num_cpus=0, label_selector={NODE: here()})(_Desk).remote()
         ask = {
             "plan": plan,
             "resume": resume,
@@ -93,7 +94,6 @@ def _listen(desk: Any, report: Callable[[int, dict[str, Any]], None], say: Calla
                 return results
 
 
-@ray.remote(num_cpus=0)
 class _Desk:
     """Where the first worker says how it goes, and is told whether it is the first one to try."""
 
