@@ -8,6 +8,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,14 +73,16 @@ def train(
             fitting = threading.Thread(target=_fit, args=(ask, workers, cpus, gpus, max_failures, own), daemon=True)
             fitting.start()  # not here: a signal is for us, and Ray would take it in the main thread
             try:
-                return _listen(desk, report, say)
+                results = _listen(desk, report, say)
+                fitting.join()
+                return results
             finally:
                 ray.kill(desk)  # without it nobody goes on
-                fitting.join()
 
 
 def _listen(desk: Any, report: Callable[[int, dict[str, Any]], None], say: Callable[[str], None]) -> list[RunResult]:
     results: list[RunResult] = []
+    failure: Exception | None = None  # of a worker that is not the first
     while True:
         for kind, value in ray.get(desk.take.remote()):
             if kind == "report":
@@ -88,8 +91,12 @@ def _listen(desk: Any, report: Callable[[int, dict[str, Any]], None], say: Calla
                 say(value)
             elif kind == "failed":
                 raise value
+            elif kind == "failed elsewhere":
+                failure = value
             elif kind == "done":
                 results = value
+            elif failure or value:
+                raise failure or value
             else:
                 return results
 
@@ -102,7 +109,11 @@ class _Desk:
 
         self.messages: list[Message] = []
         self.attempts = 0
+        self.failed = False
         self.come = asyncio.Event()
+
+    async def is_wanted(self) -> bool:
+        return not self.failed
 
     async def begin(self) -> int:
         self.attempts += 1
@@ -110,6 +121,7 @@ class _Desk:
 
     async def tell(self, kind: str, value: Any) -> None:
         self.messages.append((kind, value))
+        self.failed |= kind.startswith("failed")
         self.come.set()
 
     async def take(self) -> list[Message]:
@@ -141,19 +153,27 @@ def _fit(ask: dict[str, Any], workers: int, cpus: int, gpus: int, max_failures: 
     except WorkerGroupError as error:
         reasons = [f"{type(reason).__name__}: {reason}".splitlines()[0] for reason in error.worker_failures.values()]
         end = (
-            "failed",
+            "end",
             LostProcessError(
                 f"workers have died {max_failures + 1} times, the last of {reasons[0]}; see what Ray's logs say of"
                 " them, and go on with --resume"
             ),
         )
     except Exception as error:
-        end = ("failed", error)
-    ray.get(ask["desk"].tell.remote(*end))
+        end = ("end", error)
+    with suppress(Exception):  # nobody listens any more, as after an interrupt
+        ray.get(ask["desk"].tell.remote(*end))
 
 
 def _work(ask: dict[str, Any]) -> None:
-    """What each worker does. Ray would try again what fails, so an error of ours is an outcome, and a loss is not."""
+    """What each worker does, for as long as somebody listens."""
+    with suppress(ray.exceptions.RayActorError):
+        if ray.get(ask["desk"].is_wanted.remote()):
+            _train(ask)
+
+
+def _train(ask: dict[str, Any]) -> None:
+    """Ray would try again what fails, so an error of ours is an outcome, and the loss of a worker is not."""
     desk = ask["desk"]
 
     def tell(kind: str, value: Any) -> None:
@@ -178,4 +198,14 @@ def _work(ask: dict[str, Any]) -> None:
     except PolyrankError as error:
         if isinstance(error, LockedError) and attempt > 1:
             raise  # whoever had the folder is dying
-        tell("failed", error)
+        kind = "failed" if processes.launched()[0] == 0 else "failed elsewhere"
+        ray.get(desk.tell.remote(kind, _portable(error)))
+
+
+def _portable(error: PolyrankError) -> PolyrankError:
+    """An error that pickle brings over whole; one that is made of other things than its message loses its kind."""
+    if len(error.args) == 1 and type(error).__init__ is PolyrankError.__init__:
+        return error
+    plain = PolyrankError(str(error))
+    plain.exit_code = error.exit_code
+    return plain
