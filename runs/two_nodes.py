@@ -1,6 +1,6 @@
 """On a Ray cluster of two nodes of this machine: texts encoded and a recipe trained, with processes that are killed.
 
-    python runs/two_nodes.py [-n 200000]
+    python runs/two_nodes.py [-n 200000] [--only encode|train]
 
 Made-up texts are encoded by the shipped ConveRT. When a third of the blocks are written the command itself is killed
 and started again; at two thirds the second node is killed, all its processes with SIGKILL. Then the shipped sample is
@@ -39,9 +39,9 @@ speaker = "agent"
 kind = "dialogues"
 [train]
 init_from = "shipped:convert"
-lr = 1.0
+lr = 0.3
 batch_size = 64
-epochs = 6
+epochs = 3
 dropout = 0.0
 precision = "fp32"
 optimizer = "adadelta"
@@ -155,12 +155,17 @@ def main() -> None:
     """Run it all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", type=int, default=200_000)
+    parser.add_argument("--only", choices=["encode", "train"])
     asked = parser.parse_args()
+    path = Path(__file__).parent / "results" / "ray.json"
+    result = json.loads(path.read_text("utf-8")) if asked.only else {}
     with tempfile.TemporaryDirectory() as name, cluster.two_nodes() as nodes:
-        result = {"encode": encoded(nodes, Path(name), asked.n), "train": trained(nodes, Path(name))}
+        if asked.only != "train":
+            result["encode"] = encoded(nodes, Path(name), asked.n)
+        if asked.only != "encode":
+            result["train"] = trained(nodes, Path(name))
     machine = describe_machine()
     machine["versions"]["ray"] = metadata.version("ray")
-    path = Path(__file__).parent / "results" / "ray.json"
     path.write_text(json.dumps({**result, "machine": machine}, indent=2) + "\n", "utf-8")
     print(path.read_text("utf-8"))
 

@@ -137,6 +137,8 @@ def _fit(ask: dict[str, Any], workers: int, cpus: int, gpus: int, max_failures: 
     from ray.train.torch import TorchConfig, TorchTrainer
 
     os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
+    # what is left is asked for only after so long a wait for the room that a dead node had
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "10")
     resources = {"CPU": cpus, **({"GPU": gpus} if gpus else {})}
     trainer = TorchTrainer(
         _work,
