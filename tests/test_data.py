@@ -3,6 +3,7 @@
 import codecs
 import gzip
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -346,6 +347,22 @@ def test_pools_of_every_format(tmp_path: Path) -> None:
         Candidate(text_id("bye "), "bye "),
     ]
     assert read_pool(written(tmp_path / "p.txt.gz", "hello")) == [Candidate(text_id("hello"), "hello")]
+
+
+def test_a_folder_of_pools_is_read_file_by_file_and_an_error_names_both(tmp_path: Path) -> None:
+    (tmp_path / "b.csv").write_text("id,text\n3,three\n1,one\n", "utf-8")
+    (tmp_path / "a.jsonl").write_text('{"id": "1", "text": "one"}\n{"id": "2", "text": "two"}\n', "utf-8")
+    (tmp_path / "notes.md").write_text("not read", "utf-8")
+    said: list[str] = []
+    pool = read_pool(tmp_path, say=said.append)
+    assert [(c.id, c.text) for c in pool] == [("1", "one"), ("2", "two"), ("3", "three")]
+    assert said == [f"{tmp_path}: 1 of 4 replies repeat an earlier one and count once"]
+    assert [c.id for c in read_pool(tmp_path / "*.csv")] == ["3", "1"]
+    (tmp_path / "c.jsonl").write_text('{"id": "2", "text": "zwei"}\n', "utf-8")
+    with pytest.raises(
+        DataError, match=rf"c\.jsonl:1: id '2' was used at {re.escape(str(tmp_path))}/a\.jsonl:2 already"
+    ):
+        read_pool(tmp_path)
 
 
 def test_other_fields_of_a_pool_row_are_metadata(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ import polyrank
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.data import read_examples, write_examples
-from polyrank.data.stored import StoredExamples, StoredResponses, open_stored, shards
+from polyrank.data.rows import shards
+from polyrank.data.stored import StoredExamples, StoredResponses, open_stored
 from polyrank.errors import ConfigError, DataError
 from polyrank.evaluation.negatives.hard import rights
 from polyrank.evaluation.negatives.random import RandomNegatives
@@ -122,7 +123,7 @@ def test_files_of_a_folder_are_one_set_and_are_stored_once(tmp_path: Path) -> No
         stream.write(b"X")
     assert list(stored(folder, say=said.append)) == wanted
     assert any("is damaged" in line and "made again" in line for line in said)
-    with pytest.raises(DataError, match="names no file of examples"):
+    with pytest.raises(DataError, match="names no file of rows"):
         shards(tmp_path / "none-*.jsonl")
 
 

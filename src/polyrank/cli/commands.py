@@ -29,6 +29,7 @@ from polyrank.cli import (
     pipelines,
     pretraining,
     ranking,
+    ray,
     serving,
     splitting,
     sums,
@@ -91,6 +92,7 @@ app.add_typer(benches.bench_app, name="bench")
 app.add_typer(pipelines.pipeline_app, name="pipeline")
 app.add_typer(intents.intents_app, name="intents")
 app.add_typer(feedback.feedback_app, name="feedback")
+app.add_typer(ray.ray_app, name="ray")
 
 
 def run() -> int:

@@ -32,9 +32,6 @@ def train(
     Two networks that learn from each other go to OUTPUT/retriever and OUTPUT/reranker. Where the recipe names a
     data.test, the model is evaluated on it in the end, and words alone (BM25) beside it.
     """
-    import dataclasses
-    import json
-
     from polyrank.config.recipe import load_recipe
     from polyrank.training import train as run
 
@@ -46,6 +43,14 @@ def train(
         interrupts.say_way_on("go on with --resume")
     with TrainingDisplay() as display:
         results = run(plan, resume=resume, overwrite=overwrite, device=device, report=display.report, say=talk)
+    show_results(plan.data, results, json_)
+
+
+def show_results(data: "DataConfig", results: "list[RunResult]", json_: bool) -> None:
+    """What came of a training."""
+    import dataclasses
+    import json
+
     rows = [
         {"seed": r.seed, "network": r.network, "model": str(r.model), **dataclasses.asdict(r.fit), "test": r.test}
         for r in results
@@ -60,7 +65,7 @@ def train(
     for network in dict.fromkeys(r.network for r in results):
         _say_spread(network, [r.fit.best for r in results if r.network == network])
     if any(r.test for r in results):
-        _show_test(plan.data, results)
+        _show_test(data, results)
 
 
 def _show_test(data: "DataConfig", results: "list[RunResult]") -> None:

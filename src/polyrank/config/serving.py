@@ -155,6 +155,19 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def check_reach(settings: ServingSettings) -> None:
+    """Refuse to let other machines ask without a key.
+
+    Raises:
+        UsageError: they could.
+    """
+    if not is_loopback(settings.host) and not settings.api_key_file:
+        raise UsageError(
+            f"{settings.host} can be reached by other machines; name a file of keys with --api-key-file, or listen at"
+            " 127.0.0.1"
+        )
+
+
 def _changed(settings: ServingSettings, changes: Mapping[str, Any]) -> ServingSettings:
     feedback = {key.removeprefix("feedback_"): value for key, value in changes.items() if key.startswith("feedback_")}
     own = {key: value for key, value in changes.items() if not key.startswith("feedback_")}

@@ -9,7 +9,18 @@ from typing import Any, TypeAlias
 
 from polyrank.data import fields
 from polyrank.data.memory import rows_of
-from polyrank.data.rows import MAX_LINE_BYTES, Row, checked, named, numbered_lines, row_error, rows, suffix, write_rows
+from polyrank.data.rows import (
+    MAX_LINE_BYTES,
+    Row,
+    checked,
+    named,
+    numbered_lines,
+    row_error,
+    rows,
+    shards,
+    suffix,
+    write_rows,
+)
 from polyrank.errors import DataError
 from polyrank.records import Candidate
 
@@ -22,7 +33,7 @@ KNOWN = ("id", "text", "metadata")
 def read_pool(
     path: Path | str, *, max_line_bytes: int = MAX_LINE_BYTES, say: Callable[[str], None] = lambda text: None
 ) -> list[Candidate]:
-    """Candidates of a file, in its order.
+    """Candidates of a file, in its order; of a folder, or of a pattern such as ``part-*.parquet``, file by file.
 
     JSON lines, CSV and Parquet rows have ``text``, maybe an ``id``, and JSON lines may have ``metadata``, to which all
     other fields are added unless they are null. A ``.txt`` file has one reply per line, and blank lines are passed
@@ -30,14 +41,19 @@ def read_pool(
     respect, counts once. Any file may be gzipped and named ``.gz``.
 
     Args:
-        path: the file.
+        path: the file; a folder of ``.jsonl``, ``.csv`` or ``.parquet`` files; or a pattern of names.
         max_line_bytes: a longer line is an error.
         say: told how many came again.
 
     Raises:
         DataError: ``file:line: what is wrong; what to do``; also for an id that was used before, and an empty file.
     """
-    return _unique(Path(path), numbered_candidates(Path(path), max_line_bytes=max_line_bytes), say)
+    numbered = (
+        (file, line, candidate)
+        for file in shards(Path(path))
+        for line, candidate in numbered_candidates(file, max_line_bytes=max_line_bytes)
+    )
+    return _unique(Path(path), numbered, say)
 
 
 def numbered_candidates(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Candidate]]:
@@ -97,7 +113,7 @@ def import_pool(source: Path | str, output: Path | str) -> int:
         DataError: a line has no tab, an id comes twice, or the file cannot be read.
     """
     source = Path(source)
-    pool = _unique(source, _tabbed(source))
+    pool = _unique(source, ((source, line, candidate) for line, candidate in _tabbed(source)))
     write_pool(output, pool)
     return len(pool)
 
@@ -122,23 +138,24 @@ def row_of(candidate: Candidate) -> Row:
 
 
 def _unique(
-    path: Path, candidates: Iterator[tuple[int, Candidate]], say: Callable[[str], None] = lambda text: None
+    path: Path, candidates: Iterator[tuple[Path, int, Candidate]], say: Callable[[str], None] = lambda text: None
 ) -> list[Candidate]:
-    first: dict[str, tuple[int, Candidate]] = {}
+    first: dict[str, tuple[Path, int, Candidate]] = {}
     n_repeated = 0
-    for line, candidate in candidates:
-        earlier_line, earlier = first.setdefault(candidate.id, (line, candidate))
+    for file, line, candidate in candidates:
+        earlier_file, earlier_line, earlier = first.setdefault(candidate.id, (file, line, candidate))
         if earlier != candidate:
-            problem = f"id {candidate.id!r} was used at line {earlier_line} already; give each candidate its own"
+            where = f"line {earlier_line}" if earlier_file == file else f"{earlier_file}:{earlier_line}"
+            problem = f"id {candidate.id!r} was used at {where} already; give each candidate its own"
             if candidate.id == text_id(candidate.text) and candidate.text == earlier.text:
-                problem = f"the text of line {earlier_line} comes again with other metadata; give each of them an id"
-            raise row_error(path, line, problem)
-        n_repeated += earlier_line != line
+                problem = f"the text of {where} comes again with other metadata; give each of them an id"
+            raise row_error(file, line, problem)
+        n_repeated += (earlier_file, earlier_line) != (file, line)
     if not first:
         raise DataError(f"{path}: holds no candidates; give a file with at least one")
     if n_repeated:
         say(f"{path}: {n_repeated:,} of {n_repeated + len(first):,} replies repeat an earlier one and count once")
-    return [candidate for _, candidate in first.values()]
+    return [candidate for *_, candidate in first.values()]
 
 
 def _lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, Candidate]]:

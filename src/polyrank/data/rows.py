@@ -31,9 +31,29 @@ BINARY = {
 }
 """What is taken for text now and then, by its first bytes; gzip aside, which is read."""
 
+ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
+"""Of the files that are read of a folder."""
+
 TYPE_NAMES = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
 Row = dict[str, Any]
+
+
+def shards(path: Path) -> list[Path]:
+    """The files of a folder, or of a pattern such as ``data/part-*.parquet``, in the order of their names.
+
+    Raises:
+        DataError: there are none.
+    """
+    if path.is_dir():
+        files = [file for file in sorted(path.iterdir()) if file.name.lower().endswith(ENDINGS)]
+    elif any(sign in path.name for sign in "*?["):
+        files = sorted(path.parent.glob(path.name))
+    else:
+        return [path]
+    if not files:
+        raise DataError(f"{path}: names no file of rows; give files that end in {', '.join(ENDINGS)}")
+    return files
 
 
 def row_error(path: Path, line: int, problem: object) -> DataError:

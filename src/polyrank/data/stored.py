@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from polyrank.data.examples import Kind, Reader
 from polyrank.data.report import counted, parsed
-from polyrank.data.rows import rows
+from polyrank.data.rows import rows, shards
 from polyrank.errors import ArtifactError, DataError
 from polyrank.records import Context, Example
 from polyrank.storage.document import DocumentKind, check_part, has_document, read_document, seal
@@ -28,30 +28,12 @@ DOCUMENT = DocumentKind(
     name="folder of examples", file="examples.json", missing="check the path", remedy="delete the folder"
 )
 TEXTS, ENDS, TABLE, KEYS = "texts.bin", "ends.bin", "table.bin", "keys.bin"
-ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
 ROWS = 1000  # that are written together
 MOST_RIGHT = 1000  # right answers elsewhere that are looked up for one context
 # Of each example: the number of its row's first text, which is the row's id; counted from there, where its turns start
 # (the background stands before them) and end, and its candidates; how many of these, the first, are right; its turn of
 # the dialogue, or -1.
 ROW = np.dtype([("base", "<i8")] + [(name, "<i4") for name in ("turns", "end", "first", "last", "right", "turn")])
-
-
-def shards(path: Path) -> list[Path]:
-    """The files of a folder, or of a pattern such as ``data/part-*.parquet``, in the order of their names.
-
-    Raises:
-        DataError: there are none.
-    """
-    if path.is_dir():
-        files = [file for file in sorted(path.iterdir()) if file.name.lower().endswith(ENDINGS)]
-    elif any(sign in path.name for sign in "*?["):
-        files = sorted(path.parent.glob(path.name))
-    else:
-        return [path]
-    if not files:
-        raise DataError(f"{path}: names no file of examples; give files that end in {', '.join(ENDINGS)}")
-    return files
 
 
 class StoredExamples(Sequence[Example]):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
-from polyrank.config.serving import ServingSettings, is_loopback
+from polyrank.config.serving import ServingSettings, check_reach
 from polyrank.errors import UsageError
 from polyrank.serving.pool import Worker
 from polyrank.serving.worker import Setup
@@ -43,11 +43,7 @@ def serve(
         UsageError: the address is not to be had, or others can reach it and there are no keys.
         PolyrankError: what is served cannot be opened.
     """
-    if not is_loopback(settings.host) and not settings.api_key_file:
-        raise UsageError(
-            f"{settings.host} can be reached by other machines; name a file of keys with --api-key-file, or listen at"
-            " 127.0.0.1"
-        )
+    check_reach(settings)
     bound = _bound(settings.host, settings.port)
     _raise_file_limit()
     started = Worker.start(Setup.of(models, settings))

@@ -23,8 +23,9 @@ from polyrank.config.training import NetworkTraining
 from polyrank.data import choose_speaker, draw_candidates, read_examples
 from polyrank.data.candidate_lists import have_lists
 from polyrank.data.memory import rows_of
+from polyrank.data.rows import shards
 from polyrank.data.speakers import speakers_of
-from polyrank.data.stored import StoredExamples, open_stored, shards
+from polyrank.data.stored import StoredExamples, open_stored
 from polyrank.devices import processes
 from polyrank.devices.choice import choose_device, keep_freed_memory
 from polyrank.errors import ConfigError, DataError

@@ -1,0 +1,276 @@
+"""On a Ray cluster of two nodes, one of which dies: the same losses, each text once, answers to every request."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+import cluster
+
+pytest.importorskip("ray")
+
+import polyrank
+from polyrank.config.models import BiConfig, TextPolicy
+from polyrank.config.recipe import DataConfig, Recipe
+from polyrank.errors import ConfigError, UsageError
+from polyrank.integrations.ray import cluster as connection
+from polyrank.integrations.ray import encode
+from polyrank.integrations.ray import train as train_on_ray
+from polyrank.retrieval.blocks import file_of, read_blocks
+from polyrank.training import train
+from processes import join, run, start
+from test_ranks import assert_alike
+from train_settings import train_config
+
+PATIENCE_S = 240
+pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray about itself, in threads of its own
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[cluster.Nodes]:
+    with cluster.two_nodes() as started:
+        yield started
+        ids = cluster.descendants(os.getpid())
+    left = [name for pid, (_, name) in cluster.processes().items() if pid in ids and "ray" in name]
+    assert left == []
+
+
+@pytest.fixture
+def joined(nodes: cluster.Nodes) -> Iterator[None]:
+    with connection.connected(nodes.address):
+        yield
+
+
+# training
+
+
+def recipe(task: dict[str, Path], backbone: Path, output: Path) -> Recipe:
+    return Recipe(
+        model=BiConfig(backbone=str(backbone), reduction="mean", shared_towers=True),
+        text=TextPolicy(max_context_tokens=24, max_candidate_tokens=8),
+        data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
+        train=train_config(
+            batch_size=11, epochs=20, optimizer="adadelta", lr=0.1, warmup_steps=2, schedule="constant",
+            train_layers="all", precision="fp32", dropout=0.0, evaluate_per_epoch=1,
+        ),
+        output=str(output),
+    )  # fmt: skip
+
+
+def train_alone(plan: Recipe) -> None:
+    train(plan)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("joined")
+def test_a_training_that_loses_a_node_has_the_losses_of_one_process(
+    task: dict[str, Path], tiny_backbone: Path, tmp_path: Path, nodes: cluster.Nodes
+) -> None:
+    """Two workers at first; the node of one of them is killed, and the other goes on alone."""
+    said: list[str] = []
+    killed = []
+
+    def report(seed: int, record: dict[str, Any]) -> None:
+        if record["step"] == 16 and not killed:
+            killed.append(record["step"])
+            nodes.kill()
+
+    (result,) = train_on_ray(
+        recipe(task, tiny_backbone, tmp_path / "ray"), workers=2, device="cpu", report=report, say=said.append
+    )
+    nodes.add()
+    assert result.fit.n_steps == 140
+    started = [line for line in said if "parameters on cpu" in line]
+    assert [", 2 processes" in line for line in started] == [True, False], said
+    plan = recipe(task, tiny_backbone, tmp_path / "alone")
+    assert join([start(train_alone, plan)]) == [0]
+    assert_alike(tmp_path / "ray", tmp_path / "alone")
+    files = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("ray", "alone")]
+    assert files[0] == files[1]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("joined")
+def test_what_a_worker_refuses_is_said_here_and_not_tried_again(
+    task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    plan = recipe(task, tiny_backbone, tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text("")
+    with pytest.raises(UsageError, match="holds an earlier run; pass --resume"):
+        train_on_ray(plan, device="cpu")
+    with pytest.raises(UsageError, match="the Ray cluster has no GPU"):
+        train_on_ray(plan, device="cuda")
+
+
+# encoding
+
+TEXTS = [f"my {a} is {b} {i}" for i in range(50) for a in ("wifi", "router") for b in ("down", "red", "green", "high")]
+
+
+@pytest.fixture
+def catalogue(tmp_path: Path) -> Path:
+    """Two files of replies in a folder."""
+    (tmp_path / "replies").mkdir()
+    for name, part in (("b.csv", TEXTS[300:]), ("a.jsonl", TEXTS[:300])):
+        rows = part if name == "b.csv" else [f'{{"text": "{text}", "id": "{text[::-1]}"}}' for text in part]
+        head = ["text"] if name == "b.csv" else []
+        (tmp_path / "replies" / name).write_text("\n".join([*head, *rows]) + "\n", "utf-8")
+    return tmp_path / "replies"
+
+
+@pytest.mark.slow
+def test_each_text_is_encoded_once_though_a_node_dies(
+    catalogue: Path, tiny_backbone: Path, tmp_path: Path, nodes: cluster.Nodes
+) -> None:
+    model, folder = f"untuned:{tiny_backbone}", tmp_path / "vectors"
+    encoding = ["ray", "encode", model, catalogue, "-o", folder, "--block-size", "2", "--device", "cpu"]
+    command = [sys.executable, "-m", "polyrank", *map(str, encoding), "--workers", "2", "--address", nodes.address]
+    with subprocess.Popen([*command, "--index", str(tmp_path / "index")], stderr=subprocess.PIPE, text=True) as running:
+        guard = threading.Timer(PATIENCE_S, running.kill)
+        guard.start()
+        while running.poll() is None and len(list(folder.glob("block-*"))) < 5:
+            pass  # until the first blocks are there
+        nodes.kill()
+        early = {path.name: path.stat().st_mtime_ns for path in folder.glob("block-*")}
+        _, said = running.communicate()
+        guard.cancel()
+    nodes.add()
+    assert running.returncode == 0, said
+    assert 5 <= len(early) < 200
+    assert "a worker has died" in said
+    assert f"{folder}: 400 candidates encoded" in said
+    assert "Traceback" not in said
+    blocks = list(read_blocks(folder))
+    assert [candidate.text for part, _ in blocks for candidate in part] == TEXTS
+    assert {name: (folder / name).stat().st_mtime_ns for name in early} == early  # none was written again
+
+    alone = tmp_path / "alone"
+    assert run("index", "build", model, catalogue, "-o", alone, "--device", "cpu").returncode == 0
+    with polyrank.open(str(tmp_path / "index")) as own, polyrank.open(str(alone)) as other:
+        for context in ("my wifi is down", ["hello", "the light is red"], "restart it please"):
+            ranked, expected = (pipeline.answer(context, k=10).ranked for pipeline in (own, other))
+            assert [(r.id, r.text) for r in ranked] == [(r.id, r.text) for r in expected]
+            np.testing.assert_allclose([r.score for r in ranked], [r.score for r in expected], rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("joined")
+def test_an_encoding_goes_on_with_what_is_missing_or_damaged(tiny_backbone: Path, tmp_path: Path) -> None:
+    model, folder, texts, said = f"untuned:{tiny_backbone}", tmp_path / "vectors", TEXTS[:60], []
+    settings: dict[str, Any] = {"block_size": 20, "device": "cpu"}
+    assert encode(model, texts, folder, **settings) == 60
+    before = {number: file_of(folder, number).stat().st_mtime_ns for number in range(3)}
+    vectors = [vectors for _, vectors in read_blocks(folder)]
+    file_of(folder, 0).write_bytes(b"PAR1")
+    file_of(folder, 2).unlink()
+    done: list[tuple[int, int]] = []
+    n = encode(model, texts, folder, **settings, progress=lambda *counts: done.append(counts), say=said.append)
+    assert n == 40
+    assert done == [(40, 60), (60, 60)]
+    assert said == [f"{folder}: 20 of 60 candidates are encoded already"]
+    assert file_of(folder, 1).stat().st_mtime_ns == before[1]
+    for (_, found), expected in zip(read_blocks(folder), vectors, strict=True):
+        assert np.array_equal(found, expected)
+    assert encode(model, texts, folder, **settings) == 0
+    with pytest.raises(ConfigError, match="vectors of another candidates"):
+        encode(model, texts[:-1], folder, **settings)
+    with pytest.raises(ConfigError, match="vectors of another encoder"):
+        encode("shipped:convert", texts, folder, **settings)
+
+
+# serving
+
+
+def replicas() -> list[int]:
+    """The processes that Ray started for replicas."""
+    return [pid for pid, (_, name) in cluster.processes().items() if "ServeReplica" in name]
+
+
+@pytest.mark.slow
+def test_replicas_answer_as_the_model_does_and_one_may_die(tiny_backbone: Path, nodes: cluster.Nodes) -> None:
+    model = f"untuned:{tiny_backbone}"
+    command = ["ray", "serve", f"tiny={model}", "--replicas", "2", "--port", str(free_port()), "--device", "cpu"]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "polyrank", *command, "--address", nodes.address], stderr=subprocess.PIPE, text=True
+    )
+    guard = threading.Timer(PATIENCE_S, server.kill)
+    guard.start()
+    try:
+        assert server.stderr is not None
+        lines = []
+        for line in server.stderr:
+            lines.append(line)
+            if match := re.match(r"listening at (http://127\.0\.0\.1:\d+): 2 replicas of tiny", line):
+                break
+        assert match, lines
+        body = {"model": "tiny", "query": "my wifi is down", "documents": ["restart it", "pay the bill", "hello"]}
+        (scores,) = polyrank.load(model, device="cpu").score([body["query"]], [body["documents"]])
+        expected = dict(enumerate((1 / (1 + np.exp(-scores.astype(np.float64)))).tolist()))
+        with httpx.Client(base_url=match[1], timeout=60) as client:
+
+            def ask() -> None:
+                answer = client.post("/v1/rerank", json=body)
+                assert answer.status_code == 200, answer.text
+                found = {row["index"]: row["relevance_score"] for row in answer.json()["results"]}
+                assert found == pytest.approx(expected, rel=1e-6)
+
+            for _ in range(20):
+                ask()
+            there = replicas()
+            assert len(there) == 2
+            cluster.end(there[0])
+            while there[0] in cluster.processes():
+                ask()
+            for _ in range(50):
+                ask()
+            while len(replicas()) < 2:  # Ray starts another one
+                ask()
+        server.terminate()
+        assert server.wait(60) == 0
+        assert replicas() == []
+    finally:
+        guard.cancel()
+        server.kill()
+        server.communicate()
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+# what cannot be
+
+
+def test_a_cluster_that_is_not_there_is_one_sentence(task: dict[str, Path], tmp_path: Path) -> None:
+    for address, code, words in (
+        ("127.0.0.1:1", 8, "no Ray cluster answers at '127.0.0.1:1'; start one with `ray start --head`"),
+        ("ray://127.0.0.1:1", 2, 'is no address of a Ray cluster; give "auto"'),
+    ):
+        (tmp_path / "replies.txt").write_text("hello\n")
+        command = ["ray", "encode", "shipped:convert", tmp_path / "replies.txt", "-o", tmp_path / "v"]
+        result = run(*command, "--address", address)
+        assert result.returncode == code
+        assert words in result.stderr
+        assert result.stderr.count("\n") == 1
+        assert not (tmp_path / "v").exists()
+
+
+def test_others_may_not_ask_without_keys() -> None:
+    result = run("ray", "serve", "shipped:convert", "--host", "0.0.0.0")
+    assert result.returncode == 2
+    assert "0.0.0.0 can be reached by other machines; name a file of keys" in result.stderr

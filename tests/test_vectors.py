@@ -1,0 +1,147 @@
+"""Candidates and their vectors in Parquet files: whole or not there, of what they say, and an index of them."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyarrow")
+
+import pyarrow.parquet
+
+import polyrank
+from polyrank.errors import ArtifactError, ConfigError, UsageError
+from polyrank.index import KnownVectors, open_index
+from polyrank.records import Candidate
+from polyrank.retrieval.blocks import (
+    Plan,
+    begin,
+    digest,
+    file_of,
+    index_blocks,
+    is_finished,
+    read_blocks,
+    read_plan,
+    write_block,
+)
+
+POOL = [Candidate(f"r{i}", f"reply {i} \N{SNOWMAN}", {"n": i} if i % 2 else {}) for i in range(10)]
+VECTORS = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)
+PLAN = Plan("model", "fingerprint", 3, digest(POOL), n=10, block_size=4)
+
+
+def write(folder: Path, *numbers: int) -> Path:
+    begin(folder, PLAN)
+    for number in numbers:
+        part = PLAN.block(number)
+        write_block(folder, PLAN, number, POOL[part], VECTORS[part])
+    return folder
+
+
+def finished(folder: Path) -> list[int]:
+    return [n for n in range(PLAN.n_blocks) if is_finished(folder, PLAN, n, POOL[PLAN.block(n)])]
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    folder = write(tmp_path / "v", 2, 0, 1)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *(f"block-0000{n}.parquet" for n in range(3)),
+        "vectors.json",
+    ]
+    parts = list(read_blocks(folder))
+    assert [candidate for part, _ in parts for candidate in part] == POOL
+    assert np.array_equal(np.concatenate([vectors for _, vectors in parts]), VECTORS)
+    assert read_plan(folder) == PLAN
+
+
+def test_other_programs_read_it(tmp_path: Path) -> None:
+    table = pyarrow.parquet.read_table(file_of(write(tmp_path / "v", 0), 0))
+    assert table.column_names == ["id", "text", "metadata", "vector"]
+    assert table["metadata"].to_pylist() == [None, '{"n": 1}', None, '{"n": 3}']
+    assert table["vector"].to_pylist() == VECTORS[:4].tolist()
+
+
+def test_a_block_is_finished_only_with_its_own_candidates_encoder_and_bytes(tmp_path: Path) -> None:
+    folder = write(tmp_path / "v", 0, 1)
+    assert finished(folder) == [0, 1]
+    assert not is_finished(folder, PLAN, 0, POOL[4:8])
+    changed = [dataclasses.replace(POOL[0], metadata={"n": 7}), *POOL[1:4]]
+    assert not is_finished(folder, PLAN, 0, changed)
+    assert not is_finished(folder, dataclasses.replace(PLAN, fingerprint="another"), 0, POOL[:4])
+    file_of(folder, 1).write_bytes(file_of(folder, 1).read_bytes()[:-20])
+    assert finished(folder) == [0]
+
+
+def test_a_folder_of_another_plan_is_refused_by_what_differs(tmp_path: Path) -> None:
+    folder = write(tmp_path / "v", 0)
+    begin(folder, PLAN)
+    assert finished(folder) == [0]
+    for changes, words in (
+        ({"fingerprint": "another"}, "another encoder;"),
+        ({"candidates": "another"}, "another candidates;"),
+        ({"block_size": 5}, "another block size;"),
+        ({"fingerprint": "another", "block_size": 5}, "another encoder, block size;"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            begin(folder, dataclasses.replace(PLAN, **changes))
+    assert finished(folder) == [0]
+    other = dataclasses.replace(PLAN, block_size=5)
+    begin(folder, other, overwrite=True)
+    assert read_plan(folder) == other
+    assert [path.name for path in folder.iterdir()] == ["vectors.json"]
+
+
+def test_what_is_not_ours_is_never_deleted(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(UsageError, match=r"already exists|notes\.txt"):
+            begin(tmp_path, PLAN, overwrite=overwrite)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_damage_is_named_with_its_remedy(tmp_path: Path) -> None:
+    folder = write(tmp_path / "v", 0, 1)
+    with pytest.raises(ArtifactError, match=r"block-00002\.parquet is missing; encode again"):
+        list(read_blocks(folder))
+    write(folder, 2)
+    data = bytearray(file_of(folder, 1).read_bytes())
+    at = data.index(VECTORS[4:8].tobytes()[:8])  # a bit of a stored number, that only a checksum can miss
+    data[at] ^= 1
+    file_of(folder, 1).write_bytes(data)
+    assert finished(folder) == [0, 1, 2]
+    with pytest.raises(ArtifactError, match=r"block-00001\.parquet is damaged; delete it and encode again"):
+        list(read_blocks(folder))
+    with pytest.raises(ArtifactError, match="is no folder of vectors"):
+        read_plan(tmp_path)
+
+
+def test_an_index_of_blocks_is_the_one_that_is_built_at_once(tmp_path: Path) -> None:
+    encoder = polyrank.load("shipped:convert")
+    pool = [Candidate(c.id, c.text, c.metadata) for c in POOL]
+    plan = Plan("shipped:convert", encoder.fingerprint, encoder.dimension, digest(pool), len(pool), 4)
+    begin(tmp_path / "v", plan)
+    for number in range(plan.n_blocks):
+        part = pool[plan.block(number)]
+        vectors = encoder.encode_candidates([candidate.text for candidate in part])
+        write_block(tmp_path / "v", plan, number, part, vectors)
+    assert index_blocks(tmp_path / "v", tmp_path / "of-blocks") == 10
+    polyrank.build_index(tmp_path / "at-once", encoder, pool)
+    with open_index(tmp_path / "of-blocks") as own, open_index(tmp_path / "at-once") as other:
+        assert [c for _, c in own.iter_candidates()] == [c for _, c in other.iter_candidates()]
+        assert (own.fingerprint, own.model) == (other.fingerprint, other.model)
+        for candidate in pool:
+            np.testing.assert_allclose(
+                KnownVectors(own)[candidate.text], KnownVectors(other)[candidate.text], atol=1e-5
+            )
+    with pytest.raises(UsageError, match="already exists"):
+        index_blocks(tmp_path / "v", tmp_path / "at-once")
+
+
+def test_blocks_of_other_candidates_make_no_index(tmp_path: Path) -> None:
+    folder = write(tmp_path / "v", 0, 1, 2)
+    file_of(folder, 1).replace(file_of(folder, 0))
+    write(folder, 1)
+    with pytest.raises(ArtifactError, match="holds other candidates than it was made for"):
+        index_blocks(folder, tmp_path / "index")
+    assert not (tmp_path / "index").exists()
