@@ -118,7 +118,7 @@ def products(
 
 def finest(d: int) -> int:
     """The largest number of a column so that no sum leaves int32."""
-    return min(32766, (2**31 - 1) // (127 * d))
+    return min(32638, (2**31 - 1) // (127 * d))
 
 
 SHAPES = [(1, 1, 64), (3, 2, 64), (4, 6, 64), (5, 7, 128), (8, 16, 64), (31, 17, 192), (33, 32, 128), (70, 33, 64)]
@@ -624,7 +624,7 @@ def test_what_coding_loses_is_still_found_by_amx(way: str, of: str) -> None:
     d = 64
     telling = np.full(d, 1.0 + 2.0**-8 - 2.0**-20)  # ones, in bf16
     if way == "int8":
-        telling = np.r_[127.0 if of == "candidate" else 32766.0, np.arange(d - 1) % 7 + 0.4999]
+        telling = np.r_[127.0 if of == "candidate" else 32638.0, np.arange(d - 1) % 7 + 0.4999]
     plain = np.full(d, 1.0)
     context, target = (plain, telling) if of == "candidate" else (telling, plain)
     context[0], seen = (1.0 if way == "bf16" else context[0]), np.floor(context) @ np.floor(target)

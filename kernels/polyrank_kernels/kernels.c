@@ -5,8 +5,10 @@
    spins while another works. `form` says with which instructions, of those that the machine has (polyrank_has); all give
    the same products of int8, since those are sums of integers. registers.c and tiles.c have the loops. */
 
+#ifndef POLYRANK_ALONE /* without Python */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#endif
 
 #include "kernels.h"
 
@@ -268,6 +270,8 @@ API int polyrank_bounds_in_tiles(int form, int kind, const void *rows, const flo
     return failed ? -2 : 0;
 }
 
+#ifndef POLYRANK_ALONE
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernels", NULL, -1, NULL, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__kernels(void) { return PyModule_Create(&module); }
+#endif

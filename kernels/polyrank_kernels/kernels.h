@@ -45,6 +45,10 @@
 #define X86 1
 #elif defined(VECTORS) && defined(__aarch64__)
 #include <arm_neon.h>
+#ifdef __linux__
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 #define ARM 1
 #endif
 

@@ -1,7 +1,8 @@
 """The compiled loops for a processor that has every instruction, on any machine: see emulated.h.
 
 What the loops do with AVX-512, its VNNI and AMX can so be tested where these are not, and a processor that lacks some
-of them can be had by saying so.
+of them can be had by saying so. What they do on ARM is tested by a process of that processor's, which QEMU emulates: see
+elsewhere.c.
 """
 
 import os
@@ -11,6 +12,8 @@ import sysconfig
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+ARM_COMPILER, ARM_EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
+FILES = ("kernels.c", "registers.c", "tiles.c")
 SOURCES = Path(os.environ.get("POLYRANK_KERNELS_SOURCES", HERE.parent.parent / "kernels" / "polyrank_kernels"))
 
 
@@ -41,6 +44,26 @@ def build(folder: Path) -> Path:
     command += [f"-I{HERE}", f"-I{sysconfig.get_paths()['include']}", f"-I{SOURCES}", "-undefined", "dynamic_lookup"]
     if os.uname().sysname != "Darwin":
         command[-2:] = ["-fopenmp"]
-    sources = [str(SOURCES / name) for name in ("kernels.c", "tiles.c")]
+    sources = [str(SOURCES / name) for name in FILES]
     subprocess.run([*command, *sources, "-o", str(library), "-lm"], check=True)
     return library
+
+
+def missing_for_arm() -> str:
+    """The same for a build for ARM, and for running it."""
+    absent = [name for name in ("cc", ARM_COMPILER, ARM_EMULATOR) if not shutil.which(name)]
+    return f"there is no {absent[0]}" if absent else ""
+
+
+def build_for_arm(folder: Path) -> Path:
+    """The package in ``folder``, whose functions are computed by the program that is returned."""
+    package = folder / "polyrank_kernels"
+    package.mkdir(parents=True)
+    shutil.copy(SOURCES / "__init__.py", package)
+    ours, program = str(HERE / "elsewhere.c"), folder / "loops"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", ours, "-o", str(package / "_kernels.so")], check=True)
+    flags = ["-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi", "-fopenmp", "-static"]
+    defined = ["-DPOLYRANK_SERVER", "-DPOLYRANK_ALONE", f"-I{SOURCES}"]
+    sources = [ours, *(str(SOURCES / name) for name in FILES)]
+    subprocess.run([ARM_COMPILER, *flags, *defined, *sources, "-o", str(program), "-lm"], check=True)
+    return program

@@ -153,13 +153,13 @@ def _quantize(vectors: AnyVectors) -> Quantized:
 
 
 def to_int16(columns: Tensor) -> Int16Columns:
-    """Columns ``[q, D]`` in int16, as fine as sums in int32 allow.
+    """Columns ``[q, D]`` in int16, as fine as sums in int32 allow, and in two signed bytes.
 
     >>> to_int16(torch.tensor([[0.5, -1.0]])).as_doubles(2)
     tensor([[ 0.5000, -1.0000]], dtype=torch.float64)
     """
     n_columns, dimension = columns.shape
-    finest = min(32766, (2**31 - 1) // (127 * dimension) // 2 * 2)
+    finest = min(32638, (2**31 - 1) // (127 * dimension) // 2 * 2)
     scales = (columns.abs().amax(1).double() / finest).float().clamp_(min=1e-30)
     values = np.zeros((n_columns, -(-dimension // LANES) * LANES), np.int16)
     values[:, :dimension] = (columns.double() / scales[:, None].double()).round_().clamp_(-finest, finest).numpy()
