@@ -176,7 +176,8 @@ def test_bf16_is_chosen_where_it_is_fast_and_scores_few(compiled: bool) -> None:
     best = Best(context[0], 10)
     with torch.inference_mode():
         machine = Machine(torch.device("cpu"), compiled, bf16=True)
-        query = Policy(machine, Profile(bf16=(12.0, 0.16), plain_tiles=(45.0, 1.6), int8_tiles=(45.0, 1.6))).choose(best, [candidates])
+        profile = Profile(bf16=(12.0, 0.16), plain_tiles=(45.0, 1.6), int8_tiles=(45.0, 1.6))
+        query = Policy(machine, profile).choose(best, [candidates])
         assert query.way.bits == 16
         scan([query], candidates, machine)
     result = best.result(exact=True)

@@ -203,7 +203,7 @@ API void polyrank_lay_codes(int form, const int16_t *columns, int64_t q, int64_t
         polyrank_lay_codes_flat(columns, q, d, form, out);
 }
 
-/* Columns in fp32, for rows of bf16 or fp32. */
+/* Columns in fp32, for rows of fp32 or bf16. */
 API void polyrank_lay_floats(int form, const float *columns, int64_t q, int64_t d, void *out) {
     if (form == AMX_TILES)
         polyrank_lay_floats_for_amx(columns, q, d, out);
@@ -211,35 +211,12 @@ API void polyrank_lay_floats(int form, const float *columns, int64_t q, int64_t 
         polyrank_lay_floats_flat(columns, q, d, out);
 }
 
-/* Products of few rows with columns in tiles, by one thread; wide: memory for TOGETHER rows in fp32. */
-static void products_in_tiles(int form, int kind, const void *rows, const float *row_scales, const void *tiles,
-                              const float *column_scales, float *out, int64_t apart, int64_t n, int64_t q, int64_t d,
-                              int64_t there, float *wide) {
-    const loops *by = polyrank_loops(form);
-    if (form == AMX_TILES)
-        polyrank_products_by_amx(kind, rows, row_scales, tiles, column_scales, out, n, q, d, there);
-    else if (kind == 8)
-        by->codes(rows, row_scales, tiles, column_scales, out, apart, n, q, d, (int16_t *)wide);
-    else if (kind == 32)
-        by->floats(rows, tiles, out, apart, n, q, d);
-    else
-        for (int64_t i = 0, count; i < n; i += count) {
-            const uint16_t *halves = (const uint16_t *)rows + i * d;
-            count = n - i < TOGETHER ? n - i : TOGETHER;
-            for (int64_t l = 0; l < count * d; l++) {
-                uint32_t bits = (uint32_t)halves[l] << 16;
-                memcpy(wide + l, &bits, sizeof bits);
-            }
-            by->floats(wide, tiles, out + i * apart, apart, count, q, d);
-        }
-}
-
 /* Upper bounds [n_contexts, n] of the scores of rows[n, d] for several contexts, the columns of context c being those from
    edges[c] to edges[c + 1]. norms and lost: of the rows; lost may be null.
 
-   kind 8: rows in int8, with scales, columns laid as codes; d is a multiple of 64. 16: in bf16; by AMX, the larger part of
-   the columns counts, and d is a multiple of 32. 32: in fp32, without spreads; by AMX, products are off by less than 2^-15
-   of both norms, besides what summing in fp32 costs. Returns -1 if it cannot, -2 without memory. */
+   kind 8: rows in int8, with scales, columns laid as codes; d is a multiple of 64. 16: in bf16, by AMX alone; the larger
+   part of the columns counts, and d is a multiple of 32. 32: in fp32, without spreads; by AMX, products are off by less
+   than 2^-15 of both norms, besides what summing in fp32 costs. Returns -1 if it cannot, -2 without memory. */
 API int polyrank_bounds_in_tiles(int form, int kind, const void *rows, const float *row_scales, const void *tiles,
                                  const float *column_scales, const int64_t *edges, const limits *of, int64_t n_contexts,
                                  int64_t n, int64_t d, const float *norms, const float *lost, float *out, int threads) {
@@ -247,18 +224,24 @@ API int polyrank_bounds_in_tiles(int form, int kind, const void *rows, const flo
     int64_t q = edges[n_contexts], apart = amx ? q : polyrank_laid_size(q, 1, 1), panel = amx ? 32 : TOGETHER;
     const loops *by = polyrank_loops(form);
     if (!polyrank_has(form) || d > (amx ? polyrank_longest_for_amx() : WIDEST)) return -1;
-    if ((kind == 8 && d % 64) || (kind == 16 && amx && d % 32)) return -1;
+    if ((kind == 8 && d % 64) || (kind == 16 && (!amx || d % 32))) return -1;
     SHARE {
         int64_t i = PART(0), stop = PART(1), count, most = PRODUCTS / apart / panel * panel;
-        float *products, *mean, *best, *spread, *wide;
+        float *products, *mean, *best, *spread;
         if (most < panel) most = panel;
-        products = malloc((size_t)(most * (apart + 3) + (amx ? 0 : TOGETHER * d)) * sizeof(float));
-        mean = products + most * apart, best = mean + most, spread = best + most, wide = spread + most;
+        products = malloc((size_t)(most * (apart + 3) + (kind == 8 && !amx ? TOGETHER * d / 2 : 0)) * sizeof(float));
+        mean = products + most * apart, best = mean + most, spread = best + most;
         if (!products) failed = 1;
         for (; products && i < stop; i += count) {
+            const void *some = (const char *)rows + i * d * (kind / 8);
+            const float *scales = kind == 8 ? row_scales + i : 0;
             count = stop - i < most ? stop - i : most;
-            products_in_tiles(form, kind, (const char *)rows + i * d * (kind / 8), row_scales ? row_scales + i : 0, tiles,
-                              column_scales, products, apart, count, q, d, stop - i, wide);
+            if (amx)
+                polyrank_products_by_amx(kind, some, scales, tiles, column_scales, products, count, q, d, stop - i);
+            else if (kind == 8)
+                by->codes(some, scales, tiles, column_scales, products, apart, count, q, d, (int16_t *)(spread + most));
+            else
+                by->floats(some, tiles, products, apart, count, q, d);
             for (int64_t c = 0; c < n_contexts; c++) {
                 float *deviation = kind == 32 ? 0 : spread;
                 by->means(products + edges[c], apart, count, edges[c + 1] - edges[c], mean, best, deviation);

@@ -1,8 +1,7 @@
 """The compiled loops for a processor that has every instruction, on any machine: see emulated.h.
 
 What the loops do with AVX-512, its VNNI and AMX can so be tested where these are not, and a processor that lacks some
-of them can be had by saying so. What they do on ARM is tested by a process of that processor's, which QEMU emulates: see
-elsewhere.c.
+of them can be had by saying so. What they do on ARM is tested in a process of its own that QEMU emulates: elsewhere.c.
 """
 
 import os
@@ -60,8 +59,9 @@ def build_for_arm(folder: Path) -> Path:
     package = folder / "polyrank_kernels"
     package.mkdir(parents=True)
     shutil.copy(SOURCES / "__init__.py", package)
-    ours, program = str(HERE / "elsewhere.c"), folder / "loops"
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", ours, "-o", str(package / "_kernels.so")], check=True)
+    ours, library, program = str(HERE / "elsewhere.c"), package / "elsewhere.so", folder / "loops"
+    (package / "_kernels.py").write_text(f"__file__ = {str(library)!r}\n")
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", ours, "-o", str(library)], check=True)
     flags = ["-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi", "-fopenmp", "-static"]
     defined = ["-DPOLYRANK_SERVER", "-DPOLYRANK_ALONE", f"-I{SOURCES}"]
     sources = [ours, *(str(SOURCES / name) for name in FILES)]

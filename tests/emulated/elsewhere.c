@@ -6,8 +6,9 @@
 
    A message is the number of a function and its arguments: a number, or the bytes behind a pointer. */
 
+#define _GNU_SOURCE
+#include <fcntl.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -106,10 +107,9 @@ static int to[2], from[2];
 
 static void start(void) {
     if (to[1]) return;
-    if (pipe(to) || pipe(from)) abort();
+    if (pipe2(to, O_CLOEXEC) || pipe2(from, O_CLOEXEC)) abort();
     if (!fork()) {
         dup2(to[0], 0), dup2(from[1], 1);
-        close(to[0]), close(to[1]), close(from[0]), close(from[1]);
         execl("/bin/sh", "sh", "-c", getenv("POLYRANK_ELSEWHERE"), (char *)0);
         _exit(1);
     }
