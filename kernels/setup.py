@@ -1,19 +1,27 @@
 """Builds the C files as an extension module, so that wheels are made for each platform."""
 
 import sys
-import sysconfig
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 FOLDER = "polyrank_kernels"
-SOURCES = [f"{FOLDER}/{name}.c" for name in ("kernels", "registers", "tiles")]
-HEADERS = [f"{FOLDER}/{name}.h" for name in ("kernels", "registers")]
+OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]  # Apple's compiler has none: one thread there
 GNU = ["-O3", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi"]
-if sysconfig.get_platform().startswith("win"):
-    FLAGS, LINK = ["/O2", "/openmp", "/std:c11"], []  # loops in plain C; MSVC has no vectors
-elif sys.platform == "darwin":
-    FLAGS, LINK = GNU, []  # Apple's compiler has no OpenMP: one thread there
-else:
-    FLAGS, LINK = [*GNU, "-fopenmp"], ["-fopenmp"]
-extension = Extension("polyrank_kernels._kernels", SOURCES, depends=HEADERS, extra_compile_args=FLAGS, extra_link_args=LINK)
-setup(ext_modules=[extension])
+MSVC = ["/O2", "/std:c11", "/openmp"]  # it has neither vectors nor attributes: loops in plain C
+
+
+class Build(build_ext):
+    """Each compiler has flags of its own."""
+
+    def build_extensions(self) -> None:
+        msvc = self.compiler.compiler_type == "msvc"
+        for extension in self.extensions:
+            extension.extra_compile_args = MSVC if msvc else [*GNU, *OPENMP]
+            extension.extra_link_args = [] if msvc else OPENMP
+        super().build_extensions()
+
+
+sources = [f"{FOLDER}/{name}.c" for name in ("kernels", "registers", "tiles")]
+headers = [f"{FOLDER}/{name}.h" for name in ("kernels", "registers")]
+setup(ext_modules=[Extension("polyrank_kernels._kernels", sources, depends=headers)], cmdclass={"build_ext": Build})

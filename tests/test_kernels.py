@@ -34,8 +34,7 @@ Floats = NDArray[np.float32]
 AVX2, AVX512, VNNI, BF16, TILES, PERMISSION, AVX_VNNI = 1, 2, 4, 8, 16, 32, 64
 EVERYTHING = 127
 OUTSIDE = np.float32(-12345.0)  # what lies around a result and has to stay
-ARM = "ARM"
-FORMS = ("plain", "avx2", "avx-vnni", "avx512", "avx512-vnni", "amx", f"{ARM} plain", f"{ARM} dot")
+FORMS = ("C plain", "plain", "avx2", "avx-vnni", "avx512", "avx512-vnni", "amx", "ARM plain", "ARM dot")
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,16 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def built_in_c(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As compilers see it that know nothing but C."""
+    if reason := missing():
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("c")
+    build(folder, plain=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def built_for_arm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if reason := missing_for_arm():
         pytest.skip(reason)
@@ -85,7 +94,7 @@ def built_for_arm(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def loops(request: pytest.FixtureRequest) -> Iterator[Loops]:
     """The emulated loops are what ``polyrank.search`` finds installed, and their best form is this one."""
     processor, _, name = request.param.rpartition(" ")
-    folder = request.getfixturevalue("built_for_arm" if processor == ARM else "built")
+    folder = request.getfixturevalue({"C": "built_in_c", "ARM": "built_for_arm"}.get(processor, "built"))
     with pytest.MonkeyPatch.context() as patch:
         for module in ("polyrank_kernels", "polyrank_kernels._kernels"):
             patch.setitem(sys.modules, module, None)
@@ -505,7 +514,7 @@ def test_a_bound_in_tiles_rounds_up(loops: Loops) -> None:
     given = truth, error.astype(np.float64), (0.0, 1.0, 50.0, 0.0, 0.0)
     assert (found < error).all()  # the bound near these products is the least
     assert (found >= formula(*given, spread=True) - 4e-7).all()
-    assert (found <= formula(*given, spread=True, given_back=2.1e-5) + 2e-5 * 8.0 * error + 4e-6).all()
+    assert (found <= formula(*given, spread=True, given_back=2.1e-5) + 2e-5 * 8.0 * error + 2e-5).all()
 
 
 def test_contexts_that_share_a_product_keep_their_own_columns_and_limits(loops: Loops) -> None:
@@ -596,7 +605,7 @@ def test_means_take_all_products_of_a_row_and_no_others(loops: Loops, m: int) ->
         for wanted in (True, False):
             mean, best, spread = means(loops, inside, spread=wanted, threads=threads)
             assert (best == 2.5).all()
-            np.testing.assert_allclose(mean, theirs, rtol=0, atol=1e-6)
+            np.testing.assert_allclose(mean, theirs, rtol=0, atol=3e-6)
             if wanted:
                 np.testing.assert_allclose(spread, deviation, rtol=0, atol=1e-3 if m == 1 else 2e-4)
                 assert (spread >= deviation * (1.0 - 1e-6)).all()

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #if !defined(_OPENMP)
-#define SHARE
+#define SHARE (void)threads;
 #define PART(edge) ((edge) ? n : 0)
 #else
 #include <omp.h>
@@ -50,6 +50,9 @@
 #include <sys/auxv.h>
 #endif
 #define ARM 1
+#if !defined(__clang__) || defined(__ARM_FEATURE_DOTPROD) || __clang_major__ >= 16
+#define DOT_PRODUCTS 1
+#endif
 #endif
 
 #if defined(_WIN32)

@@ -58,8 +58,8 @@
    An int16 column is 256 high + low, both signed, and laid so: 16 by 16 the four highs from l, then those from l + 4, then
    in the same way the lows. */
 
-#if defined(ARM)
-#if defined(__APPLE__)
+#if defined(DOT_PRODUCTS)
+#if defined(__ARM_FEATURE_DOTPROD)
 #define FOR_DOT
 #elif defined(__clang__)
 #define FOR_DOT __attribute__((target("dotprod")))
@@ -117,7 +117,7 @@ FOR_DOT static void codes_dot(const int8_t *rows, const float *row_scales, const
 static const loops all_dot = {means_plain, upper_plain, coarse_plain, floats_plain, codes_dot};
 
 static int has_dot(void) {
-#if defined(__APPLE__)
+#if defined(__ARM_FEATURE_DOTPROD)
     return 1;
 #elif defined(__linux__)
     return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
@@ -167,7 +167,7 @@ API int polyrank_has(int form) {
         return polyrank_has(AVX2) && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
     }
     case AMX_TILES: return polyrank_longest_for_amx() > 0;
-#elif defined(ARM)
+#elif defined(DOT_PRODUCTS)
     case ARM_DOT: return has_dot();
 #endif
     default: return 0;
@@ -182,7 +182,7 @@ const loops *polyrank_loops(int form) {
     case AVX512: return &all_avx512;
     case AVX512_VNNI:
     case AMX_TILES: return &all_avx512_vnni;
-#elif defined(ARM)
+#elif defined(DOT_PRODUCTS)
     case ARM_DOT: return &all_dot;
 #endif
     default: return &all_plain;

@@ -24,23 +24,24 @@ def missing() -> str:
     return "" if (include / "Python.h").exists() else "the headers of Python are not installed"
 
 
-def build(folder: Path) -> Path:
-    """The package ``polyrank_kernels`` in ``folder``, to be put on the path; returns its library."""
+def build(folder: Path, *, plain: bool = False) -> Path:
+    """The package ``polyrank_kernels`` in ``folder``, to be put on the path; returns its library.
+
+    plain: as compilers that know only C see it, for the machine itself.
+    """
     package = folder / "polyrank_kernels"
     package.mkdir(parents=True)
     shutil.copy(SOURCES / "__init__.py", package)
     library = package / "_kernels.so"
-    command = [
-        "cc",
-        "-std=gnu11",
-        "-O2",
-        "-shared",
-        "-fPIC",
-        "-fvisibility=hidden",
-        "-Wno-psabi",
-        "-DPOLYRANK_EMULATED",
+    form = ["-std=c11", "-pedantic-errors", "-DPOLYRANK_PLAIN"] if plain else ["-std=gnu11", "-DPOLYRANK_EMULATED"]
+    command = ["cc", *form, "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-Wno-psabi"]
+    command += [
+        f"-I{HERE}",
+        f"-isystem{sysconfig.get_paths()['include']}",
+        f"-I{SOURCES}",
+        "-undefined",
+        "dynamic_lookup",
     ]
-    command += [f"-I{HERE}", f"-I{sysconfig.get_paths()['include']}", f"-I{SOURCES}", "-undefined", "dynamic_lookup"]
     if os.uname().sysname != "Darwin":
         command[-2:] = ["-fopenmp"]
     sources = [str(SOURCES / name) for name in FILES]

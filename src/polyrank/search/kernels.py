@@ -233,7 +233,10 @@ def bounds_in_tiles(
     errors = None if row_errors is None else row_errors.ctypes.data
     sizes = n_contexts, n, dimension, norms.ctypes.data, errors, result.ctypes.data
     call = package().library.polyrank_bounds_in_tiles
-    if call(tiles.form, tiles.bits, values.data_ptr(), scales, *columns, numbers.ctypes.data, *sizes, _n_threads(n)) < 0:
+    if (
+        call(tiles.form, tiles.bits, values.data_ptr(), scales, *columns, numbers.ctypes.data, *sizes, _n_threads(n))
+        < 0
+    ):
         raise RuntimeError(f"no memory for {n} rows of {dimension} dimensions, or no form {tiles.form} of the loops")
     return result
 
@@ -300,7 +303,9 @@ def bounds(products: Tensor, norms: Tensor, row_errors: Tensor, size: float, num
     rest = (numbers.radius, numbers.residual, numbers.slack, numbers.rounding, size)
     pointers = (products.data_ptr(), products.stride(0), n, n_columns, norms.data_ptr(), row_errors.data_ptr())
     of_subspace = ctypes.byref(package().Numbers(*scales, *rest))
-    package().library.polyrank_bounds(*pointers, of_subspace, result.data_ptr(), errors.data_ptr(), best_form(), _n_threads(n))
+    package().library.polyrank_bounds(
+        *pointers, of_subspace, result.data_ptr(), errors.data_ptr(), best_form(), _n_threads(n)
+    )
     return result, errors
 
 
@@ -321,7 +326,9 @@ def moments(products: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _means(products: Tensor, mean: Tensor, best: Tensor, spread: Tensor | None) -> None:
     n, n_vectors = products.shape
     into = (mean.data_ptr(), best.data_ptr(), None if spread is None else spread.data_ptr())
-    package().library.polyrank_means(products.data_ptr(), products.stride(0), n, n_vectors, *into, best_form(), _n_threads(n))
+    package().library.polyrank_means(
+        products.data_ptr(), products.stride(0), n, n_vectors, *into, best_form(), _n_threads(n)
+    )
 
 
 def _n_threads(n: int) -> int:
