@@ -3,9 +3,9 @@
 A candidate ``y`` becomes ``scale * values`` with values in -127..127; what that loses is kept as a norm per candidate,
 so that bounds can account for it. Products of these are sums of integers, exact in any order.
 
-The loops have a form for each kind of instructions, and this chooses among those that the processor has. For many
-columns these are laid into tiles first, 16 beside each other: as AMX multiplies them, 1 KB at a time, or so that the sums
-of a few rows with 16 columns stay in registers. Products become bounds before they leave the cache.
+The loops have a form for each kind of instructions, and this chooses among those that the processor has. Where there
+are many columns, these are laid into tiles first, 16 beside each other: as AMX multiplies them, or so that the sums of
+few rows with 16 columns stay in registers. Products become bounds before they leave the cache.
 """
 
 import ctypes
