@@ -17,7 +17,7 @@ from report.front import BLOCKS
 from report.general import general
 from report.quality import a_sixth, frozen_codes, intents, response_selection, two_encoders
 from report.ranking import ranking
-from report.speed import answers, million, peers, scoring
+from report.speed import answers, million, peers, registers, scoring
 from report.stages import abstention, medquad, mutual_learning, ubuntu
 
 ROOT = Path(__file__).parents[1]
@@ -36,6 +36,7 @@ SECTIONS = (
     mutual_learning,
     abstention,
     scoring,
+    registers,
     million,
     answers,
     peers,
