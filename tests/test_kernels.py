@@ -235,8 +235,11 @@ def test_forms_are_those_of_the_processor(built: Path, tmp_path: Path, has: int,
     rows, columns = np.full((5, 64), 2, np.int8), np.full((3, 64), 300, np.int16)
     for form in range(9):
         assert bool(library.polyrank_has(form)) == (form in forms)
-        out = products(Loops(library, form, amx=False), rows, columns)
+        loops = Loops(library, form, amx=form == 6)
+        out = products(loops, rows, columns, tiled=False)
         assert out is None if form not in forms else (out == 64 * 600).all()
+        if form in forms:
+            assert (in_tiles(loops, 8, rows, list(columns[:, None]), [NOTHING] * 3) == 64 * 600).all()
         edges = np.array([0, 1])
         given = (None, None, None, None, edges.ctypes.data, None, 1, 0, 64, None, None, None, 1)
         assert library.polyrank_bounds_in_tiles(form, 8, *given) == (0 if form in forms else -1)
@@ -269,6 +272,8 @@ def another(built: Path, folder: Path, has: int, lacks: int = 0) -> Any:
     found = ctypes.CDLL(str(path))
     pointer, size, count = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int
     found.polyrank_products.argtypes = [*[pointer] * 6, *[size] * 3, count, count]
+    found.polyrank_tiles_size.argtypes, found.polyrank_tiles_size.restype = [count, size, size, count], size
+    found.polyrank_lay_codes.argtypes = [count, pointer, size, size, pointer]
     found.polyrank_bounds_in_tiles.argtypes = [count, count, *[pointer] * 6, *[size] * 3, *[pointer] * 3, count]
     ctypes.c_int.in_dll(found, "emulated_processor").value = has
     ctypes.c_uint32.in_dll(found, "emulated_lacks").value = lacks

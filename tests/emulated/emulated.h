@@ -1,7 +1,8 @@
 /* The processor's instructions that the compiled loops use, in plain C, written from the manual's description of each:
    so that every loop runs on any machine, slowly. Registers are arrays of numbers; a tile is 16 rows of 64 bytes.
 
-   What a processor refuses ends the process: a tile that was not configured, an address that is not aligned. */
+   What a processor refuses ends the process: a tile that was not configured, an address that is not aligned, VNNI where
+   there is none. */
 
 #ifndef EMULATED_H
 #define EMULATED_H
@@ -146,8 +147,17 @@ TAKE int32_t _mm512_reduce_add_epi32(__m512i x) {
     EACH(16) sum += x[i];
     return sum;
 }
-TAKE __m256i _mm256_dpwssd_avx_epi32(__m256i sums, __m256i x, __m256i y) { return sums + _mm256_madd_epi16(x, y); }
-TAKE __m512i _mm512_dpwssd_epi32(__m512i sums, __m512i x, __m512i y) { return sums + _mm512_madd_epi16(x, y); }
+TAKE void emulated_needs(int what) {
+    if (!(emulated_processor & what)) abort();
+}
+TAKE __m256i _mm256_dpwssd_avx_epi32(__m256i sums, __m256i x, __m256i y) {
+    emulated_needs(HAS_AVX_VNNI);
+    return sums + _mm256_madd_epi16(x, y);
+}
+TAKE __m512i _mm512_dpwssd_epi32(__m512i sums, __m512i x, __m512i y) {
+    emulated_needs(HAS_VNNI);
+    return sums + _mm512_madd_epi16(x, y);
+}
 TAKE __m512i _mm512_slli_epi32(__m512i x, int places) {
     EACH(16) x[i] = (int32_t)((uint32_t)x[i] << places);
     return x;
