@@ -3,12 +3,25 @@
 import sys
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
+FOLDER = "polyrank_kernels"
 OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]  # Apple's compiler has none: one thread there
-FLAGS = ["-O3", "-fvisibility=hidden", "-ffp-contract=fast", *OPENMP]
-SOURCES = ["polyrank_kernels/kernels.c", "polyrank_kernels/tiles.c"]
-HEADERS = ["polyrank_kernels/kernels.h"]
-extension = Extension(
-    "polyrank_kernels._kernels", SOURCES, depends=HEADERS, extra_compile_args=FLAGS, extra_link_args=OPENMP
-)
-setup(ext_modules=[extension])
+GNU = ["-O3", "-fvisibility=hidden", "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi"]
+MSVC = ["/O2", "/std:c11", "/openmp"]  # it has neither vectors nor attributes: loops in plain C
+
+
+class Build(build_ext):
+    """Each compiler has flags of its own."""
+
+    def build_extensions(self) -> None:
+        msvc = self.compiler.compiler_type == "msvc"
+        for extension in self.extensions:
+            extension.extra_compile_args = MSVC if msvc else [*GNU, *OPENMP]
+            extension.extra_link_args = [] if msvc else OPENMP
+        super().build_extensions()
+
+
+sources = [f"{FOLDER}/{name}.c" for name in ("kernels", "registers", "tiles")]
+headers = [f"{FOLDER}/{name}.h" for name in ("kernels", "registers")]
+setup(ext_modules=[Extension("polyrank_kernels._kernels", sources, depends=headers)], cmdclass={"build_ext": Build})

@@ -6,6 +6,7 @@ Each process starts warm, forked from one that has the libraries imported, and s
 so much of the processor's time; moments are spread evenly over what the command uses when it is left alone. Those
 that start cold are whole interpreters, which get theirs from outside. A command must end with 130 or 143, or with 0 if
 its work was complete; say one line; leave files that are whole or not there; and work when it is run again.
+What the file holds of other commands (``--only``) stays.
 """
 
 import argparse
@@ -512,29 +513,34 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     _warm.set_forkserver_preload(PRELOADED)
-    parts: dict[str, Any] = {}
+    parts: dict[str, Any] = json.loads(options.output.read_text("utf-8"))["commands"] if options.output.exists() else {}
+
+    def keep(key: str, part: dict[str, Any]) -> None:
+        _show(key, part)
+        parts[key] = part
+        _write(options.output, parts)
+
     with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(options.jobs) as pool:
         home = Path(place)
         prepare(home)
         for name in options.only:
-            parts[name] = try_warm(name, home, options.n, options.again, random.Random(f"{options.seed} {name}"), pool)
-            _show(name, parts[name])
+            keep(name, try_warm(name, home, options.n, options.again, random.Random(f"{options.seed} {name}"), pool))
     for name, arguments in COLD.items() if options.cold else ():
-        key = f"{name}, cold"
-        parts[key] = try_cold(arguments, options.cold, random.Random(f"{options.seed} {key}"))
-        _show(key, parts[key])
+        keep(f"{name}, cold", try_cold(arguments, options.cold, random.Random(f"{options.seed} {name}, cold")))
+    raise SystemExit(any(part["n_violations"] for part in parts.values()))
+
+
+def _write(path: Path, parts: dict[str, Any]) -> None:
+    """All that is known so far."""
     from polyrank.bench.machine import describe_machine
 
-    n_violations = sum(part["n_violations"] for part in parts.values())
-    found = {
-        "command": " ".join(["python", "runs/interrupts.py", *sys.argv[1:]]),
+    result = {
         "machine": describe_machine(),
         "interrupts": sum(part["n"] for part in parts.values()),
-        "violations": n_violations,
+        "violations": sum(part["n_violations"] for part in parts.values()),
         "commands": parts,
     }
-    options.output.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
-    raise SystemExit(n_violations > 0)
+    path.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
 
 
 def _show(name: str, part: dict[str, Any]) -> None:

@@ -68,7 +68,7 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
     "mutual": (["training/mutual.py"], ["test_mutual.py"]),
     "training": (["training/*.py"], ["test_training.py", "test_golden.py", "test_convert_training.py"]),
     "search": (["search/*.py"], ["test_search.py", "test_bounds.py"]),
-    "kernels": (["kernels.c", "tiles.c"], ["test_kernels.py"]),
+    "kernels": (["kernels.c", "registers.c", "registers.h", "tiles.c"], ["test_kernels.py"]),
     "store": (["storage/durable.py", "index/*.py"], ["test_store.py", "test_store_faults.py", "test_index.py"]),
     "calibration": (["ranking/*.py", "retrieval/*.py"], ["test_pipeline.py", "test_two_stage.py"]),
     "frozen": (["frozen/*.py", "frozen/intents/*.py"], ["test_intents.py", "test_map.py"]),
@@ -302,8 +302,8 @@ C_CHANGES = [
 
 def faults_of(room: str, path: Path, text: str, drawn: bool) -> list[Fault]:
     """All faults of a file, or those that are drawn."""
-    name = path.name if path.suffix == ".c" else path.relative_to(PACKAGE).as_posix()
-    changes = list(_c_changes(text)) if path.suffix == ".c" else _python_changes(text)
+    name = path.name if path.suffix in (".c", ".h") else path.relative_to(PACKAGE).as_posix()
+    changes = list(_c_changes(text)) if path.suffix in (".c", ".h") else _python_changes(text)
     lines = text.splitlines()
     seen: Counter[str] = Counter()
     faults = []
@@ -316,7 +316,7 @@ def faults_of(room: str, path: Path, text: str, drawn: bool) -> list[Fault]:
         return faults
     code = sum(1 for line in lines if line.strip() and not line.strip().startswith(("#", '"""', "//", "*")))
     share = max(FEWEST, min(MOST, round(code / DENSE.get(room, LINES_PER_FAULT))))
-    if path.suffix == ".c":
+    if path.suffix in (".c", ".h"):
         share = IN_C
     # one of each operator before the second of any, and never two on a line before every line had one
     taken: Counter[tuple[str, str | int]] = Counter()
@@ -327,7 +327,7 @@ def faults_of(room: str, path: Path, text: str, drawn: bool) -> list[Fault]:
         taken["line", fault.line] += 1
         ranked.append((rank, fault.id, fault))
     in_order = (fault for *_, fault in sorted(ranked, key=lambda r: r[:2]))
-    before = "" if path.suffix == ".c" else ast.dump(ast.parse(text))
+    before = "" if path.suffix in (".c", ".h") else ast.dump(ast.parse(text))
     return list(islice((fault for fault in in_order if not before or _changes(fault, text, before)), share))
 
 
@@ -529,7 +529,7 @@ def _child(fault: Fault, folder: Path, tests: list[str]) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     source = folder / "src" / "polyrank"
     extra: list[str] = []
-    if fault.path.endswith(".c"):
+    if fault.path.endswith((".c", ".h")):
         if not _compiled(fault, folder):
             os._exit(99)
         sys.path.insert(0, str(folder))

@@ -18,7 +18,7 @@ from report.general import general
 from report.pretraining import from_scratch, post_training
 from report.quality import a_sixth, frozen_codes, intents, response_selection, two_encoders
 from report.ranking import ranking
-from report.speed import answers, million, peers, scoring
+from report.speed import answers, million, peers, registers, scoring
 from report.stages import abstention, medquad, mutual_learning, ubuntu
 
 ROOT = Path(__file__).parents[1]
@@ -39,6 +39,7 @@ SECTIONS = (
     mutual_learning,
     abstention,
     scoring,
+    registers,
     million,
     answers,
     peers,

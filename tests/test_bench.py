@@ -1,6 +1,8 @@
 """Speed tables have the promised form, and what they time is right. Small sizes: no speed is asserted."""
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -27,6 +29,18 @@ def test_scoring_compares_forms_that_agree() -> None:
     assert {("isotropic", "papers"), ("isotropic", "plain"), ("trained", "exact"), ("wide", "plain")} <= set(forms)
     assert all(row["recall_at_10"] == 1 for row in table["rows"])
     assert all(row["max_abs_error"] < 1e-3 for row in table["rows"] if row["what"] != "wide")
+
+
+def test_scoring_as_on_a_lesser_processor() -> None:
+    """In a process that has not begun: torch chooses its instructions once."""
+    pytest.importorskip("polyrank_kernels")
+    line = [sys.executable, "-m", "polyrank", "bench", "scoring", "--instructions", "plain", "--json"]
+    sizes = ["-n", "500", "-d", "64", "-m", "16", "--repeats", "1"]
+    table = json.loads(subprocess.run([*line, *sizes], capture_output=True, check=True, text=True).stdout)
+    assert table["machine"]["used"] == {"polyrank-kernels": "plain", "torch": "DEFAULT"}
+    refused = run("bench", "scoring", "--instructions", "plain")
+    assert refused.returncode == 2
+    assert "measure with others in a process of its own" in refused.stderr
 
 
 def test_search_of_a_stored_index() -> None:

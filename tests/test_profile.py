@@ -12,9 +12,11 @@ import torch
 
 from polyrank.search import search
 from polyrank.search.best import Best
+from polyrank.search.kernels import FORMS
 from polyrank.search.policy import Policy
 from polyrank.search.profile import (
     PROFILES,
+    SHIPPED,
     Profile,
     _load,
     _shipped,
@@ -40,19 +42,36 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_profile_is_kept_for_this_machine_and_number_of_threads(folder: Path) -> None:
-    assert load_profile() == Profile()
+    assert load_profile() == _shipped()
     path = save_profile(OTHER)
     assert path == folder / "profile.json"
     assert load_profile() == OTHER
     n_threads = torch.get_num_threads()
     try:
         torch.set_num_threads(n_threads + 1)
-        assert load_profile() == Profile()
+        assert load_profile() == _shipped()
         save_profile(replace(OTHER, exp=7.0))
         assert load_profile().exp == 7.0
     finally:
         torch.set_num_threads(n_threads)
     assert load_profile() == OTHER
+
+
+def test_what_is_shipped_goes_by_the_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = set()
+    for name, shipped in SHIPPED.items():
+        monkeypatch.setenv("POLYRANK_INSTRUCTIONS", name)
+        monkeypatch.setattr("polyrank.search.kernels.best_form", lambda name=name: FORMS.index(name) + 1)
+        _shipped.cache_clear()
+        assert load_profile() == shipped
+        assert shipped.plain_tiles[1] > shipped.int8_tiles[1] > shipped.compiled_exp
+        assert min(min(value) if isinstance(value, tuple) else value for value in asdict(shipped).values()) > 0.0
+        keys.add(profile_key())
+    assert len(keys) == len(SHIPPED)
+    for name in ("amx", ""):
+        monkeypatch.setattr("polyrank.search.kernels.best_form", lambda name=name: FORMS.index(name) + 1 if name else 0)
+        _shipped.cache_clear()
+        assert _shipped() == Profile()
 
 
 @pytest.mark.parametrize("home", ["", "relative"])
@@ -92,7 +111,7 @@ def test_a_damaged_or_foreign_profile_is_ignored_and_can_be_replaced(folder: Pat
         (at / "profile.json").write_bytes(data)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("XDG_CACHE_HOME", str(at.parent))
-            assert load_profile() == Profile(), data
+            assert load_profile() == _shipped(), data
             save_profile(OTHER)
             assert load_profile() == OTHER
     folder.rename(tmp_path / "away")
@@ -100,7 +119,7 @@ def test_a_damaged_or_foreign_profile_is_ignored_and_can_be_replaced(folder: Pat
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(folder))
         patch.setenv("XDG_CACHE_HOME", "")
-        assert load_profile() == Profile()
+        assert load_profile() == _shipped()
 
 
 def test_the_profile_decides_the_way_and_never_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,4 +154,4 @@ def test_the_measured_profile_is_written_and_read(monkeypatch: pytest.MonkeyPatc
     measured = {row["what"]: row["measured"] for row in table["rows"]}
     assert measured["plain"] == pytest.approx(load_profile().plain[0], abs=1e-3)
     assert all(value > 0.0 for value in measured.values())
-    assert load_profile() != Profile()
+    assert load_profile() != _shipped()

@@ -176,7 +176,8 @@ def test_bf16_is_chosen_where_it_is_fast_and_scores_few(compiled: bool) -> None:
     best = Best(context[0], 10)
     with torch.inference_mode():
         machine = Machine(torch.device("cpu"), compiled, bf16=True)
-        query = Policy(machine, Profile(bf16=(12.0, 0.16))).choose(best, [candidates])
+        profile = Profile(bf16=(12.0, 0.16), plain_tiles=(45.0, 1.6), int8_tiles=(45.0, 1.6))
+        query = Policy(machine, profile).choose(best, [candidates])
         assert query.way.bits == 16
         scan([query], candidates, machine)
     result = best.result(exact=True)
@@ -407,7 +408,7 @@ def test_few_products_in_int8_are_enough_for_one_vector() -> None:
 
 
 @needs_kernels
-@pytest.mark.parametrize("form", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("form", range(1, len(kernels.FORMS) + 1))
 @pytest.mark.parametrize(("n", "q", "d"), [(1, 1, 1), (9, 3, 31), (13, 17, 96), (2100, 8, 70), (65, 40, 256)])
 def test_compiled_products_are_sums_of_integers(form: int, n: int, q: int, d: int) -> None:
     rng = np.random.default_rng(n)
@@ -427,16 +428,13 @@ def test_compiled_products_are_sums_of_integers(form: int, n: int, q: int, d: in
     assert (rows.row_errors <= lost * 1.001 + 1e-6 * np.linalg.norm(vectors, axis=1) + 1e-18).all()
 
 
-needs_tiles = pytest.mark.skipif(not kernels.longest_for_tiles(), reason="polyrank-kernels or AMX is not there")
-
-
-@needs_tiles
+@needs_kernels
 @pytest.mark.parametrize("bits", [8, 16, 32])
 @pytest.mark.parametrize(("n", "d"), [(1, 64), (31, 96), (700, 768), (2050, 100)])
 def test_bounds_in_tiles_are_those_of_the_products(bits: kernels.Bits, n: int, d: int) -> None:
     """Of several contexts at once, none of whose counts is that of a tile."""
     if not kernels.in_tiles(bits, d):
-        pytest.skip("rows of bf16 are whole tiles")
+        pytest.skip("rows of bf16 are for AMX, in whole tiles")
     rng = np.random.default_rng(n)
     vectors = torch.from_numpy(rng.standard_normal((n, d), np.float32))
     contexts = [torch.from_numpy(rng.standard_normal((m, d), np.float32)) for m in (1, 17, 40)]
@@ -464,12 +462,12 @@ def test_bounds_in_tiles_are_those_of_the_products(bits: kernels.Bits, n: int, d
         assert ((torch.from_numpy(bounds) - theirs).abs() <= slack).all()
 
 
-@needs_tiles
-def test_what_is_not_finite_is_refused_by_amx_too() -> None:
+@needs_kernels
+def test_what_is_not_finite_is_refused_in_tiles_too() -> None:
     pool = np.random.default_rng(0).standard_normal((9000, 64), np.float32)
     pool[8000, 3] = np.inf
     contexts = np.random.default_rng(1).standard_normal((1, 16, 64), np.float32)
-    for way in ("plain tiles", "bf16 tiles", "int8 tiles"):
+    for way in ("plain tiles", "int8 tiles", *(["bf16 tiles"] if kernels.has_amx() else [])):
         with pytest.raises(ArtifactError, match="not finite"):
             search(contexts, np.ones((1, 16), bool), [block(pool)], 5, ways=[way])
 

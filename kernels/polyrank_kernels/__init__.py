@@ -4,7 +4,7 @@ import ctypes
 
 from polyrank_kernels import _kernels
 
-API = 3  # counts the changes of the functions' arguments
+API = 4  # counts the changes of the functions' arguments
 library = ctypes.CDLL(_kernels.__file__)
 _pointer, _size = ctypes.c_void_p, ctypes.c_int64
 _count = ctypes.c_int
@@ -19,18 +19,18 @@ class Numbers(ctypes.Structure):
     ]
 
 
+library.polyrank_has.argtypes = [_count]
+library.polyrank_has.restype = _count
 library.polyrank_products.argtypes = [*[_pointer] * 6, *[_size] * 3, _count, _count]
 library.polyrank_products.restype = _count
-library.polyrank_bounds.argtypes = [_pointer, *[_size] * 3, *[_pointer] * 5, _count]
+library.polyrank_bounds.argtypes = [_pointer, *[_size] * 3, *[_pointer] * 5, _count, _count]
 library.polyrank_bounds.restype = None
-library.polyrank_means.argtypes = [_pointer, *[_size] * 3, *[_pointer] * 3, _count]
+library.polyrank_means.argtypes = [_pointer, *[_size] * 3, *[_pointer] * 3, _count, _count]
 library.polyrank_means.restype = None
-library.polyrank_longest_for_tiles.argtypes = []
-library.polyrank_longest_for_tiles.restype = _count
-library.polyrank_tiles_size.argtypes = [_size, _size, _count]
+library.polyrank_tiles_size.argtypes = [_count, _size, _size, _count]
 library.polyrank_tiles_size.restype = _size
 for _lay in (library.polyrank_lay_codes, library.polyrank_lay_floats):
-    _lay.argtypes = [_pointer, _size, _size, _pointer]
+    _lay.argtypes = [_count, _pointer, _size, _size, _pointer]
     _lay.restype = None
-library.polyrank_bounds_in_tiles.argtypes = [_count, *[_pointer] * 6, *[_size] * 3, *[_pointer] * 3, _count]
+library.polyrank_bounds_in_tiles.argtypes = [_count, _count, *[_pointer] * 6, *[_size] * 3, *[_pointer] * 3, _count]
 library.polyrank_bounds_in_tiles.restype = _count

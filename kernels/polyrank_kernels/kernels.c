@@ -1,23 +1,22 @@
-/* Three loops that torch has no fast form of: products of int8 rows with int16 columns, bounds of scores from a few
-   products, and softmax-weighted means.
+/* What polyrank.search calls, through ctypes on plain pointers: products of int8 rows with a few int16 columns, bounds of
+   scores, and softmax-weighted means.
 
-   Called through ctypes on plain pointers. Rows are shared among OpenMP's threads: loaded after torch, this finds
-   torch's own runtime and its team, and nobody spins while another works. Each loop has forms for AVX-512 and AVX2
-   where the compiler can make them and the machine has them, and a plain one; all give the same products, since those
-   are sums of integers. tiles.c has the products by AMX. */
+   Rows are shared among OpenMP's threads: loaded after torch, this finds torch's own runtime and its team, and nobody
+   spins while another works. `form` says with which instructions, of those that the machine has (polyrank_has); all give
+   the same products of int8, since those are sums of integers. registers.c and tiles.c have the loops. */
 
+#ifndef POLYRANK_ALONE /* without Python */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#endif
 
 #include "kernels.h"
 
+#include <stdlib.h>
+
 /* ---- products: out[n, q] = row_scale[n] * column_scale[q] * (rows[n, d] . columns[q, d]) ---- */
 
-enum { WIDEST = 8192 };
-
-/* Tiles stay in registers only when their small loops are unrolled. */
-#define UNROLL _Pragma("GCC unroll 8")
-
+/* Rows and columns are read along, since there may be fewer columns than a register holds; see registers.h for many. */
 static void products_plain(const int8_t *rows, const int16_t *columns, const float *row_scales,
                            const float *column_scales, float *out, int64_t n, int64_t q, int64_t d) {
     for (int64_t i = 0; i < n; i++)
@@ -85,7 +84,8 @@ __attribute__((target("avx2"))) static int32_t sum256(__m256i x) {
     return _mm_cvtsi128_si32(half);
 }
 
-#define TILE256(R, C)                                                                                              \
+/* As above, in registers of half the width. */
+#define TILE256(DOT, R, C)                                                                                         \
     for (; j + C <= q; j += C) {                                                                                   \
         __m256i sums[R][C];                                                                                        \
         UNROLL for (int r = 0; r < R; r++)                                                                         \
@@ -95,8 +95,7 @@ __attribute__((target("avx2"))) static int32_t sum256(__m256i x) {
             UNROLL for (int r = 0; r < R; r++) y[r] = _mm256_load_si256((const __m256i *)(wide[r] + l));           \
             UNROLL for (int c = 0; c < C; c++) {                                                                   \
                 __m256i x = _mm256_loadu_si256((const __m256i *)(columns + (j + c) * d + l));                      \
-                UNROLL for (int r = 0; r < R; r++)                                                                 \
-                    sums[r][c] = _mm256_add_epi32(sums[r][c], _mm256_madd_epi16(y[r], x));                         \
+                UNROLL for (int r = 0; r < R; r++) sums[r][c] = DOT(sums[r][c], y[r], x);                          \
             }                                                                                                      \
         }                                                                                                          \
         UNROLL for (int r = 0; r < R; r++)                                                                         \
@@ -104,198 +103,158 @@ __attribute__((target("avx2"))) static int32_t sum256(__m256i x) {
                 out[(i + r) * q + j + c] = (float)sum256(sums[r][c]) * (row_scales[i + r] * column_scales[j + c]); \
     }
 
-__attribute__((target("avx2"))) static void products_avx2(
-    const int8_t *rows, const int16_t *columns, const float *row_scales, const float *column_scales, float *out,
-    int64_t n, int64_t q, int64_t d) {
-    static __thread int16_t wide[4][WIDEST] __attribute__((aligned(64)));
-    int64_t i = 0;
-    for (; i + 4 <= n; i += 4) {
-        for (int r = 0; r < 4; r++)
-            for (int64_t l = 0; l < d; l += 16)
-                _mm256_store_si256((__m256i *)(wide[r] + l),
-                                   _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(rows + (i + r) * d + l))));
-        int64_t j = 0;
-        TILE256(4, 2)
-        TILE256(4, 1)
+#define DOT_AVX2(sum, y, x) _mm256_add_epi32(sum, _mm256_madd_epi16(y, x))
+#define DOT_AVX_VNNI(sum, y, x) _mm256_dpwssd_avx_epi32(sum, y, x)
+
+#define PRODUCTS256(NAME, TARGET, DOT)                                                                             \
+    __attribute__((target(TARGET))) static void NAME(                                                              \
+        const int8_t *rows, const int16_t *columns, const float *row_scales, const float *column_scales, float *out,\
+        int64_t n, int64_t q, int64_t d) {                                                                         \
+        static __thread int16_t wide[4][WIDEST] __attribute__((aligned(64)));                                      \
+        int64_t i = 0;                                                                                             \
+        for (; i + 4 <= n; i += 4) {                                                                               \
+            for (int r = 0; r < 4; r++) {                                                                          \
+                const int8_t *row = rows + (i + r) * d;                                                            \
+                for (int64_t l = 0; l < d; l += 16)                                                                \
+                    _mm256_store_si256((__m256i *)(wide[r] + l),                                                   \
+                                       _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(row + l))));         \
+            }                                                                                                      \
+            int64_t j = 0;                                                                                         \
+            TILE256(DOT, 4, 2)                                                                                     \
+            TILE256(DOT, 4, 1)                                                                                     \
+        }                                                                                                          \
+        products_plain(rows + i * d, columns, row_scales + i, column_scales, out + i * q, n - i, q, d);            \
     }
-    products_plain(rows + i * d, columns, row_scales + i, column_scales, out + i * q, n - i, q, d);
-}
+
+PRODUCTS256(products_avx2, "avx2", DOT_AVX2)
+PRODUCTS256(products_avx_vnni, "avx2,avxvnni", DOT_AVX_VNNI)
 #endif
 
 typedef void (*products_form)(const int8_t *, const int16_t *, const float *, const float *, float *, int64_t, int64_t,
                               int64_t);
 
-/* form: 0 the best that the machine has, 1 plain, 2 AVX2, 3 AVX-512, 4 its VNNI, 5 AMX. d is a multiple of 64 (pad with
-   zeros). tiles: the columns as AMX wants them (polyrank_lay_codes), or null. Returns the form used, or -1 if it
-   cannot. */
+static products_form products_of(int form) {
+    switch (form) {
+#ifdef X86
+    case AVX2: return products_avx2;
+    case AVX_VNNI: return products_avx_vnni;
+    case AVX512: return products_avx512;
+    case AVX512_VNNI:
+    case AMX_TILES: return products_vnni;
+#endif
+    default: return products_plain;
+    }
+}
+
+/* d is a multiple of 64 (pad with zeros). tiles: the columns as AMX wants them (polyrank_lay_codes), or null: it is not
+   used then. Returns -1 if it cannot. */
 API int polyrank_products(const int8_t *rows, const int16_t *columns, const uint8_t *tiles, const float *row_scales,
                           const float *column_scales, float *out, int64_t n, int64_t q, int64_t d, int form,
                           int threads) {
-    products_form call = products_plain;
-    int tiled = (form == 0 || form == 5) && tiles && polyrank_longest_for_tiles() >= d;
-    if (d % 64 || d > WIDEST || (form == 5 && !tiled)) return -1;
-#ifdef X86
-    if ((form == 0 || form >= 4) && __builtin_cpu_supports("avx512vnni")) {
-        call = products_vnni;
-        form = tiled ? 5 : 4;
-    } else if ((form == 0 || form == 3) && __builtin_cpu_supports("avx512bw")) {
-        call = products_avx512;
-        form = 3;
-    } else if ((form == 0 || form == 2) && __builtin_cpu_supports("avx2")) {
-        call = products_avx2;
-        form = 2;
-    }
-#endif
-    if (form > 1 && call == products_plain) return -1;
+    products_form call = products_of(form);
+    if (d % 64 || d > WIDEST || !polyrank_has(form)) return -1;
     SHARE {
         int64_t i = PART(0), stop = PART(1);
-        if (tiled)
-            polyrank_codes_by_tiles(rows + i * d, row_scales + i, tiles, column_scales, out + i * q, stop - i, q, d);
+        if (form == AMX_TILES && tiles)
+            polyrank_products_by_amx(8, rows + i * d, row_scales + i, tiles, column_scales, out + i * q, stop - i, q, d,
+                                     stop - i);
         else
             call(rows + i * d, columns, row_scales + i, column_scales, out + i * q, stop - i, q, d);
     }
-    return form ? form : 1;
+    return 0;
 }
 
-/* ---- bounds: of scores, from products[n, q] with a subspace's columns, rows `stride` apart (Subspace.coarse_bounds) ---- */
+/* ---- bounds of scores from products[n, q] with a subspace's columns, rows `apart` numbers apart ---- */
 
-/* Of a subspace. */
-typedef struct {
-    const float *centre, *weights;
-    float radius, residual, slack, rounding, size;
-} numbers;
-
-CLONES static void bounds(const float *products, int64_t stride, int64_t n, int64_t q, const float *norms,
-                          const float *lost, const numbers *of, float *found, float *errors) {
-    for (int64_t i = 0; i < n; i++) {
-        const float *row = products + i * stride;
-        float inside = 0.0f, weighted = 0.0f, middle = 0.0f;
-        for (int64_t l = 0; l < q; l++) {
-            float square = row[l] * row[l];
-            inside += square;
-            weighted += of->weights[l] * square;
-            middle += of->centre[l] * row[l];
-        }
-        float norm = norms[i] + lost[i], rest = norm * norm * of->slack - inside;
-        rest = __builtin_sqrtf(rest < 0.0f ? 0.0f : rest); /* what is not a number stays so */
-        errors[i] = of->residual * rest + norm * of->rounding + lost[i] * of->size;
-        found[i] = errors[i] + middle + of->radius * __builtin_sqrtf(weighted);
-    }
-}
-
-API void polyrank_bounds(const float *products, int64_t stride, int64_t n, int64_t q, const float *norms,
-                         const float *lost, const numbers *of, float *found, float *errors, int threads) {
+API void polyrank_bounds(const float *products, int64_t apart, int64_t n, int64_t q, const float *norms,
+                         const float *lost, const numbers *of, float *upper, float *errors, int form, int threads) {
+    const loops *by = polyrank_loops(form);
     SHARE {
         int64_t i = PART(0), stop = PART(1);
-        bounds(products + i * stride, stride, stop - i, q, norms + i, lost + i, of, found + i, errors + i);
+        by->coarse(products + i * apart, apart, stop - i, q, norms + i, lost + i, of, upper + i, errors + i);
     }
 }
 
-/* ---- means: of products[n, m] with rows `stride` apart: max, and sum_i softmax_i products_i ---- */
+/* ---- means of products[n, m] with rows `apart` numbers apart: sum_i softmax_i products_i, max, deviation or null ---- */
 
-typedef float v16 __attribute__((vector_size(64), aligned(4)));
-typedef int32_t i16 __attribute__((vector_size(64)));
-
-/* The numbers of x, moved round by so many places. */
-#define TURN(n) (n), (n) + 1, (n) + 2, (n) + 3, (n) + 4, (n) + 5, (n) + 6, (n) + 7, (n) + 8, (n) + 9, (n) + 10, (n) + 11, \
-                (n) + 12, (n) + 13, (n) + 14, (n) + 15
-#if defined(__clang__)
-#define TURNED(x, n) __builtin_shufflevector(x, x, TURN(n)) /* from x and x again: 16 is the first once more */
-#else
-#define TURNED(x, n) __builtin_shuffle(x, x, (i16){TURN(n)})
-#endif
-
-/* One number from sixteen, into all places. */
-#define MOST(x)                                                                                                    \
-    (x) = MAX16(x, TURNED(x, 8));                                                                                  \
-    (x) = MAX16(x, TURNED(x, 4));                                                                                  \
-    (x) = MAX16(x, TURNED(x, 2));                                                                                  \
-    (x) = MAX16(x, TURNED(x, 1));
-#define SUM(x)                                                                                                     \
-    (x) += TURNED(x, 8);                                                                                           \
-    (x) += TURNED(x, 4);                                                                                           \
-    (x) += TURNED(x, 2);                                                                                           \
-    (x) += TURNED(x, 1);
-
-/* The larger of each pair. */
-#define MAX16(x, y) ((v16)(((i16)(x) & ((x) > (y))) | ((i16)(y) & ~((x) > (y)))))
-
-/* exp of x in [-80, 0]: 2^k e^r with |r| <= log(2) / 2 and a polynomial of degree 6; relative error below 3e-7. */
-#define EXP16(x, y)                                                                                                \
-    do {                                                                                                           \
-        v16 k_ = (x) * 1.44269504f + 12582912.0f;                                                                  \
-        i16 e_ = ((i16)k_ - 0x4b400000 + 127) << 23;                                                               \
-        k_ -= 12582912.0f;                                                                                         \
-        v16 r_ = ((x) - k_ * 0.693145752f) - k_ * 1.42860677e-6f;                                                  \
-        v16 p_ = r_ * 1.38888889e-3f + 8.33333333e-3f;                                                             \
-        p_ = p_ * r_ + 4.16666667e-2f;                                                                             \
-        p_ = p_ * r_ + 1.66666667e-1f;                                                                             \
-        p_ = p_ * r_ + 0.5f;                                                                                       \
-        p_ = p_ * r_ + 1.0f;                                                                                       \
-        p_ = p_ * r_ + 1.0f;                                                                                       \
-        (y) = p_ * (v16)e_;                                                                                        \
-    } while (0)
-
-/* What 16 products add to the sums. What is not a number stays so: the comparisons pass it over, check does not. */
-#define WEIGH(x)                                                                                                   \
-    do {                                                                                                           \
-        v16 below_ = (x) - top, z_ = MAX16(below_, low), weight_;                                                  \
-        check += below_ * 0.0f;                                                                                    \
-        EXP16(z_, weight_);                                                                                        \
-        total += weight_;                                                                                          \
-        weight_ *= z_;                                                                                             \
-        weighted += weight_;                                                                                       \
-        squared += weight_ * z_;                                                                                   \
-    } while (0)
-
-/* spread: never below the deviation of the products under their weights, where it is wanted. */
-CLONES void polyrank_means_of(const float *products, int64_t stride, int64_t n, int64_t m, float *mean, float *best,
-                              float *spread) {
-    int64_t whole = m / 16 * 16;
-    v16 lowest = {0}, low = {0};
-    lowest -= 3.0e38f;
-    low -= 80.0f;
-    for (int64_t i = 0; m == 1 && i < n; i++) {
-        mean[i] = best[i] = products[i * stride];
-        if (spread) spread[i] = products[i * stride] * 0.0f; /* what is not a number stays so */
-    }
-    for (int64_t i = 0; m > 1 && i < n; i++) {
-        const float *row = products + i * stride;
-        v16 top = lowest, tail = lowest; /* what only fills up the tail weighs exp(-80): nothing */
-        if (whole < m) {
-            memcpy(&tail, row + whole, (size_t)(m - whole) * sizeof(float));
-            top = tail;
-        }
-        for (int64_t l = 0; l < whole; l += 16) {
-            v16 x = *(const v16 *)(row + l);
-            top = MAX16(x, top);
-        }
-        MOST(top)
-        v16 total = {0}, weighted = {0}, squared = {0}, check = {0};
-        for (int64_t l = 0; l < whole; l += 16) WEIGH(*(const v16 *)(row + l));
-        if (whole < m) WEIGH(tail);
-        total += check;
-        SUM(total)
-        SUM(weighted)
-        float sum = 1.0f / total[0], sum_weighted = weighted[0] * sum;
-        best[i] = top[0];
-        mean[i] = top[0] + sum_weighted;
-        if (spread) { /* the difference of two squares loses digits: give some back */
-            SUM(squared)
-            float variance = squared[0] * sum * 1.00002f - sum_weighted * sum_weighted;
-            spread[i] = __builtin_sqrtf(variance < 0.0f ? 0.0f : variance);
-        }
-    }
-}
-
-API void polyrank_means(const float *products, int64_t stride, int64_t n, int64_t m, float *mean, float *best,
-                        float *spread, int threads) {
+API void polyrank_means(const float *products, int64_t apart, int64_t n, int64_t m, float *mean, float *best,
+                        float *spread, int form, int threads) {
+    const loops *by = polyrank_loops(form);
     SHARE {
         int64_t i = PART(0), stop = PART(1);
-        polyrank_means_of(products + i * stride, stride, stop - i, m, mean + i, best + i, spread ? spread + i : 0);
+        by->means(products + i * apart, apart, stop - i, m, mean + i, best + i, spread ? spread + i : 0);
     }
 }
 
+/* ---- bounds of scores from rows: products are turned into them while they are in the near cache ---- */
+
+enum { PRODUCTS = 16384 };
+
+/* Bytes for q columns in tiles, of d numbers of so many bytes. */
+API int64_t polyrank_tiles_size(int form, int64_t q, int64_t d, int bytes) {
+    return form == AMX_TILES ? polyrank_amx_size(q, d, bytes) : polyrank_laid_size(q, d, bytes == 1 ? 2 : 4);
+}
+
+/* Columns in int16, for rows of int8. */
+API void polyrank_lay_codes(int form, const int16_t *columns, int64_t q, int64_t d, void *out) {
+    if (form == AMX_TILES)
+        polyrank_lay_codes_for_amx(columns, q, d, out);
+    else
+        polyrank_lay_codes_flat(columns, q, d, form, out);
+}
+
+/* Columns in fp32, for rows of fp32 or bf16. */
+API void polyrank_lay_floats(int form, const float *columns, int64_t q, int64_t d, void *out) {
+    if (form == AMX_TILES)
+        polyrank_lay_floats_for_amx(columns, q, d, out);
+    else
+        polyrank_lay_floats_flat(columns, q, d, out);
+}
+
+/* Upper bounds [n_contexts, n] of the scores of rows[n, d] for several contexts, the columns of context c being those from
+   edges[c] to edges[c + 1]. norms and lost: of the rows; lost may be null.
+
+   kind 8: rows in int8, with scales, columns laid as codes; d is a multiple of 64. 16: in bf16, by AMX alone; the larger
+   part of the columns counts, and d is a multiple of 32. 32: in fp32, without spreads; by AMX, products are off by less
+   than 2^-15 of both norms, besides what summing in fp32 costs. Returns -1 if it cannot, -2 without memory. */
+API int polyrank_bounds_in_tiles(int form, int kind, const void *rows, const float *row_scales, const void *tiles,
+                                 const float *column_scales, const int64_t *edges, const limits *of, int64_t n_contexts,
+                                 int64_t n, int64_t d, const float *norms, const float *lost, float *out, int threads) {
+    int failed = 0, amx = form == AMX_TILES;
+    int64_t q = edges[n_contexts], apart = amx ? q : polyrank_laid_size(q, 1, 1), panel = amx ? 32 : TOGETHER;
+    const loops *by = polyrank_loops(form);
+    if (!polyrank_has(form) || d > (amx ? polyrank_longest_for_amx() : WIDEST)) return -1;
+    if ((kind == 8 && d % 64) || (kind == 16 && (!amx || d % 32))) return -1;
+    SHARE {
+        int64_t i = PART(0), stop = PART(1), count, most = PRODUCTS / apart / panel * panel;
+        float *products, *mean, *best, *spread;
+        if (most < panel) most = panel;
+        products = malloc((size_t)(most * (apart + 3) + (kind == 8 && !amx ? TOGETHER * d / 2 : 0)) * sizeof(float));
+        mean = products + most * apart, best = mean + most, spread = best + most;
+        if (!products) failed = 1;
+        for (; products && i < stop; i += count) {
+            const void *some = (const char *)rows + i * d * (kind / 8);
+            const float *scales = kind == 8 ? row_scales + i : 0;
+            count = stop - i < most ? stop - i : most;
+            if (amx)
+                polyrank_products_by_amx(kind, some, scales, tiles, column_scales, products, count, q, d, stop - i);
+            else if (kind == 8)
+                by->codes(some, scales, tiles, column_scales, products, apart, count, q, d, (int16_t *)(spread + most));
+            else
+                by->floats(some, tiles, products, apart, count, q, d);
+            for (int64_t c = 0; c < n_contexts; c++) {
+                float *deviation = kind == 32 ? 0 : spread;
+                by->means(products + edges[c], apart, count, edges[c + 1] - edges[c], mean, best, deviation);
+                by->upper(mean, best, deviation, norms + i, lost ? lost + i : 0, of + c, count, out + c * n + i);
+            }
+        }
+        free(products);
+    }
+    return failed ? -2 : 0;
+}
+
+#ifndef POLYRANK_ALONE
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernels", NULL, -1, NULL, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__kernels(void) { return PyModule_Create(&module); }
+#endif

@@ -8,25 +8,22 @@
 
 #include "kernels.h"
 
-#include <stdlib.h>
-
 #if !defined(AMX) && defined(X86) && defined(__linux__) && ((defined(__clang__) && __clang_major__ >= 12) || (!defined(__clang__) && __GNUC__ >= 11))
 #define AMX 1
-#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
 
-enum { TILE = 1024, COLUMNS = 16, BYTES = 64, NUMBERS = 32, PANEL = 32, PRODUCTS = 16384, LONGEST = 2048 };
+enum { TILE = 1024, BYTES = 64, NUMBERS = 32, PANEL = 32, LONGEST = 2048 };
 
 /* ---- columns in tiles: for each 16 columns, for each 64 bytes of a row, the larger part and the smaller ---- */
 
 /* Bytes for q columns of d numbers of so many bytes. */
-API int64_t polyrank_tiles_size(int64_t q, int64_t d, int bytes) {
+int64_t polyrank_amx_size(int64_t q, int64_t d, int bytes) {
     return (q + 2 * COLUMNS - 1) / COLUMNS / 2 * 2 * ((d * bytes + BYTES - 1) / BYTES) * 2 * TILE;
 }
 
-API void polyrank_lay_codes(const int16_t *columns, int64_t q, int64_t d, uint8_t *out) {
+void polyrank_lay_codes_for_amx(const int16_t *columns, int64_t q, int64_t d, uint8_t *out) {
     for (int64_t j = 0; j < (q + 2 * COLUMNS - 1) / COLUMNS / 2 * 2 * COLUMNS; j++)
         for (int64_t l = 0; l < (d + BYTES - 1) / BYTES * BYTES; l++) {
             int16_t value = j < q && l < d ? columns[j * d + l] : 0;
@@ -44,7 +41,7 @@ static uint16_t half_of(float x) {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-API void polyrank_lay_floats(const float *columns, int64_t q, int64_t d, uint16_t *out) {
+void polyrank_lay_floats_for_amx(const float *columns, int64_t q, int64_t d, uint16_t *out) {
     for (int64_t j = 0; j < (q + 2 * COLUMNS - 1) / COLUMNS / 2 * 2 * COLUMNS; j++)
         for (int64_t l = 0; l < (d + NUMBERS - 1) / NUMBERS * NUMBERS; l++) {
             float value = j < q && l < d ? columns[j * d + l] : 0.0f, larger;
@@ -246,8 +243,8 @@ __attribute__((target(FOR_TILES))) static void products_of_floats(const float *r
 }
 #endif
 
-/* The longest rows that tiles are used for; 0 without AMX. */
-API int polyrank_longest_for_tiles(void) {
+/* The longest rows that it is used for; 0 without AMX. */
+int polyrank_longest_for_amx(void) {
 #ifdef AMX
     return has_tiles() ? LONGEST : 0;
 #else
@@ -255,79 +252,18 @@ API int polyrank_longest_for_tiles(void) {
 #endif
 }
 
-/* out[n, q]: of one thread. d is a multiple of 64, and not above the longest. */
-void polyrank_codes_by_tiles(const int8_t *rows, const float *row_scales, const uint8_t *tiles,
-                             const float *column_scales, float *out, int64_t n, int64_t q, int64_t d) {
+/* out[n, q]: of one thread. kind: bits of a row's numbers; of 8, d is a multiple of 64, of 16, of 32. */
+void polyrank_products_by_amx(int kind, const void *rows, const float *row_scales, const void *tiles,
+                              const float *column_scales, float *out, int64_t n, int64_t q, int64_t d, int64_t there) {
 #ifdef AMX
-    products_of_codes(rows, row_scales, tiles, column_scales, out, n, q, d, n);
-#endif
-}
-
-/* Of a context. A candidate's products may be off by lost * size + norm * alone; see upper_bounds in
-   polyrank.search.scoring for the others. */
-typedef struct {
-    float size, alone, steepness, rounding, rounding_of_best;
-} limits;
-
-/* No score is above these: see upper_bounds in polyrank.search.scoring. What is not a number stays so. */
-CLONES static void bound(const float *mean, const float *best, const float *spread, const float *norms, const float *lost,
-                         const limits *of, int64_t n, float *out) {
-    for (int64_t l = 0; l < n; l++) {
-        float error = norms[l] * of->alone + (lost ? lost[l] * of->size : 0.0f) + 1e-30f, slope = of->steepness;
-        if (spread) {
-            float near = error < 4.0f ? error : 4.0f, x = near * 1.44269504f + 12582912.0f, power;
-            int32_t whole;
-            memcpy(&whole, &x, sizeof whole);
-            whole = (whole - 0x4b400000 + 127) << 23;
-            memcpy(&power, &whole, sizeof power);
-            x -= 12582912.0f;
-            x = near - x * 0.693147181f; /* exp(near) = 2^k e^x */
-            power *= 1.0f + x * (1.0f + x * (0.5f + x * (0.166666667f + x * (0.0416666667f + x * 0.00833333333f))));
-            float local = 1.0f + power * 1.00001f * (spread[l] * 1.001f + near);
-            slope = error < 4.0f && local < slope ? local : slope;
-        }
-        float moved = mean[l] + error * slope, most = best[l] + error;
-        float size = best[l] < 0.0f ? -best[l] : best[l];
-        out[l] = (moved < most ? moved : most) + of->rounding + of->rounding_of_best * size + (mean[l] - best[l]) * 0.0f;
-    }
-}
-
-/* Upper bounds [n_contexts, n] of the scores of rows[n, d] for several contexts, the columns of context c being those from
-   edges[c] to edges[c + 1]. norms and lost: of the rows; lost may be null.
-
-   kind 8: rows in int8, with scales, columns laid as codes; d is a multiple of 64. 16: in bf16, of whose columns the
-   larger part counts; d is a multiple of 32. 32: in fp32, without spreads; products are off by less than 2^-15 of both
-   norms, besides what summing in fp32 costs. Returns -1 if it cannot, -2 without memory. */
-API int polyrank_bounds_in_tiles(int kind, const void *rows, const float *row_scales, const void *tiles,
-                                 const float *column_scales, const int64_t *edges, const limits *of, int64_t n_contexts,
-                                 int64_t n, int64_t d, const float *norms, const float *lost, float *out, int threads) {
-    int failed = 0;
-#ifdef AMX
-    int64_t q = edges[n_contexts];
-    if (d > LONGEST || (kind == 8 && d % BYTES) || (kind == 16 && d % NUMBERS) || !has_tiles()) return -1;
-    SHARE {
-        int64_t i = PART(0), stop = PART(1), count, most = PRODUCTS / q / PANEL * PANEL; /* they stay in the near cache */
-        if (most < PANEL) most = PANEL;
-        float *products = malloc((size_t)(most * (q + 3)) * sizeof(float));
-        float *mean = products + most * q, *best = mean + most, *spread = kind == 32 ? 0 : best + most;
-        if (!products) failed = 1;
-        for (; products && i < stop; i += count) {
-            count = stop - i < most ? stop - i : most;
-            if (kind == 8)
-                products_of_codes((const int8_t *)rows + i * d, row_scales + i, tiles, column_scales, products, count, q, d, stop - i);
-            else if (kind == 16)
-                products_of_halves((const uint16_t *)rows + i * d, tiles, products, count, q, d, stop - i);
-            else
-                products_of_floats((const float *)rows + i * d, tiles, products, count, q, d);
-            for (int64_t c = 0; c < n_contexts; c++) {
-                polyrank_means_of(products + edges[c], q, count, edges[c + 1] - edges[c], mean, best, spread);
-                bound(mean, best, spread, norms + i, lost ? lost + i : 0, of + c, count, out + c * n + i);
-            }
-        }
-        free(products);
-    }
-    return failed ? -2 : 0;
+    if (kind == 8)
+        products_of_codes(rows, row_scales, tiles, column_scales, out, n, q, d, there);
+    else if (kind == 16)
+        products_of_halves(rows, tiles, out, n, q, d, there);
+    else
+        products_of_floats(rows, tiles, out, n, q, d);
 #else
-    return -1;
+    (void)kind, (void)rows, (void)row_scales, (void)tiles, (void)column_scales, (void)out;
+    (void)n, (void)q, (void)d, (void)there;
 #endif
 }

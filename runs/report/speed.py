@@ -1,8 +1,9 @@
 """How long things take, everything compared taking turns in one run."""
 
-from report.figures import machine, ms, percent, row, section, table, times
+from report.figures import described, machine, ms, percent, row, section, table, times
 
 AMX, BARE, AVX = "bench/amx/scoring", "bench/amx/scoring-without-loops", "bench/avx512/scoring"
+AVX2, VNNI = "bench/avx2/scoring", "bench/avx512-vnni/scoring"
 VECTORS = {
     "trained": "as trained Poly-encoders make them",
     "isotropic": "without any structure",
@@ -34,6 +35,27 @@ def scoring() -> str:
         candidates take {ms(plain["ms"])} ms plain and {ms(exact["ms"])} ms exact on AMX ({times(exact["ratio"])}
         times as fast as the papers' form), in which a search takes {exact["peak_mb"]:.0f} MB beside the int8 copy
         that is made once.""",
+    )
+
+
+def registers() -> str:
+    rows = []
+    for kind, title in VECTORS.items():
+        for m in (16, 64, 360) if kind != "wide" else (360,):
+            cells = []
+            for name in (AVX2, VNNI):
+                papers, plain, exact = (row(name, what=kind, m=m, form=form) for form in ("papers", "plain", "exact"))
+                cells += [ms(papers["ms"]), *(f"{ms(one['ms'])} ({times(one['ratio'])})" for one in (plain, exact))]
+                cells.append(exact["ways"])
+            rows.append([title, str(m), *cells])
+    forms = [f"{where}: {form}" for where in ("AVX2", "AVX-512") for form in ("papers'", "plain", "exact", "by")]
+    return section(
+        "Speed: the same in registers of AVX2 and AVX-512",
+        f"""Since the compiled loops have a form for every kind of registers: as above, on one thread of a third machine
+        ({described(VNNI)[0]}, AVX-512 with VNNI, no AMX), first as if it had AVX2 alone (`polyrank bench scoring
+        --instructions avx2`: torch and its libraries too), then with all that it has. Other work kept its cores several
+        times over, so only the ratios are worth reading; forms take turns.""",
+        table(["vectors", "context vectors", *forms], rows, (1, 2, 3, 4, 6, 7, 8)),
     )
 
 

@@ -1,7 +1,8 @@
 /* The processor's instructions that the compiled loops use, in plain C, written from the manual's description of each:
    so that every loop runs on any machine, slowly. Registers are arrays of numbers; a tile is 16 rows of 64 bytes.
 
-   What a processor refuses ends the process: a tile that was not configured, an address that is not aligned. */
+   What a processor refuses ends the process: a tile that was not configured, an address that is not aligned, VNNI where
+   there is none. */
 
 #ifndef EMULATED_H
 #define EMULATED_H
@@ -14,13 +15,14 @@
 
 /* ---- what this processor has: tests choose before the first call ---- */
 
-enum { HAS_AVX2 = 1, HAS_AVX512 = 2, HAS_VNNI = 4, HAS_BF16 = 8, HAS_TILES = 16, MAY_USE_TILES = 32 };
-__attribute__((visibility("default"), weak)) int emulated_processor = 63;
+enum { HAS_AVX2 = 1, HAS_AVX512 = 2, HAS_VNNI = 4, HAS_BF16 = 8, HAS_TILES = 16, MAY_USE_TILES = 32, HAS_AVX_VNNI = 64 };
+__attribute__((visibility("default"), weak)) int emulated_processor = 127;
 /* Bits of the answer to leaf 7 that are switched off: of edx in part 0. */
 __attribute__((visibility("default"), weak)) uint32_t emulated_lacks = 0;
 
 static inline int emulated_supports(const char *name) {
     int has = !strcmp(name, "avx2")         ? HAS_AVX2
+              : !strcmp(name, "fma")        ? HAS_AVX2
               : !strcmp(name, "avx512bw")   ? HAS_AVX512
               : !strcmp(name, "avx512vnni") ? HAS_VNNI
                                             : 0;
@@ -33,7 +35,7 @@ static inline int emulated_supports(const char *name) {
 static inline int __get_cpuid_count(unsigned leaf, unsigned part, unsigned *a, unsigned *b, unsigned *c, unsigned *d) {
     *a = *b = *c = *d = 0;
     if (leaf != 7 || part > 1) return 0;
-    if (part) *a = emulated_processor & HAS_BF16 ? 1u << 5 : 0;
+    if (part) *a = (emulated_processor & HAS_BF16 ? 1u << 5 : 0) | (emulated_processor & HAS_AVX_VNNI ? 1u << 4 : 0);
     if (!part && emulated_processor & HAS_TILES) *d = (1u << 22 | 1u << 24 | 1u << 25) & ~emulated_lacks;
     return 1;
 }
@@ -145,7 +147,17 @@ TAKE int32_t _mm512_reduce_add_epi32(__m512i x) {
     EACH(16) sum += x[i];
     return sum;
 }
-TAKE __m512i _mm512_dpwssd_epi32(__m512i sums, __m512i x, __m512i y) { return sums + _mm512_madd_epi16(x, y); }
+TAKE void emulated_needs(int what) {
+    if (!(emulated_processor & what)) abort();
+}
+TAKE __m256i _mm256_dpwssd_avx_epi32(__m256i sums, __m256i x, __m256i y) {
+    emulated_needs(HAS_AVX_VNNI);
+    return sums + _mm256_madd_epi16(x, y);
+}
+TAKE __m512i _mm512_dpwssd_epi32(__m512i sums, __m512i x, __m512i y) {
+    emulated_needs(HAS_VNNI);
+    return sums + _mm512_madd_epi16(x, y);
+}
 TAKE __m512i _mm512_slli_epi32(__m512i x, int places) {
     EACH(16) x[i] = (int32_t)((uint32_t)x[i] << places);
     return x;

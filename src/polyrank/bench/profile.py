@@ -92,11 +92,11 @@ def _compiled(vectors: np.ndarray[Any, Any], rows: Tensor, columns: Tensor, prod
         return _shortest(lambda: kernels.bounds_in_tiles(given, tiles, norms, errors, limits))
 
     fields: dict[str, Any] = {"compiled_exp": _unit(_shortest(lambda: kernels.means(products)), CHUNK) / MANY}
-    fields["int8_amx" if kernels.longest_for_tiles() else "int8"] = _sloped(multiply, FEW)
+    fields["int8_amx" if kernels.has_amx() else "int8"] = _sloped(multiply, FEW)
     names: dict[kernels.Bits, str] = {32: "plain_tiles", 16: "bf16_tiles", 8: "int8_tiles"}
     for bits, name in names.items():
         if kernels.in_tiles(bits, D):
-            fields[name] = _sloped(partial(in_tiles, bits), kernels.FEWEST_COLUMNS)
+            fields[name] = _sloped(partial(in_tiles, bits), kernels.COLUMNS)
     return fields
 
 

@@ -1,17 +1,24 @@
 """``polyrank bench``: speed tables, as text, JSON or a plot."""
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from polyrank.cli.console import Overwrite, Speaker, console, drawable, talk
+from polyrank.errors import UsageError
 
 bench_app = typer.Typer(no_args_is_help=True, help="Measure speed on this machine, side by side.")
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw it here, as .png or .svg.", callback=drawable)]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; all by default.")]
+Instructions = Annotated[
+    str | None,
+    typer.Option(help="As if the processor had no more: plain, avx2, avx-vnni, avx512 or avx512-vnni; torch too."),
+]
 Texts = Annotated[Path | None, typer.Option(help="A file of replies; the shipped sample's by default.")]
 
 
@@ -23,11 +30,13 @@ def bench_scoring(
     growth: Annotated[list[int] | None, typer.Option(min=1, help="Sizes for the growth of time; repeatable.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 5,
     threads: Threads = None,
+    instructions: Instructions = None,
     json_: Json = False,
     plot: Plot = None,
     overwrite: Overwrite = False,
 ) -> None:
     """The ten best of N vectors for one context: the papers' form against ours."""
+    _limit(instructions)
     from polyrank import bench
 
     _check_plot(plot, overwrite)
@@ -212,8 +221,9 @@ def bench_filter(
 
 
 @bench_app.command("profile")
-def bench_profile(threads: Threads = None, json_: Json = False) -> None:
+def bench_profile(threads: Threads = None, instructions: Instructions = None, json_: Json = False) -> None:
     """Measure what searches cost here, and keep it: they choose how to scan by it. Answers do not depend on it."""
+    _limit(instructions)
     from polyrank import bench
 
     _threads(threads)
@@ -221,6 +231,26 @@ def bench_profile(threads: Threads = None, json_: Json = False) -> None:
         result = bench.bench_profile(progress=status.update)
     talk(f"wrote {result['path']}")
     _show(result, json_, None, by="what")
+
+
+def _limit(instructions: str | None) -> None:
+    """Let this process use no more instructions, in the loops, in torch and in its libraries, which read this once."""
+    if instructions is None:
+        return
+    if "torch" in sys.modules:
+        raise UsageError("torch has chosen its instructions already; measure with others in a process of its own")
+    torch, mkl, onednn, openblas = {
+        "plain": ("default", "SSE4_2", "SSE41", "Nehalem"),
+        "avx2": ("avx2", "AVX2", "AVX2", "Haswell"),
+        "avx-vnni": ("avx2", "AVX2", "AVX2_VNNI", "Haswell"),
+    }.get(instructions, ("avx512", "AVX512", "AVX512_CORE_VNNI", "SkylakeX"))
+    os.environ |= {
+        "POLYRANK_INSTRUCTIONS": instructions,
+        "ATEN_CPU_CAPABILITY": torch,
+        "MKL_ENABLE_INSTRUCTIONS": mkl,
+        "ONEDNN_MAX_CPU_ISA": onednn,
+        "OPENBLAS_CORETYPE": openblas,
+    }
 
 
 def _check_plot(plot: Path | None, overwrite: bool, *inputs: Path | None) -> None:

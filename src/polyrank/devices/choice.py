@@ -20,6 +20,7 @@ from polyrank.devices import processes
 from polyrank.errors import UsageError
 
 Precision = Literal["auto", "fp32", "bf16"]
+INSTRUCTIONS = ("plain", "avx2", "avx-vnni", "avx512", "avx512-vnni", "amx", "dot")  # the last are ARM's
 
 WINDOW_S = 0.2  # seconds, over which the load is looked at: tens of the ticks that it is counted in
 
@@ -92,9 +93,23 @@ def cpu_info() -> tuple[str, frozenset[str]]:
     return info.get("model name") or platform.processor() or "unknown", flags
 
 
+def allowed_instructions() -> str:
+    """The most of ``INSTRUCTIONS`` that compiled loops may use, from ``POLYRANK_INSTRUCTIONS``; all, if it is not set.
+
+    Raises:
+        UsageError: it is none of them.
+    """
+    name = os.environ.get("POLYRANK_INSTRUCTIONS") or INSTRUCTIONS[-1]
+    if name not in INSTRUCTIONS:
+        known = ", ".join(INSTRUCTIONS)
+        raise UsageError(f"POLYRANK_INSTRUCTIONS={name!r} names no instructions; set it to one of {known}")
+    return name
+
+
 def cpu_has_bf16() -> bool:
-    """Whether this processor has instructions for bf16; without them it is slower than fp32."""
-    return not cpu_info()[1].isdisjoint({"amx_bf16", "avx512_bf16"})
+    """Whether this processor has instructions for bf16, and may use them; without them it is slower than fp32."""
+    few = INSTRUCTIONS.index(allowed_instructions()) < INSTRUCTIONS.index("amx")
+    return not few and not cpu_info()[1].isdisjoint({"amx_bf16", "avx512_bf16"})
 
 
 @cache

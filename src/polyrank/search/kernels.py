@@ -1,8 +1,11 @@
 """The compiled loops, where the package ``polyrank-kernels`` is installed, and the int8 copies that they read.
 
 A candidate ``y`` becomes ``scale * values`` with values in -127..127; what that loses is kept as a norm per candidate,
-so that bounds can account for it. Products of these are sums of integers, exact in any order. Where the processor has
-AMX, whose instructions multiply tiles of 1 KB, columns are put into tiles first, and products in fp32 are had from it.
+so that bounds can account for it. Products of these are sums of integers, exact in any order.
+
+The loops have a form for each kind of instructions, and this chooses among those that the processor has. Where there
+are many columns, these are laid into tiles first, 16 beside each other: as AMX multiplies them, or so that the sums of
+few rows with 16 columns stay in registers. Products become bounds before they leave the cache.
 """
 
 import ctypes
@@ -17,15 +20,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from polyrank.devices.choice import INSTRUCTIONS, allowed_instructions
 from polyrank.errors import ConfigError
 from polyrank.search.blocks import ROUNDING, ROWS_AT_A_TIME, SMALLEST, Floats, as_tensor, derive, norms_of
 from polyrank.storage.quantized import AnyVectors, PackedVectors
 
-API = 3  # of polyrank-kernels
+API = 4  # of polyrank-kernels
+FORMS = INSTRUCTIONS  # form n of the loops is the n-th, from 1
+AVX512_VNNI, AMX = (FORMS.index(name) + 1 for name in ("avx512-vnni", "amx"))
 LANES = 64  # numbers that the loops take at a time: rows are padded with zeros to a multiple
 WIDEST = 8192  # dimensions that they take
 FEWEST_ROWS = 512  # worth a thread
-FEWEST_COLUMNS = 8  # worth splitting rows into bf16
+COLUMNS = 16  # that a tile holds, some of them zeros
+FEWEST_COLUMNS = 8  # worth a tile in fp32
+LONGEST_FOR_AMX = 2048  # dimensions
 ROUNDING_OF_TILES = 2.0**-15  # of a product of split rows, relative to both norms, besides that of summing in fp32
 
 Bits = Literal[8, 16, 32]
@@ -56,7 +64,7 @@ class Int16Columns:
     Args:
         values: ``[q, D']``
         scales: ``[q]``
-        tiles: the same as AMX reads them; ``None``: not wanted, or no AMX.
+        tiles: the same as AMX reads them; ``None``: it does not.
     """
 
     values: NDArray[np.int16]
@@ -88,14 +96,36 @@ def package() -> Any:
 
 
 @cache
-def longest_for_tiles() -> int:
-    """The longest rows that AMX multiplies here; 0 without it, or without the package."""
-    return 0 if package() is None else int(package().library.polyrank_longest_for_tiles())
+def best_form() -> int:
+    """The number of the best form of the loops here; 0 without the package.
+
+    Of those, if ``POLYRANK_INSTRUCTIONS`` names one, that are not above it.
+
+    Raises:
+        UsageError: it names none.
+    """
+    most = allowed_instructions()
+    if package() is None:
+        return 0
+    has = package().library.polyrank_has
+    return max(n for n, name in enumerate(FORMS, 1) if has(n) and FORMS.index(name) <= FORMS.index(most))
+
+
+def has_amx() -> bool:
+    """Whether the best form is AMX's."""
+    return best_form() == AMX
 
 
 def in_tiles(bits: Bits, dimension: int) -> bool:
-    """Whether AMX multiplies rows of so many numbers of so many bits here; those of 8 bits are padded."""
-    return dimension <= longest_for_tiles() and (bits != 16 or dimension % 32 == 0)
+    """Whether rows of so many numbers of so many bits are bounded in tiles here; those of 8 bits are padded."""
+    if bits == 16:
+        return has_amx() and dimension <= LONGEST_FOR_AMX and dimension % 32 == 0
+    return best_form() > 0 and dimension <= WIDEST
+
+
+def form_of_tiles(dimension: int) -> int:
+    """The form of the loops that bounds rows of so many numbers in tiles: AMX takes none that are too long."""
+    return AVX512_VNNI if has_amx() and dimension > LONGEST_FOR_AMX else best_form()
 
 
 def quantized_of(vectors: AnyVectors) -> Quantized:
@@ -123,13 +153,13 @@ def _quantize(vectors: AnyVectors) -> Quantized:
 
 
 def to_int16(columns: Tensor) -> Int16Columns:
-    """Columns ``[q, D]`` in int16, as fine as sums in int32 allow.
+    """Columns ``[q, D]`` in int16, as fine as sums in int32 allow, and in two signed bytes.
 
     >>> to_int16(torch.tensor([[0.5, -1.0]])).as_doubles(2)
     tensor([[ 0.5000, -1.0000]], dtype=torch.float64)
     """
     n_columns, dimension = columns.shape
-    finest = min(32766, (2**31 - 1) // (127 * dimension) // 2 * 2)
+    finest = min(32638, (2**31 - 1) // (127 * dimension) // 2 * 2)
     scales = (columns.abs().amax(1).double() / finest).float().clamp_(min=1e-30)
     values = np.zeros((n_columns, -(-dimension // LANES) * LANES), np.int16)
     values[:, :dimension] = (columns.double() / scales[:, None].double()).round_().clamp_(-finest, finest).numpy()
@@ -137,23 +167,25 @@ def to_int16(columns: Tensor) -> Int16Columns:
 
 
 def join(columns: Sequence[Int16Columns]) -> Int16Columns:
-    """Columns of several contexts for one product, and their tiles where the processor has AMX."""
+    """Columns of several contexts for one product, and their tiles where AMX takes them."""
     values, scales = np.concatenate([c.values for c in columns]), np.concatenate([c.scales for c in columns])
-    tiles = _fill_tiles(package().library.polyrank_lay_codes, values, 1) if longest_for_tiles() else None
-    return Int16Columns(values, scales, tiles)
+    amx = form_of_tiles(values.shape[1]) == AMX
+    return Int16Columns(values, scales, _lay(values) if amx else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Vectors of several contexts as AMX multiplies them.
+    """Vectors of several contexts in tiles.
 
     Args:
+        form: of the loops that read them.
         bits: of a number of the rows that they meet: 8 (they are in int16 then), 16 or 32.
         data: the vectors.
         scales: ``[q]``, of those in int16.
         edges: ``[C + 1]``, where the vectors of each context begin, and q.
     """
 
+    form: int
     bits: Bits
     data: NDArray[np.uint8]
     scales: Floats | None
@@ -165,11 +197,10 @@ def to_tiles(vectors: Sequence[Tensor | Int16Columns], bits: Bits) -> Tiles:
     edges = np.cumsum([0, *(len(v.scales) if isinstance(v, Int16Columns) else len(v) for v in vectors)], dtype=np.int64)
     int16 = [v for v in vectors if isinstance(v, Int16Columns)]
     if int16:
-        joined = join(int16)
-        assert joined.tiles is not None, "called where AMX is"
-        return Tiles(bits, joined.tiles, joined.scales, edges)
-    columns = torch.cat([v for v in vectors if isinstance(v, Tensor)])
-    return Tiles(bits, _fill_tiles(package().library.polyrank_lay_floats, columns.numpy(), 2), None, edges)
+        values, scales = np.concatenate([v.values for v in int16]), np.concatenate([v.scales for v in int16])
+        return Tiles(form_of_tiles(values.shape[1]), bits, _lay(values), scales, edges)
+    columns = torch.cat([v for v in vectors if isinstance(v, Tensor)]).numpy()
+    return Tiles(form_of_tiles(columns.shape[1]), bits, _lay(columns), None, edges)
 
 
 def bounds_in_tiles(
@@ -183,7 +214,7 @@ def bounds_in_tiles(
 
     Args:
         rows: ``[n, D]``; to those in bf16, vectors are rounded to that too, and products of those in fp32 are off by
-            ``ROUNDING_OF_TILES``.
+            ``ROUNDING_OF_TILES``, with AMX.
         tiles: the contexts' vectors.
         norms: ``[n]``, of the candidates, never too small.
         row_errors: ``[n]``, norms of what int8 or bf16 loses of them; ``None`` in fp32.
@@ -202,14 +233,21 @@ def bounds_in_tiles(
     errors = None if row_errors is None else row_errors.ctypes.data
     sizes = n_contexts, n, dimension, norms.ctypes.data, errors, result.ctypes.data
     call = package().library.polyrank_bounds_in_tiles
-    if call(tiles.bits, values.data_ptr(), scales, *columns, numbers.ctypes.data, *sizes, _n_threads(n)) < 0:
-        raise RuntimeError(f"no AMX, or no memory, for {n} rows of {dimension} dimensions")
+    if (
+        call(tiles.form, tiles.bits, values.data_ptr(), scales, *columns, numbers.ctypes.data, *sizes, _n_threads(n))
+        < 0
+    ):
+        raise RuntimeError(f"no memory for {n} rows of {dimension} dimensions, or no form {tiles.form} of the loops")
     return result
 
 
-def _fill_tiles(call: Any, columns: NDArray[Any], width: int) -> NDArray[np.uint8]:
-    tiles = np.empty(package().library.polyrank_tiles_size(*columns.shape, width), np.uint8)
-    call(columns.ctypes.data, *columns.shape, tiles.ctypes.data)
+def _lay(columns: NDArray[Any]) -> NDArray[np.uint8]:
+    """Columns in fp32 or int16 as tiles of the form that reads them."""
+    in_int16, form = columns.dtype == np.int16, form_of_tiles(columns.shape[1])
+    library = package().library
+    tiles = np.empty(library.polyrank_tiles_size(form, *columns.shape, 1 if in_int16 else 2), np.uint8)
+    lay = library.polyrank_lay_codes if in_int16 else library.polyrank_lay_floats
+    lay(form, columns.ctypes.data, *columns.shape, tiles.ctypes.data)
     return tiles
 
 
@@ -221,13 +259,13 @@ def products(rows: Quantized, part: slice, columns: Int16Columns, out: Tensor, f
         part: start and stop of those that are meant.
         columns: see ``join``.
         out: contiguous.
-        form: 0 for the best that the machine has.
+        form: of the loops; 0 for the best that the machine has.
     """
     values, scales = rows.values[part], rows.scales[part]
     n_columns, width = columns.values.shape
     tiles = None if columns.tiles is None else columns.tiles.ctypes.data
     pointers = (values.ctypes.data, columns.values.ctypes.data, tiles, scales.ctypes.data, columns.scales.ctypes.data)
-    call = package().library.polyrank_products
+    call, form = package().library.polyrank_products, form or best_form()
     if call(*pointers, out.data_ptr(), len(values), n_columns, width, form, _n_threads(len(values))) < 0:
         raise RuntimeError(f"no form {form} of the products for {width} dimensions")
 
@@ -265,7 +303,9 @@ def bounds(products: Tensor, norms: Tensor, row_errors: Tensor, size: float, num
     rest = (numbers.radius, numbers.residual, numbers.slack, numbers.rounding, size)
     pointers = (products.data_ptr(), products.stride(0), n, n_columns, norms.data_ptr(), row_errors.data_ptr())
     of_subspace = ctypes.byref(package().Numbers(*scales, *rest))
-    package().library.polyrank_bounds(*pointers, of_subspace, result.data_ptr(), errors.data_ptr(), _n_threads(n))
+    package().library.polyrank_bounds(
+        *pointers, of_subspace, result.data_ptr(), errors.data_ptr(), best_form(), _n_threads(n)
+    )
     return result, errors
 
 
@@ -286,7 +326,9 @@ def moments(products: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _means(products: Tensor, mean: Tensor, best: Tensor, spread: Tensor | None) -> None:
     n, n_vectors = products.shape
     into = (mean.data_ptr(), best.data_ptr(), None if spread is None else spread.data_ptr())
-    package().library.polyrank_means(products.data_ptr(), products.stride(0), n, n_vectors, *into, _n_threads(n))
+    package().library.polyrank_means(
+        products.data_ptr(), products.stride(0), n, n_vectors, *into, best_form(), _n_threads(n)
+    )
 
 
 def _n_threads(n: int) -> int:

@@ -16,6 +16,7 @@ import torch
 from polyrank.config.checked import from_dict
 from polyrank.devices.choice import cpu_has_bf16, cpu_info
 from polyrank.errors import PolyrankError
+from polyrank.search import kernels
 from polyrank.storage.document import DocumentKind, read_document, seal
 from polyrank.storage.durable import write_file
 
@@ -30,7 +31,7 @@ Line = tuple[float, float]  # the cost of reading the candidates, and of multipl
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Milliseconds for 100,000 candidates of 768 dimensions; the defaults are of one AVX-512 core, or of AMX.
+    """Milliseconds for 100,000 candidates of 768 dimensions; the defaults are of AMX, or without compiled loops.
 
     Only their proportions count.
 
@@ -39,7 +40,7 @@ class Profile:
         bf16: the same in bf16.
         int8: in int8 by the compiled loops; here and below the two costs add up.
         int8_amx: in int8 by AMX, products alone.
-        plain_tiles, bf16_tiles, int8_tiles: by AMX, bounds and all.
+        plain_tiles, bf16_tiles, int8_tiles: by the compiled loops in tiles, bounds and all.
         exp: one exponential for each candidate, with its sums.
         compiled_exp: the same by the compiled loops.
         subspace: to find columns for a context, and for each of its vectors; once for a search, whatever its size.
@@ -61,6 +62,29 @@ class Profile:
     apart: float = 150.0
 
 
+# Of one core of an AVX-512 machine that was told to use these instructions.
+_AVX2 = Profile(
+    plain=(31.0, 1.65),
+    int8=(1.0, 1.1),
+    plain_tiles=(5.0, 1.33),
+    int8_tiles=(5.5, 0.77),
+    exp=0.14,
+    compiled_exp=0.05,
+    subspace=(0.4, 0.012),
+    fine=0.13,
+)
+_AVX512 = replace(_AVX2, int8=(1.3, 0.42), plain_tiles=(5.0, 0.77), int8_tiles=(6.0, 0.45))
+_SSE2 = replace(_AVX2, int8=(4.0, 3.6), plain_tiles=(20.0, 3.5), int8_tiles=(6.0, 1.75), compiled_exp=0.15)
+SHIPPED = {
+    "plain": _SSE2,
+    "avx2": _AVX2,
+    "avx-vnni": _AVX2,
+    "avx512": _AVX512,
+    "avx512-vnni": _AVX512,
+    "dot": _AVX2,
+}
+
+
 def profile_folder() -> Path:
     """Where profiles are kept: ``$XDG_CACHE_HOME/polyrank``, or ``~/.cache/polyrank``."""
     cache_home = Path(os.environ.get("XDG_CACHE_HOME", ""))
@@ -68,8 +92,9 @@ def profile_folder() -> Path:
 
 
 def profile_key() -> str:
-    """Names this machine among the profiles: the processor's model and the number of threads."""
-    return f"{cpu_info()[0]}, {torch.get_num_threads()} threads"
+    """Names this machine among the profiles: the processor's model, the number of threads, what is left unused."""
+    limit = os.environ.get("POLYRANK_INSTRUCTIONS")
+    return f"{cpu_info()[0]}, {torch.get_num_threads()} threads" + (f", {limit} at most" if limit else "")
 
 
 def load_profile() -> Profile:
@@ -113,8 +138,10 @@ def _load(folder: Path, key: str) -> Profile:
 @cache
 def _shipped() -> Profile:
     """What is shipped; but bf16, whose speed differs tenfold between processors that have it, is timed once."""
+    form = kernels.best_form()
+    shipped = SHIPPED.get(kernels.FORMS[form - 1], Profile()) if form else Profile()
     if not cpu_has_bf16():
-        return Profile()
+        return shipped
     rows, columns = torch.ones(2048, 768), torch.ones(768, 64)
     seconds = []
     for dtype in (torch.bfloat16, torch.float32):
@@ -124,5 +151,4 @@ def _shipped() -> Profile:
             torch.mm(a, b)
             shortest = min(shortest, perf_counter() - start)
         seconds.append(shortest)
-    shipped = Profile()
     return replace(shipped, bf16=(shipped.bf16[0], shipped.plain[1] * seconds[0] / seconds[1]))

@@ -28,8 +28,13 @@ class Machine:
     compiled: bool
     bf16: bool
 
+    @property
+    def amx(self) -> bool:
+        """Whether the compiled loops use AMX."""
+        return self.compiled and kernels.has_amx()
+
     def has_tiles(self, bits: kernels.Bits, dimension: int) -> bool:
-        """Whether AMX multiplies vectors of so many numbers of so many bits."""
+        """Whether vectors of so many numbers of so many bits are bounded in tiles."""
         return self.compiled and kernels.in_tiles(bits, dimension)
 
 

@@ -65,7 +65,7 @@ def scan(queries: Sequence[Query], block: Block, machine: Machine) -> None:
 
 
 def scan_in_tiles(queries: Sequence[Query], block: Block, _: Machine) -> None:
-    """By AMX, which makes bounds of products before they are kept; in fp32, bf16 or int8, as the queries' way says."""
+    """By the compiled loops, which make bounds of products before they are kept; in the bits of the queries' way."""
     bits = queries[0].way.bits
     quantized = kernels.quantized_of(block.vectors) if bits == 8 else bf16_of(block.vectors) if bits == 16 else None
     norms = norms_of(block.vectors)
@@ -81,8 +81,8 @@ def scan_in_tiles(queries: Sequence[Query], block: Block, _: Machine) -> None:
 
 
 def _limits(query: Query) -> tuple[float, ...]:
-    """What AMX needs to know for bounds: as in ``_error`` and ``upper_bounds``."""
-    split = kernels.ROUNDING_OF_TILES if query.way.bits == 32 else 0.0
+    """What bounds in tiles need to know: as in ``_error`` and ``upper_bounds``."""
+    split = kernels.ROUNDING_OF_TILES if query.way.bits == 32 and kernels.has_amx() else 0.0
     alone = query.context_error + query.best.rounding + query.best.norm * split
     of_mean = steepness(query.n_columns), rounding_of_mean(query.n_columns), 4.0 * ROUNDING
     return query.best.norm * (1.0 + 1e-6) + alone, alone * (1.0 + 1e-6), *of_mean

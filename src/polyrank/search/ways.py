@@ -54,7 +54,7 @@ def _cost_of_bf16(size: Size, machine: Machine, profile: Profile) -> float:
 
 
 def _cost_of_int8(size: Size, machine: Machine, profile: Profile) -> float:
-    if machine.has_tiles(8, size.dimension):
+    if machine.amx:
         return inf
     return _compiled_product(size, profile.int8, size.n_vectors) + _exps(size, machine, profile)
 
@@ -63,18 +63,18 @@ def _cost_in_tiles(size: Size, machine: Machine, profile: Profile, *, bits: kern
     if bits == 32 and size.n_vectors < kernels.FEWEST_COLUMNS:
         return inf
     line = {32: profile.plain_tiles, 16: profile.bf16_tiles, 8: profile.int8_tiles}[bits]
-    return _compiled_product(size, line, size.n_vectors)
+    n_columns = size.n_vectors if machine.amx else -(-size.n_vectors // kernels.COLUMNS) * kernels.COLUMNS
+    return _compiled_product(size, line, n_columns)
 
 
 def _cost_of_columns(size: Size, machine: Machine, profile: Profile, *, bits: kernels.Bits, n_columns: int) -> float:
     compiled = _usable_compiled(size.dimension, machine)
     if n_columns >= size.n_vectors or not size.few_columns or (bits == 32 and compiled):
         return inf
-    amx = machine.has_tiles(8, size.dimension)
     product = (
         _product(size, profile.plain, n_columns)
         if bits == 32
-        else _compiled_product(size, profile.int8_amx if amx else profile.int8, n_columns)
+        else _compiled_product(size, profile.int8_amx if machine.amx else profile.int8, n_columns)
     )
     look = (profile.subspace[0] + size.dimension / 768 * profile.subspace[1] * size.n_vectors) * 1e5 / size.n_rows
     return product + profile.exp * n_columns + look
