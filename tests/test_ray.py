@@ -31,6 +31,7 @@ from test_ranks import assert_alike
 from train_settings import train_config
 
 PATIENCE_S = 240
+OF_RAY = "ray::|raylet|gcs_server"  # names of its processes
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray about itself, in threads of its own
 
 
@@ -39,7 +40,7 @@ def nodes() -> Iterator[cluster.Nodes]:
     with cluster.two_nodes() as started:
         yield started
         ids = cluster.descendants(os.getpid())
-    left = [name for pid, (_, name) in cluster.processes().items() if pid in ids and "ray" in name]
+    left = [name for pid, (_, name) in cluster.processes().items() if pid in ids and re.search(OF_RAY, name)]
     assert left == []
 
 
