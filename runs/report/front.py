@@ -3,6 +3,7 @@
 from report.convert import MODELS
 from report.figures import BACKBONE, machine, ms, percent, read, read_if_there, row, share, table, times
 from report.general import read_sets, unread_sets
+from report.pretraining import starts
 from report.quality import SETS
 from report.serving import beside, load
 
@@ -144,6 +145,7 @@ BLOCKS = {
     "number-of-codes": number_of_codes,
     "stages": stages,
     "without-training": without_training,
+    "starts": starts,
     "runtimes": runtimes,
     "serving": load,
     "serving-beside": beside,

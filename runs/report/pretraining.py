@@ -1,6 +1,7 @@
 """Pre-training on dialogues without labels: MiniLM that goes on, a small BERT from scratch, and models from them."""
 
 import json
+from statistics import fmean
 
 from report.figures import (
     BACKBONE,
@@ -17,6 +18,7 @@ from report.figures import (
     table,
 )
 
+LAST = 100  # steps whose mean is told
 POST = {
     "plain": f"{BACKBONE} as it is",
     "post": "post-trained on the dialogues: masked words, next utterance",
@@ -49,6 +51,17 @@ def post_training() -> str:
     )
 
 
+def starts() -> str:
+    """R@1 by what a Bi-encoder starts from."""
+    results = _results("post", POST, ("star", "sgd", "ubuntu-irc"))
+    titles = {"plain": '`backbone = "embedded"`, MiniLM', "contrastive": '`init_from = "shipped:minilm"`'}
+    rows = [
+        [title, *(percent(row[key]["metrics"]["R@1"]) if key in row else "" for row in results.values())]
+        for key, title in titles.items()
+    ]
+    return table([f"R@1 of 100, %, {_pairs('post', results)} pairs", *results], rows, range(1, 1 + len(results)))
+
+
 def from_scratch() -> str:
     """The papers' models from a network that was not made for means."""
     if not (results := _results("scratch", SCRATCH, ("star", "ubuntu-irc"))):
@@ -73,11 +86,15 @@ def _results(stage: str, models: dict[str, str], sets: tuple[str, ...]) -> dict[
 def _pretraining(stage: str) -> str:
     result = read(f"pretraining/{stage}/pretrained")
     lines = (RESULTS / f"pretraining/{stage}/metrics.jsonl").read_text("utf-8").splitlines()
-    last = [line for line in map(json.loads, lines) if "masked_lm_accuracy" in line][-1]
+    steps = [line for line in map(json.loads, lines) if "masked_lm_accuracy" in line]
+    clocks = [line["seconds"] for line in steps]  # that of each process that went on
+    hours = sum(now for now, then in zip(clocks, [*clocks[1:], 0.0], strict=True) if then < now) / 3600
+    words, pairs = (
+        percent(fmean(line[f"{name}_accuracy"] for line in steps[-LAST:])) for name in ("masked_lm", "next_utterance")
+    )
     return (
-        f"{result['n_steps']:,} steps, {result['n_tokens'] / 1e6:.1f}M tokens, {last['seconds'] / 3600:.1f} hours on"
-        f" one core beside other work; at the end {percent(last['masked_lm_accuracy'])}% of the masked words and"
-        f" {percent(last['next_utterance_accuracy'])}% of the pairs are told"
+        f"{result['n_steps']:,} steps, {result['n_tokens'] / 1e6:.1f}M tokens, {hours:.1f} hours on one core beside"
+        f" other work; in the last {LAST} steps {words}% of the masked words and {pairs}% of the pairs are told"
     )
 
 
