@@ -23,6 +23,7 @@ POST = {
     "plain": f"{BACKBONE} as it is",
     "post": "post-trained on the dialogues: masked words, next utterance",
     "contrastive": "**post-trained in batches: `shipped:minilm`**",
+    "sum": "the same, summed with `shipped:convert`, against the same",
     "unsorted": f"{BACKBONE} as it is, batches not sorted by length",
 }
 SCRATCH = {
@@ -43,7 +44,8 @@ def post_training() -> str:
         f"""MiniLM reads the training dialogues of star, sgd and ubuntu-irc: {_pretraining("post")}. Then a Bi-encoder
         of each corpus from it and from MiniLM as it is, trained in the same way on the same
         {_pairs("post", results)} pairs (one pass, batches of 64, one seed, bf16); and from `shipped:minilm`, which
-        learnt to tell the next turn from others' in a batch, on the dialogues of star, ubuntu-irc and self-dialogue.
+        learnt to tell the next turn from others' in a batch, on the dialogues of star, ubuntu-irc and self-dialogue,
+        and is one network for both sides.
         R@1 of all test examples with 95% intervals; behind a semicolon the paired difference from the first row, then
         that of MRR. The last row shows what sorting batches by length does, which is the default: in-batch negatives
         then have contexts of like length. Made by `STAGES=post bash runs/pretraining.sh`.""",
