@@ -101,8 +101,8 @@ def _pretraining(stage: str) -> str:
 
 
 def _pairs(stage: str, results: dict[str, dict[str, Result]]) -> str:
-    fits = [read(f"pretraining/{stage}/{name}/{key}.fit") for name, row in results.items() for key in row]
-    return " and ".join(f"{n:,}" for n in sorted({fit["n_examples"] for fit in fits}))
+    fits = [read_if_there(f"pretraining/{stage}/{name}/{key}.fit") for name, row in results.items() for key in row]
+    return " and ".join(f"{n:,}" for n in sorted({fit["n_examples"] for fit in fits if fit}))
 
 
 def _table(results: dict[str, dict[str, Result]], models: dict[str, str]) -> str:
