@@ -50,7 +50,7 @@ for stage in $STAGES; do
           case $model in
             plain) against= ;;
             contrastive) options=(--set train.init_from=shipped:minilm) ;;
-            unsorted) options+=(--set train.length_window=1) ;;
+            unsorted) options+=(--set train.length_window=1) ;; # the recipe has 50
             post)
               pretrain post runs/recipes/post-train.toml star sgd ubuntu-irc
               backbone=$WORK/post/run/model ;;

@@ -126,7 +126,7 @@ def run(
     values: dict[str, Any] = {
         "batch_size": 2, "epochs": 5, "lr": 0.05, "schedule": "plateau", "plateau_patience": 1, "plateau_factor": 0.5,
         "warmup_steps": 3, "train_layers": "all", "precision": "fp32", "evaluate_per_epoch": 2, "early_stopping": 5,
-        "checkpoint_steps": 1, **changes,
+        "checkpoint_steps": 1, "length_window": 50, **changes,
     }  # fmt: skip
     model, texts = fresh()
     step = ConvertStep(model, texts, CPU, smoothing=0.2, scale_steps=15, loss_weights=(1.0, 1.0, 1.0), range_steps=5)

@@ -5,7 +5,7 @@ from report.figures import BACKBONE, machine, ms, percent, read, read_if_there, 
 from report.general import read_sets, unread_sets
 from report.pretraining import starts
 from report.quality import SETS
-from report.scaling import paper_costs, streamed
+from report.scaling import growth, paper_costs, streamed
 from report.serving import beside, load
 
 
@@ -146,6 +146,7 @@ BLOCKS = {
     "number-of-codes": number_of_codes,
     "stages": stages,
     "without-training": without_training,
+    "growth": growth,
     "streamed": streamed,
     "paper-costs": paper_costs,
     "starts": starts,

@@ -47,8 +47,9 @@ def post_training() -> str:
         learnt to tell the next turn from others' in a batch, on the dialogues of star, ubuntu-irc and self-dialogue,
         and is one network for both sides.
         R@1 of all test examples with 95% intervals; behind a semicolon the paired difference from the first row, then
-        that of MRR. The last row shows what sorting batches by length does, which is the default: in-batch negatives
-        then have contexts of like length. Made by `STAGES=post bash runs/pretraining.sh`.""",
+        that of MRR. All but the last row have batches sorted by length (`length_window = 50`, once the default),
+        whose in-batch negatives have contexts of like length; the last row shows what that costs, and why it is the
+        default no more. Made by `STAGES=post bash runs/pretraining.sh`.""",
         _table(results, POST),
     )
 

@@ -25,7 +25,7 @@ import torch
 
 from polyrank.bench.machine import describe_machine
 from polyrank.config.models import BiConfig, TextPolicy
-from polyrank.config.training import NetworkTraining, TrainConfig
+from polyrank.config.training import LENGTH_WINDOW, NetworkTraining
 from polyrank.devices.choice import choose_dtype, keep_freed_memory
 from polyrank.errors import ResourceError, UsageError
 from polyrank.models import EncoderNetwork, find_backbone, new_model
@@ -173,7 +173,7 @@ def _work(form: Form, examples: Sequence[Example], threads: int, pipe: Connectio
     torch.set_num_threads(threads)
     with TemporaryDirectory() as folder:
         lengths, update = form.start(examples, Path(folder))
-        window = TrainConfig().length_window if form.like_lengths else 1
+        window = LENGTH_WINDOW if form.like_lengths else 1
         update(range(form.batch_size))  # the first update takes what is taken once
         pipe.send(0.0)
         while True:

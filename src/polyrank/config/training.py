@@ -128,6 +128,7 @@ class MutualMethod(ImitatingMethod):
     sigmoid: bool = False
 
 
+LENGTH_WINDOW = 50  # batches that are sorted by length together where nothing speaks against it
 Method = InBatchMethod | ConvertMethod | ListwiseMethod | DistillMethod | MutualMethod
 
 
@@ -263,7 +264,8 @@ class TrainConfig(NetworkTraining):
         evaluate_per_epoch: validations (and checkpoints) per epoch.
         checkpoint_steps: also checkpoint every so many steps; None: only at validations.
         max_bad_steps: non-finite losses in a row that are skipped before training stops with an error.
-        length_window: batches that are sorted by length together; 1 for no sorting.
+        length_window: batches that are sorted by length together, which saves padding; 1 for no sorting. none: 50 for
+            lists; 1 for in-batch negatives, which would come from contexts of like length, at the cost of accuracy.
         seeds: one run for each.
     """
 
@@ -286,7 +288,7 @@ class TrainConfig(NetworkTraining):
     evaluate_per_epoch: Count = 2
     checkpoint_steps: Count | None = None
     max_bad_steps: Whole = 10
-    length_window: Count = 50
+    length_window: Count | None = None
     seeds: tuple[Whole, ...] = (1,)
 
     def __post_init__(self) -> None:
@@ -310,6 +312,11 @@ class TrainConfig(NetworkTraining):
     def of_one_network(self) -> NetworkTraining:
         """What another network of this training may have apart."""
         return NetworkTraining(**{key: getattr(self, key) for key in field_types(NetworkTraining)})
+
+    @property
+    def window(self) -> int:
+        """``length_window``, or what stands for none."""
+        return self.length_window or (1 if isinstance(self.method, InBatchMethod | ConvertMethod) else LENGTH_WINDOW)
 
 
 CONVERT_PRETRAINING = TrainConfig(

@@ -94,7 +94,7 @@ def fit_together(
         InterruptedTraining: SIGINT or SIGTERM; state is saved.
     """
     sizes = examples.sizes if isinstance(examples, StoredExamples) else [step.length(each) for each in examples]
-    order = BatchOrder(len(examples), sizes, settings.batch_size, seed=seed, window=settings.length_window)
+    order = BatchOrder(len(examples), sizes, settings.batch_size, seed=seed, window=settings.window)
     n_steps, steps_per_epoch = count_steps(settings, len(examples))
     checks = check_steps(n_steps, steps_per_epoch, settings.evaluate_per_epoch)
     trainees = [Trainee(learner, n_steps) for learner in learners]
