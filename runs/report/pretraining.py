@@ -57,7 +57,11 @@ def post_training() -> str:
 def starts() -> str:
     """R@1 by what a Bi-encoder starts from."""
     results = _results("post", POST, ("star", "sgd", "ubuntu-irc"))
-    titles = {"plain": '`backbone = "embedded"`, MiniLM', "contrastive": '`init_from = "shipped:minilm"`'}
+    titles = {
+        "plain": '`backbone = "embedded"`, MiniLM, batches sorted by length',
+        "contrastive": '`init_from = "shipped:minilm"`, batches sorted by length',
+        "unsorted": '`backbone = "embedded"`, batches in random order, as by default',
+    }
     rows = [
         [title, *(percent(row[key]["metrics"]["R@1"]) if key in row else "" for row in results.values())]
         for key, title in titles.items()
