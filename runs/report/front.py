@@ -120,6 +120,19 @@ def runtimes() -> str:
     return table(["encode turns, per second", "AMX", "AVX-512"], rows, (1, 2))
 
 
+def int8() -> str:
+    """Exports where a processor has no bf16."""
+    titles = {"polyrank": "torch", "polyrank onnx": "ONNX", "polyrank onnx-int8": "ONNX, weights in 8 bits"}
+    rows = [
+        [title, *(ms(row("bench/avx2/encode", what=what, form=form)["ms"]) for what in ("bulk", "context"))]
+        for form, title in titles.items()
+    ]
+    n = row("bench/avx2/encode", what="bulk", form="polyrank")["n"]
+    note = f"Milliseconds by MiniLM with AVX2's instructions alone ({machine('bench/avx2/encode')}). Made by"
+    note += " `POLYRANK_INSTRUCTIONS=avx2 polyrank bench encode --backend onnx --backend onnx-int8`."
+    return f"{note}\n\n{table(['', f'{n:,} turns of chat', 'one context'], rows, (1, 2))}"
+
+
 def filters() -> str:
     """Searches through filters that let more and more through."""
     rows = read("bench/filter")["rows"]
@@ -149,6 +162,7 @@ BLOCKS = {
     "growth": growth,
     "streamed": streamed,
     "paper-costs": paper_costs,
+    "int8": int8,
     "starts": starts,
     "runtimes": runtimes,
     "serving": load,
