@@ -3,8 +3,8 @@
 #   DATA=folder THREADS=2 BUDGET=pairs SETS="star sgd" STAGES="post scratch" MODELS="bi cross" bash runs/pretraining.sh
 # post: MiniLM goes on with the dialogues of star, sgd and ubuntu-irc; then a Bi-encoder of each corpus from MiniLM as it is
 # ("plain"), from the post-trained one ("post"), from shipped:minilm, which told next turns from others' in a batch of the
-# dialogues of star, ubuntu-irc and self-dialogue ("contrastive"), and as it is with batches that are not sorted by length
-# ("unsorted").
+# dialogues of star, ubuntu-irc and self-dialogue ("contrastive"; of star, also summed with shipped:convert), and as it is
+# with batches that are not sorted by length ("unsorted").
 # scratch: a BERT of 4 layers of 256 from scratch on four corpora; then MODELS of star and ubuntu-irc from it.
 # Goes on where it was stopped. Writes runs/work/pretraining (not kept) and runs/results/pretraining (kept): curves of both
 # pre-trainings, and STAGE/SET/MODEL.json over all test examples, tested against plain and against bi.
@@ -25,29 +25,41 @@ pretrain() { # STAGE RECIPE CORPORA...
   cp "$WORK/$stage/run/metrics.jsonl" "$WORK/$stage/run/pretrained.json" "runs/results/pretraining/$stage/"
 }
 
-learn() { # STAGE SET MODEL AGAINST RECIPE BACKBONE, and what differs
+judge() { # STAGE SET MODEL AGAINST FOLDER
   local work=$WORK/$1/$2/$3 result=runs/results/pretraining/$1/$2/$3.json against=()
+  [[ $4 ]] && against=(--against "$WORK/$1/$2/$4.scores.jsonl")
+  mkdir -p "$(dirname "$result")"
+  polyrank evaluate "$5" "$DATA/$2/test.jsonl.gz" ${LIMIT:+--limit "$LIMIT"} --scores "$work.scores.jsonl" --overwrite \
+    "${against[@]}" --threads "$THREADS" --json >"$work.json"
+  mv "$work.json" "$result"
+  echo "$1 $2 $3 $(cut -c1-200 "$result")"
+}
+
+learn() { # STAGE SET MODEL AGAINST RECIPE BACKBONE, and what differs
+  local work=$WORK/$1/$2/$3 result=runs/results/pretraining/$1/$2/$3.json
   local data=(--set "data.train=$DATA/$2/train.jsonl.gz")
   [[ $2 == star || $2 == sgd ]] && data=(--set "data.train=$DATA/$2/train.dialogues.jsonl.gz" --set data.speaker=agent)
   [[ -s $result ]] && return
-  mkdir -p "$(dirname "$work")" "$(dirname "$result")"
+  mkdir -p "$(dirname "$work")"
   [[ -e $work/result.json ]] || polyrank train "runs/recipes/$5.toml" "${data[@]}" --set "output=$work" --set "model.backbone=$6" \
     --set "data.max_train=$BUDGET" --set train.dropout=0.0 --threads "$THREADS" --resume "${@:7}"
-  [[ $4 ]] && against=(--against "$WORK/$1/$2/$4.scores.jsonl")
-  polyrank evaluate "$work/model" "$DATA/$2/test.jsonl.gz" ${LIMIT:+--limit "$LIMIT"} --scores "$work.scores.jsonl" --overwrite \
-    "${against[@]}" --threads "$THREADS" --json >"$work.json"
+  judge "$1" "$2" "$3" "$4" "$work/model"
   cp "$work/result.json" "${result%.json}.fit.json"
-  mv "$work.json" "$result"
-  echo "$1 $2 $3 $(cut -c1-200 "$result")"
 }
 
 for stage in $STAGES; do
   case $stage in
     post)
       for set in ${SETS:-star sgd ubuntu-irc}; do
-        for model in ${MODELS:-plain contrastive unsorted post}; do
+        for model in ${MODELS:-plain contrastive sum unsorted post}; do
           options=(--set model.reduction=mean) against=plain backbone=embedded
           case $model in
+            sum) # weights from 300 dev lists
+              [[ $set == star && ! -s runs/results/pretraining/post/star/sum.json ]] || continue
+              polyrank sum "$WORK/post/star/contrastive/model" shipped:convert -o "$WORK/post/star/sum" \
+                --valid "$DATA/star/dev.jsonl.gz" --max-valid 300 --overwrite
+              judge post star sum contrastive "$WORK/post/star/sum"
+              continue ;;
             plain) against= ;;
             contrastive) options=(--set train.init_from=shipped:minilm) ;;
             unsorted) options+=(--set train.length_window=1) ;; # the recipe has 50

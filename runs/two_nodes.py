@@ -39,7 +39,7 @@ speaker = "agent"
 kind = "dialogues"
 [train]
 init_from = "shipped:convert"
-lr = 0.3
+lr = {lr}
 batch_size = 64
 epochs = 3
 dropout = 0.0
@@ -121,13 +121,13 @@ def losses(run: Path) -> dict[tuple[int, str], float]:
     return {(r["step"], "valid" if "valid" in r else "train"): r.get("valid", r)["loss"] for r in rows}
 
 
-def trained(nodes: cluster.Nodes, folder: Path) -> dict[str, Any]:
+def trained(nodes: cluster.Nodes, folder: Path, lr: float) -> dict[str, Any]:
     """Train by one process and by two workers, one of which dies."""
     sample = Path(__file__).parents[1] / "src" / "polyrank" / "sample"
     curves, seconds = {}, {}
     for name in ("alone", "ray"):
         output = folder / name
-        (folder / f"{name}.toml").write_text(RECIPE.format(output=output, sample=sample))
+        (folder / f"{name}.toml").write_text(RECIPE.format(output=output, sample=sample, lr=lr))
         start = time.monotonic()
         if name == "alone":
             subprocess.run([sys.executable, "-m", "polyrank", "train", str(folder / "alone.toml")], check=True)
@@ -155,6 +155,7 @@ def main() -> None:
     """Run it all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", type=int, default=200_000)
+    parser.add_argument("--lr", type=float, default=0.3, help="of the training")
     parser.add_argument("--only", choices=["encode", "train"])
     asked = parser.parse_args()
     path = Path(__file__).parent / "results" / "ray.json"
@@ -163,7 +164,7 @@ def main() -> None:
         if asked.only != "train":
             result["encode"] = encoded(nodes, Path(name), asked.n)
         if asked.only != "encode":
-            result["train"] = trained(nodes, Path(name))
+            result["train"] = trained(nodes, Path(name), asked.lr)
     machine = describe_machine()
     machine["versions"]["ray"] = metadata.version("ray")
     path.write_text(json.dumps({**result, "machine": machine}, indent=2) + "\n", "utf-8")

@@ -38,6 +38,9 @@ def test_scoring_as_on_a_lesser_processor() -> None:
     sizes = ["-n", "500", "-d", "64", "-m", "16", "--repeats", "1"]
     table = json.loads(subprocess.run([*line, *sizes], capture_output=True, check=True, text=True).stdout)
     assert table["machine"]["used"] == {"polyrank-kernels": "plain", "torch": "DEFAULT"}
+    unknown = run("bench", "encode", "--instructions", "avx3")
+    assert (unknown.returncode, unknown.stderr.count("\n")) == (2, 1)
+    assert "--instructions 'avx3' names none; give one of plain, avx2" in unknown.stderr
     refused = run("bench", "scoring", "--instructions", "plain")
     assert refused.returncode == 2
     assert "measure with others in a process of its own" in refused.stderr

@@ -129,7 +129,7 @@ def int8() -> str:
     ]
     n = row("bench/avx2/encode", what="bulk", form="polyrank")["n"]
     note = f"Milliseconds by MiniLM with AVX2's instructions alone ({machine('bench/avx2/encode')}). Made by"
-    note += " `POLYRANK_INSTRUCTIONS=avx2 polyrank bench encode --backend onnx --backend onnx-int8`."
+    note += " `polyrank bench encode --instructions avx2 --limit 500 --backend onnx --backend onnx-int8`."
     return f"{note}\n\n{table(['', f'{n:,} turns of chat', 'one context'], rows, (1, 2))}"
 
 

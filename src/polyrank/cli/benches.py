@@ -19,6 +19,14 @@ Instructions = Annotated[
     str | None,
     typer.Option(help="As if the processor had no more: plain, avx2, avx-vnni, avx512 or avx512-vnni; torch too."),
 ]
+AVX512 = ("avx512", "AVX512", "AVX512_CORE_VNNI", "SkylakeX")
+LIMITS = {  # of torch, MKL, oneDNN and OpenBLAS, in their own words
+    "plain": ("default", "SSE4_2", "SSE41", "Nehalem"),
+    "avx2": ("avx2", "AVX2", "AVX2", "Haswell"),
+    "avx-vnni": ("avx2", "AVX2", "AVX2_VNNI", "Haswell"),
+    "avx512": AVX512,
+    "avx512-vnni": AVX512,
+}
 Texts = Annotated[Path | None, typer.Option(help="A file of replies; the shipped sample's by default.")]
 
 
@@ -59,11 +67,13 @@ def bench_encode(
     model: Annotated[list[Path] | None, typer.Option(help="Time another model folder too; repeatable.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 3,
     threads: Threads = None,
+    instructions: Instructions = None,
     json_: Json = False,
     plot: Plot = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Encoding in bulk, one context, and re-ranking; by exports too."""
+    _limit(instructions)
     from polyrank import bench
     from polyrank.scorers.exported import read_backend
 
@@ -237,13 +247,11 @@ def _limit(instructions: str | None) -> None:
     """Let this process use no more instructions, in the loops, in torch and in its libraries, which read this once."""
     if instructions is None:
         return
+    if instructions not in LIMITS:
+        raise UsageError(f"--instructions {instructions!r} names none; give one of {', '.join(LIMITS)}")
     if "torch" in sys.modules:
         raise UsageError("torch has chosen its instructions already; measure with others in a process of its own")
-    torch, mkl, onednn, openblas = {
-        "plain": ("default", "SSE4_2", "SSE41", "Nehalem"),
-        "avx2": ("avx2", "AVX2", "AVX2", "Haswell"),
-        "avx-vnni": ("avx2", "AVX2", "AVX2_VNNI", "Haswell"),
-    }.get(instructions, ("avx512", "AVX512", "AVX512_CORE_VNNI", "SkylakeX"))
+    torch, mkl, onednn, openblas = LIMITS[instructions]
     os.environ |= {
         "POLYRANK_INSTRUCTIONS": instructions,
         "ATEN_CPU_CAPABILITY": torch,
