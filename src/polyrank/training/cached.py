@@ -8,23 +8,21 @@ Source: Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Li
 https://arxiv.org/abs/2101.06983
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from polyrank.text import Tokens
-
-Vectors = TypeVar("Vectors", Tensor, tuple[Tensor, ...])
+from polyrank.training.grouped import Vectors, in_groups, in_order
 
 
 def in_chunks(encode: Callable[[Tokens], Vectors], tokens: Tokens, size: int | None) -> Vectors:
     """``encode(tokens)``; where the texts are more than ``size``, a graph keeps nothing but the results of it.
 
-    Texts of like length share a chunk, so there is less padding than in the whole batch. Gradients reach weights by
-    ``backward``; ``torch.autograd.grad`` does not see them.
+    Texts of like length share a chunk. Gradients reach weights by ``backward``; ``torch.autograd.grad`` does not see
+    them.
 
     Args:
         encode: each text by itself, to one tensor or several that are ``[B]``, ``[B, D]`` or ``[B, M, D]``, no two of
@@ -34,14 +32,11 @@ def in_chunks(encode: Callable[[Tokens], Vectors], tokens: Tokens, size: int | N
         size: texts of a chunk; None: all at once, in the usual way.
     """
     if size is None or len(tokens.ids) <= size:
-        return encode(tokens)
+        return in_groups(encode, tokens)
     order = tokens.mask.sum(1).argsort(descending=True, stable=True)
     start = torch.empty(0, device=order.device, requires_grad=True)  # what a graph without weights begins with
     chunks: list[Any] = [_Chunk.apply(start, _Replay(encode, tokens.part(rows))) for rows in order.split(size)]  # type: ignore[no-untyped-call]  # untyped in torch
-    back = order.argsort()
-    if isinstance(chunks[0], Tensor):
-        return cast(Vectors, _joined(chunks)[back])  # type: ignore[redundant-cast]  # for one of the two kinds
-    return cast(Vectors, tuple(_joined(parts)[back] for parts in zip(*chunks, strict=True)))
+    return cast(Vectors, in_order(chunks, [order]))
 
 
 class _Replay:
@@ -58,7 +53,7 @@ class _Replay:
     def __call__(self) -> Tensor | tuple[Tensor, ...]:
         # no narrow weights are kept: made without a graph, older versions of torch give them to those who need one
         with torch.autocast(self.device.type, self.dtype, self.narrows, cache_enabled=False):
-            return self.encode(self.tokens)
+            return in_groups(self.encode, self.tokens)
 
     def again(self) -> Tensor | tuple[Tensor, ...]:
         with torch.random.fork_rng(devices=self.cuda), torch.enable_grad():
@@ -90,11 +85,3 @@ class _Chunk(torch.autograd.Function):
         if pairs:
             torch.autograd.backward(*zip(*pairs, strict=True))  # type: ignore[arg-type]  # two tuples
         return None, None
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """Chunks one below the other, as wide as the widest."""
-    if parts[0].dim() < 2:
-        return torch.cat(list(parts))
-    width = max(part.shape[1] for part in parts)
-    return torch.cat([F.pad(part, (*[0, 0] * (part.dim() - 2), 0, width - part.shape[1])) for part in parts])

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from polyrank.devices import processes
 from polyrank.text import Tokens
-from polyrank.training.cached import Vectors, in_chunks
+from polyrank.training.cached import in_chunks
+from polyrank.training.grouped import Vectors
 
 
 def in_shares(encode: Callable[[Tokens], Vectors], tokens: Tokens, size: int | None) -> Vectors:

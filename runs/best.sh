@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# The best that two cores make of each corpus: more pairs, from an encoder that has read conversations, and two encoders as one.
+#   DATA=folder THREADS=2 BUDGET=pairs SETS="star sgd" MODELS="bi convert sum poly-64 library" bash runs/best.sh
+# bi: a Bi-encoder from shipped:minilm. convert: shipped:convert, fine-tuned on the same pairs. sum: both as one encoder, weights
+# from 300 dev lists. joint: that sum trained on. poly-64: from bi, trained on as long as bi-more. library: sentence-transformers.
+# cross (mutual only): listwise on the given wrong answers. Goes on where it was stopped.
+# Writes runs/work/best (not kept) and runs/results/best/SET/MODEL.json (kept), over all test examples.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+DATA=$(realpath "${DATA:-../shared/data}")
+THREADS=${THREADS:-2}
+BUDGET=${BUDGET:-30720}
+SETS=${SETS:-star sgd ubuntu-irc convai2-valid self-dialogue}
+MODELS=${MODELS:-bi convert sum}
+LIMIT=${LIMIT:-}
+
+learn() { # SET MODEL RECIPE, and what differs
+  local work=$PWD/runs/work/best/$1/$2 data=(--set "data.train=$DATA/$1/train.jsonl.gz")
+  [[ -e $work/result.json ]] && return
+  case $1 in
+    star | sgd) data=(--set "data.train=$DATA/$1/train.dialogues.jsonl.gz" --set data.speaker=agent) ;;
+    self-dialogue) data=(--set "data.train=$DATA/$1/train.dialogues.jsonl.gz" --set 'data.speaker=*') ;;
+  esac
+  polyrank train "runs/recipes/$3.toml" "${data[@]}" --set "output=$work" --threads "$THREADS" --resume "${@:4}"
+}
+
+judge() { # SET MODEL SCORER AGAINST
+  local work=$PWD/runs/work/best/$1/$2 result=runs/results/best/$1/$2.json test=$DATA/$1/test.jsonl.gz against=()
+  [[ $1 == mutual ]] && test=$DATA/mutual/dev.jsonl.gz # its test answers are withheld
+  [[ $4 && -e runs/work/best/$1/$4.scores.jsonl ]] && against=(--against "runs/work/best/$1/$4.scores.jsonl")
+  polyrank evaluate "$3" "$test" ${LIMIT:+--limit "$LIMIT"} --scores "$work.scores.jsonl" --overwrite "${against[@]}" \
+    --threads "$THREADS" --json >"$work.json"
+  mv "$work.json" "$result"
+  [[ -e $work/result.json ]] && cp "$work/result.json" "${result%.json}.fit.json"
+  echo "$1 $2 $(cut -c1-200 "$result")"
+}
+
+for set in $SETS; do
+  work=$PWD/runs/work/best/$set
+  mkdir -p "$work" "runs/results/best/$set"
+  epochs=()
+  [[ $set == convai2-valid ]] && epochs=(--set train.max_epochs=2) # 5,470 pairs
+  for model in $MODELS; do
+    [[ -s runs/results/best/$set/$model.json ]] && continue
+    scorer=$work/$model/model against=bi
+    case $model in
+      bi)
+        against=
+        learn "$set" bi bi --set train.init_from=shipped:minilm --set data.max_train="$BUDGET" --set train.dropout=0.0 \
+          --set train.length_window=1 --set train.checkpoint_steps=40 "${epochs[@]}" ;;
+      *) echo "$model is no model of this script" >&2 && exit 2 ;;
+    esac
+    judge "$set" "$model" "$scorer" "$against"
+  done
+done
