@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The best that two cores make of each corpus: more pairs, from an encoder that has read conversations, and two encoders as one.
-#   DATA=folder THREADS=2 BUDGET=pairs SETS="star sgd" MODELS="bi convert sum poly-64 library" bash runs/best.sh
-# bi: a Bi-encoder from shipped:minilm. convert: shipped:convert, fine-tuned on the same pairs. sum: both as one encoder, weights
-# from 300 dev lists. joint: that sum trained on. poly-64: from bi, trained on as long as bi-more. library: sentence-transformers.
-# cross (mutual only): listwise on the given wrong answers. Goes on where it was stopped.
+#   DATA=folder THREADS=2 BUDGET=pairs SETS="star sgd" MODELS="bi convert sum" bash runs/best.sh
+# bi: a Bi-encoder from shipped:minilm. convert: shipped:convert, trained on the same pairs three times. sum: both as one
+# encoder, weights from 300 dev lists; sum-shipped: bi with shipped:convert as it is. bi-more, poly-64: both from bi, on a quarter
+# as many pairs more. cross: listwise on given wrong answers, which mutual has, from BACKBONE. Goes on where it was stopped.
 # Writes runs/work/best (not kept) and runs/results/best/SET/MODEL.json (kept), over all test examples.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -38,16 +38,32 @@ judge() { # SET MODEL SCORER AGAINST
 for set in $SETS; do
   work=$PWD/runs/work/best/$set
   mkdir -p "$work" "runs/results/best/$set"
-  epochs=()
-  [[ $set == convai2-valid ]] && epochs=(--set train.max_epochs=2) # 5,470 pairs
+  few=() # what has few pairs reads them more often
+  [[ $set == convai2-valid ]] && few=(--set train.epochs=2)
   for model in $MODELS; do
     [[ -s runs/results/best/$set/$model.json ]] && continue
-    scorer=$work/$model/model against=bi
+    scorer=$work/$model/model against=bi common=(--set train.length_window=1 --set train.dropout=0.0 --set train.checkpoint_steps=40)
     case $model in
       bi)
         against=
-        learn "$set" bi bi --set train.init_from=shipped:minilm --set data.max_train="$BUDGET" --set train.dropout=0.0 \
-          --set train.length_window=1 --set train.checkpoint_steps=40 "${epochs[@]}" ;;
+        learn "$set" bi bi "${common[@]}" --set train.init_from=shipped:minilm --set data.max_train="$BUDGET" "${few[@]}" ;;
+      convert)
+        learn "$set" convert convert-tune --set train.init_from=shipped:convert --set data.max_train="$BUDGET" \
+          --set train.epochs=3 ;;
+      sum | sum-shipped)
+        scorer=$work/$model second=$work/convert/model
+        [[ $model == sum-shipped ]] && second=shipped:convert
+        polyrank sum "$work/bi/model" "$second" -o "$scorer" --valid "$DATA/$set/dev.jsonl.gz" --max-valid 300 --overwrite ;;
+      bi-more | poly-64) # half as many pairs again, by equal rates
+        more=("${common[@]}" --set "train.init_from=$work/bi/model" --set data.max_train=$((BUDGET / 4)) --set 'train.seeds=[2]')
+        against=bi-more recipe=bi
+        [[ $model == poly-64 ]] && recipe=poly-64
+        learn "$set" "$model" "$recipe" "${more[@]}" --set train.lr=1e-4 ;;
+      cross) # of each example its given candidates; dropout would take more epochs than two cores have
+        against=
+        learn "$set" cross cross --set "model.backbone=${BACKBONE:-embedded}" --set 'train.negatives.sources=["given"]' \
+          --set train.negatives.n=3 --set text.max_candidate_tokens=32 --set train.dropout=0.0 --set train.epochs=2 \
+          --set train.checkpoint_steps=40 ;;
       *) echo "$model is no model of this script" >&2 && exit 2 ;;
     esac
     judge "$set" "$model" "$scorer" "$against"
