@@ -38,6 +38,7 @@ from polyrank.records import Candidate, Context, Example
 from polyrank.retrieval.retrievers import LexicalRetriever
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.lexical import BM25, TfIdf
+from polyrank.text import Texts
 from polyrank.training import ListwiseStep, train
 from polyrank.training.batches import BatchOrder
 from polyrank.training.methods import make_negatives
@@ -202,13 +203,21 @@ def recipe(task: dict[str, Path], backbone: Path, output: Path, **changes: Any) 
     )
 
 
+def in_training(
+    backbone: Path, task: dict[str, Path], n: int | None = None
+) -> tuple[list[Example], list[str], Any, Texts]:
+    """The first n examples, or all, their distinct responses, and a new Bi-encoder with its texts."""
+    examples = read_examples(task["train"]).examples[:n]
+    pool = list(dict.fromkeys(example.candidates[0] for example in examples))
+    model, texts, _ = new_model(BiConfig(backbone=str(backbone), reduction="mean"), POLICY, seed=1, sample=pool)
+    return examples, pool, model, texts
+
+
 def test_a_network_in_training_mines_what_it_ranks_highest(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
-    examples = read_examples(task["train"]).examples
-    pool = list(dict.fromkeys(e.candidates[0] for e in examples))
-    model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone), reduction="mean"), POLICY, seed=1, sample=pool)
-    scorer = EncoderScorer(model, texts)  # type: ignore[arg-type]
+    examples, pool, model, texts = in_training(tiny_backbone, task)
+    scorer = EncoderScorer(model, texts)
     plan = HardNegatives(n_negatives=3, last_rank=3)
 
     def negatives() -> MinedNegatives:
@@ -233,10 +242,8 @@ def test_a_network_in_training_mines_what_it_ranks_highest(
 def test_negatives_are_mined_from_the_ranks_of_the_settings(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
-    examples = read_examples(task["train"]).examples
-    pool = list(dict.fromkeys(e.candidates[0] for e in examples))
-    model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone), reduction="mean"), POLICY, seed=1, sample=pool)
-    scorer = EncoderScorer(model, texts)  # type: ignore[arg-type]
+    examples, pool, model, texts = in_training(tiny_backbone, task)
+    scorer = EncoderScorer(model, texts)
     ranker = Ranker(model, texts, scorer, lambda *_: None)
     settings = NegativesConfig(n=3, sources=("mined",), remine_epochs=1, remine_ranks=(2, 4))
     negatives = make_negatives([ranker], settings, examples, seed=1, folder=tmp_path)
@@ -250,10 +257,8 @@ def test_what_is_mined_in_bf16_leaves_every_weight_its_gradient(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
     """Mining happens inside the step, whose weights must not be those that it had cast without a gradient."""
-    examples = read_examples(task["train"]).examples[:12]
-    pool = list(dict.fromkeys(e.candidates[0] for e in examples))
-    model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone), reduction="mean"), POLICY, seed=1, sample=pool)
-    scorer = EncoderScorer(model, texts, dtype=torch.bfloat16)  # type: ignore[arg-type]
+    examples, pool, model, texts = in_training(tiny_backbone, task, n=12)
+    scorer = EncoderScorer(model, texts, dtype=torch.bfloat16)
     negatives = MinedNegatives(examples, scorer, pool, HardNegatives(n_negatives=2), every=1, folder=tmp_path)
     with torch.autocast("cpu", torch.bfloat16):
         loss = ListwiseStep(model, texts, torch.device("cpu"), negatives)(list(enumerate(examples[:4])), 0)
@@ -263,13 +268,9 @@ def test_what_is_mined_in_bf16_leaves_every_weight_its_gradient(
 
 
 def test_too_few_mined_ones_are_filled_up(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
-    examples = read_examples(task["train"]).examples
-    pool = list(dict.fromkeys(e.candidates[0] for e in examples))
-    model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone)), POLICY, seed=1, sample=pool)
-    negatives = MinedNegatives(
-        examples, EncoderScorer(model, texts), pool, HardNegatives(n_negatives=5, last_rank=2),  # type: ignore[arg-type]
-        every=1, folder=tmp_path,
-    )  # fmt: skip
+    examples, pool, model, texts = in_training(tiny_backbone, task)
+    plan = HardNegatives(n_negatives=5, last_rank=2)
+    negatives = MinedNegatives(examples, EncoderScorer(model, texts), pool, plan, every=1, folder=tmp_path)
     assert len(negatives(3, examples[3], 0)) == 2
     found = MixedNegatives([negatives, RandomNegatives(pool, 5, 1)], [5, 5], 5)(3, examples[3], 0)
     assert len(set(found)) == 5

@@ -14,7 +14,7 @@ from torch import nn
 
 from convert_models import make
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
-from polyrank.config.training import TrainConfig
+from polyrank.config.training import ConvertMethod, InBatchMethod, ListwiseMethod, MutualMethod, TrainConfig
 from polyrank.errors import ConfigError, ResourceError
 from polyrank.models import Network, new_model
 from polyrank.training.learner import Learner, Trainee, memory_needed
@@ -531,3 +531,18 @@ def test_memory_that_is_not_there_is_named_with_half_of_the_batch(error: Excepti
 def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(RuntimeError, match="shapes"), memory_needed(8):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "window"),
+    [
+        (InBatchMethod(), None, 1),
+        (ConvertMethod(), None, 1),
+        (ListwiseMethod(), None, 50),
+        (MutualMethod(), None, 50),
+        (InBatchMethod(), 50, 50),
+        (ListwiseMethod(), 1, 1),
+    ],
+)
+def test_only_lists_are_sorted_by_length_unless_asked(method: Any, given: int | None, window: int) -> None:
+    assert TrainConfig(method=method, length_window=given).window == window

@@ -27,6 +27,8 @@ def arguments(variants: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--budget", type=int, default=11520)
     parser.add_argument("--name", default="", help="a folder of its own, as in runs/real.sh")
     parser.add_argument("--limit", type=int, default=1000)
+    parser.add_argument("--length-window", type=int, default=1, help="50 in the figures of the first tables")
+    parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--dropout", type=float, default=0.0, help="for variants that take our settings")
     return parser.parse_args()
 
@@ -52,17 +54,20 @@ def train(
     batch_size: int,
     lr: float,
     warmup: int,
+    args: argparse.Namespace,
 ) -> float:
     """One epoch of AdamW with linear decay and clipping at 1; returns its seconds."""
     optimizer = torch.optim.AdamW(parameters, lr=lr)
-    order = BatchOrder(len(pairs), [len(context) for context, _ in pairs], batch_size, seed=1).epoch(0)
+    sizes = [len(context) for context, _ in pairs]
+    order = BatchOrder(len(pairs), sizes, batch_size, seed=1, window=args.length_window).epoch(0)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer,
         lambda step: min((step + 1) / (warmup + 1), (len(order) - step) / max(1, len(order) - warmup)),
     )
     started = time.monotonic()
     for number, batch in enumerate(order):
-        value = loss([list(texts) for texts in zip(*(pairs[i] for i in batch), strict=True)])
+        with torch.autocast("cpu", torch.bfloat16, enabled=args.precision == "bf16"):
+            value = loss([list(texts) for texts in zip(*(pairs[i] for i in batch), strict=True)])
         value.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()

@@ -57,6 +57,7 @@ def main() -> None:
         batch_size=64,
         lr=2e-4 if matched else 5e-5,
         warmup=20 if matched else 0,
+        args=args,
     )
     model.eval()
     report(f"sentence-transformers-{args.variant}", Peer(model), seconds, args)

@@ -61,6 +61,7 @@ def main() -> None:
         batch_size=16,
         lr=1e-4 if matched else 5e-5,
         warmup=20 if matched else 0,
+        args=args,
     )
     model.eval()
     report(f"sentence-transformers-cross-{args.variant}", peer, seconds, args, against="cross")

@@ -47,8 +47,9 @@ def general() -> str:
     return section(
         "One encoder for several corpora",
         f"""MiniLM as one network for both sides, trained on 160,000 pairs of star, ubuntu-irc and self-dialogue in
-        one pass (1,250 steps of 128, 96 + 32 tokens, no dropout, one seed, bf16, {training["seconds"] / 3600:.1f}
-        hours on one core beside other work, [validation](../runs/results/general/curves.svg); the step was chosen by
+        one pass (1,250 steps of 128 sorted by length, 96 + 32 tokens, no dropout, one seed, bf16,
+        {training["seconds"] / 3600:.1f} hours on one core beside other work,
+        [validation](../runs/results/general/curves.svg); the step was chosen by
         50 dev lists of each of five sets, sgd and convai2-valid among them). It comes as the package `models/`, in 16
         bits. R@1 of {there[0]["n_examples"]:,} test examples with 95% intervals (mutual: {_n(results["mutual"])} of
         its dev part; medquad: hits@1 in the pool), in bf16; behind a semicolon the paired difference of the encoder

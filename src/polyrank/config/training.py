@@ -264,8 +264,9 @@ class TrainConfig(NetworkTraining):
         evaluate_per_epoch: validations (and checkpoints) per epoch.
         checkpoint_steps: also checkpoint every so many steps; None: only at validations.
         max_bad_steps: non-finite losses in a row that are skipped before training stops with an error.
-        length_window: batches that are sorted by length together, which saves padding; 1 for no sorting. none: 50 for
-            lists; 1 for in-batch negatives, which would come from contexts of like length, at the cost of accuracy.
+        length_window: batches that are sorted by length together, which saves what padding is left in the groups that
+            a batch is computed in; 1 for no sorting. none: 50 for lists; 1 for in-batch negatives, which would come
+            from contexts of like length, at the cost of accuracy.
         seeds: one run for each.
     """
 
