@@ -3,7 +3,8 @@
 #   DATA=folder THREADS=2 BUDGET=pairs SETS="star sgd" MODELS="bi convert sum" bash runs/best.sh
 # bi: a Bi-encoder from shipped:minilm. convert: shipped:convert, trained on the same pairs three times. sum: both as one
 # encoder, weights from 300 dev lists; sum-shipped: bi with shipped:convert as it is. bi-more, poly-64: both from bi, on a quarter
-# as many pairs more. cross: listwise on given wrong answers, which mutual has, from BACKBONE. Goes on where it was stopped.
+# as many pairs; joint: all of sum, on these. library: sentence-transformers, as many pairs as bi. cross: listwise on given wrong
+# answers, which mutual has, from BACKBONE. Goes on where it was stopped.
 # Writes runs/work/best (not kept) and runs/results/best/SET/MODEL.json (kept), over all test examples.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -59,6 +60,16 @@ for set in $SETS; do
         against=bi-more recipe=bi
         [[ $model == poly-64 ]] && recipe=poly-64
         learn "$set" "$model" "$recipe" "${more[@]}" --set train.lr=1e-4 ;;
+      joint) # on as many pairs as bi-more
+        weights=$(python -c 'import json, sys; print([part["weight"] for part in json.load(open(sys.argv[1]))["parts"]])' "$work/sum/sum.json")
+        against=sum
+        learn "$set" joint joint --set "model.parts=[\"$work/bi/model\", \"$work/convert/model\"]" \
+          --set "model.weights=$weights" --set data.max_train=$((BUDGET / 4)) --set 'train.seeds=[2]' ;;
+      library)
+        against=
+        python runs/peers/sentence_transformers_bi.py matched "$set" --data "$DATA" --budget "$BUDGET" --precision bf16 \
+          --name best --limit 100000
+        continue ;;
       cross) # of each example its given candidates; dropout would take more epochs than two cores have
         against=
         learn "$set" cross cross --set "model.backbone=${BACKBONE:-embedded}" --set 'train.negatives.sources=["given"]' \

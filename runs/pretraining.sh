@@ -4,7 +4,7 @@
 # post: MiniLM goes on with the dialogues of star, sgd and ubuntu-irc; then a Bi-encoder of each corpus from MiniLM as it is
 # ("plain"), from the post-trained one ("post"), from shipped:minilm, which told next turns from others' in a batch of the
 # dialogues of star, ubuntu-irc and self-dialogue ("contrastive"; of star, also summed with shipped:convert), and as it is
-# with batches that are not sorted by length ("unsorted").
+# with batches that are not sorted by length ("unsorted"); MODELS=queue: that with the 512 latest candidates as negatives too.
 # scratch: a BERT of 4 layers of 256 from scratch on four corpora; then MODELS of star and ubuntu-irc from it.
 # Goes on where it was stopped. Writes runs/work/pretraining (not kept) and runs/results/pretraining (kept): curves of both
 # pre-trainings, and STAGE/SET/MODEL.json over all test examples, tested against plain and against bi.
@@ -63,6 +63,7 @@ for stage in $STAGES; do
             plain) against= ;;
             contrastive) options=(--set train.init_from=shipped:minilm) ;;
             unsorted) options+=(--set train.length_window=1) ;; # the recipe has 50
+            queue) against=unsorted options+=(--set train.length_window=1 --set train.method.queue=512) ;;
             post)
               pretrain post runs/recipes/post-train.toml star sgd ubuntu-irc
               backbone=$WORK/post/run/model ;;

@@ -10,6 +10,7 @@ import re
 import sys
 from pathlib import Path
 
+from report.best import best
 from report.convert import ablations, convert
 from report.crashes import crashes, faults, interrupts
 from report.figures import described, machine, table
@@ -30,6 +31,7 @@ SECTIONS = (
     general,
     post_training,
     from_scratch,
+    best,
     ranking,
     convert,
     ablations,
