@@ -52,6 +52,8 @@ LINEAR: dict[str, ModelConfig] = {
     "bi mean": BiConfig(reduction="mean"),
     "bi sqrt_n": BiConfig(reduction="sqrt_n", projection_dim=24, output_scale=0.3),
     "bi mean_of_first": BiConfig(reduction="mean_of_first", reduction_tokens=5, shared_towers=True),
+    "bi of one length": BiConfig(reduction="mean", projection_dim=24, normalize=True),
+    "poly of one length": PolyConfig(n_codes=5, code_init="normal", code_std=1.0, reduction="mean", normalize=True),
     "poly learnt": PolyConfig(n_codes=5, code_init="normal", code_std=1.0, reduction="mean", projection_dim=24),
     "poly first": PolyConfig(n_codes=7, codes="first", reduction="sqrt_n", output_scale=0.2),
     "poly last": PolyConfig(n_codes=3, codes="last", reduction="mean"),

@@ -213,6 +213,16 @@ def test_sentence_transformers_loads_a_bi_encoder(tmp_path: Path, tiny_backbone:
         np.testing.assert_allclose(theirs.similarity(found, found), found @ found.T, rtol=1e-4)
 
 
+def test_vectors_of_one_length_are_sentence_transformers_of_length_one(tmp_path: Path, tiny_backbone: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True, normalize=True, match_self_score=4.0)
+    export_to_sentence_transformers(path, tmp_path / "st")
+    theirs = library.SentenceTransformer(str(tmp_path / "st"), device="cpu", local_files_only=True)
+    found = theirs.encode(CANDIDATES[:4], show_progress_bar=False)
+    np.testing.assert_allclose(2.0 * found, load_encoder(path).encode_candidates(CANDIDATES[:4]), atol=1e-4)
+    assert theirs.similarity_fn_name == "cosine"
+
+
 @pytest.mark.parametrize(
     ("kind", "settings", "reason"),
     [

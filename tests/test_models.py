@@ -176,6 +176,18 @@ def test_output_scale_is_fitted(tiny_backbone: Path) -> None:
         make(tiny_backbone, BiConfig(backbone=str(tiny_backbone), match_self_score=20.0, output_scale=2.0))
 
 
+@pytest.mark.parametrize("kind", [BiConfig, PolyConfig])
+def test_vectors_of_one_length_have_it(tiny_backbone: Path, kind: type[BiConfig]) -> None:
+    model, texts = make(tiny_backbone, kind(backbone=str(tiny_backbone), match_self_score=9.0, normalize=True))
+    contexts, mask = model.encode_contexts(texts.contexts(CONTEXTS))
+    candidates = model.encode_candidates(texts.candidates([reply for reply in REPLIES if reply]))
+    for vectors in (contexts[mask], candidates):
+        torch.testing.assert_close(vectors.norm(dim=-1), torch.full(vectors.shape[:-1], 3.0))
+    for other in ({"output_scale": 2.0}, {"match_output_std": 0.5}):
+        with pytest.raises(ConfigError, match="normalize = true makes scores match_self_score times a cosine"):
+            make(tiny_backbone, kind(backbone=str(tiny_backbone), normalize=True, **other))  # type: ignore[arg-type]
+
+
 def test_cross_encoder_sees_segments_and_order(tiny_backbone: Path) -> None:
     model, texts = make(tiny_backbone, CrossConfig(backbone=str(tiny_backbone)))
     assert isinstance(model, CrossEncoder)
@@ -249,6 +261,9 @@ def test_a_sentence_encoders_backbone_keeps_what_it_knows(mean_pooled_backbone: 
     assert resolve(PolyConfig(), plain) == PolyConfig(reduction="first", code_init="uniform")
     assert resolve(PolyConfig(), pooled) == PolyConfig(reduction="mean", code_init="normal", match_self_score=20.0)
     assert resolve(CrossConfig(), pooled) == CrossConfig()
+    assert resolve(BiConfig(normalize=True), plain) == BiConfig(
+        reduction="first", match_self_score=20.0, normalize=True
+    )
     for given_scale in ({"output_scale": 2.0}, {"match_output_std": 0.5}, {"match_self_score": 5.0}):
         found = resolve(BiConfig(reduction="sqrt_n", **given_scale), pooled)  # type: ignore[arg-type]
         assert found == BiConfig(reduction="sqrt_n", **given_scale)  # type: ignore[arg-type]

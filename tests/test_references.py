@@ -121,6 +121,31 @@ def test_a_bi_encoder_scores_as_two_plain_berts(
     assert min(rows) > 0.05  # the texts are told apart, so the comparison says something
 
 
+@pytest.mark.parametrize("size", [None, 5.0])
+@pytest.mark.parametrize("projection_dim", [None, 8])
+def test_of_one_length_a_bi_encoder_scores_as_cosines(
+    tiny_backbone: Path, tokenizer: PreTrainedTokenizerFast, size: float | None, projection_dim: int | None
+) -> None:
+    config = BiConfig(
+        backbone=str(tiny_backbone),
+        reduction="mean",
+        projection_dim=projection_dim,
+        match_self_score=size,
+        normalize=True,
+    )
+    model, texts = fresh(config)
+    assert isinstance(model, BiEncoder)
+    sides = []
+    for tower, lines in ((model.context_tower, JOINED), (model.candidate_tower, REPLIES)):
+        outputs = outputs_alone(bert_of(tower.backbone.network), tokenizer, lines)
+        vectors = torch.stack([as_one(output, "mean", 5) for output in outputs])
+        sides.append(vectors if projection_dim is None else vectors @ tower.projection.weight.T)
+    expected = torch.nn.functional.cosine_similarity(sides[0][:, None], sides[1][None], dim=-1).detach().numpy()
+    scorer = make_scorer(model, texts, device="cpu", precision="fp32")
+    np.testing.assert_allclose(scorer.score_pool(CONTEXTS, REPLIES), (size or 20.0) * expected, atol=1e-4)
+    assert np.ptp(expected) > 0.02
+
+
 @pytest.mark.parametrize(
     ("reduction", "mode"), [("first", "cls"), ("mean", "mean"), ("sqrt_n", "mean_sqrt_len_tokens")]
 )

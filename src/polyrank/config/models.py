@@ -123,6 +123,8 @@ class BiConfig(Settings):
         output_scale: token outputs are multiplied by this; None: fitted (see the next two) or 1.
         match_output_std: fit ``output_scale`` so that token outputs have this standard deviation (BERT: 0.5).
         match_self_score: fit it so that a candidate vector's product with itself is this on average.
+        normalize: bring every vector to one length, so that a score is ``match_self_score`` (None: 20) times a cosine.
+            By default lengths count too, as in the papers.
     """
 
     kind: ClassVar[str] = "bi"
@@ -140,6 +142,7 @@ class BiConfig(Settings):
     output_scale: Positive | None = None
     match_output_std: Positive | None = None
     match_self_score: Positive | None = None
+    normalize: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

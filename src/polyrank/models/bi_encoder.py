@@ -20,24 +20,34 @@ from polyrank.text import Tokens
 
 
 class Tower(nn.Module):
-    """One side of an encoder: backbone, output scale, optional projection.
+    """One side of an encoder: backbone, output scale, optional projection, optional length.
 
     Args:
         backbone: the transformer.
         projection_dim: D of a learnt linear map on reduced vectors, or None.
         scale: constant that multiplies token outputs (ICLR 2020, section 5.3).
+        length: of every vector; None: as it comes.
         dropout: before the projection.
     """
 
     scale: Tensor
 
-    def __init__(self, backbone: Backbone, projection_dim: int | None, scale: float, *, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        projection_dim: int | None,
+        scale: float,
+        *,
+        length: float | None = None,
+        dropout: float = 0.0,
+    ) -> None:
         super().__init__()
         self.backbone = backbone
         self.register_buffer("scale", torch.tensor(scale))
         self.projection: nn.Module = (
             nn.Identity() if projection_dim is None else nn.Linear(backbone.dimension, projection_dim, bias=False)
         )
+        self.length = length
         self.dropout = 0.0 if projection_dim is None else dropout
         self.dimension = projection_dim or backbone.dimension
 
@@ -50,6 +60,16 @@ class Tower(nn.Module):
         with full_precision(vectors):
             return self.projection(F.dropout(vectors, self.dropout, self.training))  # type: ignore[no-any-return]  # nn.Module calls are untyped
 
+    def finish(self, vectors: Tensor) -> Tensor:
+        """Reduced vectors ``[..., H]`` through the learnt map and to their length: ``[..., D]``."""
+        vectors = self.project(vectors)
+        return vectors if self.length is None else self.length * F.normalize(vectors, dim=-1)
+
+    def mixture(self, weights: Tensor, outputs: Tensor, mask: Tensor) -> Mixture:
+        """Vectors as sums of token outputs ``[B, T, H]``, see ``Mixture``."""
+        mixture = Mixture(weights, self.project(outputs), mask)
+        return mixture if self.length is None else mixture.unit(self.length)
+
 
 def backbones_of(*towers: Tower) -> list[Backbone]:
     """The towers' transformers; a tower that stands for both sides counts once."""
@@ -61,7 +81,7 @@ def tower_mixture(tower: Tower, tokens: Tokens, reduction: Reduction, n_tokens: 
     if reduction == "first":
         return None
     weights = reduction_weights(tokens.mask, reduction, n_tokens)[:, None]
-    return Mixture(weights, tower.project(tower(tokens)), torch.ones_like(tokens.mask[:, :1]))
+    return tower.mixture(weights, tower(tokens), torch.ones_like(tokens.mask[:, :1]))
 
 
 class BiEncoder(EncoderNetwork):
@@ -94,7 +114,7 @@ class BiEncoder(EncoderNetwork):
 
     def _reduced(self, tower: Tower, tokens: Tokens) -> Tensor:
         reduced = reduce(tower(tokens), tokens.mask, self.reduction, self.reduction_tokens)
-        return tower.project(reduced)
+        return tower.finish(reduced)
 
     def context_mixture(self, tokens: Tokens) -> Mixture | None:
         """The context vector of its tokens; None by "first", which reads one output alone."""

@@ -52,7 +52,12 @@ def resolve(config: BackboneConfig, source: Source) -> BackboneConfig:
     fits = (config.output_scale, config.match_output_std, config.match_self_score)
     if sum(value is not None for value in fits) > 1:
         raise ConfigError("set only one of model.output_scale, match_output_std and match_self_score")
-    if source.mean_pooled and all(value is None for value in fits):
+    if config.normalize and fits[:2] != (None, None):
+        raise ConfigError(
+            "model.normalize = true makes scores match_self_score times a cosine; leave out output_scale and"
+            " match_output_std"
+        )
+    if (source.mean_pooled or config.normalize) and all(value is None for value in fits):
         changes["match_self_score"] = 20.0
     if isinstance(config, PolyConfig):
         if not 1 <= config.n_codes <= 512:
@@ -80,7 +85,9 @@ def build_model(
         )
     assert config.reduction is not None, "resolve() comes first"
     scale = 1.0 if config.output_scale is None else config.output_scale
-    contexts = Tower(backbone, config.projection_dim, scale, dropout=new_dropout)
+    assert config.match_self_score or not config.normalize, "resolve() comes first"
+    length = math.sqrt(config.match_self_score) if config.match_self_score and config.normalize else None
+    contexts = Tower(backbone, config.projection_dim, scale, length=length, dropout=new_dropout)
     candidates = contexts if config.shared_towers else copy.deepcopy(contexts)
     if isinstance(candidates.projection, nn.Linear) and not config.equal_projections:
         candidates.projection.reset_parameters()

@@ -24,10 +24,10 @@ class Mixture:
     outputs: Tensor
     mask: Tensor
 
-    def unit(self) -> "Mixture":
-        """The same vectors with length one."""
+    def unit(self, length: float = 1.0) -> "Mixture":
+        """The same vectors with this length."""
         norms = (self.weights @ self.outputs).norm(dim=-1, keepdim=True).clamp(min=1e-12)
-        return Mixture(self.weights / norms, self.outputs, self.mask)
+        return Mixture(length * self.weights / norms, self.outputs, self.mask)
 
 
 class Mixes:

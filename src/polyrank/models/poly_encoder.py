@@ -73,7 +73,7 @@ class PolyEncoder(EncoderNetwork):
             mask = torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
         else:
             vectors, mask = self._chosen(outputs, tokens.mask)
-        return self.context_tower.project(vectors), mask
+        return self.context_tower.finish(vectors), mask
 
     def _chosen(self, outputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Some outputs as they are, ``[B, M, D]`` of ``[B, T, D]``, and their mask ``[B, M]``."""
@@ -84,7 +84,7 @@ class PolyEncoder(EncoderNetwork):
     def encode_candidates(self, tokens: Tokens) -> Tensor:
         """Candidate vectors ``[N, D]``."""
         reduced = reduce(self.candidate_tower(tokens), tokens.mask, self.reduction, self.reduction_tokens)
-        return self.candidate_tower.project(reduced)
+        return self.candidate_tower.finish(reduced)
 
     def context_mixture(self, tokens: Tokens) -> Mixture:
         """Context vectors of their tokens: by the codes' attention, or each of a single one."""
@@ -94,7 +94,7 @@ class PolyEncoder(EncoderNetwork):
             mask = torch.ones(weights.shape[:2], dtype=torch.bool, device=weights.device)
         else:
             weights, mask = self._chosen(each_alone(tokens.mask), tokens.mask)
-        return Mixture(weights, self.context_tower.project(outputs), mask)
+        return self.context_tower.mixture(weights, outputs, mask)
 
     def candidate_mixture(self, tokens: Tokens) -> Mixture | None:
         """The candidate vector of its tokens; None by "first", which reads one output alone."""

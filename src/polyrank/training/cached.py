@@ -42,7 +42,7 @@ def in_chunks(encode: Callable[[Tokens], Vectors], tokens: Tokens, size: int | N
 class _Replay:
     """An encoding that can be repeated: it draws the same numbers again, and nobody else draws others for that."""
 
-    def __init__(self, encode: Callable[[Tokens], Tensor | tuple[Tensor, ...]], tokens: Tokens) -> None:
+    def __init__(self, encode: Callable[[Tokens], Any], tokens: Tokens) -> None:
         self.encode, self.tokens, self.device = encode, tokens, tokens.ids.device
         # a backward pass has autocast settings of its own
         self.dtype = torch.get_autocast_dtype(self.device.type)
@@ -53,7 +53,7 @@ class _Replay:
     def __call__(self) -> Tensor | tuple[Tensor, ...]:
         # no narrow weights are kept: made without a graph, older versions of torch give them to those who need one
         with torch.autocast(self.device.type, self.dtype, self.narrows, cache_enabled=False):
-            return in_groups(self.encode, self.tokens)
+            return in_groups(self.encode, self.tokens)  # type: ignore[no-any-return]  # one tensor or several
 
     def again(self) -> Tensor | tuple[Tensor, ...]:
         with torch.random.fork_rng(devices=self.cuda), torch.enable_grad():

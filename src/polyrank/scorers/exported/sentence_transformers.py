@@ -65,7 +65,9 @@ def export_to_sentence_transformers(path: Path, output: Path, *, replace: bool =
         write_json(
             folder / "1_Pooling" / "config.json", {"word_embedding_dimension": model.backbone.dimension, **pooling}
         )
-        modules = [("", "Transformer"), ("1_Pooling", "Pooling"), *([("2_Dense", "Dense")] if last else [])]
+        modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
+        modules += [("2_Dense", "Dense")] if last else []
+        modules += [("3_Normalize", "Normalize")] if config.normalize else []
         write_json(
             folder / "modules.json",
             [
@@ -74,7 +76,10 @@ def export_to_sentence_transformers(path: Path, output: Path, *, replace: bool =
             ],
         )
         write_json(folder / "sentence_bert_config.json", {"max_seq_length": _length(texts), "do_lower_case": False})
-        write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "dot", "prompts": {}})
+        write_json(
+            folder / "config_sentence_transformers.json",
+            {"similarity_fn_name": "cosine" if config.normalize else "dot", "prompts": {}},
+        )
 
 
 def _length(texts: BackboneTexts) -> int:
@@ -86,7 +91,7 @@ def _write_last_layer(model: BiEncoder, folder: Path) -> bool:
     tower = model.candidate_tower
     weight = getattr(tower.projection, "weight", None)
     if weight is None:
-        if float(tower.scale) == 1.0:
+        if float(tower.scale) == 1.0 or tower.length is not None:
             return False
         weight = torch.eye(tower.dimension)
     weight = weight.detach() * tower.scale
