@@ -21,7 +21,7 @@ pip show -q polyrank-models 2>/dev/null || pip install -q -e models
 mkdir -p runs/results/general
 cp "$RUN/result.json" runs/results/general/training.json
 polyrank curves "$RUN" -o runs/results/general/curves.svg --overwrite
-python runs/ship.py "$RUN/model" minilm --more --half --tokens 128
+python runs/ship.py "$RUN/model" minilm --more --half --tokens 128 --normalize
 
 for set in $SETS; do
   mkdir -p "$WORK/$set" "runs/results/general/$set"
