@@ -15,6 +15,7 @@ THREADS=${THREADS:-2}
 BUDGET=${BUDGET:-5120}
 STAGES=${STAGES:-post scratch}
 LIMIT=${LIMIT:-}
+CROSS_LIMIT=${CROSS_LIMIT:-1000} # a Cross-encoder reads every pair anew
 WORK=$PWD/runs/work/pretraining
 
 pretrain() { # STAGE RECIPE CORPORA...
@@ -28,8 +29,10 @@ pretrain() { # STAGE RECIPE CORPORA...
 judge() { # STAGE SET MODEL AGAINST FOLDER
   local work=$WORK/$1/$2/$3 result=runs/results/pretraining/$1/$2/$3.json against=()
   [[ $4 ]] && against=(--against "$WORK/$1/$2/$4.scores.jsonl")
+  local limit=$LIMIT
+  [[ $3 == cross ]] && limit=$CROSS_LIMIT
   mkdir -p "$(dirname "$result")"
-  polyrank evaluate "$5" "$DATA/$2/test.jsonl.gz" ${LIMIT:+--limit "$LIMIT"} --scores "$work.scores.jsonl" --overwrite \
+  polyrank evaluate "$5" "$DATA/$2/test.jsonl.gz" ${limit:+--limit "$limit"} --scores "$work.scores.jsonl" --overwrite \
     "${against[@]}" --threads "$THREADS" --json >"$work.json"
   mv "$work.json" "$result"
   echo "$1 $2 $3 $(cut -c1-200 "$result")"
@@ -79,7 +82,7 @@ for stage in $STAGES; do
           [[ $model == bi ]] && against=
           [[ $model == bi-mean ]] && reduction=mean
           learn scratch "$set" "$model" "$against" "$recipe" "$WORK/scratch/run/model" --set "model.reduction=$reduction" \
-            --set 'text.turn_separator=[NEWLINE]'
+            --set 'text.turn_separator=[NEWLINE]' --set train.length_window=1
         done
       done ;;
   esac

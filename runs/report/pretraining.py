@@ -78,7 +78,8 @@ def from_scratch() -> str:
         f"""Four layers of 256, and its 16,000 subwords, learnt from the training dialogues of four corpora:
         {_pretraining("scratch")}. Then the papers' models from it, each on the same {_pairs("scratch", results)} pairs
         (one pass, one seed, bf16). R@1 of all test examples with 95% intervals; behind a semicolon the paired
-        difference from the Bi-encoder by the first output, then that of MRR. Made by
+        difference from the Bi-encoder by the first output, then that of MRR; of the Cross-encoder on the first 1,000
+        test examples. Made by
         `STAGES=scratch bash runs/pretraining.sh`.""",
         _table(results, SCRATCH),
     )
