@@ -43,7 +43,8 @@ for set in $SETS; do
   [[ $set == convai2-valid ]] && few=(--set train.epochs=2)
   for model in $MODELS; do
     [[ -s runs/results/best/$set/$model.json ]] && continue
-    scorer=$work/$model/model against=bi common=(--set train.length_window=1 --set train.dropout=0.0 --set train.checkpoint_steps=40)
+    scorer=$work/$model/model against=bi common=(--set train.length_window=1 --set train.dropout=0.0
+      --set train.checkpoint_steps=40 --set model.normalize=false)
     case $model in
       bi)
         against=

@@ -43,9 +43,7 @@ def main() -> None:
     card = folder / "README.md"
     text = card.read_text("utf-8") if card.exists() else ""
     card.unlink(missing_ok=True)  # a folder with more in it than a model is not replaced
-    save_model(
-        folder, trained.model, texts, config, metadata=metadata, replace=folder.exists(), half=options.half
-    )
+    save_model(folder, trained.model, texts, config, metadata=metadata, replace=folder.exists(), half=options.half)
     card.write_text(text, "utf-8")
 
 

@@ -639,6 +639,17 @@ def test_a_second_training_starts_where_the_first_ended(
     other = load_recipe(place, ("model.match_self_score=5.0",)).model
     assert isinstance(other, BiConfig)
     assert (other.output_scale, other.match_self_score) == (None, 5.0)
+    cosine = load_recipe(place, ("model.normalize=true", 'output="cosine"'))
+    assert isinstance(cosine.model, BiConfig)
+    assert (cosine.model.output_scale, cosine.model.match_self_score) == (None, 20.0)
+    of_one_length = train(cosine)[0].model
+    assert weights(of_one_length.parent) == weights(first.parent)
+    place.write_text(f'{table}[train]\ninit_from = "{of_one_length}"\n', "utf-8")
+    for changes, kept in (((), True), (("model.normalize=false",), False), (("model.match_self_score=5.0",), True)):
+        goes_on = load_recipe(place, changes).model
+        assert isinstance(goes_on, BiConfig)
+        assert goes_on.normalize is kept
+        new_model(goes_on, POLICY, seed=1, sample=["hello"])
 
 
 def test_a_scale_is_fitted_to_the_weights_that_training_starts_from(

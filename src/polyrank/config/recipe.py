@@ -317,6 +317,8 @@ def _start(model: Any, train: Any, where: str) -> dict[str, dict[str, Any]] | No
         return None
     if any(model.get(name) is not None for name in SCALES):  # the recipe's own
         spent: tuple[str, ...] = SCALES
+    elif {**merged["model"], **model}.get("normalize"):  # the size of its scores is what they are made to have
+        spent = SCALES[:2]
     else:  # what the scale was fitted to, and is no longer
         spent = SCALES[1:] if merged["model"].get(SCALES[0]) is not None else ()
     merged["text"].pop("vocabulary", None)  # its subwords come with it, not from where it once had them
