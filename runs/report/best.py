@@ -42,7 +42,7 @@ def best() -> str:
         difference from the Bi-encoder of the set (of the Poly-encoder from the Bi-encoder that was trained on as long,
         on the same pairs), and that of MRR. A sum's weights come from 300 dev lists. Made by `MODELS="bi convert sum
         sum-shipped joint bi-more poly-64 cross" bash runs/best.sh`.""",
-        table(["set", "model", "pairs", "minutes", "R@1", "difference"], rows, (2, 3)),
+        table(["set", "model", "pairs read", "minutes", "R@1", "difference"], rows, (2, 3)),
     )
 
 

@@ -56,17 +56,18 @@ def post_training() -> str:
 
 def starts() -> str:
     """R@1 by what a Bi-encoder starts from."""
-    results = _results("post", POST, ("star", "sgd", "ubuntu-irc"))
+    sets = ("star", "sgd", "ubuntu-irc")
+    few = _pairs("post", _results("post", POST, sets))
     titles = {
-        "plain": '`backbone = "embedded"`, MiniLM, batches sorted by length',
-        "contrastive": '`init_from = "shipped:minilm"`, batches sorted by length',
-        "unsorted": '`backbone = "embedded"`, batches in random order, as by default',
+        "pretraining/post/{}/plain": f'`backbone = "embedded"`, MiniLM, {few} pairs in batches sorted by length',
+        "pretraining/post/{}/unsorted": "the same in random batches, as by default",
+        "pretraining/post/{}/contrastive": f'`init_from = "shipped:minilm"`, {few} pairs in batches sorted by length',
+        "best/{}/bi": "the same in random batches, and four to six times as many pairs",
+        "best/{}/sum": "that and a ConveRT of the same pairs as one",
     }
-    rows = [
-        [title, *(percent(row[key]["metrics"]["R@1"]) if key in row else "" for row in results.values())]
-        for key, title in titles.items()
-    ]
-    return table([f"R@1 of 100, %, {_pairs('post', results)} pairs", *results], rows, range(1, 1 + len(results)))
+    results = {title: [read_if_there(name.format(one)) for one in sets] for name, title in titles.items()}
+    rows = [[title, *(percent(one["metrics"]["R@1"]) if one else "" for one in row)] for title, row in results.items()]
+    return table(["R@1 of 100, %", *sets], rows, range(1, 1 + len(sets)))
 
 
 def from_scratch() -> str:
