@@ -1,0 +1,93 @@
+"""Weights on the way from a backbone to what training made of it, judged on development lists of sets left out.
+
+    python runs/mixtures.py RUN/model DATA 0.4 0.6 0.8 1
+
+Writes runs/results/general/mixtures.json: R@1 of each share of the trained weights on the first 300 dev lists of
+sgd and convai2-valid, on 600 of mutual's training lists, and on 500 dev questions of medquad among their answers and a
+fifth of all others.
+
+Source: Wortsman et al., Robust fine-tuning of zero-shot models (2022), https://arxiv.org/abs/2109.01903.
+"""
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from polyrank.data import read_examples, read_pool
+from polyrank.evaluation import evaluate, summarise
+from polyrank.models import BiEncoder
+from polyrank.models.artifacts import Artifact, load_model
+from polyrank.models.backbone import find_backbone, load_backbone
+from polyrank.models.build import saved_texts
+from polyrank.records import Example
+from polyrank.scorers.load import make_scorer
+from polyrank.text import Texts
+
+RESULT = Path(__file__).parent / "results/general/mixtures.json"
+
+
+def mix(trained: Artifact, share: float) -> None:
+    """So much of the trained transformer's weights, the rest of those that it started from."""
+    assert isinstance(trained.model, BiEncoder)
+    start = load_backbone(find_backbone(trained.config.backbone).folder).state_dict()  # type: ignore[union-attr]
+    with torch.no_grad():
+        for trunk in trained.model.trunks():
+            for name, weight in trunk.state_dict().items():
+                if weight.is_floating_point():
+                    weight.lerp_(start[name].to(weight), 1 - share)
+
+
+def with_tokens(trained: Artifact, path: Path, n: int) -> Texts:
+    """Its text policy, that reads so many tokens of a context and of a candidate."""
+    policy = dataclasses.replace(trained.texts.policy, max_context_tokens=n, max_candidate_tokens=n)
+    return saved_texts(trained.model, policy, (path / "tokenizer.json").read_bytes(), "its tokenizer")
+
+
+def lists(data: Path) -> dict[str, list[Example]]:
+    """Of sets that no training here has read."""
+    pool = read_pool(data / "medquad/answers.jsonl.gz")
+    asked = read_examples(data / "medquad/dev.pool.jsonl.gz").examples[:500]
+    right = {id_ for example in asked for id_ in example.relevant_ids}
+    some = [candidate for number, candidate in enumerate(pool) if candidate.id in right or number % 5 == 0]
+    texts, position = tuple(one.text for one in some), {one.id: number for number, one in enumerate(some)}
+    medquad = [
+        Example(one.context, texts, tuple(position[id_] for id_ in one.relevant_ids), one.id, one.background)
+        for one in asked
+    ]
+    return {
+        "sgd": read_examples(data / "sgd/dev.jsonl.gz").examples[:300],
+        "convai2-valid": read_examples(data / "convai2-valid/dev.jsonl.gz").examples[:300],
+        "medquad": medquad,
+        "mutual": read_examples(data / "mutual/train.jsonl.gz").examples[:600],
+    }
+
+
+def main() -> None:
+    """Each share on each set."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("trained", type=Path)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("shares", type=float, nargs="+")
+    parser.add_argument("--tokens", type=int, default=128)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    examples, rows = lists(options.data), []
+    for share in options.shares:
+        trained = load_model(options.trained)
+        mix(trained, share)
+        scorer = make_scorer(
+            trained.model, with_tokens(trained, options.trained, options.tokens), device="cpu", precision="auto"
+        )
+        found = {name: summarise(evaluate(scorer, some))["metrics"]["R@1"] for name, some in examples.items()}
+        rows.append({"share": share, **{name: round(float(value), 4) for name, value in found.items()}})
+        rows[-1]["mean"] = round(float(np.mean(list(found.values()))), 4)
+        print(rows[-1], flush=True)
+    RESULT.write_text(json.dumps({"rows": rows}, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
