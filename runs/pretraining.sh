@@ -78,10 +78,13 @@ for stage in $STAGES; do
       pretrain scratch runs/recipes/pretrain-small.toml star sgd ubuntu-irc self-dialogue
       for set in ${SETS:-star ubuntu-irc}; do
         for model in ${MODELS:-bi bi-mean poly-16 poly-64 cross}; do
-          against=bi recipe=${model%-mean} reduction=first
-          [[ $model == bi ]] && against=
-          [[ $model == bi-mean ]] && reduction=mean
-          learn scratch "$set" "$model" "$against" "$recipe" "$WORK/scratch/run/model" --set "model.reduction=$reduction" \
+          against=bi recipe=${model%-mean} reduced=(--set model.reduction=first)
+          case $model in
+            bi) against= ;;
+            bi-mean) reduced=(--set model.reduction=mean) ;;
+            cross) reduced=() ;;
+          esac
+          learn scratch "$set" "$model" "$against" "$recipe" "$WORK/scratch/run/model" "${reduced[@]}" \
             --set 'text.turn_separator=[NEWLINE]' --set train.length_window=1
         done
       done ;;

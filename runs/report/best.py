@@ -1,6 +1,6 @@
 """The best that two cores make of each corpus, from runs/best.sh: more pairs, two encoders as one, read answers."""
 
-from report.figures import Result, change, compared, p_value, percent, read_if_there, section, share, table
+from report.figures import Result, change, compared, p_value, read_if_there, section, share, table
 
 SETS = {
     "star": "1 of 100",
@@ -71,7 +71,7 @@ def test(result: Result) -> str:
     return compared(against) + (f"; MRR {change(mrr['difference'])}, {p_value(mrr['p'])}" if mrr else "")
 
 
-def best_of(name: str) -> str:
-    """R@1 of a set's best."""
+def best_of(name: str) -> Result | None:
+    """The result of a set's best."""
     there = [one for key in MODELS if (one := read_if_there(f"best/{name}/{key}"))]
-    return percent(max(one["metrics"]["R@1"] for one in there)) if there else ""
+    return max(there, key=lambda one: float(one["metrics"]["R@1"]), default=None)
