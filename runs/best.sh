@@ -13,6 +13,7 @@ THREADS=${THREADS:-2}
 BUDGET=${BUDGET:-30720}
 SETS=${SETS:-star sgd ubuntu-irc convai2-valid self-dialogue}
 MODELS=${MODELS:-bi convert sum}
+START=${START:-shipped:minilm} # of the kept figures: runs/work/encoder/run/model, what its first pass made
 LIMIT=${LIMIT:-}
 
 learn() { # SET MODEL RECIPE, and what differs
@@ -48,7 +49,7 @@ for set in $SETS; do
     case $model in
       bi)
         against=
-        learn "$set" bi bi "${common[@]}" --set train.init_from=shipped:minilm --set data.max_train="$BUDGET" "${few[@]}" ;;
+        learn "$set" bi bi "${common[@]}" --set "train.init_from=$START" --set data.max_train="$BUDGET" "${few[@]}" ;;
       convert)
         learn "$set" convert convert-tune --set train.init_from=shipped:convert --set data.max_train="$BUDGET" \
           --set train.epochs=3 ;;

@@ -14,6 +14,7 @@ DATA=$(realpath "${DATA:-../shared/data}")
 THREADS=${THREADS:-2}
 BUDGET=${BUDGET:-5120}
 STAGES=${STAGES:-post scratch}
+START=${START:-shipped:minilm} # of the kept figures: runs/work/encoder/run/model, what its first pass made
 LIMIT=${LIMIT:-}
 CROSS_LIMIT=${CROSS_LIMIT:-1000} # a Cross-encoder reads every pair anew
 WORK=$PWD/runs/work/pretraining
@@ -64,7 +65,7 @@ for stage in $STAGES; do
               judge post star sum contrastive "$WORK/post/star/sum"
               continue ;;
             plain) against= ;;
-            contrastive) options=(--set train.init_from=shipped:minilm) ;;
+            contrastive) options=(--set "train.init_from=$START" --set model.normalize=false) ;;
             unsorted) options+=(--set train.length_window=1) ;; # the recipe has 50
             queue) against=unsorted options+=(--set train.length_window=1 --set train.method.queue=512) ;;
             post)

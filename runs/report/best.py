@@ -11,8 +11,8 @@ SETS = {
     "mutual": "1 of 4",
 }
 MODELS = {
-    "bi": "Bi-encoder, from `shipped:minilm`",
-    "convert": "ConveRT, from `shipped:convert`",
+    "bi": "Bi-encoder",
+    "convert": "ConveRT",
     "sum-shipped": "that Bi-encoder and `shipped:convert` as one",
     "sum": "both as one",
     "joint": "both as one, trained on together",
@@ -36,8 +36,10 @@ def best() -> str:
         return ""
     return section(
         "More pairs, and two encoders as one",
-        """From encoders that have read conversations, on random batches of 64 pairs (ConveRT: 256), one pass
-        (convai2-valid two, ConveRT three), one seed, bf16, on one core beside other work. R@1 of all test examples
+        """Bi-encoders go on from what the first pass of `shipped:minilm` made
+        ([one encoder for several corpora](#one-encoder-for-several-corpora)), ConveRTs from `shipped:convert`, on
+        random batches of 64 pairs (ConveRT: 256), one pass (convai2-valid two, ConveRT three), one seed, bf16, on one
+        core beside other work. R@1 of all test examples
         with 95% intervals; of mutual, whose test answers are withheld, of its dev part. Behind it the paired
         difference from the Bi-encoder of the set (of the Poly-encoder from the Bi-encoder that was trained on as long,
         on the same pairs), and that of MRR. A sum's weights come from 300 dev lists. Made by `MODELS="bi convert sum

@@ -1,6 +1,11 @@
 """The general encoder that runs/encoder.sh makes, on what it has read and on what it has not."""
 
-from report.figures import BACKBONE, Result, compared, gain, read, read_if_there, section, share, table
+import json
+from pathlib import Path
+
+from report.figures import BACKBONE, Result, compared, gain, percent, read, read_if_there, section, share, table
+
+MODEL = Path(__file__).parents[2] / "models/polyrank_models/minilm"
 
 READ = ("star", "ubuntu-irc", "self-dialogue")
 UNREAD = ("sgd", "convai2-valid", "medquad", "mutual")
@@ -42,26 +47,39 @@ def general() -> str:
     results = {name: read_if_there(f"general/{name}/encoder") for name in (*READ, *UNREAD)}
     there = [result for result in results.values() if result]
     sums = {name: read_if_there(f"general/{name}/sum") for name in READ}
-    training = read("general/training")
+    training, cosine = read("general/training"), read("general/cosine")
+    kept = json.loads((MODEL / "config.json").read_text("utf-8"))["metadata"]["share"]
     gains = "; ".join(f"{name} {gain(one['against'])}" for name, one in sums.items() if one)
     return section(
         "One encoder for several corpora",
         f"""MiniLM as one network for both sides, trained on 160,000 pairs of star, ubuntu-irc and self-dialogue in
         one pass (1,250 steps of 128 sorted by length, 96 + 32 tokens, no dropout, one seed, bf16,
         {training["seconds"] / 3600:.1f} hours on one core beside other work,
-        [validation](../runs/results/general/curves.svg); the step was chosen by
-        50 dev lists of each of five sets, sgd and convai2-valid among them). It comes as the package `models/`, in 16
-        bits. R@1 of {there[0]["n_examples"]:,} test examples with 95% intervals (mutual: {_n(results["mutual"])} of
-        its dev part; medquad: hits@1 in the pool), in bf16; behind a semicolon the paired difference of the encoder
-        from untuned MiniLM, and of the sum from the encoder. The sum's weights come from 300 dev lists of the set.
-        Made by `bash runs/encoder.sh`. First what it has read:""",
+        [validation](../runs/results/general/curves.svg); the step was chosen by 50 dev lists of each of five sets,
+        sgd and convai2-valid among them), and then on {cosine["n_examples"]:,} of these pairs in random batches, with
+        vectors of one length ({cosine["seconds"] / 60:.0f} minutes). Its weights are {kept:.0%} of what
+        training made of them and the rest MiniLM's own ([Wortsman et al.](https://arxiv.org/abs/2109.01903)), a share
+        chosen on development lists of sets that it has not read (R@1, of medquad among a fifth of the answers):""",
+        _mixtures(),
+        f"""It comes as the package `models/`, in 16 bits. R@1 of {there[0]["n_examples"]:,} test examples with 95%
+        intervals (mutual: {_n(results["mutual"])} of its dev part; medquad: hits@1 in the pool), in bf16; behind a
+        semicolon the paired difference of the encoder from untuned MiniLM, and of the sum from the encoder. The sum's
+        weights come from 300 dev lists of the set. Made by `bash runs/encoder.sh`. First what it has read:""",
         read_sets(),
         "Then what neither it nor the ConveRT has read:",
         unread_sets(),
-        f"""It carries over to conversations that it has not read, and not to medquad, whose answers are articles: there
-        it is {gain(read("general/medquad/encoder")["against"])} from untuned MiniLM, which was made for questions and
-        passages. What the second encoder adds: {gains}.""",
+        f"""On medquad, whose answers are articles, it is {gain(read("general/medquad/encoder")["against"])} from
+        untuned MiniLM, which was made for questions and passages. What the second encoder adds: {gains}.""",
     )
+
+
+def _mixtures() -> str:
+    """R@1 by how much of the trained weights is taken."""
+    names = ("sgd", "convai2-valid", "medquad", "mutual", "mean")
+    rows = [
+        [f"{row['share']:.0%}", *(percent(row[name]) for name in names)] for row in read("general/mixtures")["rows"]
+    ]
+    return table(["trained weights", *names], rows, range(6))
 
 
 def _n(result: Result | None) -> str:

@@ -22,7 +22,7 @@ LAST = 100  # steps whose mean is told
 POST = {
     "plain": f"{BACKBONE} as it is",
     "post": "post-trained on the dialogues: masked words, next utterance",
-    "contrastive": "**post-trained in batches: `shipped:minilm`**",
+    "contrastive": "**post-trained in batches: first pass of `shipped:minilm`**",
     "sum": "the same, summed with `shipped:convert`, against the same",
     "unsorted": f"{BACKBONE} as it is, batches not sorted by length",
 }
@@ -43,8 +43,9 @@ def post_training() -> str:
         "Post-training on dialogues without labels",
         f"""MiniLM reads the training dialogues of star, sgd and ubuntu-irc: {_pretraining("post")}. Then a Bi-encoder
         of each corpus from it and from MiniLM as it is, trained in the same way on the same
-        {_pairs("post", results)} pairs (one pass, batches of 64, one seed, bf16); and from `shipped:minilm`, which
-        learnt to tell the next turn from others' in a batch, on the dialogues of star, ubuntu-irc and self-dialogue,
+        {_pairs("post", results)} pairs (one pass, batches of 64, one seed, bf16); and from the first
+        pass of `shipped:minilm`, which learnt to tell the next turn from others'
+        in a batch, on the dialogues of star, ubuntu-irc and self-dialogue,
         and is one network for both sides.
         R@1 of all test examples with 95% intervals; behind a semicolon the paired difference from the first row, then
         that of MRR. All but the last row have batches sorted by length (`length_window = 50`, once the default),
