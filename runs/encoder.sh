@@ -11,7 +11,7 @@ THREADS=${THREADS:-2}
 LIMIT=${LIMIT:-1000}
 SETS=${SETS:-star ubuntu-irc self-dialogue sgd convai2-valid medquad mutual}
 MODELS=${MODELS:-bm25 untuned encoder convert sum}
-SHARE=${SHARE:-0.7} # of the trained weights, by runs/mixtures.py
+SHARE=${SHARE:-0.5} # of the trained weights, by runs/mixtures.py
 WORK=runs/work/encoder
 RUN=${RUN:-$WORK/run}
 
@@ -29,7 +29,7 @@ mkdir -p runs/results/general
 cp "$RUN/result.json" runs/results/general/training.json
 cp "$COSINE/result.json" runs/results/general/cosine.json
 polyrank curves "$RUN" -o runs/results/general/curves.svg --overwrite
-[[ -e runs/results/general/mixtures.json ]] || python runs/mixtures.py "$COSINE/model" "$DATA" 0.5 0.7 0.85 1
+[[ -e runs/results/general/mixtures.json ]] || python runs/mixtures.py "$COSINE/model" "$DATA" 0 0.3 0.5 0.7 1
 python runs/ship.py "$COSINE/model" minilm --more --half --tokens 128 --share "$SHARE"
 
 for set in $SETS; do

@@ -2,7 +2,7 @@
 
     python runs/mixtures.py RUN/model DATA 0.4 0.6 0.8 1
 
-Writes runs/results/general/mixtures.json: R@1 of each share of the trained weights on the first 300 dev lists of
+Writes into runs/results/general/mixtures.json: R@1 of each share of the trained weights on the first 300 dev lists of
 sgd and convai2-valid, on 600 of mutual's training lists, and on 500 dev questions of medquad among their answers and a
 fifth of all others.
 
@@ -86,6 +86,9 @@ def main() -> None:
         rows.append({"share": share, **{name: round(float(value), 4) for name, value in found.items()}})
         rows[-1]["mean"] = round(float(np.mean(list(found.values()))), 4)
         print(rows[-1], flush=True)
+    known = json.loads(RESULT.read_text("utf-8"))["rows"] if RESULT.exists() else []
+    rows += [row for row in known if row["share"] not in options.shares]
+    rows.sort(key=lambda row: float(row["share"]))
     RESULT.write_text(json.dumps({"rows": rows}, indent=2) + "\n", "utf-8")
 
 

@@ -1,7 +1,7 @@
 """Put a trained model among those that come with the package, without the paths of the machine that trained it.
 
     python runs/ship.py runs/work/convert/permissive/model convert
-    python runs/ship.py runs/work/encoder/run/model minilm --more --half --tokens 128 --share 0.7
+    python runs/ship.py runs/work/encoder/cosine/model minilm --more --half --tokens 128 --share 0.5
 
 The model card beside it, README.md, is written by hand and stays.
 """
