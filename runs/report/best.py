@@ -1,6 +1,6 @@
 """The best that two cores make of each corpus, from runs/best.sh: more pairs, two encoders as one, read answers."""
 
-from report.figures import Result, change, compared, p_value, read_if_there, section, share, table
+from report.figures import Result, change, compared, ms, p_value, read_if_there, section, share, table
 
 SETS = {
     "star": "1 of 100",
@@ -45,7 +45,22 @@ def best() -> str:
         on the same pairs), and that of MRR. A sum's weights come from 300 dev lists. Made by `MODELS="bi convert sum
         sum-shipped joint bi-more poly-64 cross" bash runs/best.sh`.""",
         table(["set", "model", "pairs read", "minutes", "R@1", "difference"], rows, (2, 3)),
+        *as_one_index(),
     )
+
+
+def as_one_index() -> list[str]:
+    """What runs/sum_index.py says of a sum's search."""
+    if not (found := read_if_there("sum-index")):
+        return []
+    times = ", ".join(
+        f"{name} ({found['dimensions'][name]} dimensions) {ms(one)} ms" for name, one in found["ms"].items()
+    )
+    return [
+        f"""A sum is searched as one index: of {found["n_contexts"]:,} contexts among {found["n_candidates"]:,}
+        candidates, the ten best are those of two passes added up for {found["same_ten"]:,}. One context's ten best,
+        search alone, one thread: {times}. Made by `python runs/sum_index.py DATA`."""
+    ]
 
 
 def first_of(row: dict[str, Result | None]) -> str:
