@@ -32,7 +32,7 @@ judge() { # SET MODEL SCORER AGAINST
   [[ $4 && -e runs/work/best/$1/$4.scores.jsonl ]] && against=(--against "runs/work/best/$1/$4.scores.jsonl")
   polyrank evaluate "$3" "$test" ${LIMIT:+--limit "$LIMIT"} --scores "$work.scores.jsonl" --overwrite "${against[@]}" \
     --threads "$THREADS" --json >"$work.json"
-  mv "$work.json" "$result"
+  sed "s#$PWD/##g" "$work.json" >"$result" # no path of this machine
   [[ -e $work/result.json ]] && cp "$work/result.json" "${result%.json}.fit.json"
   echo "$1 $2 $(cut -c1-200 "$result")"
 }

@@ -35,7 +35,7 @@ judge() { # STAGE SET MODEL AGAINST FOLDER
   mkdir -p "$(dirname "$result")"
   polyrank evaluate "$5" "$DATA/$2/test.jsonl.gz" ${limit:+--limit "$limit"} --scores "$work.scores.jsonl" --overwrite \
     "${against[@]}" --threads "$THREADS" --json >"$work.json"
-  mv "$work.json" "$result"
+  sed "s#$PWD/##g" "$work.json" >"$result" # no path of this machine
   echo "$1 $2 $3 $(cut -c1-200 "$result")"
 }
 
