@@ -172,7 +172,24 @@ def peers() -> str:
         Made by `python runs/peers/speed.py encode POOL --backend onnx --backend openvino` and `python
         runs/peers/speed.py train DATA --limit 256`.""",
         table(["what", "the library", "in bf16", "ours", "OpenVINO", "ONNX", "ours, AVX-512"], rows, range(1, 7)),
+        training(library, ours),
         f"""OpenVINO's export of this Cross-encoder, whose head is untrained, is not faithful in bf16 and was
         refused. A multi-context ConveRT encodes a context {times(convert["ratio"])} times as fast as the library's
         MiniLM on AVX-512 alone.""",
     )
+
+
+def training(library: str, ours: str) -> str:
+    """Batches of 64 beside the usual library, and 512 contexts at once in the memory of 64."""
+    there = "bench/avx512-vnni/train"
+    usual, random, alike = (row(there, form=form) for form in (library, ours, f"{ours}, like lengths"))
+    many = {form: row("bench/train-cache", form=form)["ms"] for form in (ours, f"{ours}, like lengths")}
+    cached = row("bench/train-cache", form=f"{ours}, like lengths, 512 in chunks")["ms"]
+    longer = [f"{cached / ms:.2f}" for ms in many.values()]
+    return f"""Training in batches of 64, all in bf16, on {machine(there)}: {usual["per_second"]:.1f} pairs a second by
+        a plain loop around the library's model and loss, {random["per_second"]:.1f} by ours on random batches
+        ({times(random["ratio"])} times) and {alike["per_second"]:.1f} on batches of like length
+        ({times(alike["ratio"])} times). 512 contexts at once, in chunks of 64 through the gradient cache, take
+        {longer[0]} times as long a pair as random batches of 64, and {longer[1]} times as long as batches of like
+        length. Made by `python runs/peers/speed.py train DATA --limit 256 --batch 64` and `polyrank bench train DATA
+        --batch 64 --cache 512 --limit 512`."""
