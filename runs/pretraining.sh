@@ -16,7 +16,7 @@ BUDGET=${BUDGET:-5120}
 STAGES=${STAGES:-post scratch}
 START=${START:-shipped:minilm} # of the kept figures: runs/work/encoder/run/model, what its first pass made
 LIMIT=${LIMIT:-}
-CROSS_LIMIT=${CROSS_LIMIT:-1000} # a Cross-encoder reads every pair anew
+CROSS_LIMIT=${CROSS_LIMIT:-$LIMIT} # a Cross-encoder reads every pair anew
 WORK=$PWD/runs/work/pretraining
 
 pretrain() { # STAGE RECIPE CORPORA...

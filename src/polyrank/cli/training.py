@@ -146,7 +146,7 @@ def quickstart(
     output: Annotated[Path, typer.Option(help="Folder for the model and the index.")] = Path("polyrank-quickstart"),
     start: Annotated[
         str | None,
-        typer.Option(help="embedded, or shipped:convert, which needs no extra; the first where it is installed."),
+        typer.Option(help="shipped:minilm, embedded, or shipped:convert, which is always there; the first that is."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier quickstart.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the figures and answers as JSON.")] = False,

@@ -11,7 +11,7 @@ UNTUNED = "untuned:"
 SHIPPED = "shipped:"
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 _HERE = Path(__file__).parent.parent / "shipped"
-_MORE = "polyrank_models"  # a package of its own, for those that are too large to come along
+MORE = "polyrank_models"  # a package of its own, for those that are too large to come along
 
 
 def model_folder(name: str | Path) -> Path:
@@ -25,7 +25,7 @@ def model_folder(name: str | Path) -> Path:
     """
     if not str(name).startswith(SHIPPED):
         return Path(name)
-    more = find_spec(_MORE)
+    more = find_spec(MORE)
     folders = [_HERE, *map(Path, more.submodule_search_locations or () if more else ())]
     shipped = {folder.name: folder for parent in folders for folder in sorted(parent.glob("[!_]*")) if folder.is_dir()}
     wanted = str(name).removeprefix(SHIPPED)

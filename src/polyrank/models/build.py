@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from polyrank.config.models import (
     TextPolicy,
 )
 from polyrank.errors import ConfigError
-from polyrank.models.backbone import Backbone, Source, empty_backbone, find_backbone, load_backbone
+from polyrank.models.backbone import Backbone, empty_backbone, find_backbone, load_backbone
 from polyrank.models.bi_encoder import BiEncoder, Tower
 from polyrank.models.convert import Convert, empty_convert, new_convert
 from polyrank.models.cross_encoder import CrossEncoder
@@ -37,9 +37,11 @@ from polyrank.text import (
 )
 
 BackboneConfig = BiConfig | PolyConfig | CrossConfig
+Model: TypeAlias = tuple[Network, Texts, ModelConfig]
+"""A network, its text policy at work, and its settings."""
 
 
-def resolve(config: BackboneConfig, source: Source) -> BackboneConfig:
+def resolve(config: BackboneConfig, mean_pooled: bool) -> BackboneConfig:
     """Fill the Nones. A backbone trained for similarity of mean-pooled outputs keeps what it knows: mean reduction,
     codes near zero (each context vector starts as the mean) and scores in the range of cosine x 20. Others get the
     papers' settings.
@@ -48,7 +50,7 @@ def resolve(config: BackboneConfig, source: Source) -> BackboneConfig:
         return config
     changes: dict[str, Any] = {}
     if config.reduction is None:
-        changes["reduction"] = "mean" if source.mean_pooled else "first"
+        changes["reduction"] = "mean" if mean_pooled else "first"
     fits = (config.output_scale, config.match_output_std, config.match_self_score)
     if sum(value is not None for value in fits) > 1:
         raise ConfigError("set only one of model.output_scale, match_output_std and match_self_score")
@@ -57,13 +59,13 @@ def resolve(config: BackboneConfig, source: Source) -> BackboneConfig:
             "model.normalize = true makes scores match_self_score times a cosine; leave out output_scale and"
             " match_output_std"
         )
-    if (source.mean_pooled or config.normalize) and all(value is None for value in fits):
+    if (mean_pooled or config.normalize) and all(value is None for value in fits):
         changes["match_self_score"] = 20.0
     if isinstance(config, PolyConfig):
         if not 1 <= config.n_codes <= 512:
             raise ConfigError(f"model.n_codes = {config.n_codes} is outside 1 to 512; choose a value between")
         if config.code_init is None:
-            changes["code_init"] = "normal" if source.mean_pooled else "uniform"
+            changes["code_init"] = "normal" if mean_pooled else "uniform"
     return dataclasses.replace(config, **changes)
 
 
@@ -147,8 +149,8 @@ def new_model(
     dropout: float | None = None,
     new_dropout: float = 0.0,
     corpus: Iterable[str] = (),
-    start: Texts | None = None,
-) -> tuple[Network, Texts, ModelConfig]:
+    start: Model | None = None,
+) -> Model:
     """A fresh model: on a trained backbone, or a ConveRT.
 
     Args:
@@ -159,7 +161,8 @@ def new_model(
         dropout: of the backbone; None: its own.
         new_dropout: before the linear layers of projections and heads.
         corpus: of a ConveRT: texts to learn the vocabulary from.
-        start: texts of the model whose weights will be taken over; a ConveRT then needs the same vocabulary.
+        start: a trained model whose weights will be taken over: it brings its vocabulary, and its transformer where
+            that once was the same backbone, which then need not be there.
 
     Returns:
         The model, its text policy at work, and the resolved configuration to save.
@@ -171,36 +174,44 @@ def new_model(
         policy = ConvertText() if policy is None else policy
         if not isinstance(policy, ConvertText):
             raise ConfigError("a ConveRT has text settings of its own; give ConvertText instead of TextPolicy")
-        return *new_convert(config, policy, seed=seed, corpus=corpus, start=start, dropout=dropout), config
+        texts = None if start is None else start[1]
+        return *new_convert(config, policy, seed=seed, corpus=corpus, start=texts, dropout=dropout), config
     if isinstance(policy, ConvertText):
         raise ConfigError("ConvertText is for a ConveRT; give TextPolicy")
-    return _new_on_backbone(config, policy, seed, sample, dropout, new_dropout)
-
-
-def _new_on_backbone(
-    config: BackboneConfig,
-    policy: TextPolicy | None,
-    seed: int,
-    sample: Sequence[str],
-    dropout: float | None,
-    new_dropout: float,
-) -> tuple[Network, Texts, ModelConfig]:
-    source = find_backbone(config.backbone)
-    backbone = load_backbone(source.folder, dropout)
+    backbone, subwords, mean_pooled = _grown(config, start) or _found(config, dropout)
     if policy is None:
         usual, longest = TextPolicy(), backbone.max_positions
         budgets = min(usual.max_context_tokens, longest), min(usual.max_candidate_tokens, longest)
         policy = dataclasses.replace(usual, max_context_tokens=budgets[0], max_candidate_tokens=budgets[1])
-    subwords = load_subwords(source.folder)
     if subwords.add(policy.new_tokens):
         grow_embeddings(backbone, subwords, seed)
     texts = BackboneTexts(subwords, policy, backbone.max_positions)
-    config = resolve(config, source)
+    config = resolve(config, mean_pooled)
     if not isinstance(config, CrossConfig) and config.output_scale is None:
         config = dataclasses.replace(config, output_scale=fit_output_scale(backbone, texts, config, sample))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return build_model(config, backbone, new_dropout), texts, config
+
+
+def _found(config: BackboneConfig, dropout: float | None) -> tuple[Backbone, Subwords, bool]:
+    """A backbone as it is published, its vocabulary, and whether it was trained for means of its outputs."""
+    source = find_backbone(config.backbone)
+    return load_backbone(source.folder, dropout), load_subwords(source.folder), source.mean_pooled
+
+
+def _grown(config: BackboneConfig, start: Model | None) -> tuple[Backbone, Subwords, bool] | None:
+    """The same of a trained model; None: it grew on another backbone, or does not say how its outputs are reduced."""
+    if start is None or not isinstance(start[1], BackboneTexts):
+        return None
+    network, texts, trained = start
+    told = isinstance(config, CrossConfig) or isinstance(trained, BiConfig | PolyConfig)
+    if not (told and isinstance(trained, BackboneConfig) and trained.backbone == config.backbone):
+        return None
+    assert isinstance(network, BiEncoder | PolyEncoder | CrossEncoder), "these have a backbone"
+    assert isinstance(texts.subwords, Subwords), "and its vocabulary"
+    mean_pooled = not isinstance(trained, CrossConfig) and trained.reduction == "mean"
+    return copy.deepcopy(network.backbone), texts.subwords, mean_pooled
 
 
 def grow_embeddings(backbone: Backbone, subwords: Subwords, seed: int) -> None:

@@ -34,7 +34,7 @@ def start_model(
     Raises:
         ConfigError: the weights to start from do not fit.
     """
-    trained = None if start is None else load_model(start)
+    trained = None if start is None else load_model(start, dropout=dropout)
     model, texts, resolved = new_model(
         config,
         policy,
@@ -43,7 +43,7 @@ def start_model(
         dropout=dropout,
         new_dropout=new_dropout,
         corpus=corpus,
-        start=None if trained is None else trained.texts,
+        start=None if trained is None else (trained.model, trained.texts, trained.config),
     )
     if trained is not None:
         taken = take_weights(model, trained.model, f"{start}")
