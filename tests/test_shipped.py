@@ -10,12 +10,13 @@ import pytest
 
 from polyrank.cli.quickstart import quickstart
 from polyrank.config import starting
-from polyrank.config.models import ConvertConfig, ConvertText, PolyConfig, TextPolicy, model_from_dict
+from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, PolyConfig, TextPolicy, model_from_dict
 from polyrank.config.names import is_there, model_folder
 from polyrank.config.recipe import load_recipe
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import open_index
-from polyrank.models.artifacts import read_config, read_sizes
+from polyrank.models import new_model
+from polyrank.models.artifacts import read_config, read_sizes, save_model
 from polyrank.records import Candidate, Context
 from polyrank.retrieval.build import build_index
 from polyrank.retrieval.retrievers import Retriever
@@ -109,6 +110,18 @@ def test_a_partner_that_starts_from_a_model_has_its_settings_too(tmp_path: Path)
 def test_another_kind_of_start_leaves_the_settings(tmp_path: Path) -> None:
     found = load_recipe(recipe(tmp_path, 'kind = "poly"', f'init_from = "{CONVERT}"'))
     assert (found.model, found.text) == (PolyConfig(), TextPolicy())
+
+
+@pytest.mark.parametrize("kind", ["poly", "cross"])
+def test_another_kind_of_start_names_its_backbone(tiny_backbone: Path, tmp_path: Path, kind: str) -> None:
+    config = BiConfig(backbone=str(tiny_backbone))
+    save_model(tmp_path / "bi", *new_model(config, TextPolicy(max_context_tokens=24), seed=1, sample=["hi"]))
+    own = 'method.kind = "listwise"\n' if kind == "cross" else ""
+    start = f'{own}init_from = "{tmp_path / "bi"}"'
+    found = load_recipe(recipe(tmp_path, f'kind = "{kind}"', start))
+    assert (found.model.backbone, found.text) == (str(tiny_backbone), TextPolicy())  # type: ignore[union-attr]
+    found = load_recipe(recipe(tmp_path, f'kind = "{kind}"\nbackbone = "embedded"', start))
+    assert found.model.backbone == "embedded"  # type: ignore[union-attr]
 
 
 def test_a_start_that_is_none_is_named(tmp_path: Path) -> None:

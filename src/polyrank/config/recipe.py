@@ -277,7 +277,10 @@ def _complete(values: dict[str, Any], base: Path) -> Recipe:
 
 
 def _with_starts(values: dict[str, Any]) -> dict[str, Any]:
-    """A network that starts from one of its own kind has that one's settings where the recipe gives no others."""
+    """A network that starts from one of its own kind has that one's settings where the recipe gives no others.
+
+    One of another kind gives its transformer, and so its backbone's name.
+    """
     model, text, partner = values.get("model"), values.get("text", {}), values.get("reranker")
     merged = dict(values)
     _check_parts(model, "model")
@@ -301,7 +304,7 @@ def _text_kind(model: Any) -> Any:
 
 
 def _start(model: Any, train: Any, where: str) -> dict[str, dict[str, Any]] | None:
-    """Settings, in tables ``model`` and ``text``, of what a network starts from, where that is of its kind."""
+    """Settings, in tables ``model`` and ``text``, which a network has from what it starts from."""
     start = train.get("init_from") if isinstance(train, dict) else None
     if not (isinstance(start, str) and isinstance(model, dict)):
         return None
@@ -314,7 +317,9 @@ def _start(model: Any, train: Any, where: str) -> dict[str, dict[str, Any]] | No
     known = read_document(model_folder(start), MODEL)
     merged = {name: dict(known[name]) for name in ("model", "text")}
     if merged["model"].get("kind") != model.get("kind"):
-        return None
+        own = kinds(RecipeModel).get(str(model.get("kind")))
+        both = own is not None and "backbone" in field_types(own).keys() & merged["model"].keys()
+        return {"model": {"backbone": merged["model"]["backbone"]}, "text": {}} if both else None
     if any(model.get(name) is not None for name in SCALES):  # the recipe's own
         spent: tuple[str, ...] = SCALES
     elif {**merged["model"], **model}.get("normalize"):  # the size of its scores is what they are made to have

@@ -190,8 +190,9 @@ class NetworkTraining(Settings):
     """How one network is trained: what two in one training may have apart.
 
     Args:
-        init_from: a model folder, or "shipped:convert", whose weights to start from; None: the backbone's. Another kind
-            gives what both have: an encoder's context side becomes a Cross-encoder's transformer, say.
+        init_from: a model folder, "shipped:minilm" or "shipped:convert", whose weights to start from; None: the
+            backbone's. Another kind gives what both have: an encoder's context side becomes a Cross-encoder's
+            transformer, say.
         optimizer: "adamw", "adamax" or "adadelta" (rho 0.9).
         betas: of AdamW and Adamax; None: 0.9 and 0.999.
         lr: peak learning rate.
