@@ -17,7 +17,7 @@ from report.figures import described, machine, table
 from report.front import BLOCKS
 from report.general import general
 from report.pretraining import from_scratch, post_training
-from report.quality import a_sixth, frozen_codes, intents, response_selection, two_encoders
+from report.quality import a_sixth, frozen_codes, intents, response_selection, starting, two_encoders
 from report.ranking import ranking
 from report.speed import answers, million, peers, registers, scoring
 from report.stages import abstention, medquad, mutual_learning, ubuntu
@@ -27,6 +27,7 @@ SECTIONS = (
     response_selection,
     a_sixth,
     frozen_codes,
+    starting,
     two_encoders,
     general,
     post_training,

@@ -64,7 +64,7 @@ def starts() -> str:
         "pretraining/post/{}/plain": f'`backbone = "embedded"`, MiniLM, {few} pairs in batches sorted by length',
         "pretraining/post/{}/unsorted": "the same in random batches, as by default",
         "pretraining/post/{}/contrastive": f"from `shipped:minilm` after its first pass, {few} pairs sorted by length",
-        "best/{}/bi": "the same in random batches, and six times as many pairs",
+        "best/{}/bi": "the same in random batches, and six times as many pairs (ubuntu-irc: ten)",
         "best/{}/sum": "that and a ConveRT of the same pairs as one",
     }
     results = {title: [read_if_there(name.format(one)) for one in sets] for name, title in titles.items()}
