@@ -81,7 +81,7 @@ for set in $SETS; do
       cross) # of each example its given candidates; dropout would take more epochs than two cores have
         against=
         learn "$set" cross cross --set "model.backbone=${BACKBONE:-embedded}" --set 'train.negatives.sources=["given"]' \
-          --set train.negatives.n=3 --set text.max_candidate_tokens=32 --set train.dropout=0.0 --set train.epochs=2 \
+          --set train.negatives.n=3 --set text.max_candidate_tokens=32 --set train.dropout=0.0 --set train.epochs=3 \
           --set train.checkpoint_steps=40 ;;
       *) echo "$model is no model of this script" >&2 && exit 2 ;;
     esac
