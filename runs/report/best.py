@@ -40,12 +40,12 @@ def best() -> str:
         ([one encoder for several corpora](#one-encoder-for-several-corpora)), ConveRTs from `shipped:convert`, on
         random batches of 64 pairs (ConveRT: 256), one pass (convai2-valid two, ConveRT three), one seed, bf16, on one
         core beside other work. The Cross-encoder of mutual goes on with MiniLM after
-        [an hour of masked words and next utterances](#post-training-on-dialogues-without-labels), three times over the training part, whose every context has one right answer and three that people wrote as
-        wrong ones. Of self-dialogue it is that first pass itself, on 1,000 test examples. R@1 of all test
-        examples with 95% intervals; of mutual, whose test answers are withheld, of its dev part. Behind it
-        the paired difference from the Bi-encoder of the set (of the Poly-encoder from the Bi-encoder that
-        was trained on as long, on the same pairs), and that of MRR. A sum's weights come from 300 dev
-        lists.
+        [an hour of masked words and next utterances](#post-training-on-dialogues-without-labels),
+        three times over the training part, whose every context has one right answer and three that people wrote as
+        wrong ones. Of self-dialogue it is that first pass itself, on 1,000 test examples. R@1 of all test examples
+        with 95% intervals; of mutual, whose test answers are withheld, of its dev part. Behind it the paired
+        difference from the Bi-encoder of the set (of the Poly-encoder from the Bi-encoder that was trained on as
+        long, on the same pairs), and that of MRR. A sum's weights come from 300 dev lists.
         Made by `MODELS="bi convert sum
         sum-shipped joint bi-more poly-64 cross" bash runs/best.sh`.""",
         table(["set", "model", "pairs read", "minutes", "R@1", "difference"], rows, (2, 3)),
