@@ -33,13 +33,7 @@ judge() { # SET MODEL SCORER AGAINST
   polyrank evaluate "$3" "$test" ${LIMIT:+--limit "$LIMIT"} --scores "$work.scores.jsonl" --overwrite "${against[@]}" \
     --threads "$THREADS" --json >"$work.json"
   sed "s#$PWD/##g" "$work.json" >"$result" # no path of this machine
-  [[ -e $work/result.json ]] && python - "$work" >"${result%.json}.fit.json" <<'PY' # with the seconds of every process that went on
-import json, sys
-fit = json.load(open(f"{sys.argv[1]}/result.json"))
-clocks = [line["seconds"] for line in map(json.loads, open(f"{sys.argv[1]}/metrics.jsonl")) if "seconds" in line]
-fit["seconds"] = sum(now for now, then in zip(clocks, [*clocks[1:], 0.0]) if then < now)
-print(json.dumps(fit))
-PY
+  [[ -e $work/result.json ]] && cp "$work/result.json" "${result%.json}.fit.json"
   echo "$1 $2 $(cut -c1-200 "$result")"
 }
 

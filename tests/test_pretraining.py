@@ -22,9 +22,11 @@ from polyrank.config.pretraining import PretrainRecipe, PretrainText, ScratchMod
 from polyrank.errors import ConfigError, DataError, ResourceError, UsageError
 from polyrank.models.backbone import load_backbone
 from polyrank.models.pretraining import PretrainingNetwork, new_bert, pretraining_network, save_backbone
+from polyrank.storage.tensors import read_file
 from polyrank.text import Subwords, learn_bert_subwords, load_subwords
 from polyrank.text.subword_learning import _count
 from polyrank.training import train
+from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.pretraining import pretrain
 from polyrank.training.pretraining.batches import (
     NO_TARGET,
@@ -481,8 +483,12 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 
 def outcome(folder: Path) -> tuple[Any, ...]:
-    files = [folder / "checkpoint.safetensors", folder / "tokenizer.json", *sorted((folder / "model").rglob("*.*"))]
-    return records(folder), {file.name: file.read_bytes() for file in files}
+    """Whatever can be seen of a run afterwards, but for the clock."""
+    tensors, notes = read_file(folder / "checkpoint.safetensors")
+    progress = {**json.loads(notes["progress"]), "seconds": None}
+    state = {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
+    files = [folder / "tokenizer.json", *sorted((folder / "model").rglob("*.*"))]
+    return records(folder), progress, state, {file.name: file.read_bytes() for file in files}
 
 
 class StopError(Exception):
@@ -499,8 +505,13 @@ def test_a_resumed_run_is_the_uninterrupted_one(crash_at: int, dialogues: Path, 
 
     with pytest.raises(StopError):
         pretrain(plan(dialogues, tmp_path / "cut"), report=crash)
-    pretrain(plan(dialogues, tmp_path / "cut"), resume=True)
+    before = read_progress(checkpoint)["seconds"] if (checkpoint := tmp_path / "cut" / CHECKPOINT).exists() else 0
+    fit = pretrain(plan(dialogues, tmp_path / "cut"), resume=True).fit
     assert outcome(tmp_path / "cut") == outcome(tmp_path / "whole")
+    lines = map(json.loads, (tmp_path / "cut" / "metrics.jsonl").read_text("utf-8").splitlines())
+    clock = [row["seconds"] for row in lines if "seconds" in row]
+    assert clock == sorted(clock)
+    assert before < clock[-1] <= fit.seconds
 
 
 def _pretrain(dialogues: str, output: str) -> None:

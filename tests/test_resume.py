@@ -89,6 +89,7 @@ class Outcome:
     n_examples: int
     best: dict[str, float]
     best_step: int
+    seconds: float
 
     def __eq__(self, other: object) -> bool:
         assert isinstance(other, Outcome)
@@ -148,7 +149,9 @@ def run(
     finally:
         watch(watched)
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    return Outcome(rows_of(folder), weights, result.n_steps, result.n_examples, result.best, result.best_step)
+    return Outcome(
+        rows_of(folder), weights, result.n_steps, result.n_examples, result.best, result.best_step, result.seconds
+    )
 
 
 @dataclass
@@ -200,6 +203,30 @@ def test_the_story_is_the_one_that_the_fields_need(story: Story) -> None:
 
 def test_resumed_equals_uninterrupted(story: Story, tmp_path: Path) -> None:
     shutil.copytree(story.broken, tmp_path / "run")
+    assert run(tmp_path / "run", resume=True) == story.whole
+
+
+def test_the_clock_goes_on_where_the_checkpoint_left_it(story: Story, tmp_path: Path) -> None:
+    shutil.copytree(story.broken, tmp_path / "run")
+    tensors, progress = read(tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()
+    written = [row["seconds"] for row in map(json.loads, lines) if row["step"] == 9 and "seconds" in row]
+    assert 0 < written[0] <= progress["seconds"]
+    write(tmp_path / "run", tensors, {**progress, "seconds": 7200.0})
+    outcome = run(tmp_path / "run", resume=True)
+    assert outcome == story.whole
+    assert 7200 < outcome.seconds < 7200 + 600
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()
+    clock = [row["seconds"] for row in map(json.loads, lines) if "seconds" in row]
+    assert clock == sorted(clock)
+    assert [seconds > 7200 for seconds in clock] == [False] * 9 + [True] * 3
+
+
+def test_a_checkpoint_that_knows_no_clock_is_gone_on_with(story: Story, tmp_path: Path) -> None:
+    shutil.copytree(story.broken, tmp_path / "run")
+    tensors, progress = read(tmp_path / "run")
+    del progress["seconds"]
+    write(tmp_path / "run", tensors, progress)
     assert run(tmp_path / "run", resume=True) == story.whole
 
 

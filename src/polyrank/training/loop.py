@@ -36,7 +36,8 @@ class FitResult:
         n_examples: examples seen.
         best: validation figures of the best model, empty without validation.
         best_step: the step it was met at.
-        seconds: wall time of this process; an interrupted run's earlier part is not in it.
+        seconds: wall time of its steps; of an interrupted run, the earlier part is in it, and what was computed after
+            the last checkpoint is not.
     """
 
     n_steps: int
@@ -103,9 +104,11 @@ def fit_together(
     checkpoint = folder / CHECKPOINT
 
     done = n_examples = 0
+    started = time.monotonic()
     if resume and checkpoint.exists():
         progress = load_checkpoint(checkpoint, parts, memory)
         done, n_examples = progress["step"], progress["n_examples"]
+        started -= progress.get("seconds", 0.0)  # which older checkpoints do not know
         for trainee in trainees:
             trainee.restore(progress["learners"][trainee.learner.name])
     if processes.is_first():
@@ -116,9 +119,10 @@ def fit_together(
         if not processes.is_first():
             return
         own = {trainee.learner.name: trainee.progress for trainee in trainees}
-        save_checkpoint(checkpoint, parts, {"step": done, "n_examples": n_examples, "learners": own}, memory)
+        seconds = round(time.monotonic() - started, 3)
+        progress = {"step": done, "n_examples": n_examples, "seconds": seconds, "learners": own}
+        save_checkpoint(checkpoint, parts, progress, memory)
 
-    started = time.monotonic()
     with stop_on_signals() as request:
         while done < n_steps and not all(trainee.has_enough for trainee in trainees):
             epoch, position = divmod(done, steps_per_epoch)

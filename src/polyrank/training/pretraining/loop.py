@@ -42,7 +42,8 @@ class PretrainFit:
         n_tokens: tokens read, without padding.
         best: validation figures of the network that was kept, empty without validation.
         best_step: the step it was met at.
-        seconds: wall time of this process; an interrupted run's earlier part is not in it.
+        seconds: wall time of its steps; of an interrupted run, the earlier part is in it, and what was computed after
+            the last checkpoint is not.
     """
 
     n_steps: int
@@ -144,10 +145,11 @@ def fit(
     train = reading.train
     optimizer, schedule = make_adam(network, train), Schedule(train.of_network, train.steps)
     parts = [("", network, optimizer)]
-    progress: dict[str, Any] = {"step": 0, "n_tokens": 0, "n_bad": 0, "best": {}, "best_step": 0}
+    progress: dict[str, Any] = {"step": 0, "n_tokens": 0, "seconds": 0.0, "n_bad": 0, "best": {}, "best_step": 0}
     checkpoint = folder / CHECKPOINT
     if resume and checkpoint.exists():
-        progress = load_checkpoint(checkpoint, parts)
+        progress |= load_checkpoint(checkpoint, parts)  # older ones do not know their seconds
+    started = time.monotonic() - progress["seconds"]
     if processes.is_first():
         forget_records(folder, progress["step"])
     autocast = _autocast(device, train)
@@ -159,6 +161,7 @@ def fit(
 
     def keep() -> None:
         if processes.is_first():
+            progress["seconds"] = round(time.monotonic() - started, 3)
             save_checkpoint(checkpoint, parts, progress)
 
     def check() -> None:
@@ -171,7 +174,6 @@ def fit(
             if processes.is_first():
                 save()
 
-    started, n_before = time.monotonic(), progress["n_tokens"]
     with stop_on_signals() as request:
         while progress["step"] < train.steps:
             step = progress["step"]
@@ -192,7 +194,7 @@ def fit(
                     "lr": rate,
                     "n_steps": train.steps,
                     "n_tokens": progress["n_tokens"],
-                    "tokens_per_s": round((progress["n_tokens"] - n_before) / max(seconds, 1e-9)),
+                    "tokens_per_s": round(progress["n_tokens"] / max(seconds, 1e-9)),
                     "seconds": round(seconds, 3),
                 }
             )
