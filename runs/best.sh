@@ -2,7 +2,8 @@
 # The best that two cores make of each corpus: more pairs, from an encoder that has read conversations, and two encoders as one.
 #   DATA=folder THREADS=2 BUDGET=pairs SETS="star sgd" MODELS="bi convert sum" bash runs/best.sh
 # bi: a Bi-encoder from shipped:minilm. convert: shipped:convert, trained on the same pairs three times. sum: both as one
-# encoder, weights from 300 dev lists; sum-shipped: bi with shipped:convert as it is. bi-more, poly-64: both from bi, on a quarter
+# encoder, weights from 300 dev lists; sum-shipped: bi with shipped:convert as it is. bi-all, convert-all, sum-all: these on every
+# pair that there is. bi-more, poly-64: both from bi, on a quarter
 # as many pairs; joint: all of sum, on these. library: sentence-transformers, as many pairs as bi. cross: listwise on given wrong
 # answers, which mutual has, from BACKBONE. Goes on where it was stopped.
 # Writes runs/work/best (not kept) and runs/results/best/SET/MODEL.json (kept), over all test examples.
@@ -44,19 +45,21 @@ for set in $SETS; do
   [[ $set == convai2-valid ]] && few=(--set train.epochs=2)
   for model in $MODELS; do
     [[ -s runs/results/best/$set/$model.json ]] && continue
-    scorer=$work/$model/model against=bi common=(--set train.length_window=1 --set train.dropout=0.0
+    all= budget=$BUDGET
+    [[ $model == *-all ]] && all=-all budget=100000000
+    scorer=$work/$model/model against=bi$all common=(--set train.length_window=1 --set train.dropout=0.0
       --set train.checkpoint_steps=40 --set model.normalize=false)
     case $model in
-      bi)
-        against=
-        learn "$set" bi bi "${common[@]}" --set "train.init_from=$START" --set data.max_train="$BUDGET" "${few[@]}" ;;
-      convert)
-        learn "$set" convert convert-tune --set train.init_from=shipped:convert --set data.max_train="$BUDGET" \
+      bi | bi-all)
+        against=${all:+bi}
+        learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set data.max_train="$budget" "${few[@]}" ;;
+      convert | convert-all)
+        learn "$set" "$model" convert-tune --set train.init_from=shipped:convert --set data.max_train="$budget" \
           --set train.epochs=3 ;;
-      sum | sum-shipped)
-        scorer=$work/$model second=$work/convert/model
+      sum | sum-all | sum-shipped)
+        scorer=$work/$model second=$work/convert$all/model
         [[ $model == sum-shipped ]] && second=shipped:convert
-        polyrank sum "$work/bi/model" "$second" -o "$scorer" --valid "$DATA/$set/dev.jsonl.gz" --max-valid 300 --overwrite ;;
+        polyrank sum "$work/bi$all/model" "$second" -o "$scorer" --valid "$DATA/$set/dev.jsonl.gz" --max-valid 300 --overwrite ;;
       bi-more | poly-64) # half as many pairs again, by equal rates
         more=("${common[@]}" --set "train.init_from=$work/bi/model" --set data.max_train=$((BUDGET / 4)) --set 'train.seeds=[2]')
         against=bi-more recipe=bi

@@ -1,4 +1,4 @@
-"""Scores from an encoder's two sides: each context's own candidates, or one pool for all.
+"""Scores from the vectors of an encoder's two sides: each context's own candidates, or one pool for all.
 
 Every row is computed alone, so a score does not depend on what else is asked.
 
@@ -6,49 +6,44 @@ Shapes: B contexts, K candidates of each, N rows of a pool, M vectors per contex
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from polyrank.models.scoring import scores
-from polyrank.records import ContextLike
-from polyrank.scorers.inputs import paired
-
-if TYPE_CHECKING:  # which call this
-    from polyrank.scorers.protocols import Encoder, Floats
 
 CANDIDATES_AT_A_TIME = 8192
+Floats = NDArray[np.float32]
 
 
-def score_lists(
-    encoder: "Encoder", contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]
-) -> "list[Floats]":
-    """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-    queries, lists = paired(contexts, candidates)
-    vectors, mask = encoder.encode_contexts(queries)
-    encoded = encoder.encode_candidates([text for texts in lists for text in texts])
-    ends = np.cumsum([len(texts) for texts in lists]).tolist()
+def score_lists(contexts: Floats, mask: NDArray[np.bool_], candidates: Floats, sizes: Sequence[int]) -> list[Floats]:
+    """Each context's own candidates: one array of length ``sizes[i]`` per context.
+
+    Args:
+        contexts: vectors ``[B, M, D]``.
+        mask: ``[B, M]``, true where a vector is real.
+        candidates: those of all contexts, one after the other, ``[sum of sizes, D]``.
+        sizes: how many belong to each context.
+    """
+    ends = np.cumsum(sizes).tolist()
     return [
-        score_row(vectors[row], mask[row], encoded[end - len(texts) : end])
-        for row, (end, texts) in enumerate(zip(ends, lists, strict=True))
+        score_row(contexts[row], mask[row], candidates[end - size : end])
+        for row, (end, size) in enumerate(zip(ends, sizes, strict=True))
     ]
 
 
-def score_shared(encoder: "Encoder", contexts: Sequence[ContextLike], pool: Sequence[str]) -> "Floats":
-    """One shared pool for every context: ``[B, N]``."""
-    vectors, mask = encoder.encode_contexts(contexts)
-    encoded = encoder.encode_candidates(pool)
-    result = np.empty((len(vectors), len(encoded)), np.float32)
-    for start in range(0, len(encoded), CANDIDATES_AT_A_TIME):
+def score_shared(contexts: Floats, mask: NDArray[np.bool_], pool: Floats) -> Floats:
+    """One shared pool ``[N, D]`` for every context ``[B, M, D]``: ``[B, N]``."""
+    result = np.empty((len(contexts), len(pool)), np.float32)
+    for start in range(0, len(pool), CANDIDATES_AT_A_TIME):
         part = slice(start, start + CANDIDATES_AT_A_TIME)
-        for row in range(len(vectors)):
-            result[row, part] = score_row(vectors[row], mask[row], encoded[part])
+        for row in range(len(contexts)):
+            result[row, part] = score_row(contexts[row], mask[row], pool[part])
     return result
 
 
-def score_row(context: "Floats", mask: NDArray[np.bool_], candidates: "Floats") -> "Floats":
+def score_row(context: Floats, mask: NDArray[np.bool_], candidates: Floats) -> Floats:
     """Scores ``[K]`` of one context ``[M, D]`` with its mask ``[M]`` and candidates ``[K, D]``."""
     values = scores(torch.from_numpy(context)[None], torch.from_numpy(candidates)[None], torch.from_numpy(mask)[None])
     row: Floats = values[0].numpy()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, ContextLike, Ranked, contexts_of
-from polyrank.scorers.inputs import as_candidates, as_texts
+from polyrank.scorers.inputs import as_candidates, as_texts, paired
 
 if TYPE_CHECKING:  # BM25 needs no torch
     from polyrank.index.filters import Filter
@@ -99,13 +99,16 @@ class Encoder(Scorer, Protocol):
         """Score each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         from polyrank.scorers.encoded import score_lists  # torch, which who only names protocols does not need
 
-        return score_lists(self, contexts, candidates)
+        queries, lists = paired(contexts, candidates)
+        vectors, mask = self.encode_contexts(queries)
+        encoded = self.encode_candidates([text for texts in lists for text in texts])
+        return score_lists(vectors, mask, encoded, [len(texts) for texts in lists])
 
     def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
         """Score one shared pool for every context: ``[B, N]``."""
         from polyrank.scorers.encoded import score_shared
 
-        return score_shared(self, contexts, pool)
+        return score_shared(*self.encode_contexts(contexts), self.encode_candidates(pool))
 
 
 class Responds(Protocol):
