@@ -85,7 +85,7 @@ def report(name: str, scorer: Scorer, seconds: float, args: argparse.Namespace, 
     work.mkdir(parents=True, exist_ok=True)
     place.mkdir(parents=True, exist_ok=True)
     write_scores(work / f"{name}.scores.jsonl", result, scorer=name)
-    summary = {"name": name, "train_seconds": seconds, **summarise(result)}
+    summary = {"name": name, "train_seconds": seconds, "budget": args.budget, **summarise(result)}
     ours = work / f"{against}.scores.jsonl"
     if ours.exists() and (known := read_scores(ours)).records and len(known.records) == len(result.records):
         summary["against"] = {"scores": against, **paired_test(result, known)}
