@@ -3,9 +3,10 @@
 #   DATA=folder THREADS=2 BUDGET=pairs SETS="star sgd" MODELS="bi convert sum" bash runs/best.sh
 # bi: a Bi-encoder from shipped:minilm. convert: shipped:convert, trained on the same pairs three times. sum: both as one
 # encoder, weights from 300 dev lists; sum-shipped: bi with shipped:convert as it is. bi-all, convert-all, sum-all: these on every
-# pair that there is. bi-more, poly-64: both from bi, on a quarter
-# as many pairs; joint: all of sum, on these. library: sentence-transformers, as many pairs as bi. cross: listwise on given wrong
-# answers, which mutual has, from BACKBONE. Goes on where it was stopped.
+# pair that there is. bi-2, bi-3: bi by other seeds. bi-wide: bi in batches of 256; sum-wide: all three. bi-more, poly-64: both from bi, on a quarter
+# as many pairs; lists: bi-more with a list of random wrong answers for each context; distilled: lists that sum has scored.
+# joint: all of sum, on as many. library: sentence-transformers, as many pairs as bi. cross: listwise on given wrong answers,
+# which mutual has, from BACKBONE. Goes on where it was stopped.
 # Writes runs/work/best (not kept) and runs/results/best/SET/MODEL.json (kept), over all test examples.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,6 +16,7 @@ BUDGET=${BUDGET:-30720}
 SETS=${SETS:-star sgd ubuntu-irc convai2-valid self-dialogue}
 MODELS=${MODELS:-bi convert sum}
 START=${START:-shipped:minilm} # of the kept figures: runs/work/encoder/run/model, what its first pass made
+NEGATIVES=${NEGATIVES:-31} # of lists
 LIMIT=${LIMIT:-}
 
 learn() { # SET MODEL RECIPE, and what differs
@@ -53,18 +55,31 @@ for set in $SETS; do
       bi | bi-all)
         against=${all:+bi}
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set data.max_train="$budget" "${few[@]}" ;;
+      bi-2 | bi-3)
+        learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set data.max_train="$budget" "${few[@]}" \
+          --set "train.seeds=[${model#bi-}]" ;;
+      bi-wide) # four times the batch, and a rate between the same and twice
+        learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set data.max_train="$budget" "${few[@]}" \
+          --set train.batch_size=256 --set train.chunk_size=64 --set train.lr=3e-4 --set train.checkpoint_steps=10 ;;
       convert | convert-all)
         learn "$set" "$model" convert-tune --set train.init_from=shipped:convert --set data.max_train="$budget" \
           --set train.epochs=3 ;;
-      sum | sum-all | sum-shipped)
-        scorer=$work/$model second=$work/convert$all/model
-        [[ $model == sum-shipped ]] && second=shipped:convert
-        polyrank sum "$work/bi$all/model" "$second" -o "$scorer" --valid "$DATA/$set/dev.jsonl.gz" --max-valid 300 --overwrite ;;
+      sum | sum-all | sum-shipped | sum-wide)
+        scorer=$work/$model parts=("$work/bi$all/model" "$work/convert$all/model") lists=300
+        [[ $model == sum-shipped ]] && parts[1]=shipped:convert
+        [[ $model == sum-wide ]] && parts+=("$work/bi-wide/model") lists=2000 # three weights ask for more
+        polyrank sum "${parts[@]}" -o "$scorer" --valid "$DATA/$set/dev.jsonl.gz" --max-valid "$lists" --overwrite ;;
       bi-more | poly-64) # half as many pairs again, by equal rates
         more=("${common[@]}" --set "train.init_from=$work/bi/model" --set data.max_train=$((BUDGET / 4)) --set 'train.seeds=[2]')
         against=bi-more recipe=bi
         [[ $model == poly-64 ]] && recipe=poly-64
         learn "$set" "$model" "$recipe" "${more[@]}" --set train.lr=1e-4 ;;
+      distilled | lists)
+        against=bi-more taught=(--set train.method.kind=listwise)
+        [[ $model == distilled ]] && taught=(--set train.method.kind=distill --set "train.method.teacher=$work/sum"
+          --set train.method.temperature=2 --set train.method.alpha=4)
+        learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$work/bi/model" --set data.max_train=$((BUDGET / 4)) \
+          --set 'train.seeds=[2]' --set train.lr=1e-4 "${taught[@]}" --set train.negatives.n="$NEGATIVES" ;;
       joint) # on as many pairs as bi-more
         weights=$(python -c 'import json, sys; print([part["weight"] for part in json.load(open(sys.argv[1]))["parts"]])' "$work/sum/sum.json")
         against=sum

@@ -1,10 +1,12 @@
-"""What attention over a trained Bi-encoder's token outputs can add: its transformer frozen, only codes learn.
+"""What attention over a trained Bi-encoder's token outputs can add: its transformer frozen, only the attention learns.
 
-    python runs/frozen_codes.py MODEL TRAIN TEST [SPEAKER]
+    python runs/frozen_codes.py MODEL TRAIN TEST BUDGET [SPEAKER]
 
-Outputs are computed once. Prints R@1 on 1,000 test lists with the mean of the outputs (the Bi-encoder itself), with
-vectors that are taken without learning (the last turn's mean, each turn's, all outputs), and with 64 learnt codes for
-several learning rates; for these the loss on pairs that were held out before and after as well.
+Outputs are computed once; what learns, learns from pairs that MODEL, trained on BUDGET of TRAIN, has not read. Prints
+R@1 on the test lists with the mean of the outputs (the Bi-encoder itself), with vectors that are taken without learning
+(the last turn's mean, each turn's, all outputs), and with learnt codes: 64 at several rates, a single one, and 64 with
+a temperature of the last softmax, keys by a map of the outputs, or keys with the place from the end, that learn beside
+them; for these the paired difference from the mean, and the loss on held-out pairs before and after, as well.
 """
 
 import json
@@ -14,31 +16,43 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from polyrank.config.recipe import DataConfig
 from polyrank.data import read_examples
 from polyrank.models import BiEncoder
 from polyrank.models.losses import cross_entropy, distinct
-from polyrank.models.poly_encoder import attend
-from polyrank.models.scoring import scores
-from polyrank.records import Context, Example
+from polyrank.ranking.statistics import paired_t
+from polyrank.records import Context
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.network import inference, token_batches
 from polyrank.scorers.open import load
 from polyrank.text import BackboneTexts, pad
+from polyrank.training.recipe import load_data
 
-N_TRAIN, N_TEST, N_CODES, BATCH, STEPS = 3840, 1000, 64, 64, 600
-RATES = (1e-3, 1e-2, 1e-1)
+N_TRAIN, N_HELD_OUT, BATCH, STEPS = 7680, 960, 64, 600
+PLACES = 128
+FORMS = {
+    "64 codes, learning rate 0.1": (64, "", 0.1),
+    "64 codes, learning rate 0.01": (64, "", 0.01),
+    "64 codes, learning rate 0.001": (64, "", 0.001),
+    "1 code": (1, "", 0.01),
+    "64 codes and a temperature of the last softmax": (64, "temperature", 0.01),
+    "64 codes and keys by a map of the outputs": (64, "keys", 0.001),
+    "64 codes and keys with the place from the end": (64, "places", 0.01),
+}
+Part = tuple[Tensor, Tensor]
+"""Outputs ``[T, D]`` and token ids ``[T]`` of one context."""
 Vectors = Callable[[Tensor, Tensor], Tensor]
-"""Outputs ``[T, D]`` and token ids ``[T]`` of one context to its vectors ``[M, D]``."""
+"""These to its vectors ``[M, D]``."""
 
 
-def outputs(scorer: EncoderScorer, contexts: Sequence[Context]) -> list[tuple[Tensor, Tensor]]:
+def outputs(scorer: EncoderScorer, contexts: Sequence[Context]) -> list[Part]:
     """Token outputs and ids of each context."""
     assert isinstance(scorer.model, BiEncoder)
     assert isinstance(scorer.texts, BackboneTexts)
     rows = [scorer.texts.context_ids(context) for context in contexts]
-    found: dict[int, tuple[Tensor, Tensor]] = {}
+    found: dict[int, Part] = {}
     for batch in token_batches([len(row) for row in rows], 1024):
         tokens = pad([rows[i] for i in batch], pad_id=scorer.texts.subwords.pad_id)
         with inference(scorer.model, scorer.device, scorer.dtype):
@@ -54,27 +68,44 @@ def turns(values: Tensor, ids: Tensor) -> Tensor:
     return torch.stack([part.mean(0) for part in torch.tensor_split(values, ends[:-1].tolist())])
 
 
-def attended(codes: Tensor, parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
-    """Context vectors ``[B, M, D]`` of learnt codes."""
-    padded = torch.nn.utils.rnn.pad_sequence([values for values, _ in parts], batch_first=True)
-    mask = torch.arange(padded.shape[1]) < torch.tensor([[len(values)] for values, _ in parts])
-    return attend(codes, padded, mask)
+def soft_scores(contexts: Tensor, candidates: Tensor, heat: Tensor) -> Tensor:
+    """``sum_i softmax(heat s)_i s_i``: heat 1 is a Poly-encoder's, 0 the mean.
+
+    ``[B, K]`` of contexts ``[B, M, D]`` and candidates ``[B or 1, K, D]``.
+    """
+    dots = candidates @ contexts.transpose(1, 2)
+    return (torch.softmax(heat * dots, dim=-1) * dots).sum(-1)
 
 
-def pair_loss(codes: Tensor, parts: Sequence[tuple[Tensor, Tensor]], responses: Tensor, keys: Tensor) -> Tensor:
-    """In-batch cross-entropy; responses ``[B, D]``, and keys ``[B]`` that are equal for copies, which are masked."""
-    vectors = attended(codes, parts)
-    values = scores(vectors, responses[None], torch.ones(vectors.shape[:2], dtype=torch.bool))
-    return cross_entropy(values, torch.arange(len(keys)), distinct(keys, len(keys)))
+class Attention(nn.Module):
+    """Learnt codes that start near zero, hence at the mean; what learns beside them starts where it changes nothing."""
+
+    def __init__(self, n_codes: int, more: str, dimension: int) -> None:
+        super().__init__()
+        self.codes = nn.Parameter(0.02 * torch.randn(n_codes, dimension, generator=torch.Generator().manual_seed(0)))
+        self.heat = nn.Parameter(torch.ones(()), requires_grad=more == "temperature")
+        self.keys = nn.Parameter(torch.eye(dimension), requires_grad=more == "keys")
+        self.places = nn.Parameter(torch.zeros(PLACES, dimension), requires_grad=more == "places")
+
+    def forward(self, parts: Sequence[Part], candidates: Tensor) -> Tensor:
+        """Scores ``[B, K]`` of candidates ``[B or 1, K, D]``."""
+        outputs = torch.nn.utils.rnn.pad_sequence([values for values, _ in parts], batch_first=True)
+        lengths = torch.tensor([[len(values)] for values, _ in parts])
+        place = torch.arange(outputs.shape[1])
+        keys = outputs @ self.keys + self.places[(lengths - 1 - place).clamp(0, PLACES - 1)]
+        dots = (self.codes @ keys.transpose(1, 2)).masked_fill((place >= lengths)[:, None, :], -torch.inf)
+        return soft_scores(torch.softmax(dots, dim=-1) @ outputs, candidates, self.heat)
 
 
-def main(model: Path, train: Path, test: Path, speaker: str | None = None) -> None:
+def main(model: Path, train: Path, test: Path, budget: int, speaker: str | None = None) -> None:
     """Print one JSON object."""
     scorer = load(model, device="cpu", precision="fp32")
     assert isinstance(scorer, EncoderScorer)
-    examples: list[Example] = read_examples(train, speaker=speaker).examples
-    order = np.random.Generator(np.random.PCG64(0)).permutation(len(examples))[:N_TRAIN]
-    examples, lists = [examples[i] for i in order], read_examples(test).examples[:N_TEST]
+    everything, _ = load_data(DataConfig(train=str(train), speaker=speaker))
+    read, _ = load_data(DataConfig(train=str(train), speaker=speaker, max_train=budget))
+    unread = sorted(set(everything) - set(read), key=lambda example: (example.id, example.context))
+    order = np.random.Generator(np.random.PCG64(0)).permutation(len(unread))[: N_TRAIN + N_HELD_OUT]
+    examples, lists = [unread[i] for i in order], read_examples(test).examples
     texts = [example.response or "" for example in examples]
     place = {text: i for i, text in enumerate(texts)}
     keys = torch.tensor([place[text] for text in texts])
@@ -82,48 +113,57 @@ def main(model: Path, train: Path, test: Path, speaker: str | None = None) -> No
     asked = outputs(scorer, [e.query for e in lists])
     candidates = [torch.from_numpy(scorer.encode_candidates(e.candidates)) for e in lists]
 
-    def hits(vectors: Vectors) -> float:
+    def hits(score: Callable[[Part, Tensor], Tensor]) -> list[float]:
         found = []
-        for (values, ids), own, example in zip(asked, candidates, lists, strict=True):
-            context = vectors(values, ids)
-            row = scores(context[None], own[None], torch.ones(1, len(context), dtype=torch.bool))[0]
+        for part, own, example in zip(asked, candidates, lists, strict=True):
+            row = score(part, own[None])[0]
             best = row == row.max()
             found.append(float(best[list(example.relevant)].sum() / best.sum()))
-        return float(np.mean(found))
+        return found
 
-    figures: dict[str, object] = {
-        "mean of all outputs": hits(lambda values, ids: values.mean(0, keepdim=True)),
-        "mean of the last turn": hits(lambda values, ids: turns(values, ids)[-1:]),
-        "means of each turn": hits(turns),
-        "all outputs": hits(lambda values, ids: values),
+    def taken(vectors: Vectors) -> list[float]:
+        return hits(lambda part, own: soft_scores(vectors(*part)[None], own, torch.ones(())))
+
+    plain = {
+        "mean of all outputs": taken(lambda values, ids: values.mean(0, keepdim=True)),
+        "mean of the last turn": taken(lambda values, ids: turns(values, ids)[-1:]),
+        "means of each turn": taken(turns),
+        "all outputs": taken(lambda values, ids: values),
     }
-    held, taught = np.split(np.random.Generator(np.random.PCG64(1)).permutation(len(examples)), [N_TRAIN // 8])
+    mean = plain["mean of all outputs"]
+    figures: dict[str, object] = {name: float(np.mean(found)) for name, found in plain.items()}
+    held, taught = np.split(np.arange(len(examples)), [len(examples) - N_TRAIN])
 
-    def loss(codes: Tensor, places: Sequence[int]) -> Tensor:
-        return pair_loss(codes, [known[i] for i in places], responses[list(places)], keys[list(places)])
+    def loss(attention: Attention, places: Sequence[int]) -> Tensor:
+        own = keys[list(places)]
+        values = attention([known[i] for i in places], responses[list(places)][None])
+        return cross_entropy(values, torch.arange(len(own)), distinct(own, len(own)))
 
-    def held_out(codes: Tensor) -> float:
-        with torch.no_grad():
-            parts = [held[start : start + BATCH].tolist() for start in range(0, len(held) - BATCH + 1, BATCH)]
-            return float(np.mean([float(loss(codes, part)) for part in parts]))
+    @torch.no_grad()
+    def held_out(attention: Attention) -> float:
+        parts = [held[start : start + BATCH].tolist() for start in range(0, len(held), BATCH)]
+        return float(np.mean([float(loss(attention, part)) for part in parts]))
 
-    for rate in RATES:
-        start = 0.02 * torch.randn(N_CODES, scorer.dimension, generator=torch.Generator().manual_seed(0))
-        codes = start.clone().requires_grad_()
-        optimizer, random = torch.optim.Adam([codes], lr=rate), np.random.Generator(np.random.PCG64(2))
+    for name, (n_codes, more, rate) in FORMS.items():
+        attention = Attention(n_codes, more, scorer.dimension)
+        before = held_out(attention)
+        optimizer = torch.optim.Adam((p for p in attention.parameters() if p.requires_grad), lr=rate)
+        random = np.random.Generator(np.random.PCG64(2))
         for step in range(STEPS):
             optimizer.param_groups[0]["lr"] = rate * min(1.0, (step + 1) / 20) * (1.0 - step / STEPS)
             optimizer.zero_grad()
-            loss(codes, random.choice(taught, BATCH, replace=False).tolist()).backward()
+            loss(attention, random.choice(taught, BATCH, replace=False).tolist()).backward()
             optimizer.step()
-        learnt = codes.detach()
-        figures[f"{N_CODES} codes, learning rate {rate:g}"] = {
-            "R@1": hits(lambda values, ids, learnt=learnt: attended(learnt, [(values, ids)])[0]),  # type: ignore[misc]
-            "loss before": held_out(start),
-            "loss after": held_out(learnt),
-        }
+        with torch.no_grad():
+            found = hits(lambda part, own, learnt=attention: learnt([part], own))  # type: ignore[misc]
+        test_of = paired_t((np.array(found) - mean).tolist())
+        figures[name] = {
+            "R@1": float(np.mean(found)), "difference": test_of["difference"], "p": test_of["p"],
+            "loss before": before, "loss after": held_out(attention), "heat": attention.heat.item(),
+        }  # fmt: skip
+        print(name, figures[name], file=sys.stderr)
     print(json.dumps({"model": str(model), "n_train": len(taught), "n_test": len(lists), "steps": STEPS, **figures}))
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:4]), *sys.argv[4:])
+    main(*map(Path, sys.argv[1:4]), int(sys.argv[4]), *sys.argv[5:])

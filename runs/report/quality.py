@@ -102,29 +102,30 @@ def a_sixth() -> str:
 
 def frozen_codes() -> str:
     result = read("star/frozen-codes")
-    codes = {name: value for name, value in result.items() if name.startswith("64 codes")}
     rows = [
         [
-            name.removeprefix("64 codes, "),
+            name,
             percent(value["R@1"]),
+            f"{100 * value['difference']:+.1f}, {p_value(value['p'])}",
             f"{value['loss before']:.3f}",
             f"{value['loss after']:.3f}",
         ]
-        for name, value in codes.items()
+        for name, value in result.items()
+        if isinstance(value, dict)
     ]
-    plain = [[name, percent(value), "", ""] for name, value in result.items() if isinstance(value, float)]
+    heat = result["64 codes and a temperature of the last softmax"]["heat"]
+    plain = [[name, percent(value), "", "", ""] for name, value in result.items() if isinstance(value, float)]
     return section(
         "What codes can learn",
-        f"""With the transformer of the Bi-encoder above frozen, on star: contexts as several fixed vectors, and 64
-        codes that learn alone for {result["steps"]} steps on {result["n_train"]:,} pairs; R@1 among 100 of
-        {result["n_test"]:,} test examples, and the loss on held-out pairs. Made by `python runs/frozen_codes.py
-        runs/work/star/bi/model TRAIN TEST agent`.""",
-        table(
-            ["context vectors", "R@1", "loss before", "loss after"],
-            [*plain, *(["64 codes, " + r[0], *r[1:]] for r in rows)],
-            (1, 2, 3),
-        ),
-        """Codes have little to find in a network that was made for its mean, and vectors that do differ lose.""",
+        f"""With the transformer of the Bi-encoder of 30,720 pairs of star frozen: contexts as several fixed vectors,
+        and attention that learns alone for {result["steps"]} steps on {result["n_train"]:,} pairs that the Bi-encoder
+        has not read; R@1 among 100 of {result["n_test"]:,} test examples, the paired difference from the mean, and the
+        loss on held-out pairs. Made by `python runs/frozen_codes.py runs/work/best/star/bi/model TRAIN TEST 30720
+        agent`.""",
+        table(["context vectors", "R@1", "difference", "loss before", "loss after"], [*plain, *rows], (1, 3, 4)),
+        f"""Codes have little to find in a network that was made for its mean, and vectors that do differ lose. The last
+        softmax is of the products times a number: with 0 the score is their mean, with 1 a Poly-encoder's, with more it
+        goes to the largest. Where it was learnt it became {heat:.2f}.""",
     )
 
 

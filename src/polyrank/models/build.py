@@ -233,7 +233,6 @@ def fit_scale_again(
 
     What has no such scale stays as it is.
 
-
     Args:
         model: changed in place.
         texts: the text policy at work.
