@@ -24,6 +24,7 @@ MODELS = {
     "bi-3": "Bi-encoder, a third seed",
     "joint": "both as one, trained on together",
     "bi-more": "the Bi-encoder, trained on",
+    "uniform": "the same, with `uniform_negatives`",
     "lists": "the same, with a list of random wrong answers for each context",
     "distilled": "the same, the lists scored by both as one",
     "poly-64": "a Poly-encoder of 64 codes from it, trained on as long",

@@ -23,6 +23,12 @@ class InBatchMethod(Settings):
     Args:
         smoothing: this much of the probability is spread over the wrong candidates.
         queue: so many candidates of earlier batches are negatives too, by the vectors that they had then; 0: none.
+        uniform_negatives: weigh the wrong responses in the loss as if every distinct response were there as often as
+            any other. In a batch they are as frequent as they are said, for which a model learns to put frequent ones
+            lower; in a catalogue each is there once. Changes nothing where no response comes twice.
+
+    Source of ``uniform_negatives``: Bengio and Senecal, Adaptive Importance Sampling to Accelerate Training of a Neural
+        Probabilistic Language Model (2008), section III.
     """
 
     kind: ClassVar[str] = "in_batch"
@@ -30,6 +36,15 @@ class InBatchMethod(Settings):
 
     smoothing: Share = 0.0
     queue: Whole = 0
+    uniform_negatives: bool = False
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if self.uniform_negatives and self.queue:
+            raise ConfigError(
+                f"uniform_negatives is for the other responses of the batch, and queue = {self.queue} adds candidates"
+                " that come once each; set one of the two"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,6 +319,11 @@ class TrainConfig(NetworkTraining):
             )
         if self.method.ranks_lists and self.negatives is None:
             object.__setattr__(self, "negatives", NegativesConfig())
+        if isinstance(self.method, InBatchMethod) and self.method.uniform_negatives and self.negatives is not None:
+            raise ConfigError(
+                "uniform_negatives is for the other responses of the batch, and [train.negatives] adds candidates that"
+                " come once each; set one of the two"
+            )
         most = self.batch_size * (1 if self.negatives is None else 1 + self.negatives.n)
         if self.chunk_size is not None and self.chunk_size >= most:
             raise ConfigError(

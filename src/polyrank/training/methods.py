@@ -29,7 +29,7 @@ from polyrank.training.convert_step import ConvertStep
 from polyrank.training.mutual import DistillStep, Imitation, MutualStep
 from polyrank.training.network import Ranker
 from polyrank.training.queue import CandidateQueue
-from polyrank.training.steps import InBatchStep, ListwiseStep, PhasedStep, Step
+from polyrank.training.steps import InBatchStep, ListwiseStep, PhasedStep, Step, frequencies, response_of
 from polyrank.training.teacher import RememberedScores
 
 
@@ -71,6 +71,7 @@ def make_step(
                 negatives,
                 settings.chunk_size,
                 make_queue(method.queue, first.model, device),
+                frequencies(map(response_of, examples)) if method.uniform_negatives else None,
             )
         case ConvertMethod():
             assert isinstance(first.model, Convert), "a Recipe of another network does not have it"
