@@ -24,9 +24,9 @@ MODELS = {
     "bi-3": "Bi-encoder, a third seed",
     "joint": "both as one, trained on together",
     "bi-more": "the Bi-encoder, trained on",
-    "uniform": "the same, with `uniform_negatives`",
-    "lists": "the same, with a list of random wrong answers for each context",
-    "distilled": "the same, the lists scored by both as one",
+    "uniform": "the Bi-encoder, trained on with `uniform_negatives`",
+    "lists": "the Bi-encoder, trained on with lists of random wrong answers",
+    "distilled": "the Bi-encoder, trained on with lists of 32 that both as one have scored",
     "poly-64": "a Poly-encoder of 64 codes from it, trained on as long",
     "sentence-transformers-matched": "sentence-transformers, from MiniLM",
     "cross": "Cross-encoder on the given wrong answers",
@@ -58,7 +58,8 @@ def best() -> str:
         Poly-encoder, from the Bi-encoder that was trained on as long, on the same pairs), and that of MRR. A sum's
         weights come from 300 dev lists (of three parts, from 1,994).
         Made by `MODELS="bi convert sum
-        sum-shipped bi-all convert-all sum-all joint bi-more poly-64 cross library" bash runs/best.sh`.""",
+        sum-shipped bi-all convert-all sum-all bi-wide sum-wide joint bi-more uniform distilled poly-64 cross library"
+        bash runs/best.sh`.""",
         table(["set", "model", "pairs read", "minutes", "R@1", "difference"], rows, (2, 3)),
         *as_one_index(),
     )
