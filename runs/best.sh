@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # The best that two cores make of each corpus: more pairs, from an encoder that has read conversations, and two encoders as one.
 #   DATA=folder THREADS=2 BUDGET=pairs SETS="star sgd" MODELS="bi convert sum" bash runs/best.sh
-# bi: a Bi-encoder from shipped:minilm. convert: shipped:convert, trained on the same pairs three times. sum: both as one
-# encoder, weights from 300 dev lists; sum-shipped: bi with shipped:convert as it is. bi-all, convert-all, sum-all: these on every
-# pair that there is. bi-2, bi-3: bi by other seeds. bi-wide: bi in batches of 256; sum-wide: all three. bi-more, poly-64: both
-# from bi, on a quarter as many pairs; uniform: bi-more with uniform_negatives; lists: with a list of random wrong answers for each
-# context; distilled: lists that sum has scored. joint: all of sum, on as many. library: sentence-transformers, as many pairs as bi. cross: listwise on given
-# wrong answers, which mutual has, from BACKBONE. Goes on where it was stopped.
+# bi: a Bi-encoder from shipped:minilm. convert: shipped:convert, trained on the same pairs three times. sum: both as one encoder,
+# weights from 300 dev lists; sum-shipped: bi with shipped:convert as it is. bi-all, convert-all, sum-all: these on every pair
+# that there is. bi-2, bi-3: bi by other seeds. bi-wide: bi in batches of 256; sum-wide: all three. bi-more, poly-64: both from
+# bi, on a quarter as many pairs; uniform (-3, -4: other seeds): bi-more with uniform_negatives; lists: with a list of random
+# wrong answers for each context; distilled: lists that sum has scored. joint: all of sum, on as many. library: sentence-
+# transformers, as many pairs as bi. cross: listwise on given wrong answers, which mutual has, from BACKBONE. Goes on where it was
+# stopped.
 # Writes runs/work/best (not kept) and runs/results/best/SET/MODEL.json (kept), over all test examples.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -74,10 +75,11 @@ for set in $SETS; do
         against=bi-more recipe=bi
         [[ $model == poly-64 ]] && recipe=poly-64
         learn "$set" "$model" "$recipe" "${more[@]}" --set train.lr=1e-4 ;;
-      uniform)
-        against=bi-more
-        learn "$set" uniform bi "${common[@]}" --set "train.init_from=$work/bi/model" --set data.max_train=$((BUDGET / 4)) \
-          --set 'train.seeds=[2]' --set train.lr=1e-4 --set train.method.uniform_negatives=true ;;
+      uniform | uniform-3 | uniform-4) # by seed 2, 3 and 4
+        against=bi-more seed=2
+        [[ $model == *-* ]] && seed=${model#uniform-}
+        learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$work/bi/model" --set data.max_train=$((BUDGET / 4)) \
+          --set "train.seeds=[$seed]" --set train.lr=1e-4 --set train.method.uniform_negatives=true ;;
       distilled | lists)
         against=bi-more taught=(--set train.method.kind=listwise)
         [[ $model == distilled ]] && taught=(--set train.method.kind=distill --set "train.method.teacher=$work/sum"

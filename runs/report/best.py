@@ -25,6 +25,8 @@ MODELS = {
     "joint": "both as one, trained on together",
     "bi-more": "the Bi-encoder, trained on",
     "uniform": "the Bi-encoder, trained on with `uniform_negatives`",
+    "uniform-3": "the same by another seed",
+    "uniform-4": "the same by a third seed",
     "lists": "the Bi-encoder, trained on with lists of random wrong answers",
     "distilled": "the Bi-encoder, trained on with lists of 32 that both as one have scored",
     "poly-64": "a Poly-encoder of 64 codes from it, trained on as long",
