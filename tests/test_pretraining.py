@@ -551,8 +551,8 @@ def test_a_finished_run_can_have_more_steps(dialogues: Path, tmp_path: Path) -> 
     assert pretrain(short, resume=True, say=said.append).fit.n_steps == 4
     assert said == [f"{tmp_path / 'cut'} is finished"]
     pretrain(cut, resume=True)
-    (_, files), (_, expected) = (outcome(Path(recipe.output)) for recipe in (cut, whole))
-    assert files == expected
+    states = [outcome(Path(recipe.output))[1:] for recipe in (cut, whole)]  # records say how many steps were planned
+    assert states[0] == states[1]
     with pytest.raises(ConfigError, match=r"train.lr = 0.001 \(now 0.1\)"):
         pretrain(plan(dialogues, tmp_path / "cut", "train.evaluate_steps=4", "train.lr=0.1"), resume=True)
     linear = 'train.schedule={kind="linear"}'
