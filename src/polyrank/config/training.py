@@ -25,7 +25,8 @@ class InBatchMethod(Settings):
         queue: so many candidates of earlier batches are negatives too, by the vectors that they had then; 0: none.
         uniform_negatives: weigh the wrong responses in the loss as if every distinct response were there as often as
             any other. In a batch they are as frequent as they are said, for which a model learns to put frequent ones
-            lower; in a catalogue each is there once. Changes nothing where no response comes twice.
+            lower; in a catalogue each is there once. Changes nothing where no response comes twice. Distinct
+            responses are counted in memory, also with ``data.cache``.
 
     Source of ``uniform_negatives``: Bengio and Senecal, Adaptive Importance Sampling to Accelerate Training of a Neural
         Probabilistic Language Model (2008), section III.

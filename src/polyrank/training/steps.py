@@ -110,7 +110,10 @@ class InBatchStep:
 
 
 def frequencies(responses: Iterable[str]) -> dict[str, float]:
-    """How often each text is there, in units of the mean over the distinct ones.
+    """How often each text is there, in units of the mean over the distinct ones: ``count / (n / n_distinct)``.
+
+    Args:
+        responses: of the training data; their distinct texts are held in memory.
 
     >>> frequencies(["yes", "no", "yes", "yes"])
     {'yes': 1.5, 'no': 0.5}
