@@ -96,7 +96,7 @@ def test_what_is_said_often_is_learnt_to_be_likely(
         (lambda: InBatchMethod(uniform_negatives=True, queue=4), "queue = 4"),
         (
             lambda: TrainConfig(method=InBatchMethod(uniform_negatives=True), negatives=NegativesConfig(n=2)),
-            "negatives",
+            "^method.uniform_negatives is for",
         ),
     ],
 )
