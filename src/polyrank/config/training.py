@@ -322,8 +322,8 @@ class TrainConfig(NetworkTraining):
             object.__setattr__(self, "negatives", NegativesConfig())
         if isinstance(self.method, InBatchMethod) and self.method.uniform_negatives and self.negatives is not None:
             raise ConfigError(
-                "method.uniform_negatives is for the other responses of the batch, and [train.negatives] adds candidates"
-                " that come once each; set one of the two"
+                "method.uniform_negatives is for the other responses of the batch, and [train.negatives] adds"
+                " candidates that come once each; set one of the two"
             )
         most = self.batch_size * (1 if self.negatives is None else 1 + self.negatives.n)
         if self.chunk_size is not None and self.chunk_size >= most:
