@@ -35,15 +35,15 @@ NEVER_SAID = ("Traceback", "Exception ignored", "KeyboardInterrupt", "panicked",
 
 _warm = multiprocessing.get_context("forkserver")
 PRELOADED = [
-    "polyrank.retrieval.calibration",
+    "polyrank.answering.calibration",
     "polyrank.cli.commands",
     "polyrank.evaluation",
     "polyrank.frozen.intents",
-    "polyrank.evaluation.negatives.mine",
-    "polyrank.retrieval.pipeline",
+    "polyrank.negatives.mine",
+    "polyrank.answering.pipeline",
     "polyrank.cli.quickstart",
     "polyrank.frozen.maps",
-    "polyrank.retrieval.retrievers",
+    "polyrank.answering.retrievers",
     "polyrank.scorers.open",
     "polyrank.training",
     "transformers.models.auto.modeling_auto",
@@ -160,7 +160,7 @@ def loaded_intents(folder: Path) -> None:
 
 
 def loaded_pipeline(folder: Path) -> None:
-    from polyrank.retrieval.pipeline import read_pipeline
+    from polyrank.answering.pipeline import read_pipeline
 
     read_pipeline(folder)
 

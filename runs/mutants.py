@@ -61,7 +61,7 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
     "networks": (["models/*.py", "models/convert/*.py"], ["test_models.py", "test_convert.py", "test_references.py"]),
     "text": (["text/*.py"], ["test_text.py", "test_convert_text.py", "test_budgets.py"]),
     "negatives": (
-        ["evaluation/negatives/*.py", "training/batches.py", "training/steps.py", "data/pool.py"],
+        ["negatives/*.py", "training/batches.py", "training/steps.py", "data/pool.py"],
         ["test_mining.py", "test_training.py"],
     ),
     "checkpoints": (["training/checkpoints.py", "training/teacher.py"], ["test_resume.py", "test_mutual.py"]),
@@ -70,7 +70,7 @@ ROOMS: dict[str, tuple[list[str], list[str]]] = {
     "search": (["search/*.py"], ["test_search.py", "test_bounds.py"]),
     "kernels": (["kernels.c", "registers.c", "registers.h", "tiles.c"], ["test_kernels.py"]),
     "store": (["storage/durable.py", "index/*.py"], ["test_store.py", "test_store_faults.py", "test_index.py"]),
-    "calibration": (["ranking/*.py", "retrieval/*.py"], ["test_pipeline.py", "test_two_stage.py"]),
+    "calibration": (["ranking/*.py", "answering/*.py"], ["test_pipeline.py", "test_two_stage.py"]),
     "frozen": (["frozen/*.py", "frozen/intents/*.py"], ["test_intents.py", "test_map.py"]),
     "importers": (
         ["data/*.py", "data/importers/*.py", "records.py", "config/*.py"],

@@ -19,11 +19,11 @@ from time import perf_counter
 
 import numpy as np
 
+from polyrank.answering.dense import DenseSearch, search_of
 from polyrank.bench.machine import describe_machine
 from polyrank.index import Index, write_index
 from polyrank.index.remote import Address, RemoteIndex, write_remote
 from polyrank.records import Candidate
-from polyrank.retrieval.dense import DenseSearch, search_of
 
 K, N_CONTEXTS, SPREAD = 10, 10, 0.3
 

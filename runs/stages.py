@@ -21,6 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.answering.answering import open_pipeline
+from polyrank.answering.calibration import is_right
+from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.bench.machine import describe_machine
 from polyrank.data import read_examples
 from polyrank.errors import DataError, UsageError
@@ -29,9 +32,6 @@ from polyrank.index import open_index
 from polyrank.ranking.ensembles import Ensemble, combine, read_ensemble
 from polyrank.ranking.metrics import Placement, hit_at, placement_of, reciprocal_rank
 from polyrank.records import Example, Ranked
-from polyrank.retrieval.answering import open_pipeline
-from polyrank.retrieval.calibration import is_right
-from polyrank.retrieval.retrievers import LexicalRetriever
 from polyrank.scorers.lexical import BM25
 from polyrank.scorers.open import load
 from polyrank.scorers.protocols import Responds, Scorer

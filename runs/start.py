@@ -17,12 +17,12 @@ import time
 from pathlib import Path
 
 import polyrank
+from polyrank.answering.build import build_index
 from polyrank.bench.machine import describe_machine
 from polyrank.config.models import BiConfig, PolyConfig
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.records import Candidate
-from polyrank.retrieval.build import build_index
 from polyrank.scorers.open import load_encoder
 
 REPLIES = ["Please restart your router.", "Your refund is on its way.", "Have you tried another cable?"]

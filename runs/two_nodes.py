@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import numpy as np
 
 import cluster
+from polyrank.answering.blocks import read_blocks, read_plan
 from polyrank.bench.machine import describe_machine
-from polyrank.retrieval.blocks import read_blocks, read_plan
 
 WORDS = "my wifi is down hello thanks the router light red green restart it bill high late".split()  # noqa: SIM905
 RECIPE = """

@@ -21,8 +21,8 @@ _warm.set_forkserver_preload(
     [
         "polyrank.cli.commands",
         "polyrank.frozen.intents",
-        "polyrank.retrieval.pipeline",
-        "polyrank.retrieval.retrievers",
+        "polyrank.answering.pipeline",
+        "polyrank.answering.retrievers",
         "polyrank.scorers.open",
         "polyrank.training",
         "transformers.models.auto.modeling_auto",

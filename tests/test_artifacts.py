@@ -18,6 +18,9 @@ from safetensors import safe_open
 from safetensors.torch import save as save_tensors
 
 import convert_models
+from polyrank.answering.build import build_index
+from polyrank.answering.pipeline import PipelineConfig, read_pipeline, write_pipeline
+from polyrank.answering.retrievers import Retriever
 from polyrank.config.checked import (
     Count,
     Limits,
@@ -36,9 +39,6 @@ from polyrank.index import open_index, store
 from polyrank.models import find_backbone, new_model
 from polyrank.models.artifacts import load_model, read_config, read_sizes, save_model
 from polyrank.records import Candidate, Context
-from polyrank.retrieval.build import build_index
-from polyrank.retrieval.pipeline import PipelineConfig, read_pipeline, write_pipeline
-from polyrank.retrieval.retrievers import Retriever
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer
 from polyrank.scorers.open import load

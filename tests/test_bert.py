@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
+from polyrank.answering.build import build_index
 from polyrank.models import find_backbone
 from polyrank.models.backbone import load_backbone
 from polyrank.models.bert import BertModel
 from polyrank.records import Candidate
-from polyrank.retrieval.build import build_index
 from polyrank.scorers.open import load_encoder
 from polyrank.text import load_subwords
 

@@ -18,8 +18,8 @@ import pytest
 
 from milvus import Milvus
 from polyrank.data import read_pool
+from polyrank.feedback import Action, FeedbackStore, Outcome, Reply, Shown
 from polyrank.records import Context
-from polyrank.serving.feedback import Action, FeedbackStore, Outcome, Reply, Shown
 from processes import run
 from servers import serving
 

@@ -16,9 +16,9 @@ from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.config.training import ConvertMethod, InBatchMethod, ListwiseMethod, NegativesConfig, TrainConfig
 from polyrank.errors import ConfigError, ResourceError
-from polyrank.evaluation.negatives.hard import rights
-from polyrank.evaluation.negatives.random import GivenNegatives, RandomNegatives
 from polyrank.models import new_model
+from polyrank.negatives.hard import rights
+from polyrank.negatives.random import GivenNegatives, RandomNegatives
 from polyrank.records import Example
 from polyrank.text import Tokens
 from polyrank.training import InBatchStep, ListwiseStep, MutualStep, train

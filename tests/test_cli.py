@@ -19,13 +19,13 @@ import pytest
 import safetensors.torch
 
 import polyrank
+from polyrank.answering.answering import open_pipeline
 from polyrank.cli import commands
 from polyrank.config.models import BiConfig, CrossConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.data.pool import text_id
 from polyrank.errors import ArtifactError
 from polyrank.index import Writer
-from polyrank.retrieval.answering import open_pipeline
 from polyrank.training import train
 from processes import run
 from train_settings import train_config
@@ -76,9 +76,9 @@ def test_nothing_imports_torch_before_it_must() -> None:
         ("cli.maps:map_", "frozen.maps:MapConfig"),
         ("cli.chats:chats", "data:import_chats"),
         ("cli.splitting:split", "data.splits:split"),
-        ("cli.mining:mine", "evaluation.negatives.hard:HardNegatives"),
-        ("cli.pipelines:pipeline_create", "retrieval.calibration:choose_settings"),
-        ("retrieval.calibration:choose_settings", "retrieval.calibration:try_threshold"),
+        ("cli.mining:mine", "negatives.hard:HardNegatives"),
+        ("cli.pipelines:pipeline_create", "answering.calibration:choose_settings"),
+        ("answering.calibration:choose_settings", "answering.calibration:try_threshold"),
     ],
 )
 def test_what_is_not_said_means_the_same_everywhere(command: str, function: str) -> None:

@@ -19,10 +19,10 @@ from polyrank.config.recipe import DataConfig, Recipe, load_recipe, recipe_from_
 from polyrank.config.training import CONVERT_PRETRAINING, ConvertMethod
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError
-from polyrank.evaluation.negatives.hard import rights
-from polyrank.evaluation.negatives.random import GivenNegatives
 from polyrank.models.artifacts import load_model
 from polyrank.models.losses import cross_entropy
+from polyrank.negatives.hard import rights
+from polyrank.negatives.random import GivenNegatives
 from polyrank.records import Example
 from polyrank.scorers.open import load
 from polyrank.training import train

@@ -19,7 +19,7 @@ from scipy.stats import chi2
 import polyrank.data as data
 from polyrank.data import read_examples, read_pool, text_id, write_examples, write_pool
 from polyrank.errors import DataError, MissingExtraError, UsageError
-from polyrank.evaluation.negatives.random import sample_negatives
+from polyrank.negatives.random import sample_negatives
 from polyrank.records import Candidate, Context, Example
 from polyrank.training.batches import BatchOrder, permuted
 

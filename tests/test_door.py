@@ -11,13 +11,13 @@ import pyarrow
 import pytest
 
 import polyrank
-from polyrank.data.memory import rows_of
+from polyrank.answering.pipeline import PipelineConfig, write_pipeline
+from polyrank.answering.retrievers import LexicalRetriever
+from polyrank.data.in_memory import rows_of
 from polyrank.data.pool import pool_of, text_id
 from polyrank.errors import DataError, LockedError, UsageError
 from polyrank.index.store import FILE
 from polyrank.records import Candidate, Context, Example, contexts_of
-from polyrank.retrieval.pipeline import PipelineConfig, write_pipeline
-from polyrank.retrieval.retrievers import LexicalRetriever
 from polyrank.scorers.lexical import BM25
 
 REPLIES = ["restart the router", "the bill is too high", "thanks", "did that", "the light is red", "wifi is down"]

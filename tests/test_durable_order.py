@@ -21,10 +21,10 @@ from crashes import faults
 from crashes.disk import EXCHANGE, NOTE, RENAME, SYNC, Change, Disk, is_durable, read_journal
 from crashes.works import REPLIES, WORKS
 from polyrank.errors import ResourceError, UsageError
+from polyrank.feedback import FeedbackStore
 from polyrank.index import open_index, verify_index
 from polyrank.records import Context
 from polyrank.scorers.lexical import BM25
-from polyrank.serving.feedback import FeedbackStore
 from polyrank.storage.durable import (
     check_replaceable,
     disk_error,

@@ -19,6 +19,10 @@ from typer.testing import CliRunner
 import polyrank
 from convert_models import CORPUS, make
 from polyrank import BM25, Candidate, Context, TfIdf, explain
+from polyrank.answering.answering import Pipeline
+from polyrank.answering.explanation import Explanation, TextShare, words_of
+from polyrank.answering.retrievers import LexicalRetriever
+from polyrank.answering.two_stage import TwoStage, TwoStageScorer
 from polyrank.cli.commands import app
 from polyrank.config.models import BiConfig, ConvertText, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, UsageError
@@ -26,10 +30,6 @@ from polyrank.models import BiEncoder, PolyEncoder, new_model
 from polyrank.models.artifacts import save_model
 from polyrank.models.bi_encoder import Tower
 from polyrank.ranking.ensembles import ENSEMBLES
-from polyrank.retrieval.answering import Pipeline
-from polyrank.retrieval.explanation import Explanation, TextShare, words_of
-from polyrank.retrieval.retrievers import LexicalRetriever
-from polyrank.retrieval.two_stage import TwoStage, TwoStageScorer
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer
 from polyrank.scorers.mapped import MapEncoder

@@ -23,10 +23,10 @@ import polyrank
 from polyrank.data import read_examples, write_examples
 from polyrank.data.splits import split
 from polyrank.errors import ArtifactError, DataError, ResourceError
+from polyrank.feedback import Action, FeedbackStore, Outcome, Reply, Request, Shown, examples, report
+from polyrank.feedback.plots import plot_report
+from polyrank.feedback.store import SCHEMA
 from polyrank.records import Candidate, Context
-from polyrank.serving.feedback import Action, FeedbackStore, Outcome, Reply, Request, Shown, examples, report
-from polyrank.serving.feedback.plots import plot_report
-from polyrank.serving.feedback.store import SCHEMA
 from processes import run, start
 
 ROOT = Path(__file__).parents[1]
@@ -557,7 +557,7 @@ def test_texts_that_were_not_kept_are_looked_up(tmp_path: Path, tiny_backbone: P
 
 
 def test_recording_and_reading_import_no_torch() -> None:
-    code = "import sys, polyrank.serving.feedback, polyrank.cli.feedback; assert 'torch' not in sys.modules"
+    code = "import sys, polyrank.feedback, polyrank.cli.feedback; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

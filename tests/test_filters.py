@@ -16,6 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import polyrank
+from polyrank.answering.answering import Pipeline
+from polyrank.answering.retrievers import LexicalRetriever, Retriever
+from polyrank.answering.two_stage import TwoStage
 from polyrank.errors import ArtifactError, DataError, UsageError
 from polyrank.index import Block, Index, Writer, as_filter, open_index, read_filter, write_index
 from polyrank.index.filtered import COPIED_SHARE, MAX_FILTERS, FilteredViews
@@ -23,9 +26,6 @@ from polyrank.index.filters import MAX_CHARACTERS, MAX_DEPTH, MAX_TERMS, MAX_VAL
 from polyrank.index.store import FILE, Meta, connect, read_meta
 from polyrank.ranking.abstention import Abstention
 from polyrank.records import Candidate
-from polyrank.retrieval.answering import Pipeline
-from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
-from polyrank.retrieval.two_stage import TwoStage
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.search import Mode, search
 from polyrank.search.ways import WAYS

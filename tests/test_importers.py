@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.data import IMPORTERS, import_examples, import_pool, read_examples, read_pool, write_examples
-from polyrank.data.listed import listed_rows
+from polyrank.data.json_list import listed_rows
 from polyrank.errors import DataError, UsageError
 from polyrank.records import Candidate, Example
 from processes import run

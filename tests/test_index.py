@@ -15,13 +15,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyrank.answering.build import add_to_index, build_index
+from polyrank.answering.retrievers import LexicalRetriever, Retriever
+from polyrank.answering.two_stage import TwoStage
 from polyrank.errors import ArtifactError, DataError, MissingExtraError, UsageError
 from polyrank.index import Writer, browse, open_index, write_index
 from polyrank.models.scoring import scores
 from polyrank.records import Candidate, Context
-from polyrank.retrieval.build import add_to_index, build_index
-from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
-from polyrank.retrieval.two_stage import TwoStage
 from polyrank.scorers.lexical import BM25
 from polyrank.scorers.protocols import Encoder, Responds
 from polyrank.storage.quantized import read_precision
@@ -220,9 +220,9 @@ def test_replacing_an_index_encodes_only_new_texts(tmp_path: Path) -> None:
 
 
 def test_texts_are_encoded_part_by_part_and_equal_ones_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from polyrank.retrieval import build as retrieval
+    from polyrank.answering import build
 
-    monkeypatch.setattr(retrieval, "TEXTS_AT_A_TIME", 4)
+    monkeypatch.setattr(build, "TEXTS_AT_A_TIME", 4)
     texts = [f"reply {i % 7}" for i in range(30)]
     encoder, sizes = Hashed(), list[int]()
     encode = encoder.encode_candidates

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.records import Candidate, Context
-from polyrank.retrieval.retrievers import LexicalRetriever
 from polyrank.scorers.lexical import BM25, TfIdf, words
 
 POOL = [Candidate(str(i), text) for i, text in enumerate(["wifi down", "restart it", "bill high", "thanks", "restart"])]

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from polyrank.answering.build import build_index
+from polyrank.answering.retrievers import Retriever
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError, DataError, ResourceError, UsageError
@@ -28,8 +30,6 @@ from polyrank.frozen.maps import (
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.records import Candidate, Context, Example
-from polyrank.retrieval.build import build_index
-from polyrank.retrieval.retrievers import Retriever
 from polyrank.scorers.mapped import MapEncoder, load_map, save_map
 from polyrank.scorers.open import load, load_encoder
 from polyrank.scorers.protocols import Encoder

@@ -15,13 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.cli import main
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.config.training import NegativesConfig
 from polyrank.data import read_examples, read_pool
 from polyrank.errors import ArtifactError, ConfigError, UsageError
-from polyrank.evaluation.negatives.hard import (
+from polyrank.models import new_model
+from polyrank.negatives.hard import (
     HardNegatives,
     candidates_for_wrong,
     choose,
@@ -29,13 +31,11 @@ from polyrank.evaluation.negatives.hard import (
     same_words,
     word_overlap,
 )
-from polyrank.evaluation.negatives.mine import from_pool, from_retriever, mine, with_texts
-from polyrank.evaluation.negatives.mixed import MixedNegatives
-from polyrank.evaluation.negatives.random import GivenNegatives, RandomNegatives, sample_negatives
-from polyrank.evaluation.negatives.remined import MinedNegatives
-from polyrank.models import new_model
+from polyrank.negatives.mine import from_pool, from_retriever, mine, with_texts
+from polyrank.negatives.mixed import MixedNegatives
+from polyrank.negatives.random import GivenNegatives, RandomNegatives, sample_negatives
+from polyrank.negatives.remined import MinedNegatives
 from polyrank.records import Candidate, Context, Example
-from polyrank.retrieval.retrievers import LexicalRetriever
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.text import Texts

@@ -26,9 +26,9 @@ from polyrank.config.recipe import (
 )
 from polyrank.config.training import MutualMethod
 from polyrank.errors import ArtifactError, ConfigError, ResourceError
-from polyrank.evaluation.negatives.random import RandomNegatives
 from polyrank.models import new_model
 from polyrank.models.losses import imitation, margin_mse
+from polyrank.negatives.random import RandomNegatives
 from polyrank.records import Context, Example
 from polyrank.scorers.open import load
 from polyrank.training import DistillStep, Imitation, ListwiseStep, MutualStep, train

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 
+from polyrank.answering.calibration import choose_settings, outcomes, try_threshold
+from polyrank.answering.pipeline import PipelineConfig, make_retriever, read_pipeline
 from polyrank.config.models import ConvertConfig, ConvertText
 from polyrank.frozen.intents import (
     Grid,
@@ -33,14 +35,12 @@ from polyrank.index import write_index
 from polyrank.ranking.abstention import Abstention, confidence
 from polyrank.ranking.ensembles import ENSEMBLES, choose_ensemble, combine
 from polyrank.records import Candidate, Context, Example
-from polyrank.retrieval.calibration import choose_settings, outcomes, try_threshold
-from polyrank.retrieval.pipeline import PipelineConfig, make_retriever, read_pipeline
 from processes import run
 
 D = 6
 
 
-class Told:
+class StepScalars:
     """An Encoder of texts that are numbers: the text says the vector."""
 
     fingerprint = "told"
@@ -85,7 +85,7 @@ def labels_of(part: Sequence[Utterance]) -> np.ndarray:
 
 def trained(splits: IntentSplits, **options: Any) -> IntentResult:
     settings = {"grid": Grid(hidden_dim=(8,), dropout=(0.0,), lr=(0.05, 0.4)), "max_epochs": 12, **options}
-    return train_intents(splits, Told(), encoder_name="told", **settings)
+    return train_intents(splits, StepScalars(), encoder_name="told", **settings)
 
 
 def same(a: IntentClassifier, b: IntentClassifier) -> bool:
@@ -379,19 +379,19 @@ def test_a_map_learns_from_the_examples_and_is_judged_on_the_lists() -> None:
     replies = [b for _, b in texts[80:90]]
     lists = [Example((a,), tuple(replies), (i,)) for i, (a, _) in enumerate(texts[80:90])]
     config = MapConfig(lr=(3e-2,), l2=(1e-3,), batch_size=16, max_epochs=15, patience=15)
-    made, figures = fit_response_map(Told(), examples, lists, config)
+    made, figures = fit_response_map(StepScalars(), examples, lists, config)
     assert (figures["n_train"], figures["n_responses"], figures["n_valid"]) == (80, 80, 10)
     right = [np.argmax(row) == i for i, row in enumerate(made.score_pool([e.query for e in lists], replies))]
     assert figures["map"] == np.mean(right) > figures["similarity"]
     # the order of the lists, and copies of a reply in them, change nothing; other pairs do
     doubled = [Example(e.context, (*e.candidates, e.candidates[0]), e.relevant) for e in lists[::-1]]
-    again, _ = fit_response_map(Told(), examples, doubled, config)
+    again, _ = fit_response_map(StepScalars(), examples, doubled, config)
     assert again.matrix.tobytes() == made.matrix.tobytes()
-    other, _ = fit_response_map(Told(), examples[:40], lists, config)
+    other, _ = fit_response_map(StepScalars(), examples[:40], lists, config)
     assert other.matrix.tobytes() != made.matrix.tobytes()
 
 
-class Half(Told):
+class Half(StepScalars):
     """Scores a candidate by one half of its numbers, whatever the context."""
 
     def __init__(self, half: slice) -> None:

@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 import polyrank
+from polyrank.answering.pipeline import PipelineConfig, write_pipeline
 from polyrank.config.models import CrossConfig, PolyConfig, TextPolicy
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
-from polyrank.retrieval.pipeline import PipelineConfig, write_pipeline
 from polyrank.serving.page import FOLDER, POLICY
 from servers import Running, serving
 

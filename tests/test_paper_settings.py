@@ -19,12 +19,12 @@ from polyrank.config.recipe import Recipe, load_recipe
 from polyrank.config.training import NetworkTraining
 from polyrank.errors import ConfigError, DataError, UsageError
 from polyrank.evaluation import Evaluation, Record, breakdown, evaluate, last_turns
-from polyrank.evaluation.negatives.random import GivenNegatives
 from polyrank.evaluation.scores_file import read_scores, write_scores
 from polyrank.frozen.intents import IntentSplits, Utterance, held_out
 from polyrank.models import BiEncoder, CrossEncoder, new_model
 from polyrank.models.artifacts import load_model
 from polyrank.models.reductions import reduce, reduction_weights
+from polyrank.negatives.random import GivenNegatives
 from polyrank.ranking.metrics import placement_of
 from polyrank.records import Context, Example
 from polyrank.scorers.lexical import BM25
@@ -32,7 +32,7 @@ from polyrank.scorers.load import make_scorer
 from polyrank.scorers.open import probe_encoding
 from polyrank.text import BackboneTexts, load_subwords
 from polyrank.training import InBatchStep, ListwiseStep, train
-from polyrank.training.learner import Learner, Trainee
+from polyrank.training.learner import Learner, TrainState
 from polyrank.training.network import own_texts
 from polyrank.training.optimizer import make_optimizer
 from processes import run
@@ -72,7 +72,7 @@ def test_the_sum_of_the_losses_is_what_is_clipped_and_stepped_on(
     for weight in (1, 3):
         model, texts = bi(tiny_backbone, projection_dim=4)
         settings = NetworkTraining(lr=1.0, clip_norm=clip, train_layers="all", dropout=0.0)
-        trainee = Trainee(Learner(model=model, settings=settings, folder=tmp_path, save_best=lambda _: None), 1)
+        trainee = TrainState(Learner(model=model, settings=settings, folder=tmp_path, save_best=lambda _: None), 1)
         trainee.optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         before = model.context_tower.projection.weight.detach().clone()  # type: ignore[union-attr,operator]
         loss = InBatchStep(model, texts, CPU)(PAIRS, 0)

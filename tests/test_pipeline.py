@@ -10,19 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyrank.config.checked import from_dict
-from polyrank.config.models import BiConfig, CrossConfig, TextPolicy
-from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
-from polyrank.evaluation import plot_coverage
-from polyrank.models import new_model
-from polyrank.models.artifacts import save_model
-from polyrank.ranking.abstention import Abstention, area, calibrate
-from polyrank.ranking.ensembles import ENSEMBLES, Ensemble
-from polyrank.records import Candidate, Context, Example, Ranked
-from polyrank.retrieval.answering import Pipeline, open_pipeline
-from polyrank.retrieval.build import build_index
-from polyrank.retrieval.calibration import choose_settings, curve_of, is_right, outcomes, try_threshold
-from polyrank.retrieval.pipeline import (
+from polyrank.answering.answering import Pipeline, open_pipeline
+from polyrank.answering.build import build_index
+from polyrank.answering.calibration import choose_settings, curve_of, is_right, outcomes, try_threshold
+from polyrank.answering.pipeline import (
     PIPELINE,
     PipelineConfig,
     catalogue,
@@ -32,8 +23,17 @@ from polyrank.retrieval.pipeline import (
     read_pipeline,
     write_pipeline,
 )
-from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
-from polyrank.retrieval.two_stage import TwoStage
+from polyrank.answering.retrievers import LexicalRetriever, Retriever
+from polyrank.answering.two_stage import TwoStage
+from polyrank.config.checked import from_dict
+from polyrank.config.models import BiConfig, CrossConfig, TextPolicy
+from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
+from polyrank.evaluation import plot_coverage
+from polyrank.models import new_model
+from polyrank.models.artifacts import save_model
+from polyrank.ranking.abstention import Abstention, area, calibrate
+from polyrank.ranking.ensembles import ENSEMBLES, Ensemble
+from polyrank.records import Candidate, Context, Example, Ranked
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.open import load_encoder
 from polyrank.storage.document import read_document, seal

@@ -15,9 +15,9 @@ from polyrank.config.models import BiConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.config.training import ConvertMethod, InBatchMethod, TrainConfig
 from polyrank.errors import ConfigError
-from polyrank.evaluation.negatives.hard import rights
 from polyrank.models import new_model
 from polyrank.models.scoring import scores
+from polyrank.negatives.hard import rights
 from polyrank.records import Example
 from polyrank.training import InBatchStep, train
 from polyrank.training.queue import CandidateQueue

@@ -19,6 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from milvus import Milvus
+from polyrank.answering.answering import Pipeline
+from polyrank.answering.build import add_to_index, build_index
+from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.errors import ArtifactError, DataError, LockedError, OfflineError, ResourceError, UsageError
 from polyrank.index import AnyIndex, AnyWriter, browse, open_index, open_writer, read_filter, verify_index, write_index
 from polyrank.index.matrix import Block
@@ -26,9 +29,6 @@ from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, read_addre
 from polyrank.index.remote.facts import condition, facts
 from polyrank.index.remote.rows import key_of
 from polyrank.records import Candidate
-from polyrank.retrieval.answering import Pipeline
-from polyrank.retrieval.build import add_to_index, build_index
-from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
 from polyrank.scorers.lexical import BM25
 from polyrank.search.remote import search_remote
 from processes import run

@@ -17,7 +17,7 @@ from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.training import ConvertMethod, InBatchMethod, ListwiseMethod, MutualMethod, TrainConfig
 from polyrank.errors import ConfigError, ResourceError
 from polyrank.models import Network, new_model
-from polyrank.training.learner import Learner, Trainee, memory_needed
+from polyrank.training.learner import Learner, TrainState, memory_needed
 from polyrank.training.optimizer import Schedule, clip_gradients, freeze, make_optimizer
 from train_settings import train_config
 
@@ -344,7 +344,7 @@ class Trained:
             evaluate=None if figures is None else lambda: self.figures.pop(0),  # type: ignore[union-attr]
             report=self.told.append,
         )
-        self.trainee = Trainee(learner, n_steps=10)
+        self.trainee = TrainState(learner, n_steps=10)
 
     def loss(self, factor: float = 1.0) -> torch.Tensor:
         return (
@@ -388,7 +388,7 @@ def test_updates_are_those_of_torch_written_out(tmp_path: Path, name: Any) -> No
 def test_rates_of_all_groups_move_together(tiny_backbone: Path, tmp_path: Path) -> None:
     model = built(tiny_backbone, PolyConfig(n_codes=3, code_init="normal"))
     plan = settings(lr=0.01, schedule="linear")
-    trainee = Trainee(Learner(model=model, settings=plan, folder=tmp_path, save_best=lambda _: None), n_steps=4)
+    trainee = TrainState(Learner(model=model, settings=plan, folder=tmp_path, save_best=lambda _: None), n_steps=4)
     for step, factor in ((0, 1.0), (3, 0.25), (1, 0.75)):
         assert trainee.set_rates(step) == pytest.approx(0.01 * factor)
         rates = sorted({group["lr"] for group in trainee.optimizer.param_groups})

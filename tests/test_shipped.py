@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from polyrank.answering.build import build_index
+from polyrank.answering.retrievers import Retriever
 from polyrank.cli.quickstart import quickstart
-from polyrank.config import starting
+from polyrank.config import starter_recipe
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, PolyConfig, TextPolicy, model_from_dict
 from polyrank.config.names import is_there, model_folder
 from polyrank.config.recipe import load_recipe
@@ -18,8 +20,6 @@ from polyrank.index import open_index
 from polyrank.models import new_model
 from polyrank.models.artifacts import read_config, read_sizes, save_model
 from polyrank.records import Candidate, Context
-from polyrank.retrieval.build import build_index
-from polyrank.retrieval.retrievers import Retriever
 from polyrank.scorers.open import encoder_of_index, load, load_encoder
 
 CONVERT = "shipped:convert"
@@ -154,8 +154,8 @@ def test_the_quickstart_needs_no_extra(tmp_path: Path) -> None:
 def test_the_best_that_is_installed_is_started_from(
     monkeypatch: pytest.MonkeyPatch, installed: set[str], start: str
 ) -> None:
-    monkeypatch.setattr(starting, "find_spec", lambda name: name if name in installed else None)
-    assert starting.best_start() == start
+    monkeypatch.setattr(starter_recipe, "find_spec", lambda name: name if name in installed else None)
+    assert starter_recipe.best_start() == start
 
 
 @pytest.mark.slow

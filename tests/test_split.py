@@ -12,7 +12,7 @@ import pytest
 
 from polyrank.config.recipe import load_recipe
 from polyrank.data import Split, choose_speaker, draw_candidates, read_examples, split, write_split
-from polyrank.data.wording import same_words
+from polyrank.data.same_words import same_words
 from polyrank.errors import DataError, UsageError
 from polyrank.index import write_index
 from polyrank.records import Candidate, Example

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.errors import DataError, UsageError
 from polyrank.records import Candidate, Context, Example
-from polyrank.retrieval.retrievers import LexicalRetriever
 from polyrank.scorers.lexical import BM25
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))

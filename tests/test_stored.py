@@ -14,11 +14,11 @@ import polyrank
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.data import read_examples, write_examples
+from polyrank.data.mapped_examples import StoredExamples, StoredResponses, open_stored
 from polyrank.data.rows import shards
-from polyrank.data.stored import StoredExamples, StoredResponses, open_stored
 from polyrank.errors import ConfigError, DataError
-from polyrank.evaluation.negatives.hard import rights
-from polyrank.evaluation.negatives.random import RandomNegatives
+from polyrank.negatives.hard import rights
+from polyrank.negatives.random import RandomNegatives
 from polyrank.records import Context, Example
 from polyrank.training import train
 from train_settings import train_config

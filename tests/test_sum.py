@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import polyrank
+from polyrank.answering.build import add_to_index, build_index
+from polyrank.answering.retrievers import Retriever
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, DataError, UsageError
 from polyrank.frozen.sums import fit_sum
@@ -18,8 +20,6 @@ from polyrank.models.artifacts import save_model
 from polyrank.models.exported import ExportedEncoder
 from polyrank.ranking.ensembles import choose_weights
 from polyrank.records import Candidate, Context, Example
-from polyrank.retrieval.build import add_to_index, build_index
-from polyrank.retrieval.retrievers import Retriever
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported import export_model
 from polyrank.scorers.open import load, load_encoder

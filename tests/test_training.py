@@ -26,12 +26,12 @@ from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError, DataError, DivergedError, UsageError
 from polyrank.evaluation import evaluate, summarise
 from polyrank.evaluation.curves import read_curves
-from polyrank.evaluation.negatives.mixed import MixedNegatives
-from polyrank.evaluation.negatives.random import GivenNegatives, RandomNegatives
 from polyrank.models import new_model
 from polyrank.models.artifacts import load_model
 from polyrank.models.backbone import load_backbone
 from polyrank.models.losses import cross_entropy, distinct
+from polyrank.negatives.mixed import MixedNegatives
+from polyrank.negatives.random import GivenNegatives, RandomNegatives
 from polyrank.records import Context, Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer

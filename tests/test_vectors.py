@@ -11,10 +11,7 @@ pytest.importorskip("pyarrow")
 import pyarrow.parquet
 
 import polyrank
-from polyrank.errors import ArtifactError, ConfigError, UsageError
-from polyrank.index import KnownVectors, open_index
-from polyrank.records import Candidate
-from polyrank.retrieval.blocks import (
+from polyrank.answering.blocks import (
     Plan,
     begin,
     digest,
@@ -25,6 +22,9 @@ from polyrank.retrieval.blocks import (
     read_plan,
     write_block,
 )
+from polyrank.errors import ArtifactError, ConfigError, UsageError
+from polyrank.index import KnownVectors, open_index
+from polyrank.records import Candidate
 
 POOL = [Candidate(f"r{i}", f"reply {i} \N{SNOWMAN}", {"n": i} if i % 2 else {}) for i in range(10)]
 VECTORS = np.random.default_rng(0).normal(size=(10, 3)).astype(np.float32)

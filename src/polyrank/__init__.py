@@ -8,9 +8,18 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from polyrank._version import __version__ as __version__
 
 if TYPE_CHECKING:  # the one list of public names: type checkers read it, and the code below does too
+    from polyrank.answering.answering import Answer as Answer
+    from polyrank.answering.answering import Pipeline as Pipeline
+    from polyrank.answering.answering import open_pipeline as open  # noqa: A004, F401 - public as polyrank.open
+    from polyrank.answering.build import build_index as build_index
+    from polyrank.answering.explain import explain as explain
+    from polyrank.answering.explanation import Explanation as Explanation
+    from polyrank.answering.retrievers import LexicalRetriever as LexicalRetriever
+    from polyrank.answering.retrievers import Retriever as Retriever
+    from polyrank.answering.two_stage import TwoStage as TwoStage
     from polyrank.config.recipe import Recipe as Recipe
     from polyrank.config.recipe import load_recipe as load_recipe
     from polyrank.data import read_examples as read_examples
@@ -35,15 +44,6 @@ if TYPE_CHECKING:  # the one list of public names: type checkers read it, and th
     from polyrank.records import Context as Context
     from polyrank.records import Example as Example
     from polyrank.records import Ranked as Ranked
-    from polyrank.retrieval.answering import Answer as Answer
-    from polyrank.retrieval.answering import Pipeline as Pipeline
-    from polyrank.retrieval.answering import open_pipeline as open  # noqa: A004, F401 - public as polyrank.open
-    from polyrank.retrieval.build import build_index as build_index
-    from polyrank.retrieval.explain import explain as explain
-    from polyrank.retrieval.explanation import Explanation as Explanation
-    from polyrank.retrieval.retrievers import LexicalRetriever as LexicalRetriever
-    from polyrank.retrieval.retrievers import Retriever as Retriever
-    from polyrank.retrieval.two_stage import TwoStage as TwoStage
     from polyrank.scorers.lexical import BM25 as BM25
     from polyrank.scorers.lexical import TfIdf as TfIdf
     from polyrank.scorers.open import load as load

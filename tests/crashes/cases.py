@@ -43,7 +43,7 @@ from polyrank.records import Candidate
 SHOWN = 10  # violations that are quoted
 _ALL = slice(None)
 _FREE = re.compile(rb"\0{64,}")  # what SQLite has not yet used of its pages
-Tally = dict[str, Any]
+Counts = dict[str, Any]
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def end(child: int, reading: int) -> tuple[bytes, int]:
     return said, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def kills(n: int, seed: int = 0) -> Tally:
+def kills(n: int, seed: int = 0) -> Counts:
     """Kill a writer at random moments of random workloads; a kill may also come while everything is closed."""
     chance, found, reached = random.Random(seed), [], Counter[str]()
     for case in range(n):
@@ -127,7 +127,7 @@ def _say(pipe: int) -> None:
     os.write(pipe, b".")
 
 
-def calls(seed: int = 0, every: int = 1, n_steps: int = N_STEPS) -> Tally:
+def calls(seed: int = 0, every: int = 1, n_steps: int = N_STEPS) -> Counts:
     """At every durable call of a workload: die before it, die in the middle of it, or see it fail."""
     plan = script(seed, n_steps)
     with workplace() as folder:
@@ -189,7 +189,7 @@ def _failing(folder: Path, plan: Script, what: int, at: int, code: int, pipe: in
     os.write(pipe, "\0".join([str(n_failed), *found]).encode())
 
 
-def power(seed: int = 0, every: int = 1, draws: int = 2, n_steps: int = N_STEPS) -> Tally:
+def power(seed: int = 0, every: int = 1, draws: int = 2, n_steps: int = N_STEPS) -> Counts:
     """Lose power after every durable call: without anything un-synced, and with random parts of it."""
     plan, chance, found, n_cases = script(seed, n_steps), random.Random(seed), [], 0
     with workplace() as folder:
@@ -221,7 +221,7 @@ def _logged(disk: Path, plan: Script, journal: Path) -> None:
     run(disk, plan, lambda i: faults.note(str(i)))
 
 
-def losses(seed: int = 0, every: int = 1, n_steps: int = N_STEPS) -> Tally:
+def losses(seed: int = 0, every: int = 1, n_steps: int = N_STEPS) -> Counts:
     """Each sync fails once and loses what it should have written; later the power is cut too."""
     plan, chance, found, n_cases = script(seed, n_steps), random.Random(seed), [], 0
     at, n_syncs = 1, 1
@@ -260,7 +260,7 @@ def _losing(disk: Path, plan: Script, at: int, journal: Path, pipe: int) -> None
 
 def flips(
     seed: int = 0, places: slice = _ALL, *, n_steps: int = 4, all_bits: bool = False, killed: bool = False
-) -> Tally:
+) -> Counts:
     """Flip bits, and cut each file, of an index: it is refused, or holds exactly the same.
 
     Args:
@@ -360,7 +360,7 @@ def _damaged(
             path.write_bytes(files[path])
 
 
-def lost_removals(seed: int = 0, places: slice = _ALL) -> Tally:
+def lost_removals(seed: int = 0, places: slice = _ALL) -> Counts:
     """Flip bits of the truth and let a writer remove a candidate and add one: it is refused, or just that is done."""
     found: list[str] = []
     outcomes = Counter[str]()
@@ -395,7 +395,7 @@ def lost_removals(seed: int = 0, places: slice = _ALL) -> Tally:
     return _tally(sum(outcomes.values()), found, outcomes=dict(outcomes))
 
 
-def _tally(n: int, found: list[str], **more: Any) -> Tally:
+def _tally(n: int, found: list[str], **more: Any) -> Counts:
     return {"n": n, "n_violations": len(found), "violations": found[:SHOWN], **more}
 
 

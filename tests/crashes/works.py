@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from crashes import faults
+from polyrank.answering.pipeline import PipelineConfig, write_pipeline
 from polyrank.config.checked import from_dict
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
@@ -26,6 +27,7 @@ from polyrank.config.training import TrainConfig
 from polyrank.data import write_examples
 from polyrank.data.pool import write_pool
 from polyrank.evaluation import evaluate, write_scores
+from polyrank.feedback import FeedbackStore, Outcome, Reply, Shown
 from polyrank.frozen.intents import IntentClassifier, save_intents
 from polyrank.frozen.intents.encoding import encode
 from polyrank.frozen.intents.network import Head
@@ -33,14 +35,12 @@ from polyrank.index import Writer, write_index
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.records import Candidate, Context, Example
-from polyrank.retrieval.pipeline import PipelineConfig, write_pipeline
 from polyrank.scorers.exported import export_to_sentence_transformers
 from polyrank.scorers.lexical import BM25
 from polyrank.scorers.mapped import MapEncoder, save_map
 from polyrank.scorers.open import load
 from polyrank.scorers.protocols import Encoder
 from polyrank.scorers.summed import SumEncoder, save_sum
-from polyrank.serving.feedback import FeedbackStore, Outcome, Reply, Shown
 from polyrank.storage.durable import make_folders, sync_folder, write_file
 from polyrank.training import train
 from polyrank.training.signals import InterruptedTraining

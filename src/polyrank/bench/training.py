@@ -31,7 +31,7 @@ from polyrank.errors import ResourceError, UsageError
 from polyrank.models import EncoderNetwork, find_backbone, new_model
 from polyrank.records import Example
 from polyrank.training.batches import BatchOrder
-from polyrank.training.learner import Learner, Trainee
+from polyrank.training.learner import Learner, TrainState
 from polyrank.training.steps import InBatchStep
 
 POLICY = TextPolicy(max_context_tokens=128, max_candidate_tokens=128)
@@ -193,7 +193,7 @@ def _ours(examples: Sequence[Example], folder: Path, chunk_size: int | None = No
     model, texts, _ = new_model(BiConfig(shared_towers=True, output_scale=1.0), POLICY, seed=0, sample=())
     assert isinstance(model, EncoderNetwork), "a Bi-encoder is one"
     step, settings = InBatchStep(model, texts, CPU, chunk_size=chunk_size), NetworkTraining(lr=5e-5)
-    trainee = Trainee(Learner(model=model, settings=settings, folder=folder, save_best=lambda _: None), 1)
+    trainee = TrainState(Learner(model=model, settings=settings, folder=folder, save_best=lambda _: None), 1)
     dtype = choose_dtype("auto", CPU)
 
     def update(batch: Sequence[int]) -> None:

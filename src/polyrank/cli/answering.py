@@ -25,9 +25,9 @@ from polyrank.cli.console import (
 from polyrank.errors import ArtifactError, DataError
 
 if TYPE_CHECKING:
+    from polyrank.answering.answering import Pipeline
     from polyrank.index import Filter
     from polyrank.records import Context, Ranked
-    from polyrank.retrieval.answering import Pipeline
 
 COMMAND = re.compile(r"/[A-Za-z]*")  # unlike the turn "/etc/hosts is gone"
 MEANT_AS_JSON = re.compile(r'\[\s*"|\{\s*"')  # unlike the turn "[laughs] hello"
@@ -56,11 +56,11 @@ def respond(
 
     A line is text, a list of turns, or {"context": [...], "background": [...]}.
     """
+    from polyrank.answering.answering import open_pipeline
+    from polyrank.answering.pipeline import read_mode
     from polyrank.data.rows import row_error
     from polyrank.index import as_filter
     from polyrank.ranking.ensembles import read_ensemble
-    from polyrank.retrieval.answering import open_pipeline
-    from polyrank.retrieval.pipeline import read_mode
     from polyrank.scorers.exported import read_backend
 
     asked = None

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from polyrank import __version__
+from polyrank._version import __version__
 from polyrank.cli import (
     answering,
     benches,

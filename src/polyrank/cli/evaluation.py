@@ -128,11 +128,11 @@ def evaluate(
     from rich.progress import track
 
     from polyrank import evaluation as ev
+    from polyrank.answering.pipeline import open_ranker
     from polyrank.data import choose_speaker, draw_candidates, read_examples, read_pool
     from polyrank.data.candidate_lists import group_candidates, have_lists
     from polyrank.evaluation import comparison
     from polyrank.ranking.ensembles import read_ensemble
-    from polyrank.retrieval.pipeline import open_ranker
     from polyrank.scorers.exported import read_backend
     from polyrank.scorers.open import check_name, has_settable_lengths, probe_encoding
     from polyrank.storage.durable import check_output

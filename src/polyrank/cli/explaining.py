@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from polyrank.answering.explanation import Explanation, TokenShare, VectorShare
     from polyrank.records import Context
-    from polyrank.retrieval.explanation import Explanation, TokenShare, VectorShare
 
 BAR = 12  # characters of the longest
 STRONGEST = 5  # words, and context vectors, that are named with their numbers
@@ -95,8 +95,8 @@ def explain(
 
 def _answers(path: Path) -> bool:
     """Whether it is an index or a pipeline."""
+    from polyrank.answering.pipeline import PIPELINE
     from polyrank.index import is_index
-    from polyrank.retrieval.pipeline import PIPELINE
     from polyrank.storage.document import has_document
 
     return has_document(path, PIPELINE) or is_index(path)
@@ -116,11 +116,11 @@ def _explainer(
     backend: str,
 ) -> "Callable[[Context], Explanation]":
     """What explains the reply that was asked for to each context."""
+    from polyrank.answering.answering import open_pipeline
+    from polyrank.answering.explain import explain
+    from polyrank.answering.pipeline import open_ranker
     from polyrank.index import as_filter
     from polyrank.ranking.ensembles import read_ensemble
-    from polyrank.retrieval.answering import open_pipeline
-    from polyrank.retrieval.explain import explain
-    from polyrank.retrieval.pipeline import open_ranker
     from polyrank.scorers.exported import read_backend
 
     scale, runtime = read_ensemble(ensemble), read_backend(backend)

@@ -12,9 +12,9 @@ from polyrank.cli.console import Overwrite, console, drawable, talk
 from polyrank.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from polyrank.serving.feedback.records import Request
-    from polyrank.serving.feedback.report import By
-    from polyrank.serving.feedback.store import FeedbackStore
+    from polyrank.feedback.records import Request
+    from polyrank.feedback.report import By
+    from polyrank.feedback.store import FeedbackStore
 
 feedback_app = typer.Typer(no_args_is_help=True, help="Learn from what was taken, edited and refused.")
 StoreFile = Annotated[Path, typer.Argument(metavar="STORE", help="The file of feedback that a server writes.")]
@@ -47,9 +47,9 @@ def feedback_export(
 ) -> None:
     """Write examples to train on: what was taken is right, what was shown beside it is wrong."""
     from polyrank.data import read_examples, write_examples
+    from polyrank.feedback.export import examples
+    from polyrank.feedback.store import FeedbackStore
     from polyrank.index import open_index
-    from polyrank.serving.feedback.export import examples
-    from polyrank.serving.feedback.store import FeedbackStore
     from polyrank.storage.durable import check_output
 
     check_output(output, inputs=(store, index, contexts), overwrite=overwrite)
@@ -94,8 +94,8 @@ def feedback_report(
     json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """How often replies were taken, edited and refused: by the rank at which they were shown, by week, by model."""
-    from polyrank.serving.feedback.report import BY, report
-    from polyrank.serving.feedback.store import FeedbackStore
+    from polyrank.feedback.report import BY, report
+    from polyrank.feedback.store import FeedbackStore
     from polyrank.storage.durable import check_output
 
     chosen = _by(by)
@@ -108,7 +108,7 @@ def feedback_report(
     else:
         _show(figures, chosen)
     if plot is not None:
-        from polyrank.serving.feedback.plots import plot_report
+        from polyrank.feedback.plots import plot_report
 
         plot_report(figures, plot, by=chosen)
         talk(f"wrote {plot}")
@@ -124,7 +124,7 @@ def _time(text: str | None) -> datetime | None:
 
 
 def _by(text: str | None) -> "By | None":
-    from polyrank.serving.feedback.report import BY
+    from polyrank.feedback.report import BY
 
     if text is None:
         return None
@@ -154,7 +154,7 @@ def _show(figures: dict[str, Any], by: "By | None") -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from polyrank.serving.feedback.report import BY
+    from polyrank.feedback.report import BY
 
     out = Console()
     for chosen in BY if by is None else (by,):

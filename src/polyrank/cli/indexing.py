@@ -44,6 +44,7 @@ def index_build(
     backend: Runtime = "torch",
 ) -> None:
     """Encode candidates once and write them as an index. Replacing one, only new texts are encoded."""
+    from polyrank.answering.build import build_index
     from polyrank.config.names import lasting_name
     from polyrank.data import read_pool
     from polyrank.index.ann import read_kind
@@ -51,7 +52,6 @@ def index_build(
     from polyrank.index.remote import Address
     from polyrank.index.remote.address import OURS as OURS_REMOTE
     from polyrank.index.writer import OURS
-    from polyrank.retrieval.build import build_index
     from polyrank.scorers.exported import read_backend
     from polyrank.scorers.open import load_encoder
     from polyrank.storage.durable import check_replaceable
@@ -92,10 +92,10 @@ def index_add(
     backend: Runtime = "torch",
 ) -> None:
     """Add candidates: all of them or, with an error, none. Whoever searches the index sees them at once."""
+    from polyrank.answering.build import add_to_index
     from polyrank.data import read_pool
     from polyrank.index import open_index, open_writer
     from polyrank.index.checks import check_candidates
-    from polyrank.retrieval.build import add_to_index
     from polyrank.scorers.exported import read_backend
     from polyrank.scorers.open import encoder_of_index
 

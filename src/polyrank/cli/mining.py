@@ -44,12 +44,12 @@ def mine(
     """Find hard negatives: wrong candidates that a retriever ranks high. Writes lists to train on."""
     from rich.progress import track
 
+    from polyrank.answering.answering import open_pipeline
+    from polyrank.answering.pipeline import catalogue
     from polyrank.data import choose_speaker, read_examples, read_pool, write_examples
-    from polyrank.evaluation.negatives.hard import HardNegatives
-    from polyrank.evaluation.negatives.mine import from_pool, from_retriever, with_texts
-    from polyrank.evaluation.negatives.mine import mine as run
-    from polyrank.retrieval.answering import open_pipeline
-    from polyrank.retrieval.pipeline import catalogue
+    from polyrank.negatives.hard import HardNegatives
+    from polyrank.negatives.mine import from_pool, from_retriever, with_texts
+    from polyrank.negatives.mine import mine as run
     from polyrank.scorers.open import corpus_of, load
     from polyrank.storage.durable import check_output
 

@@ -46,12 +46,12 @@ def pipeline_create(
     device: Device = "auto",
 ) -> None:
     """Choose ensemble and threshold on validation examples and write the pipeline."""
+    from polyrank.answering.calibration import choose_settings, curve_of
+    from polyrank.answering.pipeline import PIPELINE, PipelineConfig, make_retriever, write_pipeline
     from polyrank.config.checked import from_dict
     from polyrank.data import choose_speaker, read_examples
     from polyrank.evaluation import plot_coverage
     from polyrank.ranking.ensembles import read_ensemble
-    from polyrank.retrieval.calibration import choose_settings, curve_of
-    from polyrank.retrieval.pipeline import PIPELINE, PipelineConfig, make_retriever, write_pipeline
     from polyrank.storage.durable import check_output, check_replaceable
 
     check_replaceable(output, ours=(PIPELINE.file,), replace=overwrite)
@@ -115,10 +115,10 @@ def pipeline_test(
     device: Device = "auto",
 ) -> None:
     """How often it answers, and how often it is right when it does."""
+    from polyrank.answering.calibration import try_threshold
+    from polyrank.answering.pipeline import read_pipeline
     from polyrank.data import choose_speaker, read_examples
     from polyrank.evaluation import plot_coverage
-    from polyrank.retrieval.calibration import try_threshold
-    from polyrank.retrieval.pipeline import read_pipeline
     from polyrank.storage.durable import check_output
 
     check_output(plot, inputs=(pipeline, data), overwrite=overwrite)
@@ -145,7 +145,7 @@ def pipeline_test(
 @pipeline_app.command("info")
 def pipeline_info(pipeline: Annotated[Path, typer.Argument(help="A pipeline folder.")]) -> None:
     """What a pipeline is made of and what its settings were chosen by, as JSON."""
-    from polyrank.retrieval.pipeline import read_pipeline
+    from polyrank.answering.pipeline import read_pipeline
 
     config, tuning = read_pipeline(pipeline)
     print(json.dumps({"pipeline": asdict(config), "seen": tuning}))

@@ -10,8 +10,10 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
+from polyrank.answering.build import build_index
+from polyrank.answering.retrievers import Retriever
 from polyrank.config.recipe import DataConfig, load_recipe
-from polyrank.config.starting import RECIPES, Start, best_start
+from polyrank.config.starter_recipe import RECIPES, Start, best_start
 from polyrank.data import read_examples, read_pool
 from polyrank.errors import MissingExtraError, UsageError
 from polyrank.evaluation import Evaluation, evaluate, plot_comparison, summarise
@@ -19,8 +21,6 @@ from polyrank.evaluation.layout import SHOWN
 from polyrank.index import open_index
 from polyrank.index.writer import OURS
 from polyrank.records import Context, Ranked
-from polyrank.retrieval.build import build_index
-from polyrank.retrieval.retrievers import Retriever
 from polyrank.scorers.open import corpus_of, load, load_encoder
 from polyrank.scorers.protocols import Scorer
 from polyrank.storage.durable import check_replaceable

@@ -68,8 +68,8 @@ def rank(
     "candidates": [...]}; a query may be a list of turns, a document {"id": ..., "text": ...}, and there may be a
     background, as in data files.
     """
+    from polyrank.answering.pipeline import open_ranker
     from polyrank.ranking.ensembles import read_ensemble
-    from polyrank.retrieval.pipeline import open_ranker
     from polyrank.scorers.exported import read_backend
 
     if scores_only and top is not None:

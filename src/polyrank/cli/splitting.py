@@ -67,7 +67,7 @@ def split(
 
 def _recipe(parts: "Split") -> str:
     """A recipe for the parts; what it leaves out has defaults."""
-    from polyrank.config.starting import RECIPES, best_start
+    from polyrank.config.starter_recipe import RECIPES, best_start
 
     named = [name for name in ("train", "valid", "test") if getattr(parts, name).examples]
     data = [f'{name} = "{name}.jsonl"' for name in named]

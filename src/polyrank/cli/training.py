@@ -154,7 +154,7 @@ def quickstart(
     """Train, evaluate, index and answer on the shipped sample, end to end. No network, no GPU, a few minutes."""
     from polyrank.cli.quickstart import quickstart as run
     from polyrank.config.checked import read_choice
-    from polyrank.config.starting import Start
+    from polyrank.config.starter_recipe import Start
     from polyrank.training.signals import InterruptedTraining
 
     start_from: Start | None = None if start is None else read_choice(start, Start, "start")

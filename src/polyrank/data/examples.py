@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from polyrank.data import fields
-from polyrank.data.memory import rows_of
+from polyrank.data.in_memory import rows_of
 from polyrank.data.pool import read_pool
 from polyrank.data.report import Loaded, NoExamplesError, collect, parsed
 from polyrank.data.rows import MAX_LINE_BYTES, Row, checked, named, row_error, rows, stem, write_rows
@@ -49,7 +49,7 @@ def read_examples(
 
     Args:
         path: the file; or the rows themselves, by the same checks: dictionaries, Examples, or a table as
-            ``polyrank.data.memory.rows_of`` takes it.
+            ``polyrank.data.in_memory.rows_of`` takes it.
         kind: of its rows; None: seen from the first good row.
         speaker: of dialogues, take only this speaker's turns as responses; None: everybody's.
         pool: of pool rows, the candidates (or their file) that ``relevant_ids`` must be among; None: not checked.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from polyrank.data import fields
-from polyrank.data.memory import rows_of
+from polyrank.data.in_memory import rows_of
 from polyrank.data.rows import (
     MAX_LINE_BYTES,
     Row,
@@ -66,7 +66,7 @@ def pool_of(candidates: Iterable[CandidateLike]) -> list[Candidate]:
 
     Args:
         candidates: texts, rows with ``text`` and maybe ``id`` and ``metadata``, or Candidates; a table of rows as
-            ``polyrank.data.memory.rows_of`` takes it. The id of one without comes from its text.
+            ``polyrank.data.in_memory.rows_of`` takes it. The id of one without comes from its text.
 
     Raises:
         DataError: ``candidate 3: what is wrong; what to do``.

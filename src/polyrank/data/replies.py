@@ -14,7 +14,7 @@ from polyrank.data.chats.files import content, csv_rows, members
 from polyrank.data.chats.messages import Settings
 from polyrank.data.pool import text_id
 from polyrank.data.rows import Row, named, row_error, suffix
-from polyrank.data.wording import same_words
+from polyrank.data.same_words import same_words
 from polyrank.errors import DataError, UsageError
 from polyrank.records import Candidate, Example
 

@@ -18,8 +18,8 @@ from polyrank.data.candidate_lists import Responses, usual_length
 from polyrank.data.examples import Reader, read_with, write_examples
 from polyrank.data.report import ReadReport, counted
 from polyrank.data.rows import Row, named, rows, stem, write_rows
+from polyrank.data.same_words import same_words
 from polyrank.data.speakers import choose_speaker
-from polyrank.data.wording import same_words
 from polyrank.errors import DataError, UsageError
 from polyrank.records import Example
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from polyrank import __version__
+from polyrank._version import __version__
 from polyrank.data import fields
 from polyrank.data.rows import Row
 from polyrank.errors import DataError

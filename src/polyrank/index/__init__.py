@@ -1,7 +1,7 @@
 """Where candidates live: a durable store with a matrix to be searched, and the lexical scorers. No torch."""
 
 from polyrank.index.filters import Filter, as_filter, read_filter
-from polyrank.index.known import KnownVectors
+from polyrank.index.known_vectors import KnownVectors
 from polyrank.index.matrix import Block
 from polyrank.index.opening import AnyIndex, AnyWriter, is_index, open_index, open_writer
 from polyrank.index.reader import Index

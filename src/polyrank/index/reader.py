@@ -37,7 +37,7 @@ from polyrank.index.store import (
 from polyrank.records import Candidate
 from polyrank.storage.closing import Closing
 from polyrank.storage.quantized import Precision, bytes_per_vector, from_rows
-from polyrank.storage.sqlite import Still
+from polyrank.storage.sqlite import ReadConnection
 
 MAX_BLOCKS = 8  # blocks of added rows are joined beyond this number
 
@@ -75,7 +75,7 @@ class Index(Closing):
                     resources.callback(connection.close)
                     state = self._loaded(connection, None)
                     resources.pop_all()
-                still = isinstance(connection, Still)
+                still = isinstance(connection, ReadConnection)
                 return connection, replace(state, file=file if still else file[:2])
             except ArtifactError:
                 if _identity(self.path) == file[:2]:
@@ -195,7 +195,7 @@ class Index(Closing):
             ArtifactError: what was committed is damaged, or of another encoder; the earlier view stays.
         """
         with self._lock:
-            still = isinstance(self._connection, Still)
+            still = isinstance(self._connection, ReadConnection)
             if _identity(self.path, still=still) != self._state.file:  # the whole folder was replaced
                 connection, state = self._opened()
                 try:

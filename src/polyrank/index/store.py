@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from polyrank import __version__
+from polyrank._version import __version__
 from polyrank.errors import ArtifactError
 from polyrank.index.checks import Vectors, metadata_json
 from polyrank.records import Candidate

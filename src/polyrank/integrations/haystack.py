@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+from polyrank.answering.answering import Pipeline
 from polyrank.errors import MissingExtraError
-from polyrank.retrieval.answering import Pipeline
 from polyrank.scorers.protocols import Scorer
 
 try:

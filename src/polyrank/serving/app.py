@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from polyrank import __version__
+from polyrank._version import __version__
 from polyrank.config.serving import ServingSettings
 from polyrank.errors import PolyrankError
 from polyrank.serving.context import Server

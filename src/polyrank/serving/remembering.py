@@ -5,7 +5,7 @@ import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from polyrank.serving.feedback import FeedbackStore, Outcome, Shown
+from polyrank.feedback import FeedbackStore, Outcome, Shown
 
 log = logging.getLogger("polyrank.serving")
 

@@ -12,15 +12,15 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from polyrank.answering.answering import Pipeline, open_pipeline
+from polyrank.answering.explain import explain
+from polyrank.answering.pipeline import PIPELINE, read_pipeline
+from polyrank.answering.retrievers import LexicalRetriever, Retriever
+from polyrank.answering.two_stage import TwoStage
 from polyrank.config.models import MODEL
 from polyrank.errors import UsageError
 from polyrank.index import is_index, open_index
 from polyrank.records import Context
-from polyrank.retrieval.answering import Pipeline, open_pipeline
-from polyrank.retrieval.explain import explain
-from polyrank.retrieval.pipeline import PIPELINE, read_pipeline
-from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
-from polyrank.retrieval.two_stage import TwoStage
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported import Backend, fastest_backend
 from polyrank.scorers.network import NetworkScorer

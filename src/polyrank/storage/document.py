@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polyrank import __version__
+from polyrank._version import __version__
 from polyrank.errors import ArtifactError
 from polyrank.storage.durable import sha256_file
 

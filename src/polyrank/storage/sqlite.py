@@ -15,7 +15,7 @@ PATIENCE = 30.0  # seconds to wait for other connections
 CANNOT = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_NOMEM")
 
 
-class Still(sqlite3.Connection):
+class ReadConnection(sqlite3.Connection):
     """To a file that cannot be written to and is taken not to change."""
 
 
@@ -32,7 +32,7 @@ def open_database(file: Path, *, write: bool) -> sqlite3.Connection:
         connection.close()
         if write or log_size(file):  # what is in the log would not be seen
             raise
-        connection = connect(file, "ro&immutable=1", Still)
+        connection = connect(file, "ro&immutable=1", ReadConnection)
     connection.execute("PRAGMA synchronous=FULL" if write else "PRAGMA query_only=ON")
     return connection
 

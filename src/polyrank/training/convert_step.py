@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from polyrank.devices.choice import full_precision
-from polyrank.evaluation.negatives.random import Negatives, Rights
 from polyrank.models import Convert
 from polyrank.models.convert import ContextEncodings
 from polyrank.models.losses import cross_entropy
+from polyrank.negatives.random import Negatives, Rights
 from polyrank.records import Example
 from polyrank.text import Texts
 from polyrank.training.queue import CandidateQueue

@@ -46,7 +46,7 @@ class Learner:
     name: str = ""
 
 
-class Trainee:
+class TrainState:
     """A learner at work. What ``progress`` gives, with weights and optimiser, is all that it takes to go on.
 
     Args:

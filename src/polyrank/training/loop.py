@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from polyrank.config.training import TrainConfig
-from polyrank.data.stored import StoredExamples
+from polyrank.data.mapped_examples import StoredExamples
 from polyrank.devices import processes
 from polyrank.devices.choice import choose_dtype
 from polyrank.errors import DivergedError
 from polyrank.records import Example
 from polyrank.training.batches import BatchOrder
 from polyrank.training.checkpoints import CHECKPOINT, Memory, load_checkpoint, save_checkpoint
-from polyrank.training.learner import Learner, Trainee, memory_needed
+from polyrank.training.learner import Learner, TrainState, memory_needed
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
 from polyrank.training.steps import PhasedStep, Step
 
@@ -98,7 +98,7 @@ def fit_together(
     order = BatchOrder(len(examples), sizes, settings.batch_size, seed=seed, window=settings.window)
     n_steps, steps_per_epoch = count_steps(settings, len(examples))
     checks = check_steps(n_steps, steps_per_epoch, settings.evaluate_per_epoch)
-    trainees = [Trainee(learner, n_steps) for learner in learners]
+    trainees = [TrainState(learner, n_steps) for learner in learners]
     parts = [(trainee.learner.name, trainee.model, trainee.optimizer) for trainee in trainees]
     dtype = choose_dtype(settings.precision, device)
     checkpoint = folder / CHECKPOINT
@@ -181,7 +181,7 @@ def check_steps(n_steps: int, steps_per_epoch: int, per_epoch: int) -> set[int]:
 
 
 def _update(
-    trainee: Trainee,
+    trainee: TrainState,
     phases: Iterator[Tensor],
     n_contexts: int,
     kind: Literal["mean", "sum"],

@@ -14,14 +14,14 @@ from polyrank.config.training import (
     NegativeSource,
     TrainConfig,
 )
-from polyrank.data.stored import StoredExamples, StoredResponses
+from polyrank.data.mapped_examples import StoredExamples, StoredResponses
 from polyrank.devices.choice import choose_dtype
 from polyrank.errors import ConfigError, DataError
-from polyrank.evaluation.negatives.hard import HardNegatives, rights
-from polyrank.evaluation.negatives.mixed import MixedNegatives
-from polyrank.evaluation.negatives.random import GivenNegatives, Negatives, RandomNegatives, right_answers
-from polyrank.evaluation.negatives.remined import MinedNegatives
 from polyrank.models import Convert, EncoderNetwork
+from polyrank.negatives.hard import HardNegatives, rights
+from polyrank.negatives.mixed import MixedNegatives
+from polyrank.negatives.random import GivenNegatives, Negatives, RandomNegatives, right_answers
+from polyrank.negatives.remined import MinedNegatives
 from polyrank.records import Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.open import load

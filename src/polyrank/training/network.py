@@ -13,7 +13,7 @@ import torch
 from polyrank.config.models import ConvertText, ModelConfig, SumText, TextSettings
 from polyrank.config.names import model_folder
 from polyrank.config.training import NetworkTraining, Precision
-from polyrank.data.stored import StoredExamples
+from polyrank.data.mapped_examples import StoredExamples
 from polyrank.models import Network
 from polyrank.models.artifacts import save_model
 from polyrank.models.start import start_model

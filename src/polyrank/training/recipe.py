@@ -22,10 +22,10 @@ from polyrank.config.recipe import DataConfig, Recipe, load_recipe, recipe_to_di
 from polyrank.config.training import NetworkTraining
 from polyrank.data import choose_speaker, draw_candidates, read_examples
 from polyrank.data.candidate_lists import have_lists
-from polyrank.data.memory import rows_of
+from polyrank.data.in_memory import rows_of
+from polyrank.data.mapped_examples import StoredExamples, open_stored
 from polyrank.data.rows import shards
 from polyrank.data.speakers import speakers_of
-from polyrank.data.stored import StoredExamples, open_stored
 from polyrank.devices import processes
 from polyrank.devices.choice import choose_device, keep_freed_memory
 from polyrank.errors import ConfigError, DataError

@@ -12,10 +12,10 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from polyrank.evaluation.negatives.random import Negatives, Rights, right_answers
 from polyrank.models import CrossEncoder, EncoderNetwork, Network
 from polyrank.models.losses import cross_entropy, distinct
 from polyrank.models.scoring import scores
+from polyrank.negatives.random import Negatives, Rights, right_answers
 from polyrank.records import Context, Example
 from polyrank.text import Texts, Tokens
 from polyrank.training.queue import CandidateQueue

@@ -29,7 +29,7 @@ class Said:
 
 
 @dataclass(slots=True)
-class Tally:
+class Counts:
     """What became of the messages."""
 
     n_turns: int = 0
@@ -39,7 +39,7 @@ class Tally:
     speakers: Counter[str] = field(default_factory=Counter)
 
 
-def dialogues(said: Sequence[Said], tally: Tally, *, join: bool, gap: timedelta, keep_system: bool) -> Iterator[Row]:
+def dialogues(said: Sequence[Said], tally: Counts, *, join: bool, gap: timedelta, keep_system: bool) -> Iterator[Row]:
     """Rows of dialogues, in the order in which their first messages stand in the file.
 
     Args:
@@ -73,7 +73,7 @@ def dialogues(said: Sequence[Said], tally: Tally, *, join: bool, gap: timedelta,
                 yield row
 
 
-def in_order(group: list[Said], tally: Tally) -> list[Said]:
+def in_order(group: list[Said], tally: Counts) -> list[Said]:
     """By time, oldest first; as in the file where times are equal. What a sender repeats at one time is left out."""
     known: dict[object, Said] = {}
     for each in group:
@@ -105,7 +105,7 @@ def divided(said: Iterable[Said], gap: timedelta) -> Iterator[list[Said]]:
         yield part
 
 
-def dialogue(id_: str, said: list[Said], tally: Tally, *, join: bool, keep_system: bool) -> Row | None:
+def dialogue(id_: str, said: list[Said], tally: Counts, *, join: bool, keep_system: bool) -> Row | None:
     """The row of a conversation; None where nobody answers."""
     talk = [each for each in said if not is_system(each.message)]
     background = [each.message.text for each in said[: said.index(talk[0])]] if talk and keep_system else []

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import get_args
 
-from polyrank.data.chats.dialogues import Said, Tally, dialogues
-from polyrank.data.chats.messages import DateOrder, Form, LeftOut, Message, Settings
+from polyrank.data.chats.dialogues import Counts, Said, dialogues
+from polyrank.data.chats.messages import DateOrder, Form, Message, Settings, Skipped
 from polyrank.data.chats.reading import read
 from polyrank.data.chats.report import Chats, ChatsReport
 from polyrank.data.chats.roles import is_system, speakers
@@ -88,11 +88,11 @@ def import_chats(
     )
     agents = (agent,) if isinstance(agent, str) else tuple(agent)
     forms: dict[Form, None] = {}
-    tally, bad, messages = Tally(), _Bad(skip_bad), list[Message]()
+    tally, bad, messages = Counts(), _Bad(skip_bad), list[Message]()
     for item in read(path, form, settings, forms):
         if isinstance(item, Message):
             messages.append(item)
-        elif isinstance(item, LeftOut):
+        elif isinstance(item, Skipped):
             tally.left_out[item.reason] += 1
         else:
             bad.add(item)

@@ -43,13 +43,13 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class Skipped:
     """A row that is no message, and why."""
 
     reason: str
 
 
-Item = Message | LeftOut | DataError
+Item = Message | Skipped | DataError
 Items = Iterator[Item]
 
 

@@ -28,7 +28,7 @@ from polyrank.data.chats.columns import (
     words,
 )
 from polyrank.data.chats.files import Member, Rows, good
-from polyrank.data.chats.messages import REPEATED, Items, LeftOut, Settings
+from polyrank.data.chats.messages import REPEATED, Items, Settings, Skipped
 from polyrank.data.chats.tables import N_LOOKED_AT, message
 from polyrank.data.chats.texts import plain
 from polyrank.data.rows import Row, named, row_error
@@ -139,7 +139,7 @@ def conversations(member: Member, rows: Rows, people: dict[str, Row], settings: 
             name = _id(row, settings) or f"{member.stem}:{number}"
             same = known.setdefault(name, [])
             if held in same:
-                yield from [LeftOut(REPEATED)] * len(held)
+                yield from [Skipped(REPEATED)] * len(held)
                 continue
             same.append(held)
             name = name if len(same) == 1 else f"{name} ({len(same)})"

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any
 
 from polyrank.data.chats.files import Member, Rows, content
-from polyrank.data.chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Item, Items, LeftOut, Message, Settings
+from polyrank.data.chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Item, Items, Message, Settings, Skipped
 from polyrank.data.rows import Row
 from polyrank.errors import DataError
 
@@ -58,12 +58,12 @@ def _name(user: Row) -> str:
 
 def _item(where: str, channel: str, row: Row, names: dict[str, str]) -> Item:
     if row.get("subtype") == "tombstone":
-        return LeftOut(DELETED)
+        return Skipped(DELETED)
     if row.get("type") != "message" or row.get("subtype") not in SAID:
-        return LeftOut(SYSTEM)
+        return Skipped(SYSTEM)
     text = _plain(row.get("text"), names)
     if not text:
-        return LeftOut(ATTACHMENT if row.get("files") or row.get("attachments") or row.get("blocks") else EMPTY)
+        return Skipped(ATTACHMENT if row.get("files") or row.get("attachments") or row.get("blocks") else EMPTY)
     user = str(row.get("user") or row.get("bot_id") or row.get("username") or "")
     profile = row.get("user_profile") or row.get("bot_profile")
     known = (

@@ -7,7 +7,7 @@ from typing import Any
 
 from polyrank.data.chats.columns import ANSWER, QUESTION, Columns, columns, flat, keys_of, listed, usual
 from polyrank.data.chats.files import Member, Rows, good
-from polyrank.data.chats.messages import ATTACHMENT, EMPTY, NOTE, SYSTEM, Item, Items, LeftOut, Message, Settings
+from polyrank.data.chats.messages import ATTACHMENT, EMPTY, NOTE, SYSTEM, Item, Items, Message, Settings, Skipped
 from polyrank.data.chats.texts import plain
 from polyrank.data.rows import Row, row_error
 from polyrank.errors import DataError, UsageError
@@ -72,14 +72,14 @@ def message(row: Row, chosen: Columns, where: str, stream: str) -> Item:
     """The message of a row, or why there is none."""
     kinds = {str(row[key]).casefold() for key in chosen.kind if row.get(key)}
     if kinds & NOTE_KINDS or _flag(row, chosen.private) is True or _flag(row, chosen.public) is False:
-        return LeftOut(NOTE)
+        return Skipped(NOTE)
     text = next(filter(None, (plain(row.get(key)) for key in chosen.text)), "")
     if kinds & SYSTEM_KINDS:
-        return LeftOut(SYSTEM)
+        return Skipped(SYSTEM)
     if not text:
         parts = any(isinstance(row.get(key), list) and row[key] for key in chosen.text)  # of which none is a text
         with_file = parts or kinds & FILE_KINDS or any(row.get(key) for key in chosen.files)
-        return LeftOut(ATTACHMENT if with_file else EMPTY)
+        return Skipped(ATTACHMENT if with_file else EMPTY)
     sender = _scalar(row, chosen.sender)
     role = _role(row, chosen)
     if not (sender or role):

@@ -3,7 +3,7 @@
 from typing import Any
 
 from polyrank.data.chats.files import Member
-from polyrank.data.chats.messages import ATTACHMENT, EMPTY, SYSTEM, Item, Items, LeftOut, Message
+from polyrank.data.chats.messages import ATTACHMENT, EMPTY, SYSTEM, Item, Items, Message, Skipped
 from polyrank.data.chats.texts import plain
 from polyrank.data.rows import Row, row_error
 
@@ -35,10 +35,10 @@ def _item(member: Member, stream: str, message: Any) -> Item:
     if not isinstance(message, dict) or "id" not in message:
         return row_error(member.path, 1, f"a message of {stream!r} is no object with an id; export the chat again")
     if message.get("type") != "message":
-        return LeftOut(SYSTEM)
+        return Skipped(SYSTEM)
     text = plain(message.get("text"))
     if not text:
-        return LeftOut(ATTACHMENT if any(message.get(name) for name in FILES) else EMPTY)
+        return Skipped(ATTACHMENT if any(message.get(name) for name in FILES) else EMPTY)
     sender_id = str(message.get("from_id") or "")
     return Message(
         where=f"{member.path}: message {message['id']}",

@@ -4,7 +4,7 @@ import re
 import unicodedata
 
 from polyrank.data.chats.files import Member
-from polyrank.data.chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Item, Items, LeftOut, Message
+from polyrank.data.chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Item, Items, Message, Skipped
 from polyrank.data.chats.times import HALVES
 from polyrank.errors import DataError
 
@@ -71,20 +71,20 @@ def _item(member: Member, number: int, raw: str) -> Item:
     date, clock = stamp["date"] or stamp["date2"], stamp["clock"] or stamp["clock2"]
     rest = _behind(first, stamp.start("rest"))
     if not SENDER.match(MARKS.sub("", rest)):
-        return LeftOut(SYSTEM)
+        return Skipped(SYSTEM)
     name, _, said = f"{rest}\n{more}".partition(":")
     said = EDITED.sub("", said.strip())
     text = MARKS.sub("", said).strip()
     if GONE.fullmatch(text):
-        return LeftOut(DELETED)
+        return Skipped(DELETED)
     if attached := ATTACHED.fullmatch(text):
         said = text = (attached["caption"] or "").strip()
     if (attached and not text) or PLACEHOLDER.fullmatch(text):
-        return LeftOut(ATTACHMENT)
+        return Skipped(ATTACHMENT)
     if said.startswith("\u200e"):
-        return LeftOut(ATTACHMENT if len(text.split()) < 5 else SYSTEM)
+        return Skipped(ATTACHMENT if len(text.split()) < 5 else SYSTEM)
     if not text:
-        return LeftOut(EMPTY)
+        return Skipped(EMPTY)
     day = re.sub(r"\s", "", date).rstrip(".")
     time = f"{day} {re.sub(r'(?<=[0-9])[.](?=[0-9])', ':', clock)}"
     sender = MARKS.sub("", name).strip().removeprefix("~").strip()  # ~ marks who is not in the phone's book

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank import __version__
+from polyrank._version import __version__
 from polyrank.errors import ArtifactError, PolyrankError, UsageError
 from polyrank.index.checks import Vectors
 from polyrank.index.filters import Filter

@@ -57,7 +57,7 @@ def train(
     """
     plan = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     with connected(address):
-        desk = ray.remote(num_cpus=0, label_selector={NODE: here()})(_Desk).remote()
+        desk = ray.remote(num_cpus=0, label_selector={NODE: here()})(_ReportDesk).remote()
         ask = {
             "plan": plan,
             "resume": resume,
@@ -101,7 +101,7 @@ def _listen(desk: Any, report: Callable[[int, dict[str, Any]], None], say: Calla
                 return results
 
 
-class _Desk:
+class _ReportDesk:
     """Where the first worker says how it goes, and is told whether it is the first one to try."""
 
     def __init__(self) -> None:

@@ -5,12 +5,12 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from polyrank.feedback import Reply, Shown
 from polyrank.index.browse import candidate_of
 from polyrank.index.filters import read_filter
 from polyrank.records import Context
 from polyrank.serving.context import ANSWERS, Here
 from polyrank.serving.errors import HttpError
-from polyrank.serving.feedback import Reply, Shown
 from polyrank.serving.strict import StrictRoute
 from polyrank.serving.wire import ExplainRequest, RespondAnswer, RespondReply, RespondRequest
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from polyrank.feedback import Outcome, Reply, Shown, report
 from polyrank.records import Context
 from polyrank.serving.context import Here
 from polyrank.serving.errors import HttpError
-from polyrank.serving.feedback import Outcome, Reply, Shown, report
 from polyrank.serving.strict import StrictRoute
 from polyrank.serving.wire import FeedbackAnswer, FeedbackRequest
 

@@ -25,7 +25,7 @@ from polyrank.training.checkpoints import CHECKPOINT, load_checkpoint, save_chec
 from polyrank.training.learner import Report, add_record, enough_memory, forget_records
 from polyrank.training.optimizer import Schedule
 from polyrank.training.pretraining.batches import Batch, Batches, Masking, make_batch
-from polyrank.training.pretraining.objectives import OBJECTIVES, Told, counts, figures, tell
+from polyrank.training.pretraining.objectives import OBJECTIVES, StepScalars, counts, figures, tell
 from polyrank.training.pretraining.tokens import Pairs
 from polyrank.training.shares import add_gradients
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
@@ -244,7 +244,7 @@ def _own(parts: Sequence[Batch]) -> Sequence[Batch]:
     return parts[processes.number() :: processes.count()]
 
 
-def _of_all(told: Sequence[dict[Objective, Told]]) -> list[dict[Objective, Told]]:
+def _of_all(told: Sequence[dict[Objective, StepScalars]]) -> list[dict[Objective, StepScalars]]:
     """What every process was told, in the order of the parts; the first has no fewer than others."""
     plain = [{name: replace(own, loss=own.loss.detach().cpu()) for name, own in part.items()} for part in told]
     shares = processes.gathered(plain)
@@ -266,7 +266,7 @@ def _update(
     """
     network.train()
     n = {name: sum(counts(part)[name] for part in batch) for name in objectives}
-    told: list[dict[Objective, Told]] = []
+    told: list[dict[Objective, StepScalars]] = []
     smaller = (train.micro_batch_tokens or train.batch_tokens) // 2
     try:
         with enough_memory(

@@ -23,7 +23,7 @@ OBJECTIVES: dict[str, tuple[tuple[Objective, ...], ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StepScalars:
     """How a part of a batch was told.
 
     Args:
@@ -37,10 +37,10 @@ class Told:
     n: int
 
 
-def tell(network: PretrainingNetwork, batch: Batch, objectives: Sequence[Objective]) -> dict[Objective, Told]:
+def tell(network: PretrainingNetwork, batch: Batch, objectives: Sequence[Objective]) -> dict[Objective, StepScalars]:
     """The losses of a batch, in fp32, whatever the network computes in."""
     outputs = network(batch.tokens)
-    told: dict[Objective, Told] = {}
+    told: dict[Objective, StepScalars] = {}
     if "masked_lm" in objectives:
         wanted = batch.targets != NO_TARGET
         told["masked_lm"] = _told(network.word_logits(outputs[wanted]), batch.targets[wanted])
@@ -49,9 +49,9 @@ def tell(network: PretrainingNetwork, batch: Batch, objectives: Sequence[Objecti
     return told
 
 
-def _told(logits: Tensor, targets: Tensor) -> Told:
+def _told(logits: Tensor, targets: Tensor) -> StepScalars:
     loss = F.cross_entropy(logits.float(), targets, reduction="sum")
-    return Told(loss, int((logits.argmax(-1) == targets).sum()), len(targets))
+    return StepScalars(loss, int((logits.argmax(-1) == targets).sum()), len(targets))
 
 
 def counts(batch: Batch) -> dict[Objective, int]:
@@ -59,7 +59,7 @@ def counts(batch: Batch) -> dict[Objective, int]:
     return {"masked_lm": max(1, int((batch.targets != NO_TARGET).sum())), "next_utterance": len(batch.random)}
 
 
-def figures(told: Iterable[Mapping[Objective, Told]]) -> dict[str, float]:
+def figures(told: Iterable[Mapping[Objective, StepScalars]]) -> dict[str, float]:
     """Mean losses and accuracies over parts, such as "masked_lm_loss"."""
     parts = list(told)
     values: dict[str, float] = {}

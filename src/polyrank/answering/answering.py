@@ -5,18 +5,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from polyrank.answering.build import add_to_index
+from polyrank.answering.explain import explain
+from polyrank.answering.explanation import Explanation
+from polyrank.answering.pipeline import PIPELINE, check_stages, dense, fingerprints, make_retriever, read_pipeline
+from polyrank.answering.retrievers import LexicalRetriever, Retriever
+from polyrank.answering.two_stage import SHORTLIST, TwoStage
 from polyrank.data.pool import CandidateLike, pool_of
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import AnyIndex, AnyWriter, Filter, open_writer
 from polyrank.ranking.abstention import N_SCORES, Abstention, confidence
 from polyrank.ranking.ensembles import Ensemble
 from polyrank.records import ContextLike, Ranked, contexts_of
-from polyrank.retrieval.build import add_to_index
-from polyrank.retrieval.explain import explain
-from polyrank.retrieval.explanation import Explanation
-from polyrank.retrieval.pipeline import PIPELINE, check_stages, dense, fingerprints, make_retriever, read_pipeline
-from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
-from polyrank.retrieval.two_stage import SHORTLIST, TwoStage
 from polyrank.scorers.exported import Backend
 from polyrank.scorers.open import encoder_of_index, load
 from polyrank.scorers.protocols import Encoder, Responds

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polyrank.data.stored import StoredExamples
-from polyrank.data.wording import same_words
+from polyrank.data.mapped_examples import StoredExamples
+from polyrank.data.same_words import same_words
 from polyrank.errors import UsageError
 from polyrank.records import Context, Example
 

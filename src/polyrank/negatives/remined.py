@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from polyrank.config.names import TWO
 from polyrank.devices import processes
 from polyrank.errors import ArtifactError
-from polyrank.evaluation.negatives.hard import HardNegatives, candidates_for_wrong, choose, rights
+from polyrank.negatives.hard import HardNegatives, candidates_for_wrong, choose, rights
 from polyrank.records import Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.storage.durable import write_file

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from polyrank.evaluation.negatives.random import Negatives
+from polyrank.negatives.random import Negatives
 from polyrank.records import Example
 
 

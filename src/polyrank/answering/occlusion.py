@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from polyrank.answering.explanation import CandidateShare, TextShare, TokenShare, words_of
 from polyrank.records import Context
-from polyrank.retrieval.explanation import CandidateShare, TextShare, TokenShare, words_of
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
 from polyrank.text.offsets import Kind, Span
 

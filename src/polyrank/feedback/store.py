@@ -20,10 +20,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from polyrank import __version__
+from polyrank._version import __version__
 from polyrank.errors import ArtifactError, DataError
+from polyrank.feedback.records import Outcome, Reply, Request, Shown, in_utc
 from polyrank.records import Context
-from polyrank.serving.feedback.records import Outcome, Reply, Request, Shown, in_utc
 from polyrank.storage import sqlite
 from polyrank.storage.closing import Closing
 from polyrank.storage.document import check_format, checksum

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from polyrank.errors import UsageError
-from polyrank.evaluation.negatives.hard import HardNegatives, candidates_for_wrong, choose, rights
+from polyrank.negatives.hard import HardNegatives, candidates_for_wrong, choose, rights
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, Context, Example
 from polyrank.scorers.protocols import Responds, Scorer

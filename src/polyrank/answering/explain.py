@@ -16,12 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.errors import ArtifactError, UsageError
-from polyrank.index import Filter
-from polyrank.models.mixture import Mixture
-from polyrank.ranking.ensembles import combine
-from polyrank.records import Context, ContextLike
-from polyrank.retrieval.explanation import (
+from polyrank.answering.explanation import (
     Attention,
     CandidateShare,
     Explanation,
@@ -30,10 +25,15 @@ from polyrank.retrieval.explanation import (
     VectorShare,
     added,
 )
-from polyrank.retrieval.leaving_out import METHOD as LEFT_OUT
-from polyrank.retrieval.leaving_out import candidate_left_out, context_left_out, reader
-from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
-from polyrank.retrieval.two_stage import TwoStage, TwoStageScorer
+from polyrank.answering.occlusion import METHOD as LEFT_OUT
+from polyrank.answering.occlusion import candidate_left_out, context_left_out, reader
+from polyrank.answering.retrievers import LexicalRetriever, Retriever
+from polyrank.answering.two_stage import TwoStage, TwoStageScorer
+from polyrank.errors import ArtifactError, UsageError
+from polyrank.index import Filter
+from polyrank.models.mixture import Mixture
+from polyrank.ranking.ensembles import combine
+from polyrank.records import Context, ContextLike
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoded import score_row
 from polyrank.scorers.encoder import EncoderScorer

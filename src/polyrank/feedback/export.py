@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from polyrank.data.wording import same_words
+from polyrank.data.same_words import same_words
+from polyrank.feedback.records import Request
 from polyrank.records import Context, Example
-from polyrank.serving.feedback.records import Request
 
 UNANSWERED = "nobody said what became of them"
 NO_CONTEXT = "the text of the context is not known"

@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from polyrank.answering.retrievers import LexicalRetriever, Retriever
+from polyrank.answering.two_stage import SHORTLIST, TwoStage, TwoStageScorer
 from polyrank.config.checked import Settings, from_dict, read_choice
 from polyrank.config.names import portable_name, resolved_name
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import open_index
 from polyrank.ranking.ensembles import Ensemble
 from polyrank.records import Candidate, Example
-from polyrank.retrieval.retrievers import LexicalRetriever, Retriever
-from polyrank.retrieval.two_stage import SHORTLIST, TwoStage, TwoStageScorer
 from polyrank.scorers.exported import Backend
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.open import corpus_of, encoder_of_index, has_settable_lengths, load

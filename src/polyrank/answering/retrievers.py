@@ -7,6 +7,7 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.answering.dense import search_of
 from polyrank.errors import UsageError
 from polyrank.index import AnyIndex, Filter, as_filter
 from polyrank.index.filtered import MAX_FILTERS
@@ -14,7 +15,6 @@ from polyrank.index.filters import positions_where
 from polyrank.index.reader import check_fingerprint
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, ContextLike, Ranked, contexts_of
-from polyrank.retrieval.dense import search_of
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.search import Mode, Result

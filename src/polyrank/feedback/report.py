@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from polyrank.feedback.records import ACTIONS, Request
 from polyrank.ranking.statistics import wilson
-from polyrank.serving.feedback.records import ACTIONS, Request
 
 By = Literal["rank", "week", "model"]
 BY: tuple[By, ...] = get_args(By)
