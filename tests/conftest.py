@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
@@ -26,6 +27,11 @@ os.environ.setdefault("POLYRANK_PRECISION", "fp32")
 # In a child that is forked to start another program (preexec_fn), gRPC, which a remote index's client loads, would mend
 # its threads and write about it to the child's error stream.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+# Few cases of each property by default; `--hypothesis-profile=deep` tries many.
+settings.register_profile("few", deadline=None)
+settings.register_profile("deep", max_examples=400, deadline=None)
+settings.load_profile("few")
 
 WORDS = [
     "my",

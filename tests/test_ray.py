@@ -70,6 +70,7 @@ def train_alone(plan: Recipe) -> None:
     train(plan)
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.usefixtures("joined")
 def test_a_training_that_loses_a_node_has_the_losses_of_one_process(
@@ -129,6 +130,7 @@ def catalogue(tmp_path: Path) -> Path:
     return tmp_path / "replies"
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_each_text_is_encoded_once_though_a_node_dies(
     catalogue: Path, tiny_backbone: Path, tmp_path: Path, nodes: cluster.Nodes
@@ -197,6 +199,7 @@ def replicas() -> list[int]:
     return [pid for pid, (_, name) in cluster.processes().items() if "ServeReplica" in name]
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_replicas_answer_as_the_model_does_and_one_may_die(tiny_backbone: Path, nodes: cluster.Nodes) -> None:
     model = f"untuned:{tiny_backbone}"
