@@ -3,9 +3,9 @@
     python runs/durations.py            the README's selection, then the deep one: runs/results/durations.jsonl
     python runs/durations.py tests/test_x.py ...   of these files alone, printed
 
-Wall time depends on what else a machine does; processor time hardly does. A test's time is that of its worker and of all
-processes below it, from set-up to teardown. A fixture that several tests share counts with the first of them. What a
-worker needs for imports and collection stands apart.
+Wall time depends on what else a machine does; processor time hardly does. A test's time is that of its worker and of
+all processes below it, from set-up to teardown. A fixture that several tests share counts with the first of them. What
+a worker needs for imports and collection stands apart.
 
 Needs the packages of ``dev``, and Linux.
 """
@@ -30,7 +30,7 @@ SHORTEST = 0.5  # seconds; shorter tests are added up by file only
 TICK = os.sysconf("SC_CLK_TCK")
 
 
-# --- in pytest: -p durations -------------------------------------------------------------------------------------------
+# --- in pytest: -p durations ------------------------------------------------------------------------------------------
 
 
 def spent() -> float:
