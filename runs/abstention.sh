@@ -2,7 +2,7 @@
 # "No good answer": a threshold chosen on the development part of a pool, tried on its test part. A fifth of the contexts
 # of both lose their right answers.
 #   DATA=folder SET=medquad INDEX=runs/work/medquad/index/bi PRECISION=0.6 bash runs/abstention.sh
-# The index is that of runs/two_stage.sh. Writes runs/results/SET/abstention.json and abstention.svg.
+# The index is that of runs/two_stage.sh. Keeps SET/abstention by runs/record.py, and draws runs/results/SET-abstention.svg.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
@@ -10,8 +10,7 @@ SET=${SET:-medquad}
 INDEX=${INDEX:-runs/work/$SET/index/bi}
 PRECISION=${PRECISION:-0.6}
 
-mkdir -p "runs/results/$SET"
 polyrank pipeline create "$INDEX" -o "runs/work/$SET/support" --valid "$DATA/$SET/dev.pool.jsonl.gz" --precision "$PRECISION" --overwrite
-polyrank pipeline test "runs/work/$SET/support" "$DATA/$SET/test.pool.jsonl.gz" --plot "runs/results/$SET/abstention.svg" \
-  --overwrite --json >"runs/results/$SET/abstention.json"
-cat "runs/results/$SET/abstention.json"
+polyrank pipeline test "runs/work/$SET/support" "$DATA/$SET/test.pool.jsonl.gz" --plot "runs/results/$SET-abstention.svg" \
+  --overwrite --json | python runs/record.py "$SET/abstention"
+python runs/record.py --show "$SET/abstention"

@@ -8,7 +8,7 @@
 # wrong answers for each context; distilled: lists that sum has scored. joint: all of sum, on as many. library: sentence-
 # transformers, as many pairs as bi. cross: listwise on given wrong answers, which mutual has, from BACKBONE. Goes on where it was
 # stopped.
-# Writes runs/work/best (not kept) and runs/results/best/SET/MODEL.json (kept), over all test examples.
+# Writes runs/work/best, and keeps best/SET/MODEL by runs/record.py, over all test examples.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
@@ -31,23 +31,23 @@ learn() { # SET MODEL RECIPE, and what differs
 }
 
 judge() { # SET MODEL SCORER AGAINST
-  local work=$PWD/runs/work/best/$1/$2 result=runs/results/best/$1/$2.json test=$DATA/$1/test.jsonl.gz against=()
+  local work=$PWD/runs/work/best/$1/$2 test=$DATA/$1/test.jsonl.gz against=()
   [[ $1 == mutual ]] && test=$DATA/mutual/dev.jsonl.gz # its test answers are withheld
   [[ $4 && -e runs/work/best/$1/$4.scores.jsonl ]] && against=(--against "runs/work/best/$1/$4.scores.jsonl")
   polyrank evaluate "$3" "$test" ${LIMIT:+--limit "$LIMIT"} --scores "$work.scores.jsonl" --overwrite "${against[@]}" \
     --threads "$THREADS" --json >"$work.json"
-  sed "s#$PWD/##g" "$work.json" >"$result" # no path of this machine
-  [[ -e $work/result.json ]] && cp "$work/result.json" "${result%.json}.fit.json"
-  echo "$1 $2 $(cut -c1-200 "$result")"
+  python runs/record.py "best/$1/$2" "$work.json"
+  [[ -e $work/result.json ]] && python runs/record.py "best/$1/$2.fit" "$work/result.json"
+  echo "$1 $2 $(cut -c1-200 "$work.json")"
 }
 
 for set in $SETS; do
   work=$PWD/runs/work/best/$set
-  mkdir -p "$work" "runs/results/best/$set"
+  mkdir -p "$work"
   few=() # what has few pairs reads them more often
   [[ $set == convai2-valid ]] && few=(--set train.epochs=2)
   for model in $MODELS; do
-    [[ -s runs/results/best/$set/$model.json ]] && continue
+    python runs/record.py --has "best/$set/$model" && continue
     all= budget=$BUDGET
     [[ $model == *-all ]] && all=-all budget=100000000
     scorer=$work/$model/model against=bi$all common=(--set train.length_window=1 --set train.dropout=0.0

@@ -4,8 +4,7 @@
 # PARTS chooses among multi, single, tuned, ablations and permissive (without sgd, whose licence asks for the same licence:
 # three epochs, the one that comes with the package by runs/ship.py). TUNED says which models the part "tuned" starts from:
 # of runs/work/convert, or shipped:convert.
-# Writes runs/work/convert (not kept) and runs/results/convert
-# (NAME-SET.json and NAME.size.json, kept).
+# Writes runs/work/convert, and keeps convert/NAME-SET and convert/NAME.size by runs/record.py.
 # Interrupted, it goes on where it was when it is started again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,24 +17,23 @@ LIMIT=${LIMIT:-1000}
 PARTS=${PARTS:-multi single tuned ablations}
 SETS=${SETS:-self-dialogue sgd star ubuntu-irc}
 WORK=runs/work/convert
-RESULTS=runs/results/convert
-mkdir -p "$WORK" "$RESULTS"
+mkdir -p "$WORK"
 [[ -e $WORK/data/valid.jsonl.gz ]] || python runs/convert_data.py "$DATA" "$WORK/data"
 
 train() { # NAME RECIPE [--set ...]
   local name=$1 recipe=$2
   shift 2
   polyrank train "runs/recipes/$recipe.toml" --set "output=$PWD/$WORK/$name" "$@" --threads 1 --resume
-  polyrank info "$WORK/$name/model" --json >"$RESULTS/$name.size.json"
+  polyrank info "$WORK/$name/model" --json | python runs/record.py "convert/$name.size"
 }
 
 evaluate() { # NAME SETS [FOLDER]
   for set in $2; do
-    [[ -s $RESULTS/$1-$set.json ]] && continue
+    python runs/record.py --has "convert/$1-$set" && continue
     polyrank evaluate "$WORK/${3:-$1}/model" "$DATA/$set/test.jsonl.gz" --limit "$LIMIT" --scores "$WORK/$1-$set.scores.jsonl" \
       --overwrite --json >"$WORK/$1-$set.json"
-    mv "$WORK/$1-$set.json" "$RESULTS/"
-    echo "$1 $set $(cat "$RESULTS/$1-$set.json")"
+    python runs/record.py "convert/$1-$set" "$WORK/$1-$set.json"
+    echo "$1 $set $(cat "$WORK/$1-$set.json")"
   done
 }
 
@@ -47,7 +45,7 @@ tune() { # MODEL SET
     star | sgd) data+=(--set data.speaker=agent) ;;
     ubuntu-irc) data=(--set "data.train=$DATA/$2/train.jsonl.gz") ;;
   esac
-  [[ -s $RESULTS/$name-tuned-$2.json ]] && return
+  python runs/record.py --has "convert/$name-tuned-$2" && return
   train "$name-tuned-$2" convert-tune "${data[@]}" --set "data.valid=$DATA/$2/dev.jsonl.gz" --set data.max_valid=200 \
     --set "train.init_from=$model" --set "train.max_steps=$TUNE_STEPS"
   evaluate "$name-tuned" "$2" "$name-tuned-$2"

@@ -2,7 +2,7 @@
 # A general encoder: one MiniLM for both sides, trained on three corpora, judged on these and on others that it never saw.
 # Its weights are a mixture with MiniLM's own, the share chosen on development lists of sets that it has not read.
 #   DATA=folder THREADS=2 LIMIT=examples SETS="star sgd ..." bash runs/encoder.sh
-# Goes on where it was stopped, and puts the model into models/. Writes runs/work/encoder (not kept) and runs/results/general/SET/MODEL.json (kept): the
+# Goes on where it was stopped, and puts the model into models/. Writes runs/work/encoder, and keeps general/SET/MODEL by runs/record.py: the
 # trained one, the untuned one, words alone (BM25), the shipped ConveRT, and the sum of both (weights from dev lists).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -25,15 +25,14 @@ COSINE=${COSINE:-$WORK/cosine}
   --set train.lr=1e-4 --set 'train.seeds=[2]' --set train.evaluate_per_epoch=2 --threads "$THREADS" --resume
 
 pip show -q polyrank-models 2>/dev/null || pip install -q -e models
-mkdir -p runs/results/general
-cp "$RUN/result.json" runs/results/general/training.json
-cp "$COSINE/result.json" runs/results/general/cosine.json
-polyrank curves "$RUN" -o runs/results/general/curves.svg --overwrite
-[[ -e runs/results/general/mixtures.json ]] || python runs/mixtures.py "$COSINE/model" "$DATA" 0 0.3 0.5 0.7 1
+python runs/record.py general/training "$RUN/result.json"
+python runs/record.py general/cosine "$COSINE/result.json"
+polyrank curves "$RUN" -o runs/results/general-curves.svg --overwrite
+python runs/record.py --has general/mixtures || python runs/mixtures.py "$COSINE/model" "$DATA" 0 0.3 0.5 0.7 1
 python runs/ship.py "$COSINE/model" minilm --more --half --tokens 128 --share "$SHARE"
 
 for set in $SETS; do
-  mkdir -p "$WORK/$set" "runs/results/general/$set"
+  mkdir -p "$WORK/$set"
   options=(--limit "$LIMIT")
   test=$DATA/$set/test.jsonl.gz dev=$DATA/$set/dev.jsonl.gz
   case $set in
@@ -58,7 +57,7 @@ for set in $SETS; do
     [[ $model == sum ]] && against=(--against "$WORK/$set/encoder.jsonl")
     polyrank evaluate "$scorer" "$test" "${options[@]}" --scores "$WORK/$set/$model.jsonl" --overwrite "${against[@]}" \
       --threads "$THREADS" --json >"$WORK/$set/$model.json"
-    mv "$WORK/$set/$model.json" "runs/results/general/$set/$model.json"
-    echo "$set $model $(cut -c1-200 "runs/results/general/$set/$model.json")"
+    python runs/record.py "general/$set/$model" "$WORK/$set/$model.json"
+    echo "$set $model $(cut -c1-200 "$WORK/$set/$model.json")"
   done
 done

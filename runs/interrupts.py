@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at random moments of every long command. Prints a table and writes runs/results/interrupts.json.
+"""Ctrl-C and SIGTERM at random moments of every long command. Prints a table and keeps interrupts by runs/record.py.
 
     python runs/interrupts.py -n 200 --cold 100
 
@@ -28,7 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results" / "interrupts.json"
+import record
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SECONDS = 300  # a process that takes longer hangs
 NEVER_SAID = ("Traceback", "Exception ignored", "KeyboardInterrupt", "panicked", "Fatal Python error", "internal error")
@@ -509,16 +510,15 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(COMMANDS), choices=list(COMMANDS), help="commands to try")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     _warm.set_forkserver_preload(PRELOADED)
-    parts: dict[str, Any] = json.loads(options.output.read_text("utf-8"))["commands"] if options.output.exists() else {}
+    parts: dict[str, Any] = record.read("interrupts")["commands"] if record.has("interrupts") else {}
 
     def keep(key: str, part: dict[str, Any]) -> None:
         _show(key, part)
         parts[key] = part
-        _write(options.output, parts)
+        _write(parts)
 
     with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(options.jobs) as pool:
         home = Path(place)
@@ -530,7 +530,7 @@ def main() -> None:
     raise SystemExit(any(part["n_violations"] for part in parts.values()))
 
 
-def _write(path: Path, parts: dict[str, Any]) -> None:
+def _write(parts: dict[str, Any]) -> None:
     """All that is known so far."""
     from polyrank.bench.machine import describe_machine
 
@@ -540,7 +540,7 @@ def _write(path: Path, parts: dict[str, Any]) -> None:
         "violations": sum(part["n_violations"] for part in parts.values()),
         "commands": parts,
     }
-    path.write_text(json.dumps(result, indent=2) + "\n", "utf-8")
+    record.write("interrupts", result)
 
 
 def _show(name: str, part: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@
 A pre-training from scratch, and a ConveRT's training from examples on disk (``data.cache``, a folder of Parquet files)
 in two processes as torchrun starts them, of which either or both are killed; one that is left ends by itself, or, while
 they have not met yet, by what started them.
-Writes runs/results/kills.json. Exits with 1 where a figure or a bit of the model is another one.
+Keeps kills by runs/record.py. Exits with 1 where a figure or a bit of the model is another one.
 """
 
 import argparse
@@ -27,11 +27,12 @@ from pyarrow import parquet
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+import record
+
 from polyrank.bench.machine import describe_machine
 from polyrank.errors import LostProcessError, PolyrankError
 from processes import as_launched, start
 
-RESULTS = Path(__file__).parent / "results" / "kills.json"
 WORDS = "my wifi is down hello thanks the router light red green restart it bill high late".split()  # noqa: SIM905
 CLOCKS = ("seconds", "tokens_per_s", "examples_per_s")
 PATIENCE = 30  # seconds, as torchrun's
@@ -175,13 +176,12 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=20, help="kills of each")
     parser.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("-o", "--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     parts = {}
     for kind in options.only:
         with tempfile.TemporaryDirectory() as name:
             parts[kind] = kills(kind, options.n, Path(name), random.Random(options.seed))
-    options.output.write_text(json.dumps({"machine": describe_machine(), "parts": parts}, indent=2) + "\n", "utf-8")
+    record.write("kills", {"machine": describe_machine(), "parts": parts})
     raise SystemExit(any(part["n_violations"] for part in parts.values()))
 
 

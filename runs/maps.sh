@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A frozen encoder with a learnt map of its response vectors (MAP), against plain similarity, on the same test lists.
 #   DATA=folder ENCODER=untuned:embedded NAME=untuned SETS="star" BUDGET=1920 LIMIT=1000 bash runs/maps.sh
-# Writes runs/work/SET/map-NAME (not kept) and runs/results/SET/map-NAME.json with .fit.json (kept). Similarity itself
+# Writes runs/work/SET/map-NAME, and keeps SET/map-NAME and SET/map-NAME.fit by runs/record.py. Similarity itself
 # is the row "untuned" of runs/real.sh, or `polyrank evaluate ENCODER`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -18,15 +18,15 @@ for set in $SETS; do
     star | sgd) data=("$DATA/$set/train.dialogues.jsonl.gz" --speaker agent) ;;
     *) data=("$DATA/$set/train.jsonl.gz") ;;
   esac
-  mkdir -p "runs/work/$set" "runs/results/$set"
-  result=runs/results/$set/map-$NAME
-  polyrank map "${data[@]}" --valid "$DATA/$set/dev.jsonl.gz" --encoder "$ENCODER" -o "runs/work/$set/map-$NAME" \
-    --max-train "$BUDGET" --max-valid "$VALID" --overwrite --json >"$result.fit.json.part"
-  mv "$result.fit.json.part" "$result.fit.json"
+  mkdir -p "runs/work/$set"
+  work=runs/work/$set/map-$NAME
+  polyrank map "${data[@]}" --valid "$DATA/$set/dev.jsonl.gz" --encoder "$ENCODER" -o "$work" \
+    --max-train "$BUDGET" --max-valid "$VALID" --overwrite --json >"$work.fit.json"
+  python runs/record.py "$set/map-$NAME.fit" "$work.fit.json"
   against=()
   [[ $NAME == untuned && -e runs/work/$set/untuned.scores.jsonl ]] && against=(--against "runs/work/$set/untuned.scores.jsonl")
-  polyrank evaluate "runs/work/$set/map-$NAME" "$DATA/$set/test.jsonl.gz" --limit "$LIMIT" \
-    --scores "runs/work/$set/map-$NAME.scores.jsonl" "${against[@]}" --json >"$result.json.part"
-  mv "$result.json.part" "$result.json"
-  echo "$set map-$NAME $(cat "$result.json")"
+  polyrank evaluate "$work" "$DATA/$set/test.jsonl.gz" --limit "$LIMIT" \
+    --scores "$work.scores.jsonl" "${against[@]}" --json >"$work.json"
+  python runs/record.py "$set/map-$NAME" "$work.json"
+  echo "$set map-$NAME $(cat "$work.json")"
 done

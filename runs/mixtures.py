@@ -2,7 +2,7 @@
 
     python runs/mixtures.py RUN/model DATA 0.4 0.6 0.8 1
 
-Writes into runs/results/general/mixtures.json: R@1 of each share of the trained weights on the first 300 dev lists of
+Keeps general/mixtures by runs/record.py: R@1 of each share of the trained weights on the first 300 dev lists of
 sgd and convai2-valid, on 600 of mutual's training lists, and on 500 dev questions of medquad among their answers and a
 fifth of all others.
 
@@ -11,10 +11,10 @@ Source: Wortsman et al., Robust fine-tuning of zero-shot models (2022), https://
 
 import argparse
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
+import record
 import torch
 
 from polyrank.data import read_examples, read_pool
@@ -27,7 +27,7 @@ from polyrank.records import Example
 from polyrank.scorers.load import make_scorer
 from polyrank.text import Texts
 
-RESULT = Path(__file__).parent / "results/general/mixtures.json"
+RESULT = "general/mixtures"
 
 
 def mix(trained: Artifact, share: float) -> None:
@@ -86,10 +86,10 @@ def main() -> None:
         rows.append({"share": share, **{name: round(float(value), 4) for name, value in found.items()}})
         rows[-1]["mean"] = round(float(np.mean(list(found.values()))), 4)
         print(rows[-1], flush=True)
-    known = json.loads(RESULT.read_text("utf-8"))["rows"] if RESULT.exists() else []
+    known = record.read(RESULT)["rows"] if record.has(RESULT) else []
     rows += [row for row in known if row["share"] not in options.shares]
     rows.sort(key=lambda row: float(row["share"]))
-    RESULT.write_text(json.dumps({"rows": rows}, indent=2) + "\n", "utf-8")
+    record.write(RESULT, {"rows": rows})
 
 
 if __name__ == "__main__":

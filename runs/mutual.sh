@@ -6,12 +6,13 @@
 # EXTRA="--set train.method.alpha=2" changes the mutual run, whose results then go by TAG=name.
 # TEACHER=folder adds a Bi-encoder distilled from that model.
 # What is finished is not done again, and an interrupted training goes on; other budgets want another OUT=folder.
-# Writes runs/work/mutual/SET (not kept) and runs/results/mutual/SET (kept): one JSON per model, ensemble.json, and two
-# figures, validation by epoch and R@1 by the context's length.
+# Writes runs/work/mutual/SET, keeps mutual/SET/MODEL and mutual/SET/ensemble by runs/record.py, and draws two figures in
+# runs/results, validation by epoch and R@1 by the context's length.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
 OUT=$(realpath -m "${OUT:-$PWD}")
+export RESULTS=$OUT/runs/results
 BUDGET=${BUDGET:-960}
 NEGATIVES=${NEGATIVES:-4}
 TOKENS=${TOKENS:-64} # of a context; half as many of a candidate
@@ -28,8 +29,7 @@ TEACHER=${TEACHER:-}
 
 for set in $SETS; do
   work=$OUT/runs/work/mutual/$set
-  results=$OUT/runs/results/mutual/$set
-  mkdir -p "$work" "$results"
+  mkdir -p "$work"
   case $set in
     star | sgd) data=(--set "data.train=$DATA/$set/train.dialogues.jsonl.gz" --set data.speaker=agent) ;;
     *) data=(--set "data.train=$DATA/$set/train.jsonl.gz") ;;
@@ -67,33 +67,34 @@ for set in $SETS; do
       [[ $part == test && $model == "bi-$TAG" ]] && against=(--against "$work/bi.test.scores.jsonl")
       [[ $part == test && $model == "cross-$TAG" ]] && against=(--against "$work/cross.test.scores.jsonl")
       polyrank evaluate "${folder[$model]}/model" "$DATA/$set/$part.jsonl.gz" --limit "$limit" --scores "$scores" \
-        "${against[@]}" --overwrite --json | sed "s|$OUT/||g" >"$work/$model.$part.json"
-      [[ $part == test ]] && cp "$work/$model.$part.json" "$results/$model.json"
+        "${against[@]}" --overwrite --json >"$work/$model.$part.json"
+      [[ $part == test ]] && python runs/record.py "mutual/$set/$model" "$work/$model.$part.json"
     done
-    cp "${folder[$model]}/metrics.jsonl" "$results/$model.metrics.jsonl"
+    python runs/record.py "mutual/$set/$model.metrics" "${folder[$model]}/metrics.jsonl"
   done
   for model in bi "bi-$TAG"; do # which read each candidate once
     against=()
     [[ $model == bi ]] || against=(--against "$work/bi.many.scores.jsonl")
     polyrank evaluate "${folder[$model]}/model" "$DATA/$set/test.jsonl.gz" --limit "$MANY" \
-      --scores "$work/$model.many.scores.jsonl" "${against[@]}" --overwrite --json | sed "s|$OUT/||g" >"$results/$model-many.json"
+      --scores "$work/$model.many.scores.jsonl" "${against[@]}" --overwrite --json |
+      python runs/record.py "mutual/$set/$model-many"
   done
   if [[ -n $TEACHER ]]; then # one way, from a model that is trained already
     polyrank train runs/recipes/bi.toml "${later[@]}" "${alone[@]}" "${bi[@]}" --set train.method.kind=distill \
       --set "train.method.teacher=$TEACHER" --set "output=$work/bi-distilled"
     polyrank evaluate "$work/bi-distilled/model" "$DATA/$set/test.jsonl.gz" --limit "$LIMIT" \
-      --scores "$work/bi-distilled.test.scores.jsonl" --against "$work/bi.test.scores.jsonl" --overwrite --json | sed "s|$OUT/||g" >"$results/bi-distilled.json"
+      --scores "$work/bi-distilled.test.scores.jsonl" --against "$work/bi.test.scores.jsonl" --overwrite --json |
+      python runs/record.py "mutual/$set/bi-distilled"
   fi
   if [[ -e $DATA/$set/test.pool.jsonl.gz ]]; then # the pool of all replies, by one stage and by two
     for tag in "" "-$TAG"; do
       polyrank index build "${folder[bi$tag]}/model" "$DATA/$set/pool.jsonl.gz" -o "$work/index$tag" --overwrite
       python runs/stages.py "$DATA/$set/test.pool.jsonl.gz" --index "$work/index$tag" --lexical --rerank "${folder[cross$tag]}/model" \
-        --ensemble none --ensemble z-score -n 10 -n 25 --limit "$MANY" | sed "s|$OUT/||g" >"$results/stages$tag.json"
+        --ensemble none --ensemble z-score -n 10 -n 25 --limit "$MANY" | python runs/record.py "mutual/$set/stages$tag"
     done
   fi
-  python runs/ensembles.py "$work" bi cross >"$results/ensemble.json"
-  python runs/ensembles.py "$work" "bi-$TAG" "cross-$TAG" >"$results/ensemble-$TAG.json"
-  polyrank curves "$results"/{bi,cross,"bi-$TAG","cross-$TAG"}.metrics.jsonl -o "$results/curves-$TAG.svg" --overwrite
-  polyrank compare "$work"/{bi,cross,"bi-$TAG","cross-$TAG"}.test.scores.jsonl --plot "$results/turns-$TAG.svg" --overwrite
-  grep -H . "$results"/*.json
+  python runs/ensembles.py "$work" bi cross | python runs/record.py "mutual/$set/ensemble"
+  python runs/ensembles.py "$work" "bi-$TAG" "cross-$TAG" | python runs/record.py "mutual/$set/ensemble-$TAG"
+  polyrank curves "$work"/{bi,cross,"$TAG/retriever","$TAG/reranker"}/metrics.jsonl -o "$RESULTS/mutual-$set-curves-$TAG.svg" --overwrite
+  polyrank compare "$work"/{bi,cross,"bi-$TAG","cross-$TAG"}.test.scores.jsonl --plot "$RESULTS/mutual-$set-turns-$TAG.svg" --overwrite
 done

@@ -3,7 +3,7 @@
 # runs/real.sh and the shipped ConveRT go on apart (alpha = 0, which is exactly two plain trainings) and together, on the
 # same lists.
 #   DATA=folder BUDGET=contexts TEMPERATURES="3" LIMIT=test-examples SETS=star bash runs/mutual_encoders.sh
-# Writes runs/work/encoders/SET (not kept) and runs/results/encoders/SET (kept): a JSON per model, ensembles, curves.
+# Writes runs/work/encoders/SET, keeps encoders/SET/MODEL and ensembles by runs/record.py, and draws curves.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
@@ -15,19 +15,18 @@ SETS=${SETS:-star}
 
 for set in $SETS; do
   work=$PWD/runs/work/encoders/$set
-  results=runs/results/encoders/$set
-  mkdir -p "$work" "$results"
+  mkdir -p "$work"
   case $set in
     star | sgd) data=(--set "data.train=$DATA/$set/train.dialogues.jsonl.gz" --set data.speaker=agent) ;;
     *) data=(--set "data.train=$DATA/$set/train.jsonl.gz") ;;
   esac
 
   judge() { # NAME FOLDER AGAINST: scores on validation lists for the ensembles, on test lists for the table
-    [[ -s $results/$1.json ]] && return
+    python runs/record.py --has "encoders/$set/$1" && return
     polyrank evaluate "$2" "$DATA/$set/dev.jsonl.gz" --limit "$VALID" --scores "$work/$1.dev.scores.jsonl" --overwrite --json >/dev/null
     polyrank evaluate "$2" "$DATA/$set/test.jsonl.gz" --limit "$LIMIT" --scores "$work/$1.test.scores.jsonl" \
       ${3:+--against "$work/$3.test.scores.jsonl"} --overwrite --json >"$work/$1.json"
-    mv "$work/$1.json" "$results/"
+    python runs/record.py "encoders/$set/$1" "$work/$1.json"
   }
 
   both() { # TAG
@@ -35,9 +34,9 @@ for set in $SETS; do
       against=
       [[ $1 == apart ]] || against=$side-apart
       judge "$side-$1" "$work/$1/$side/model" "$against"
-      cp "$work/$1/$side/metrics.jsonl" "$results/$side-$1.metrics.jsonl"
+      python runs/record.py "encoders/$set/$side-$1.metrics" "$work/$1/$side/metrics.jsonl"
     done
-    python runs/ensembles.py "$work" "retriever-$1" "reranker-$1" >"$results/ensemble-$1.json"
+    python runs/ensembles.py "$work" "retriever-$1" "reranker-$1" | python runs/record.py "encoders/$set/ensemble-$1"
   }
 
   learn() { # TAG, and what differs
@@ -49,11 +48,10 @@ for set in $SETS; do
 
   judge retriever-start "runs/work/$set/bi/model" ""
   judge reranker-start shipped:convert ""
-  python runs/ensembles.py "$work" retriever-start reranker-start >"$results/ensemble-start.json"
+  python runs/ensembles.py "$work" retriever-start reranker-start | python runs/record.py "encoders/$set/ensemble-start"
   learn apart --set train.method.alpha=0
   for temperature in $TEMPERATURES; do
     learn "mutual-$temperature" --set train.method.alpha=1 --set "train.method.temperature=$temperature"
   done
-  polyrank curves "$results"/*.metrics.jsonl -o "$results/curves.svg" --overwrite
-  grep -H . "$results"/*.json
+  polyrank curves "$work"/{apart,mutual-*}/{retriever,reranker}/metrics.jsonl -o "runs/results/encoders-$set-curves.svg" --overwrite
 done

@@ -1,13 +1,12 @@
 """R@1 on star against the milliseconds that it takes to rank 100 candidates, as docs/picture.svg.
 
-python runs/picture.py measure [--data FOLDER] [-n CONTEXTS] [--cross CONTEXTS]    writes runs/results/picture.json
-python runs/picture.py draw                                                        writes docs/picture.svg
+python runs/picture.py measure [--data FOLDER] [-n CONTEXTS] [--cross CONTEXTS]    keeps picture by runs/record.py
+python runs/picture.py draw                                                      writes docs/picture.svg
 
-Quality is read from runs/results; a scorer without a file of it on the same test lists is timed and not drawn.
+Quality is read from runs/results; a scorer without a result on the same test lists is timed and not drawn.
 """
 
 import argparse
-import json
 import os
 from collections.abc import Callable
 from importlib.metadata import version
@@ -17,8 +16,9 @@ from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
+import record
 from numpy.typing import NDArray
-from report.figures import RESULTS, read
+from report.figures import read
 from report.ranking import points
 
 Floats = NDArray[np.float32]
@@ -194,8 +194,7 @@ def main() -> None:
     parser.add_argument("--cross", type=int, default=20, help="contexts that a Cross-encoder is timed on")
     options = parser.parse_args()
     if options.what == "measure":
-        table = measure(options.data, options.n, options.cross)
-        (RESULTS / "picture.json").write_text(json.dumps(table, indent=1) + "\n", "utf-8")
+        record.write("picture", measure(options.data, options.n, options.cross))
     else:
         read("picture")  # which has to be measured first
         draw()

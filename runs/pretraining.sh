@@ -6,8 +6,8 @@
 # dialogues of star, ubuntu-irc and self-dialogue ("contrastive"; of star, also summed with shipped:convert), and as it is
 # with batches that are not sorted by length ("unsorted"); MODELS=queue: that with the 512 latest candidates as negatives too.
 # scratch: a BERT of 4 layers of 256 from scratch on four corpora; then MODELS of star and ubuntu-irc from it.
-# Goes on where it was stopped. Writes runs/work/pretraining (not kept) and runs/results/pretraining (kept): curves of both
-# pre-trainings, and STAGE/SET/MODEL.json over all test examples, tested against plain and against bi.
+# Goes on where it was stopped. Writes runs/work/pretraining, and keeps by runs/record.py the curves of both
+# pre-trainings, and pretraining/STAGE/SET/MODEL over all test examples, tested against plain and against bi.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
@@ -23,32 +23,31 @@ pretrain() { # STAGE RECIPE CORPORA...
   local stage=$1 recipe=$2
   [[ -e $WORK/$stage/valid.jsonl.gz ]] || python runs/convert_data.py "$DATA" "$WORK/$stage" "${@:3}"
   [[ -e $WORK/$stage/run/pretrained.json ]] || polyrank pretrain "$recipe" --threads "$THREADS" --resume
-  mkdir -p "runs/results/pretraining/$stage"
-  cp "$WORK/$stage/run/metrics.jsonl" "$WORK/$stage/run/pretrained.json" "runs/results/pretraining/$stage/"
+  python runs/record.py "pretraining/$stage/metrics" "$WORK/$stage/run/metrics.jsonl"
+  python runs/record.py "pretraining/$stage/pretrained" "$WORK/$stage/run/pretrained.json"
 }
 
 judge() { # STAGE SET MODEL AGAINST FOLDER
-  local work=$WORK/$1/$2/$3 result=runs/results/pretraining/$1/$2/$3.json against=()
+  local work=$WORK/$1/$2/$3 against=()
   [[ $4 ]] && against=(--against "$WORK/$1/$2/$4.scores.jsonl")
   local limit=$LIMIT
   [[ $3 == cross ]] && limit=$CROSS_LIMIT
-  mkdir -p "$(dirname "$result")"
   polyrank evaluate "$5" "$DATA/$2/test.jsonl.gz" ${limit:+--limit "$limit"} --scores "$work.scores.jsonl" --overwrite \
     "${against[@]}" --threads "$THREADS" --json >"$work.json"
-  sed "s#$PWD/##g" "$work.json" >"$result" # no path of this machine
-  echo "$1 $2 $3 $(cut -c1-200 "$result")"
+  python runs/record.py "pretraining/$1/$2/$3" "$work.json"
+  echo "$1 $2 $3 $(cut -c1-200 "$work.json")"
 }
 
 learn() { # STAGE SET MODEL AGAINST RECIPE BACKBONE, and what differs
-  local work=$WORK/$1/$2/$3 result=runs/results/pretraining/$1/$2/$3.json
+  local work=$WORK/$1/$2/$3
   local data=(--set "data.train=$DATA/$2/train.jsonl.gz")
   [[ $2 == star || $2 == sgd ]] && data=(--set "data.train=$DATA/$2/train.dialogues.jsonl.gz" --set data.speaker=agent)
-  [[ -s $result ]] && return
+  python runs/record.py --has "pretraining/$1/$2/$3" && return
   mkdir -p "$(dirname "$work")"
   [[ -e $work/result.json ]] || polyrank train "runs/recipes/$5.toml" "${data[@]}" --set "output=$work" --set "model.backbone=$6" \
     --set "data.max_train=$BUDGET" --set train.dropout=0.0 --threads "$THREADS" --resume "${@:7}"
   judge "$1" "$2" "$3" "$4" "$work/model"
-  cp "$work/result.json" "${result%.json}.fit.json"
+  python runs/record.py "pretraining/$1/$2/$3.fit" "$work/result.json"
 }
 
 for stage in $STAGES; do
@@ -59,7 +58,7 @@ for stage in $STAGES; do
           options=(--set model.reduction=mean) against=plain backbone=embedded
           case $model in
             sum) # weights from 300 dev lists
-              [[ $set == star && ! -s runs/results/pretraining/post/star/sum.json ]] || continue
+              [[ $set == star ]] && ! python runs/record.py --has pretraining/post/star/sum || continue
               polyrank sum "$WORK/post/star/contrastive/model" shipped:convert -o "$WORK/post/star/sum" \
                 --valid "$DATA/star/dev.jsonl.gz" --max-valid 300 --overwrite
               judge post star sum contrastive "$WORK/post/star/sum"

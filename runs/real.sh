@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Real data: every model from the embedded MiniLM on the same examples, each evaluated on the same test lists.
 #   DATA=folder BUDGET=pairs DROPOUT=share LIMIT=test-examples SETS="star ubuntu-irc" MODELS="bi poly-64" bash runs/real.sh
-# Writes runs/work/SET/MODEL (not kept) and runs/results/SET/MODEL.json (kept); with NAME=short,
-# say, runs/work/short/SET and runs/results/short/SET, so that budgets stand side by side.
+# Writes runs/work/SET/MODEL, and keeps SET/MODEL by runs/record.py; with NAME=short,
+# say, runs/work/short/SET and short/SET/MODEL, so that budgets stand side by side.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
@@ -22,10 +22,9 @@ for set in $SETS; do
     *) data=(--set "data.train=$DATA/$set/train.jsonl.gz") ;;
   esac
   place=${NAME:+$NAME/}$set
-  mkdir -p "runs/work/$place" "runs/results/$place"
+  mkdir -p "runs/work/$place"
   for model in $MODELS; do
     work=$PWD/runs/work/$place/$model
-    result=runs/results/$place/$model
     case $model in
       bm25) scorer=bm25 ;;
       untuned) scorer=untuned:embedded ;;
@@ -41,7 +40,7 @@ for set in $SETS; do
     [[ $model != bi && -e runs/work/$place/bi.scores.jsonl ]] && against=(--against "runs/work/$place/bi.scores.jsonl")
     polyrank evaluate "$scorer" "$test" --limit "$limit" --scores "runs/work/$place/$model.scores.jsonl" --overwrite \
       "${against[@]}" --json >"$work.json"
-    mv "$work.json" "$result.json"
-    echo "$set $model $(cat "$result.json")"
+    python runs/record.py "$place/$model" "$work.json"
+    echo "$set $model $(cat "$work.json")"
   done
 done

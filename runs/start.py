@@ -1,6 +1,6 @@
 """What one answer costs from a cold start: processor time of ``polyrank respond INDEX "..."``, and of ``import torch``.
 
-python runs/start.py [--against SRC] [--times N] > runs/results/bench/start.json
+python runs/start.py [--against SRC] [--times N] | python runs/record.py bench/start
 
 With --against, the sources of an earlier version take turns with these, so that both see the same machine.
 """

@@ -4,7 +4,7 @@
 
 Made-up texts are encoded by the shipped ConveRT. When a third of the blocks are written the command itself is killed
 and started again; at two thirds the second node is killed, all its processes with SIGKILL. Then the shipped sample is
-trained on by two workers, and the second node is killed again. Writes runs/results/ray.json: that each text is there
+trained on by two workers, and the second node is killed again. Keeps ray by runs/record.py: that each text is there
 once, that no finished block was written again, and how far the losses are from those of one process.
 """
 
@@ -22,6 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import numpy as np
+import record
 
 import cluster
 from polyrank.answering.blocks import read_blocks, read_plan
@@ -158,8 +159,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=0.3, help="of the training")
     parser.add_argument("--only", choices=["encode", "train"])
     asked = parser.parse_args()
-    path = Path(__file__).parent / "results" / "ray.json"
-    result = json.loads(path.read_text("utf-8")) if asked.only else {}
+    result = record.read("ray") if asked.only else {}
     with tempfile.TemporaryDirectory() as name, cluster.two_nodes() as nodes:
         if asked.only != "train":
             result["encode"] = encoded(nodes, Path(name), asked.n)
@@ -167,8 +167,8 @@ def main() -> None:
             result["train"] = trained(nodes, Path(name), asked.lr)
     machine = describe_machine()
     machine["versions"]["ray"] = metadata.version("ray")
-    path.write_text(json.dumps({**result, "machine": machine}, indent=2) + "\n", "utf-8")
-    print(path.read_text("utf-8"))
+    record.write("ray", {**result, "machine": machine})
+    print(json.dumps(record.read("ray"), indent=2))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 # Search in a pool by one stage and by two: BM25, Bi and Poly alone, and each followed by a Cross-encoder.
 #   DATA=folder SETS="ubuntu-irc medquad" BUDGET=pairs LIMIT=contexts bash runs/two_stage.sh
 # RERANKER=folder re-ranks by that model instead of the Cross-encoder of the set. Models are those of runs/real.sh in runs/work/SET, trained here where they are missing.
-# Writes runs/results/SET/stages.json and stages.svg.
+# Keeps SET/stages by runs/record.py, and draws runs/results/SET-stages.svg.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
@@ -13,7 +13,7 @@ SETS=${SETS:-ubuntu-irc medquad}
 for set in $SETS; do
   pool=$DATA/$set/pool.jsonl.gz
   [[ $set == medquad ]] && pool=$DATA/$set/answers.jsonl.gz
-  mkdir -p "runs/work/$set" "runs/results/$set"
+  mkdir -p "runs/work/$set"
   reranker=${RERANKER:-runs/work/$set/cross/model}
   models="bi poly-64"
   [[ -n ${RERANKER:-} ]] || models+=" cross"
@@ -25,5 +25,5 @@ for set in $SETS; do
   done
   python runs/stages.py "$DATA/$set/test.pool.jsonl.gz" --index "runs/work/$set/index/bi" --index "runs/work/$set/index/poly-64" \
     --lexical --rerank "$reranker" --ensemble none --ensemble z-score \
-    -n 10 -n 25 -n 50 --limit "$LIMIT" --plot "runs/results/$set/stages.svg" >"runs/results/$set/stages.json"
+    -n 10 -n 25 -n 50 --limit "$LIMIT" --plot "runs/results/$set-stages.svg" | python runs/record.py "$set/stages"
 done

@@ -2,11 +2,16 @@
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import record
 
 from polyrank.config.recipe import DataConfig
 from polyrank.data import read_examples
@@ -81,13 +86,12 @@ def report(name: str, scorer: Scorer, seconds: float, args: argparse.Namespace, 
     """Evaluate as we evaluate ours, compare with our model of that name, and write it down."""
     test = read_examples(args.data / args.set / "test.jsonl.gz").examples[: args.limit]
     result = evaluate(scorer, test)
-    work, place = (Path("runs") / kind / args.name / args.set for kind in ("work", "results"))
+    work = Path("runs") / "work" / args.name / args.set
     work.mkdir(parents=True, exist_ok=True)
-    place.mkdir(parents=True, exist_ok=True)
     write_scores(work / f"{name}.scores.jsonl", result, scorer=name)
     summary = {"name": name, "train_seconds": seconds, "budget": args.budget, **summarise(result)}
     ours = work / f"{against}.scores.jsonl"
     if ours.exists() and (known := read_scores(ours)).records and len(known.records) == len(result.records):
         summary["against"] = {"scores": against, **paired_test(result, known)}
-    (place / f"{name}.json").write_text(json.dumps(summary) + "\n", "utf-8")
+    record.write("/".join(part for part in (args.name, args.set, name) if part), summary)
     print(json.dumps(summary))

@@ -44,7 +44,7 @@ def crashes() -> str:
         f"""An index under a scripted workload (create, add, replace, remove, snapshot, compact, rebuild), with
         vectors in fp32, bf16 or int8. A violation is an acknowledged change that is lost, a removed candidate that
         is back, or an index that cannot be read. On {machine("crash")}. Made by `python runs/crash.py`, whose parts
-        and outcomes are [here](../runs/results/crash.json).""",
+        and outcomes are [here](../runs/results/crash.jsonl).""",
         table(
             ["what happens", "cases", "to what"],
             [[what, f"{cases[name]:,}", where] for name, what, where in rows]

@@ -1,12 +1,11 @@
 """Results as the runs printed them, and how their numbers are written in Markdown."""
 
-import json
 import textwrap
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parents[1] / "results"
+import record
+
 INSTRUCTIONS = {"amx_int8": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}  # the best one names a machine
 LIBRARIES = ("python", "numpy", "torch", "transformers", "faiss-cpu")
 BACKBONE, LEFT = "MiniLM", "left truncation, our learning rate"
@@ -14,28 +13,27 @@ Result = dict[str, Any]
 
 
 def read(name: str) -> Result:
-    """The JSON object of a run, by its path below runs/results."""
-    result: Result = json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
+    """The JSON object of a run, by the name that runs/record.py keeps it by."""
+    result: Result = record.read(name)
     return result
 
 
 def read_if_there(name: str) -> Result | None:
     """The same, of a run that not every set or model has."""
-    return read(name) if (RESULTS / f"{name}.json").exists() else None
+    return read(name) if record.has(name) else None
 
 
 def row(name: str, **wanted: Any) -> Result:
-    """The one row of a benchmark's file that has these values."""
+    """The one row of a benchmark that has these values."""
     rows = [row for row in read(name)["rows"] if all(row[key] == value for key, value in wanted.items())]
     if len(rows) != 1:
-        raise ValueError(f"{name}.json has {len(rows)} rows with {wanted}")
+        raise ValueError(f"{name} has {len(rows)} rows with {wanted}")
     return rows[0]
 
 
 def last_valid_loss(name: str) -> float:
     """Of the last validation in a run's metrics."""
-    lines = map(json.loads, (RESULTS / f"{name}.metrics.jsonl").read_text("utf-8").splitlines())
-    loss: float = [line["valid"]["loss"] for line in lines if "valid" in line][-1]
+    loss: float = [line["valid"]["loss"] for line in record.read(f"{name}.metrics") if "valid" in line][-1]
     return loss
 
 

@@ -55,7 +55,7 @@ def general() -> str:
         f"""MiniLM as one network for both sides, trained on 160,000 pairs of star, ubuntu-irc and self-dialogue in
         one pass (1,250 steps of 128 sorted by length, 96 + 32 tokens, no dropout, one seed, bf16,
         {training["seconds"] / 3600:.1f} hours on one core beside other work,
-        [validation](../runs/results/general/curves.svg); the step was chosen by 50 dev lists of each of five sets,
+        [validation](../runs/results/general-curves.svg); the step was chosen by 50 dev lists of each of five sets,
         sgd and convai2-valid among them), and then on {cosine["n_examples"]:,} of these pairs in random batches, with
         vectors of one length ({cosine["seconds"] / 60:.0f} minutes). Its weights are {kept:.0%} of what
         training made of them and the rest MiniLM's own ([Wortsman et al.](https://arxiv.org/abs/2109.01903)), a share

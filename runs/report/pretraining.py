@@ -1,11 +1,11 @@
 """Pre-training on dialogues without labels: MiniLM that goes on, a small BERT from scratch, and models from them."""
 
-import json
 from statistics import fmean
+
+import record
 
 from report.figures import (
     BACKBONE,
-    RESULTS,
     Result,
     change,
     compared,
@@ -104,8 +104,7 @@ def _results(stage: str, models: dict[str, str], sets: tuple[str, ...]) -> dict[
 
 def _pretraining(stage: str) -> str:
     result = read(f"pretraining/{stage}/pretrained")
-    lines = (RESULTS / f"pretraining/{stage}/metrics.jsonl").read_text("utf-8").splitlines()
-    steps = [line for line in map(json.loads, lines) if "masked_lm_accuracy" in line]
+    steps = [line for line in record.read(f"pretraining/{stage}/metrics") if "masked_lm_accuracy" in line]
     clocks = [line["seconds"] for line in steps]  # that of each process that went on
     hours = sum(now for now, then in zip(clocks, [*clocks[1:], 0.0], strict=True) if then < now) / 3600
     words, pairs = (

@@ -28,7 +28,8 @@ def scoring() -> str:
         beside it (attention weights, attended vectors, products; chunked). `plain` computes every score in fp32;
         `exact` is exact search, which returns the same. (In the files `exact` is the plain scan and `fast` exact
         search.) First with the compiled loops of `kernels/` ({machine(AMX)}), then without them, then with them on
-        the other machine ({machine(AVX)}). Made by `polyrank bench scoring`; [files](../runs/results/bench).""",
+        the other machine ({machine(AVX)}). Made by `polyrank bench
+        scoring`; [figures](../runs/results/bench.jsonl).""",
         table(["vectors", "context vectors", *forms], rows, range(1, 11)),
         f"""On AVX-512 without bf16 the plain scan is sometimes faster than exact search, where vectors have no
         structure. At {plain["d"]} dimensions with {plain["m"]} trained vectors (`--growth 1000000`), a million

@@ -49,7 +49,7 @@ def medquad() -> str:
         f"""The first {first["n_examples"]} test questions among 15,805 answers; all three models from MiniLM on
         1,920 pairs, 128 + 48 tokens; milliseconds from text to order, with other work on the second core, on
         {machine(name)}. Made by `OMP_NUM_THREADS=1 SETS=medquad bash runs/two_stage.sh`; [hits@1 and milliseconds
-        against the length](../runs/results/medquad/stages.svg).""",
+        against the length](../runs/results/medquad-stages.svg).""",
         _pool(_stages(name, {"bm25": "BM25", "bi": "Bi", "poly-64": "Poly-64"}, FORMS)),
         f"""Of the Bi-encoder's ten best the Cross-encoder alone puts the right one first in
         {percent(cross["hits@1"])}%, less than the Bi-encoder that feeds it ({percent(first["hits@1"])}%), and yet
@@ -68,7 +68,7 @@ def ubuntu() -> str:
         f"""51,113 turns of chat, of which one is right: the first {first["n_examples"]:,} test cases, with the
         models of the next section; milliseconds with other work on the second core, on {machine(alone)}. Made by
         `bash runs/mutual.sh`. (The models of 1,920 pairs find {percent(early["hits@10"])}% of the first
-        {early["n_examples"]} answers among their ten best: [figures](../runs/results/ubuntu-irc/stages.json).)""",
+        {early["n_examples"]} answers among their ten best: [figures](../runs/results/ubuntu-irc.jsonl).)""",
         _pool(
             _stages(alone, {"bm25": "BM25", "index": "Bi"}, FORMS)
             + _stages(mutual, {"index-mutual": "Bi, mutual"}, MUTUAL)
@@ -109,8 +109,8 @@ def mutual_learning() -> str:
         together (T = 3, alpha = 1, as in the paper). R@1 among 100 of the first 300 test examples, and of 1,000 for
         the Bi-encoders; behind the semicolon the paired difference from the same network trained alone. Made by
         `BUDGET=4000 NEGATIVES=7 VALID=60 LIMIT=300 bash runs/mutual.sh`; validation by epoch:
-        [star](../runs/results/mutual/star/curves-mutual.svg),
-        [ubuntu-irc](../runs/results/mutual/ubuntu-irc/curves-mutual.svg).""",
+        [star](../runs/results/mutual-star-curves-mutual.svg),
+        [ubuntu-irc](../runs/results/mutual-ubuntu-irc-curves-mutual.svg).""",
         table(
             ["", *(f"{name}, {how}" for name in sets for how in ("alone", "mutual"))],
             [rows[0], ["its MRR", *mrr], *rows[1:]],
@@ -128,7 +128,7 @@ def mutual_learning() -> str:
         too. With nine times the weight on the KL (`TAG=heavy EXTRA="--set train.method.alpha=9"`) both came out
         lower, within chance ({compared(few[2]["against"])} and {compared(few[3]["against"])}); with a ConveRT tuned
         on star as a frozen teacher the Bi-encoder had {percent(few[4]["metrics"]["R@1"])} of {few[4]["n_examples"]}
-        examples ({compared(few[4]["against"])}). [Figures of these](../runs/results/mutual/star-640).""",
+        examples ({compared(few[4]["against"])}). [Figures of these](../runs/results/mutual.jsonl).""",
     )
 
 
@@ -150,7 +150,7 @@ def abstention() -> str:
         f"""A threshold on the Bi-encoder's softmax, chosen on medquad's development questions for 60% right
         answers, a fifth of them without their answer among the 15,805, and tried on {result["n_examples"]:,} test
         questions, of which {percent(result["no_answer"])}% have no answer. Made by `bash runs/abstention.sh`; [the
-        curve](../runs/results/medquad/abstention.svg).""",
+        curve](../runs/results/medquad-abstention.svg).""",
         table(
             ["answered", "right among the answered", "lower end of 95%", "answered among those without an answer"],
             [[f"{percent(result[key])}%" for key in ("coverage", "precision", "low", "answered_without")]],

@@ -1,0 +1,85 @@
+"""What the runs measured: one file of JSON lines for each experiment, one line for each result.
+
+python runs/record.py NAME [FILE]     keep the JSON of FILE (.jsonl: the list of its lines) or of standard input as NAME
+python runs/record.py --has NAME      exit with 1 where there is none
+python runs/record.py --show NAME     print it
+
+A name is a path: "best/star/bi" is a line of runs/results/best.jsonl. Keeping a result replaces its line. Paths of this
+machine are left out. RESULTS=folder keeps and reads them elsewhere.
+"""
+
+import fcntl
+import json
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(os.environ.get("RESULTS") or Path(__file__).parent / "results")
+
+
+def read(name: str) -> Any:
+    """The result of that name."""
+    return _results(_path(name))[name]
+
+
+def has(name: str) -> bool:
+    """Whether there is a result of that name."""
+    return name in _results(_path(name))
+
+
+def write(name: str, result: Any) -> None:
+    """Keep a result in place of what was known by its name; several processes may do so at once."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    folder = os.open(RESULTS, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        path = _path(name)
+        _results.cache_clear()
+        lines = sorted((_results(path) | {name: result}).items())
+        part = path.with_suffix(".part")
+        part.write_text("".join(_line(*one) for one in lines), "utf-8")
+        part.replace(path)
+        _results.cache_clear()
+    finally:
+        os.close(folder)
+
+
+def parse(text: str, *, lines: bool) -> Any:
+    """A JSON value, or the list of those of the lines, without this machine's paths."""
+    text = text.replace(f"{RESULTS.absolute().parents[1]}/", "")
+    return [json.loads(line) for line in text.splitlines()] if lines else json.loads(text)
+
+
+def _path(name: str) -> Path:
+    return RESULTS / f"{name.partition('/')[0]}.jsonl"
+
+
+@cache
+def _results(path: Path) -> dict[str, Any]:
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    return {line["name"]: line["result"] for line in map(json.loads, lines)}
+
+
+def _line(name: str, result: Any) -> str:
+    return json.dumps({"name": name, "result": result}, ensure_ascii=False) + "\n"
+
+
+def main(words: list[str]) -> int:
+    match words:
+        case ["--has", name]:
+            return 0 if has(name) else 1
+        case ["--show", name]:
+            print(json.dumps(read(name), ensure_ascii=False))
+        case [name]:
+            write(name, parse(sys.stdin.read(), lines=False))
+        case [name, file]:
+            write(name, parse(Path(file).read_text("utf-8"), lines=file.endswith(".jsonl")))
+        case _:
+            raise SystemExit(__doc__)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
