@@ -47,3 +47,14 @@ def test_the_public_names_are_those_that_the_page_describes() -> None:
     table = text.partition("## ")[0].split("\n| ")[1:]
     described = {name for row in table for name in re.findall(r"`(\w+)`", row.partition(" | ")[0])}
     assert described == set(polyrank.__all__)
+
+
+def test_decisions_are_few_records_of_five_lines_about_code_that_is_there() -> None:
+    records = (DOCS / "decisions.md").read_text("utf-8").split("\n## ")[1:]
+    assert len(records) <= 30
+    for record in records:
+        title, *lines = record.strip().splitlines()
+        names = [line.partition(":")[0] for line in lines if line]
+        assert names == ["- Context", "- Decision", "- Consequence", "- Code", "- Date"], title
+        for path in re.findall(r"`([^`]+)`", lines[-2]):
+            assert any((home / path).exists() for home in (ROOT, ROOT / "src/polyrank")), f"{title}: {path}"
