@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 os.environ |= {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -54,21 +55,23 @@ class Nodes:
 def two_nodes() -> Iterator[Nodes]:
     """A cluster that ends with the block, with all of its processes."""
     folder, before = tempfile.mkdtemp(prefix="ray"), descendants(os.getpid())
+    (Path(folder) / "ray").mkdir()  # Ray expects it there, and writes into it where "auto" finds the head
     nodes: Any = None
-    try:
-        nodes = Nodes(folder)
-        yield nodes
-    finally:
-        started = [pid for pid in descendants(os.getpid()) if pid not in before]
-        if nodes is not None:
-            import ray
+    with patch.dict(os.environ, RAY_TMPDIR=folder):  # not where a cluster of the user has its own
+        try:
+            nodes = Nodes(folder)
+            yield nodes
+        finally:
+            started = [pid for pid in descendants(os.getpid()) if pid not in before]
+            if nodes is not None:
+                import ray
 
-            ray.shutdown()
-            with suppress(ValueError):  # of a node that Ray takes this process to be part of still; all end below
-                nodes.cluster.shutdown()
-        for pid in started:
-            end(pid)
-        shutil.rmtree(folder, ignore_errors=True)
+                ray.shutdown()
+                with suppress(ValueError):  # of a node that Ray takes this process to be part of still; all end below
+                    nodes.cluster.shutdown()
+            for pid in started:
+                end(pid)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def end(pid: int) -> None:
