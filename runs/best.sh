@@ -4,7 +4,7 @@
 # bi: a Bi-encoder from shipped:minilm. convert: shipped:convert, trained on the same pairs three times. sum: both as one encoder,
 # weights from 300 dev lists; sum-shipped: bi with shipped:convert as it is. bi-all, convert-all, sum-all: these on every pair
 # that there is. bi-2, bi-3: bi by other seeds. bi-wide: bi in batches of 256; sum-wide: all three. bi-more, poly-64: both from
-# bi, on a quarter as many pairs; uniform (-3, -4: other seeds): bi-more with uniform_negatives; lists: with a list of random
+# bi, on a quarter as many pairs; uniform (-3, -4: other seeds): bi-more with negatives_weighting = "logq" (the published figures: an earlier correction, of wrong answers alone); lists: with a list of random
 # wrong answers for each context; distilled: lists that sum has scored. joint: all of sum, on as many. library: sentence-
 # transformers, as many pairs as bi. cross: listwise on given wrong answers, which mutual has, from BACKBONE. Goes on where it was
 # stopped.
@@ -79,7 +79,7 @@ for set in $SETS; do
         against=bi-more seed=2
         [[ $model == *-* ]] && seed=${model#uniform-}
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$work/bi/model" --set data.max_train=$((BUDGET / 4)) \
-          --set "train.seeds=[$seed]" --set train.lr=1e-4 --set train.method.uniform_negatives=true ;;
+          --set "train.seeds=[$seed]" --set train.lr=1e-4 --set train.method.negatives_weighting=logq ;;
       distilled | lists)
         against=bi-more taught=(--set train.method.kind=listwise)
         [[ $model == distilled ]] && taught=(--set train.method.kind=distill --set "train.method.teacher=$work/sum"

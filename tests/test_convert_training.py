@@ -67,6 +67,9 @@ def test_the_loss_is_the_papers() -> None:
                 step = step_of(model, texts, loss_weights=weights)
                 wanted = sum(weight * part for weight, part in zip(weights, parts, strict=True))
                 assert float(step(BATCH, 0, number)) == pytest.approx(wanted, rel=1e-5)
+                summed = step_of(model, texts, loss_weights=weights, loss="sum")  # the loop multiplies it by B = 3
+                over_rows = sum(n * weight * part for n, weight, part in zip((3, 2, 3), weights, parts, strict=True))
+                assert 3 * float(summed(BATCH, 0, number)) == pytest.approx(over_rows, rel=1e-5)
     single, texts, _ = make(multi_context=False)
     rows = [0, 1, 2]
     with torch.no_grad():

@@ -50,8 +50,11 @@ from polyrank.training.optimizer import Schedule, clip_gradients, make_optimizer
 
 DATA = DataConfig(train="train.jsonl")
 OTHER_METHODS: dict[str, dict[str, Any]] = {  # a second value of each key
-    "in_batch": {"smoothing": 0.3, "queue": 5, "uniform_negatives": True},
-    "convert": {"smoothing": 0.3, "scale_steps": 7, "loss_weights": (1.0, 2.0, 3.0), "range_steps": 3, "queue": 5},
+    "in_batch": {"smoothing": 0.3, "queue": 5, "negatives_weighting": "logq"},
+    "convert": {
+        "smoothing": 0.3, "scale_steps": 7, "loss_weights": (1.0, 2.0, 3.0), "range_steps": 3, "queue": 5,
+        "negatives_weighting": "logq",
+    },
     "listwise": {"sigmoid": True},
     "distill": {
         "imitation": "margin_mse", "alpha": 2.0, "label_weight": 0.5, "temperature": 2.0, "teacher": "other",
@@ -410,7 +413,7 @@ def test_none_is_a_value_of_its_own_only_where_it_is_one() -> None:
 
 def test_kinds_are_said_in_dictionaries() -> None:
     assert to_dict(LinearSchedule(warmup_steps=3)) == {"kind": "linear", "warmup_steps": 3}
-    method = {"kind": "in_batch", "smoothing": 0.0, "queue": 0, "uniform_negatives": False}
+    method = {"kind": "in_batch", "smoothing": 0.0, "queue": 0, "negatives_weighting": "as_said"}
     assert to_dict(TrainConfig())["method"] == method
 
 

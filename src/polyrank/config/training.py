@@ -14,6 +14,20 @@ from polyrank.errors import ConfigError
 
 Precision = Literal["auto", "fp32", "bf16"]
 NegativeSource = Literal["given", "random", "mined"]
+NegativesWeighting = Literal["as_said", "uniform", "logq"]
+
+
+def _check_weighting(weighting: NegativesWeighting, added_by: str, path: str = "") -> None:
+    """Refuse a correction of frequencies where candidates join that come once each, however often they are said.
+
+    Raises:
+        ConfigError: both are set.
+    """
+    if weighting != "as_said":
+        raise ConfigError(
+            f'{path}negatives_weighting = "{weighting}" corrects the frequency of the other responses of the batch, and'
+            f" {added_by} adds candidates that come once each; set one of the two"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,13 +37,16 @@ class InBatchMethod(Settings):
     Args:
         smoothing: this much of the probability is spread over the wrong candidates.
         queue: so many candidates of earlier batches are negatives too, by the vectors that they had then; 0: none.
-        uniform_negatives: weigh the wrong responses in the loss as if every distinct response were there as often as
-            any other. In a batch they are as frequent as they are said, for which a model learns to put frequent ones
-            lower; in a catalogue each is there once. Changes nothing where no response comes twice. Distinct
-            responses are counted in memory, also with ``data.cache``.
+        negatives_weighting: how often a wrong response of the batch counts. "as_said": as often as it is in the data,
+            so that a model learns to score frequent responses lower than their probability. "logq": the log of its
+            count is subtracted from every candidate's score, right or wrong (Yi et al. 2019). "uniform": it stays a
+            negative with the chance 1 / count, so that negatives are drawn uniformly from the distinct responses, and
+            are fewer. The last two learn the log of the probability, and change nothing where no response comes
+            twice. They hold the distinct responses in memory, also with ``data.cache``.
 
-    Source of ``uniform_negatives``: Bengio and Senecal, Adaptive Importance Sampling to Accelerate Training of a Neural
-        Probabilistic Language Model (2008), section III.
+    Source of ``negatives_weighting``: Yi et al., Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
+        Recommendations (2019), eqs. 3 and 4; Ma and Collins, Noise Contrastive Estimation and Negative Sampling for
+        Conditional Models (2018), section 3.2.
     """
 
     kind: ClassVar[str] = "in_batch"
@@ -37,15 +54,12 @@ class InBatchMethod(Settings):
 
     smoothing: Share = 0.0
     queue: Whole = 0
-    uniform_negatives: bool = False
+    negatives_weighting: NegativesWeighting = "as_said"
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
-        if self.uniform_negatives and self.queue:
-            raise ConfigError(
-                f"uniform_negatives is for the other responses of the batch, and queue = {self.queue} adds candidates"
-                " that come once each; set one of the two"
-            )
+        if self.queue:
+            _check_weighting(self.negatives_weighting, f"queue = {self.queue}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +72,7 @@ class ConvertMethod(Settings):
         loss_weights: with multiple contexts: of the losses of the immediate context, of the earlier turns and of both
             together.
         range_steps: steps between two looks at the range of the 8-bit embeddings.
-        queue: as for "in_batch".
+        queue, negatives_weighting: as for "in_batch".
     """
 
     kind: ClassVar[str] = "convert"
@@ -69,9 +83,12 @@ class ConvertMethod(Settings):
     loss_weights: tuple[NotNegative, NotNegative, NotNegative] = (1.0, 1.0, 1.0)
     range_steps: Count = 100
     queue: Whole = 0
+    negatives_weighting: NegativesWeighting = "as_said"
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
+        if self.queue:
+            _check_weighting(self.negatives_weighting, f"queue = {self.queue}")
         if not any(self.loss_weights):
             raise ConfigError(f"loss_weights = {list(self.loss_weights)} weigh nothing; give one above 0")
 
@@ -320,11 +337,8 @@ class TrainConfig(NetworkTraining):
             )
         if self.method.ranks_lists and self.negatives is None:
             object.__setattr__(self, "negatives", NegativesConfig())
-        if isinstance(self.method, InBatchMethod) and self.method.uniform_negatives and self.negatives is not None:
-            raise ConfigError(
-                "method.uniform_negatives is for the other responses of the batch, and [train.negatives] adds"
-                " candidates that come once each; set one of the two"
-            )
+        if self.negatives is not None and isinstance(self.method, InBatchMethod | ConvertMethod):
+            _check_weighting(self.method.negatives_weighting, "[train.negatives]", "method.")
         most = self.batch_size * (1 if self.negatives is None else 1 + self.negatives.n)
         if self.chunk_size is not None and self.chunk_size >= most:
             raise ConfigError(

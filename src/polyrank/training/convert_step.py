@@ -6,6 +6,7 @@ Everything that changes with time is a function of the update's number, so a res
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from polyrank.text import Texts
 from polyrank.training.queue import CandidateQueue
 from polyrank.training.shares import in_shares
 from polyrank.training.steps import in_batch_columns, negatives_of, with_queue
+from polyrank.training.weighting import Weighting
 
 
 def annealed_scale(number: int, n_steps: int, final: float) -> float:
@@ -46,7 +48,9 @@ class ConvertStep:
         scale_steps: updates in which the scale reaches its end.
         loss_weights: of the three losses.
         range_steps: updates between two looks at the range of the 8-bit embeddings.
-        rights, negatives, chunk_size, queue: as for ``InBatchStep``.
+        rights, negatives, chunk_size, queue, weighting: as for ``InBatchStep``.
+        loss: "sum" where the batch's loss is the sum over its contexts, which the loop makes of the mean: the loss of
+            the earlier turns is then the sum over the contexts that have any.
 
     Source: Henderson et al., ConveRT (2020), sections 2.1 and 3; the weights are published nowhere.
     """
@@ -62,6 +66,8 @@ class ConvertStep:
     negatives: Negatives | None = None
     chunk_size: int | None = None
     queue: CandidateQueue | None = None
+    weighting: Weighting | None = None
+    loss: Literal["mean", "sum"] = "mean"
 
     def length(self, example: Example) -> int:
         """Characters of the last turn: for likeness they do as well as subwords, and nothing has to be segmented."""
@@ -86,7 +92,10 @@ class ConvertStep:
         def loss(encodings: Tensor, rows: Tensor) -> Tensor:
             with full_precision(candidates):
                 values = encodings[rows].float() @ candidates.float().T
-            return cross_entropy(values, rows, allowed[rows], self.smoothing)
+            mask = allowed[rows]
+            if self.weighting is not None:
+                values, mask = self.weighting(values, mask, [columns[key] for key in keys.tolist()], number)
+            return cross_entropy(values, rows, mask, self.smoothing)
 
         tokens = self.texts.contexts([example.query for example in examples]).to(self.device)
         everyone = torch.arange(len(examples), device=self.device)
@@ -98,4 +107,7 @@ class ConvertStep:
         immediate, earlier, both = self.loss_weights
         total = immediate * loss(encodings.immediate, everyone) + both * loss(encodings.both, everyone)
         with_earlier = everyone[encodings.has_earlier]
-        return total + earlier * loss(encodings.earlier, with_earlier) if len(with_earlier) else total
+        if not len(with_earlier):
+            return total
+        share = len(with_earlier) / len(examples) if self.loss == "sum" else 1.0
+        return total + share * earlier * loss(encodings.earlier, with_earlier)

@@ -12,6 +12,7 @@ from polyrank.config.training import (
     MutualMethod,
     NegativesConfig,
     NegativeSource,
+    NegativesWeighting,
     TrainConfig,
 )
 from polyrank.data.mapped_examples import StoredExamples, StoredResponses
@@ -29,8 +30,9 @@ from polyrank.training.convert_step import ConvertStep
 from polyrank.training.mutual import DistillStep, Imitation, MutualStep
 from polyrank.training.network import Ranker
 from polyrank.training.queue import CandidateQueue
-from polyrank.training.steps import InBatchStep, ListwiseStep, PhasedStep, Step, frequencies, response_of
+from polyrank.training.steps import InBatchStep, ListwiseStep, PhasedStep, Step, response_of
 from polyrank.training.teacher import RememberedScores
+from polyrank.training.weighting import LogQ, UniformDraws, Weighting, count_responses
 
 
 def make_step(
@@ -71,7 +73,7 @@ def make_step(
                 negatives,
                 settings.chunk_size,
                 make_queue(method.queue, first.model, device),
-                frequencies(map(response_of, examples)) if method.uniform_negatives else None,
+                make_weighting(method.negatives_weighting, examples, seed),
             )
         case ConvertMethod():
             assert isinstance(first.model, Convert), "a Recipe of another network does not have it"
@@ -87,6 +89,8 @@ def make_step(
                 negatives=negatives,
                 chunk_size=settings.chunk_size,
                 queue=make_queue(method.queue, first.model, device),
+                weighting=make_weighting(method.negatives_weighting, examples, seed),
+                loss=settings.loss,
             )
     assert negatives is not None, "a TrainConfig of such a method has them"
     sigmoid, chunk_size = isinstance(method, ListwiseMethod | MutualMethod) and method.sigmoid, settings.chunk_size
@@ -105,6 +109,17 @@ def make_step(
 def make_queue(size: int, model: EncoderNetwork, device: torch.device) -> CandidateQueue | None:
     """An empty one, or none of size 0."""
     return CandidateQueue(size, model.dimension, device) if size else None
+
+
+def make_weighting(kind: NegativesWeighting, examples: Sequence[Example], seed: int) -> Weighting | None:
+    """The correction for how often responses are said in the examples; None: none."""
+    match kind:
+        case "as_said":
+            return None
+        case "logq":
+            return LogQ(count_responses(map(response_of, examples)))
+        case "uniform":
+            return UniformDraws(count_responses(map(response_of, examples)), seed)
 
 
 def make_negatives(

@@ -3,9 +3,7 @@
 A step also says how long each example is (for batches of like length) and what text it could use as negatives.
 """
 
-import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -20,6 +18,7 @@ from polyrank.records import Context, Example
 from polyrank.text import Texts, Tokens
 from polyrank.training.queue import CandidateQueue
 from polyrank.training.shares import in_shares
+from polyrank.training.weighting import Weighting
 
 
 class Step(Protocol):
@@ -60,12 +59,10 @@ class InBatchStep:
         negatives: of each example, join as further columns for everyone; None: no others.
         chunk_size: texts whose activations are in memory at once, see ``cached``; None: all of the batch.
         queue: of earlier batches' candidates, which are negatives too; None: none.
-        frequencies: of each response, see ``frequencies``: the log of it is subtracted from its score where it is a
-            negative, so that the expected loss is that with negatives drawn from the distinct responses; None: as
+        weighting: takes out of the loss how often a response is said, see ``weighting``; None: negatives count as
             often as they are said.
 
-    Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.2; of ``frequencies``, Bengio and Senecal, Adaptive
-        Importance Sampling to Accelerate Training of a Neural Probabilistic Language Model (2008), section III.
+    Source: Humeau et al., Poly-encoders (ICLR 2020), section 4.2.
     """
 
     model: EncoderNetwork
@@ -76,7 +73,7 @@ class InBatchStep:
     negatives: Negatives | None = None
     chunk_size: int | None = None
     queue: CandidateQueue | None = None
-    frequencies: Mapping[str, float] | None = None
+    weighting: Weighting | None = None
 
     def length(self, example: Example) -> int:
         """Tokens of the context; the longer side decides the cost."""
@@ -84,7 +81,6 @@ class InBatchStep:
 
     def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int = 0) -> Tensor:
         """The mean loss of the batch."""
-        del number
         self.model.observe_weights()
         examples = [example for _, example in batch]
         others = negatives_of(batch, epoch, self.negatives)
@@ -103,23 +99,9 @@ class InBatchStep:
         )
         values = scores(contexts, candidates[None], mask)
         target = torch.arange(len(examples), device=self.device)
-        if self.frequencies is not None:
-            logs = torch.tensor([math.log(self.frequencies[text]) for text in columns], device=self.device)[keys]
-            values = values - logs.expand_as(values).scatter(1, target[:, None], 0.0)
+        if self.weighting is not None:
+            values, allowed = self.weighting(values, allowed, [columns[key] for key in keys.tolist()], number)
         return cross_entropy(values, target, allowed, self.smoothing)
-
-
-def frequencies(responses: Iterable[str]) -> dict[str, float]:
-    """How often each text is there, in units of the mean over the distinct ones: ``count / (n / n_distinct)``.
-
-    Args:
-        responses: of the training data; their distinct texts are held in memory.
-
-    >>> frequencies(["yes", "no", "yes", "yes"])
-    {'yes': 1.5, 'no': 0.5}
-    """
-    counts = Counter(responses)
-    return {text: count * len(counts) / counts.total() for text, count in counts.items()}
 
 
 def negatives_of(batch: Sequence[tuple[int, Example]], epoch: int, negatives: Negatives | None) -> list[str]:

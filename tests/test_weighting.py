@@ -1,0 +1,153 @@
+"""Responses that are said often are negatives often; `negatives_weighting` takes that out of the loss."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from polyrank.config.models import BiConfig, TextPolicy
+from polyrank.config.training import ConvertMethod, InBatchMethod, NegativesConfig, TrainConfig
+from polyrank.errors import ConfigError
+from polyrank.models import BiEncoder, new_model
+from polyrank.models.losses import cross_entropy, distinct
+from polyrank.models.scoring import scores
+from polyrank.records import Context, Example
+from polyrank.scorers.load import make_scorer
+from polyrank.text import BackboneTexts
+from polyrank.training.methods import make_step, make_weighting
+from polyrank.training.network import Ranker
+from polyrank.training.steps import InBatchStep
+from polyrank.training.weighting import LogQ, UniformDraws
+
+CPU = torch.device("cpu")
+POLICY = TextPolicy(max_context_tokens=16, max_candidate_tokens=8)
+SAID = {"thanks": 12, "too high": 6, "restart it": 2}
+DATA = [Example((f"{text} {i}",), (text,), (0,)) for text, n in SAID.items() for i in range(n)]
+BATCH = [(i, DATA[i]) for i in (0, 1, 12, 18)]
+REPLIES = ["thanks", "thanks", "too high", "restart it"]
+WRONG = [[2, 3], [2, 3], [0, 1, 3], [0, 1, 2]]  # columns whose text is another
+
+
+def tiny(backbone: Path) -> tuple[BiEncoder, BackboneTexts]:
+    config = BiConfig(backbone=str(backbone), reduction="mean", shared_towers=True)
+    model, texts, _ = new_model(config, POLICY, seed=1, sample=["hi"])
+    assert isinstance(model, BiEncoder)
+    assert isinstance(texts, BackboneTexts)
+    return model.eval(), texts
+
+
+def all_scores(model: BiEncoder, texts: BackboneTexts, contexts: list[str], replies: list[str]) -> torch.Tensor:
+    vectors, mask = model.encode_contexts(texts.contexts([Context((text,)) for text in contexts]))
+    return scores(vectors, model.encode_candidates(texts.candidates(replies))[None], mask)
+
+
+def loss_of(kind: Any, backbone: Path, number: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """The step's loss on the batch, and the raw scores of its contexts and responses."""
+    model, texts = tiny(backbone)
+    ranker = Ranker(model, texts, make_scorer(model, texts), save=lambda path, metadata: None)
+    config = TrainConfig(method=InBatchMethod(negatives_weighting=kind))
+    step = make_step([ranker], config, DATA, device=CPU, seed=1, folder=Path())
+    values = all_scores(model, texts, ["thanks 0", "thanks 1", "too high 0", "restart it 0"], REPLIES)
+    return step(BATCH, 0, number), values  # type: ignore[operator]
+
+
+def by_hand(values: torch.Tensor, wrong: list[list[int]]) -> torch.Tensor:
+    rows = enumerate(wrong)
+    return -torch.stack([values[i, i] - torch.logsumexp(values[i, [i, *others]], 0) for i, others in rows]).mean()
+
+
+def test_logq_is_its_formula(tiny_backbone: Path) -> None:
+    """Every score less the log of how often its text is said, the right one's too."""
+    loss, values = loss_of("logq", tiny_backbone)
+    corrected = values - torch.tensor([12.0, 12.0, 6.0, 2.0]).log()
+    torch.testing.assert_close(loss, by_hand(corrected, WRONG), atol=1e-5, rtol=1e-5)
+
+
+def test_uniform_is_cross_entropy_over_those_that_stay(tiny_backbone: Path) -> None:
+    draws = UniformDraws(SAID, seed=1)
+    losses = []
+    for number in range(6):
+        loss, values = loss_of("uniform", tiny_backbone, number)
+        stays = draws(values, torch.ones(1, 4, dtype=torch.bool), REPLIES, number)[1][0]
+        left = [[i for i in others if stays[i]] for others in WRONG]
+        assert stays[3], "what is said least stays always"
+        torch.testing.assert_close(loss, by_hand(values, left), atol=1e-5, rtol=1e-5)
+        losses.append(round(loss.item(), 5))
+    assert len(set(losses)) > 1, "each update draws again"
+    assert round(loss_of("uniform", tiny_backbone, 3)[0].item(), 5) == losses[3], "and a resumed one the same"
+
+
+def test_what_stays_is_uniform_over_the_distinct_responses() -> None:
+    """In 20,000 updates each distinct response stays equally often, within five standard deviations."""
+    said = [text for text, n in SAID.items() for _ in range(n)]
+    draws, random, stayed = UniformDraws(SAID, seed=5), np.random.Generator(np.random.PCG64(2)), Counter[str]()
+    for number in range(2_000):
+        texts = [said[i] for i in random.choice(len(said), 10)]
+        mask = draws(torch.zeros(1, 10), torch.ones(1, 10, dtype=torch.bool), texts, number)[1][0]
+        stayed.update(text for text, stays in zip(texts, mask.tolist(), strict=True) if stays)
+    expected = 20_000 * 2 / 20  # min(counts) / n of all draws, for each text
+    assert all(abs(stayed[text] - expected) < 5 * expected**0.5 for text in SAID)
+
+
+@pytest.mark.parametrize("kind", ["logq", "uniform"])
+def test_it_changes_nothing_where_no_response_comes_twice(kind: Any, tiny_backbone: Path) -> None:
+    model, texts = tiny(tiny_backbone)
+    examples = [Example((f"hi {text}",), (text,), (0,)) for text in SAID]
+    batch = list(enumerate(examples))
+    plain, corrected = (
+        InBatchStep(model, texts, CPU, weighting=weighting)(batch, 0)
+        for weighting in (None, make_weighting(kind, examples, seed=1))
+    )
+    torch.testing.assert_close(corrected, plain, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "least", "most"),
+    [
+        (lambda counts: None, -0.05, 0.05),
+        (LogQ, 0.97, 1.03),
+        (lambda counts: UniformDraws(counts, seed=1), 0.97, 1.03),
+    ],
+)
+def test_the_slope_on_the_log_of_the_count(make: Callable[[Any], Any], least: float, most: float) -> None:
+    """One context for all, and scores ``a log(count)``: the loss is least at the a that training learns.
+
+    Where scores are to be log-probabilities, a = 1. The loss is convex in a, and its derivative is 0 at the least.
+    """
+    counts = {str(i): 2 ** (i % 7) if i % 7 < 5 else 1 for i in range(280)}
+    weighting, names = make(counts), list(counts)
+    logs = torch.tensor(list(counts.values())).log()
+    generator = torch.Generator().manual_seed(1)
+    batches = torch.multinomial(logs.exp(), 256 * 300, replacement=True, generator=generator).view(300, 256)
+
+    def slope_of_loss(a: float) -> float:
+        share = torch.tensor(a, requires_grad=True)
+        for number, drawn in enumerate(batches):
+            values, allowed = (share * logs[drawn])[None].expand(256, 256), distinct(drawn, 256)
+            if weighting is not None:
+                values, allowed = weighting(values, allowed, [names[i] for i in drawn.tolist()], number)
+            cross_entropy(values, torch.arange(256), allowed).backward()  # type: ignore[no-untyped-call]
+        assert share.grad is not None
+        return share.grad.item()
+
+    assert slope_of_loss(least) < 0 < slope_of_loss(most)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: InBatchMethod(negatives_weighting="logq", queue=4), "queue = 4 adds candidates"),
+        (lambda: ConvertMethod(negatives_weighting="uniform", queue=4), "queue = 4 adds candidates"),
+        (
+            lambda: TrainConfig(method=InBatchMethod(negatives_weighting="uniform"), negatives=NegativesConfig(n=2)),
+            "^method.negatives_weighting = .uniform. corrects",
+        ),
+    ],
+)
+def test_it_is_for_the_batch_alone(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make()
