@@ -88,6 +88,6 @@ def interrupts() -> str:
 def faults() -> str:
     return section(
         "Faults put in on purpose",
-        """Single faults are put into the code one at a time, and the tests of that room have to notice: [the table
-        by room, and each fault that survived](../runs/results/mutants.md). Made by `python runs/mutants.py`.""",
+        """Single faults are put into the code one at a time, and the tests have to notice: [the table by
+        package, and each fault that survived](../runs/results/mutants.md). Made by `python runs/mutants.py`.""",
     )

@@ -1,0 +1,184 @@
+"""Which tests run which line of the package, in their own process or in one that they start.
+
+``measure`` runs each test file by itself under coverage. Commands, servers and workers are processes of their own: a
+``sitecustomize.py`` on their path has each of them write down which lines it ran, and from when to when it lived. A
+process's lines belong to every test that ran meanwhile, since a server that a file's tests share answers all of them.
+
+Knows nothing of faults.
+"""
+
+import ast
+import atexit
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "polyrank"
+COVERED = ROOT / "runs" / "work" / "covered"
+FOLDER = "POLYRANK_COVERED"  # the variable that names a test file's folder to the processes that its tests start
+# what interrupts at any moment does so within the measuring too, which then waits for itself
+LEFT_OUT = "tests/test_store_faults.py::test_a_writer_that_was_interrupted_at_any_moment_goes_on"
+
+
+def measure(files: list[str]) -> None:
+    """Measure test files one after another; without any named, those that were never measured or changed since."""
+    for path in [ROOT / name for name in files] or sorted((ROOT / "tests").glob("test_*.py")):
+        folder = COVERED / path.stem
+        whole = folder / "times.json"
+        if not files and whole.exists() and whole.stat().st_mtime > path.stat().st_mtime:
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / "site").mkdir(parents=True)
+        (folder / "site" / "sitecustomize.py").write_text(
+            f"import sys\nsys.path.append({str(ROOT / 'runs')!r})\nimport covered\ncovered.follow()\n", "utf-8"
+        )
+        environment = {**os.environ, "COVERAGE_FILE": str(folder / "coverage"), "COVERAGE_CORE": "ctrace"}
+        environment |= {FOLDER: str(folder), "PYTHONPATH": str(ROOT / "runs")}
+        plugins = ["-p", "covered", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist"]
+        measured = ["--cov=polyrank", "--cov-context=test", "--cov-report=", "--deselect", LEFT_OUT]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-o",
+            "addopts=",
+            "-q",
+            "--no-header",
+            *plugins,
+            *measured,
+            str(path),
+        ]
+        subprocess.run(command, cwd=ROOT, env=environment, check=False)
+
+
+# --- in the process of the tests, as a plugin of pytest ---------------------------------------------------------------
+
+_started: dict[str, float] = {}
+_times: dict[str, tuple[float, float]] = {}
+
+
+def pytest_configure() -> None:
+    """Have processes that are started from now on be followed."""
+    os.environ["PYTHONPATH"] = str(Path(os.environ[FOLDER]) / "site")
+
+
+def pytest_runtest_logstart(nodeid: str) -> None:
+    """Note when a test begins, fixtures included."""
+    _started[nodeid] = time.time()
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    """Note when a test has ended."""
+    _times[nodeid] = (_started[nodeid], time.time())
+
+
+def pytest_sessionfinish() -> None:
+    """Write down when each test ran."""
+    Path(os.environ[FOLDER], "times.json").write_text(json.dumps(_times), "utf-8")
+
+
+# --- in processes that tests start ------------------------------------------------------------------------------------
+
+
+def follow() -> None:
+    """Note which lines this process runs, and its forks: every second, since some are killed, and at the end."""
+    import coverage
+
+    folder, began = Path(os.environ[FOLDER]), [time.time()]
+    measured = coverage.Coverage(data_file=None, include=[f"{PACKAGE}/*"], config_file=False)
+    measured.set_option("run:disable_warnings", ["no-data-collected"])  # commands are silent where tests say so
+    leave, writing = os._exit, threading.Lock()
+
+    def write() -> None:
+        with writing:
+            data = measured.get_data()
+            lines = {Path(path).relative_to(PACKAGE).as_posix(): data.lines(path) for path in data.measured_files()}
+            record = {"began": began[0], "ended": time.time(), "lines": lines}
+            whole = folder / f"process-{os.getpid()}-{began[0]}.json"
+            part = whole.with_suffix(".part")
+            part.write_text(json.dumps(record), "utf-8")
+            part.replace(whole)
+
+    def write_on() -> None:
+        while True:
+            time.sleep(1)
+            write()
+
+    def write_and_leave(code: int) -> None:  # as multiprocessing's processes do
+        write()
+        leave(code)
+
+    def begin() -> None:
+        threading.Thread(target=write_on, daemon=True).start()
+
+    def begin_again() -> None:
+        nonlocal writing
+        writing = threading.Lock()
+        measured.erase()
+        began[0] = time.time()
+        begin()
+
+    measured.start()
+    atexit.register(write)
+    os._exit = write_and_leave  # type: ignore[assignment]
+    os.register_at_fork(after_in_child=begin_again)
+    begin()
+
+
+# --- what was seen ----------------------------------------------------------------------------------------------------
+
+
+class Coverage:
+    """Which tests run a line, and how long each takes."""
+
+    def __init__(self) -> None:
+        import coverage
+
+        self.seconds: dict[str, float] = {}
+        self.lines: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        for folder in sorted(path.parent for path in COVERED.glob("*/times.json")):
+            times = json.loads((folder / "times.json").read_text("utf-8"))
+            self.seconds |= {test: end - start for test, (start, end) in times.items()}
+            data = coverage.CoverageData(str(folder / "coverage"))
+            data.read()
+            for path in data.measured_files():
+                known = self.lines[path.rpartition("/src/polyrank/")[2]]
+                for line, contexts in data.contexts_by_lineno(path).items():
+                    known[line] |= {context.rpartition("|")[0] for context in contexts if "|" in context}
+            for process in folder.glob("process-*.json"):
+                self._add_process(json.loads(process.read_text("utf-8")), times)
+
+    def _add_process(self, record: dict[str, Any], times: dict[str, tuple[float, float]]) -> None:
+        tests = {name for name, (start, end) in times.items() if start < record["ended"] and end > record["began"]}
+        for path, lines in record["lines"].items():
+            for line in _in_functions(path).intersection(lines):
+                self.lines[path][line] |= tests
+
+    def tests(self, path: str, line: int) -> tuple[set[str], bool]:
+        """Tests that run the statement at a line; where it runs at import, those of what follows, and True."""
+        known = self.lines.get(path, {})
+        start = next((n for n in range(line, max(line - 8, 0), -1) if n in known), line)
+        if tests := known.get(start):
+            return set(tests), False
+        # such as a default: the next line that tests run is of its function
+        after = next((known[n] for n in range(line, line + 40) if known.get(n)), set())
+        return set(after) or set().union(*known.values()), True
+
+
+@cache
+def _in_functions(path: str) -> set[int]:
+    """Lines of a file that run when a function is called, and not at import."""
+    if not (PACKAGE / path).exists():
+        return set()
+    tree = ast.parse((PACKAGE / path).read_text("utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return {line for node in functions for line in range(node.body[0].lineno, (node.body[-1].end_lineno or 0) + 1)}
