@@ -1,6 +1,7 @@
 """Exports say what the network says, in every batch; those that do not, or are of other weights, are refused."""
 
 import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -331,3 +332,160 @@ def test_of_pairs_lists_are_drawn_to_judge_eight_bits_by(tmp_path: Path, tiny_ba
     pairs.write_text("".join(json.dumps({"context": [f"my {t}"], "response": f"the {t}"}) + "\n" for t in texts))
     said = CliRunner().invoke(app, ["export", str(path), "--to", "onnx-int8", "--valid", str(pairs)])
     assert "on 5 lists R@1" in said.stderr + str(said.exception), said  # kept or refused
+
+
+# --- what is written, read and refused --------------------------------------------------------------------------------
+
+
+def test_what_an_export_says_of_itself(tmp_path: Path, tiny_backbone: Path, cross: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    path = make(tmp_path / "m", tiny_backbone, PolyConfig, n_codes=3)
+    export_model(path, "onnx")
+    documents = [json.loads((export_folder(model, "onnx") / "export.json").read_text()) for model in (path, cross)]
+    assert [document["dimension"] for document in documents] == [32, 0]  # a Cross-encoder has no vectors
+    graphs = {"candidates": "candidates.onnx", "contexts": "contexts.onnx"}
+    assert [document["graphs"] for document in documents] == [graphs, {"pairs": "pairs.onnx"}]
+    assert [set(document["files"]) for document in documents] == [set(graphs.values()), {"pairs.onnx"}]
+    assert documents[0]["fingerprint"] == load_model(path).fingerprint
+    with pytest.raises(UsageError, match=rf"{path} has no openvino export; make it with: polyrank export {path} --to"):
+        load_exported(path, "openvino")
+
+
+def test_a_runtime_that_is_missing_is_named_when_an_export_is_opened(
+    cross: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(MissingExtraError, match=r'^onnxruntime is .* pip install "polyrank\[onnx\]"'):
+        load_exported(cross, "onnx").score([Context(("hi",))], [["a", "b"]])
+
+
+def test_a_graph_that_no_runtime_reads_is_damaged(tmp_path: Path, tiny_backbone: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
+    export_model(path, "onnx")
+    folder = export_folder(path, "onnx")
+    document = json.loads((folder / "export.json").read_text())
+    (folder / "candidates.onnx").write_bytes(b"not a graph")
+    (folder / "export.json").unlink()
+    kept = {key: document[key] for key in ("fingerprint", "dimension", "graphs")}
+    write_manifest(folder, backend="onnx", **kept)
+    with pytest.raises(ArtifactError, match=r"onnx cannot read .*candidates\.onnx \(.*; make the export again on this"):
+        check_export(path, "onnx")
+
+
+def test_quantizing_leaves_logs_as_they_were(tmp_path: Path, tiny_backbone: Path) -> None:
+    import logging
+
+    pytest.importorskip("onnxruntime")
+    path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
+    lists = [Example(("hi",), ("my wifi is down", "thanks"), ())]
+    alike = export_model(path, "onnx-int8", examples=lists)
+    assert isinstance(alike, Agreement)
+    assert (alike.n, alike.reference_r1, alike.exported_r1) == (1, 0.0, 0.0)  # no list has a right answer
+    assert logging.root.manager.disable == 0
+    assert sorted(entry.name for entry in export_folder(path, "onnx-int8").iterdir()) == [
+        "candidates.onnx",
+        "export.json",
+    ]
+
+
+def test_the_ten_best_of_many_and_half_of_few_are_compared() -> None:
+    class Fixed:
+        def __init__(self, *rows: list[float]) -> None:
+            self.rows = [np.array(row, np.float32) for row in rows]
+
+        def score(self, contexts: object, candidates: object) -> list[Any]:
+            return self.rows
+
+    few = [Example(("a",), ("p", "q", "r", "s", "t"), (0,))]
+    down, turned = [5.0, 4, 3, 2, 1], [5.0, 4, 2, 3, 1]
+    found = agreement(Fixed(down), Fixed(turned), few)  # type: ignore[arg-type]
+    assert found.overlap == pytest.approx(2 / 3)  # the best three of five
+    many = [Example(("a",), tuple(f"c{i}" for i in range(40)), (0,))]
+    first, second = list(range(40, 0, -1)), [*range(40, 31, -1), *range(31)]  # nine best the same, the tenth the last
+    found = agreement(Fixed(first), Fixed(second), many)  # type: ignore[arg-type]
+    assert found.overlap == pytest.approx(0.9)
+
+
+def test_vectors_in_8_bits_are_judged_with_the_candidates_of_fp32_too(tmp_path: Path, tiny_backbone: Path) -> None:
+    """Of two networks that agree on nothing: what an index made by either would rank."""
+    first = load(make(tmp_path / "a", tiny_backbone, BiConfig, shared_towers=True))
+    second = load(make(tmp_path / "b", tiny_backbone, BiConfig, shared_towers=True, projection_dim=32, seed=4))
+    assert isinstance(first, EncoderScorer)
+    assert isinstance(second, EncoderScorer)
+    texts = CANDIDATES[:4]
+    lists = [Example(context.turns, tuple(texts), (row,)) for row, context in enumerate(CONTEXTS)]
+    own = [int(np.argmax(scores)) for scores in second.score(CONTEXTS, [texts] * 4)]
+    vectors, candidates = second.encode_contexts(CONTEXTS)[0][:, 0], first.encode_candidates(texts)
+    mixed = np.argmax(vectors @ candidates.T, 1).tolist()
+    right = [sum(best == row for row, best in enumerate(ranked)) / 4 for ranked in (own, mixed)]
+    assert agreement(first, second, lists).exported_r1 == min(right)
+    both = agreement(first, second, lists).overlap
+    tops = [set(np.argsort(-scores)[:2]) for scores in first.score(CONTEXTS, [texts] * 4)]
+    others = [
+        [set(np.argsort(-scores)[:2]) for scores in second.score(CONTEXTS, [texts] * 4)],
+        [set(np.argsort(-row)[:2]) for row in vectors @ candidates.T],
+    ]
+    shares = [np.mean([len(a & b) / 2 for a, b in zip(tops, way, strict=True)]) for way in others]
+    assert both == pytest.approx(min(shares))
+
+
+def test_an_earlier_folder_for_sentence_transformers_is_replaced_on_demand(tmp_path: Path, tiny_backbone: Path) -> None:
+    path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True, output_scale=2.0)
+    export_to_sentence_transformers(path, tmp_path / "st")
+    with pytest.raises(UsageError, match="already exists"):
+        export_to_sentence_transformers(path, tmp_path / "st")
+    (tmp_path / "st" / "modules.json").write_text("[]")
+    export_to_sentence_transformers(path, tmp_path / "st", replace=True)
+    modules = json.loads((tmp_path / "st" / "modules.json").read_text())
+    assert [module["path"] for module in modules] == ["", "1_Pooling", "2_Dense"]
+    lengths = json.loads((tmp_path / "st" / "sentence_bert_config.json").read_text())
+    assert lengths == {"max_seq_length": 48, "do_lower_case": False}  # the longer of the two budgets
+    assert json.loads((tmp_path / "st" / "2_Dense" / "config.json").read_text())["bias"] is False
+    plain = make(tmp_path / "plain", tiny_backbone, BiConfig, shared_towers=True, output_scale=1.0)
+    export_to_sentence_transformers(plain, tmp_path / "st2")
+    assert not (tmp_path / "st2" / "2_Dense").exists()
+
+
+def test_only_exports_on_the_cpu_are_tried(cross: Path) -> None:
+    assert fastest_backend([cross], "cuda") == "torch"
+    assert fastest_backend([], "cpu") == "torch"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--to", "sentence-transformers"], "needs a folder to make and has no --check"),
+        (["--to", "sentence-transformers", "-o", "st", "--check"], "needs a folder to make and has no --check"),
+        (["--to", "tflite"], "there is no export to 'tflite'; choose onnx, onnx-int8"),
+        (["--to", "onnx", "--valid", "lists.jsonl"], "--valid is for onnx-int8; an export to onnx is compared"),
+        (["--to", "onnx", "-o", "elsewhere"], "a model folder keeps its onnx export itself, in .*onnx; leave out -o"),
+        (["--to", "onnx"], "already exists"),
+    ],
+)
+def test_what_export_refuses(cross: Path, options: list[str], problem: str) -> None:
+    refused = CliRunner().invoke(app, ["export", str(cross), *options])
+    assert isinstance(refused.exception, UsageError)
+    assert re.search(problem, str(refused.exception))
+    missing = CliRunner().invoke(app, ["export", str(cross / "none"), *options])
+    assert re.search("there is no model folder .*none", str(missing.exception))
+
+
+def test_the_command_for_sentence_transformers(tmp_path: Path, tiny_backbone: Path) -> None:
+    path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
+    command = ["export", str(path), "--to", "sentence-transformers", "-o", str(tmp_path / "st")]
+    written = CliRunner().invoke(app, command)
+    assert (written.exit_code, written.stderr) == (0, f"wrote {tmp_path / 'st'}\n")
+    assert (tmp_path / "st" / "modules.json").exists()
+    assert isinstance(CliRunner().invoke(app, command).exception, UsageError)
+    assert CliRunner().invoke(app, [*command, "--overwrite"]).exit_code == 0
+
+
+def test_an_export_is_replaced_by_the_command(tmp_path: Path, cross: Path) -> None:
+    path = tmp_path / "m"
+    shutil.copytree(cross, path)
+    (export_folder(path, "onnx") / "pairs.onnx").write_bytes(b"")
+    written = CliRunner().invoke(app, ["export", str(path), "--to", "onnx", "--overwrite"])
+    assert (written.exit_code, written.exception) == (0, None)
+    assert re.search(r"onnx: worst cosine to fp32 [01]\.\d{6}, at least 0\.999 needed", written.stderr)
+    assert isinstance(load_exported(path, "onnx"), CrossScorer)
