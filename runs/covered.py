@@ -42,7 +42,7 @@ def measure(files: list[str]) -> None:
             f"import sys\nsys.path.append({str(ROOT / 'runs')!r})\nimport covered\ncovered.follow()\n", "utf-8"
         )
         environment = {**os.environ, "COVERAGE_FILE": str(folder / "coverage"), "COVERAGE_CORE": "ctrace"}
-        environment |= {FOLDER: str(folder), "PYTHONPATH": str(ROOT / "runs")}
+        environment |= {FOLDER: str(folder), "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "runs")])}
         plugins = ["-p", "covered", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist"]
         measured = ["--cov=polyrank", "--cov-context=test", "--cov-report=", "--deselect", LEFT_OUT]
         command = [
@@ -68,7 +68,7 @@ _times: dict[str, tuple[float, float]] = {}
 
 def pytest_configure() -> None:
     """Have processes that are started from now on be followed."""
-    os.environ["PYTHONPATH"] = str(Path(os.environ[FOLDER]) / "site")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(PACKAGE.parent), str(Path(os.environ[FOLDER]) / "site")])
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:

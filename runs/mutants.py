@@ -141,6 +141,7 @@ def run(faults: list[Fault], jobs: int, tests: Tests, results: Path | None, only
         while waiting and len(running) < jobs:
             fault, by = waiting.pop(0)
             folder = WORK / "trees" / f"{fault.id}-{os.getpid()}"
+            _check_unchanged(fault)
             chosen = [by] if by else tests.first if only else tests.of(fault)
             pid = os.fork()
             if pid == 0:
@@ -188,6 +189,12 @@ def run(faults: list[Fault], jobs: int, tests: Tests, results: Path | None, only
             shown = f"{fault.path}:{fault.line} {fault.where}: {change}"
             ending = f"{record['seconds']} s by {record['by']}" if record["outcome"] == "caught" else ""
             print(f"[{done}/{len(faults)}] {record['outcome']:8} {fault.id} {shown} {ending}", flush=True)
+
+
+def _check_unchanged(fault: Fault) -> None:
+    base = ROOT / "kernels" / "polyrank_kernels" if fault.package == "kernels" else PACKAGE
+    if (base / fault.path).read_text("utf-8")[fault.start : fault.end] != fault.old:
+        raise SystemExit(f"{fault.path} has changed meanwhile; run it again, in a checkout that nobody changes")
 
 
 def _adopt() -> None:
