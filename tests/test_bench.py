@@ -3,11 +3,14 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from processes import run
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
 
 TEXTS = [f"please restart the router number {i} and call again" for i in range(120)]
 
@@ -48,8 +51,9 @@ def test_scoring_as_on_a_lesser_processor() -> None:
 
 def test_search_of_a_stored_index() -> None:
     pytest.importorskip("faiss")
-    table = bench("search", "-n", "3000", "-d", "32", "-m", "4", "--ann", "flat")
-    rows = {row["what"]: row for row in table["rows"]}
+    from timing.search import time_search
+
+    rows = {row["what"]: row for row in time_search(sizes=[3000], d=32, m=4, ann="flat")["rows"]}
     assert {"build", "open", "plain", "exact", "approximate", "add 1", "search while adding"} <= set(rows)
     for mode in ("plain", "exact"):
         assert rows[mode]["recall_at_10"] == rows[mode]["exact"] == 1
@@ -57,13 +61,16 @@ def test_search_of_a_stored_index() -> None:
 
 
 def test_searches_through_filters() -> None:
-    table = bench("filter", "-n", "3000", "-d", "16", "-m", "4", "--share", "0.01", "--share", "0.5")
+    from timing.filters import time_filters
+
+    from polyrank.errors import UsageError
+
+    table = time_filters(n=3000, d=16, m=4, shares=[0.01, 0.5])
     rows = {(row["share"], row["what"]): row for row in table["rows"]}
     assert {what for _, what in rows} == {"first", "next", "after a change", "without"}
     assert {share: row["n_passing"] for (share, _), row in rows.items()} == {0.01: 30, 0.5: 1500}
-    refused = run("bench", "filter", "-n", "3000", "--share", "0.0005")
-    assert refused.returncode == 2
-    assert "the share 0.0005 is not of thousandths" in refused.stderr
+    with pytest.raises(UsageError, match=r"the share 0\.0005 is not of thousandths"):
+        time_filters(n=3000, shares=[0.0005])
 
 
 @pytest.mark.slow

@@ -23,7 +23,6 @@ COMMANDS = {
     "curves": "curves run -o OUT",
     "bench scoring": "bench scoring --plot OUT",
     "bench respond": "bench respond --plot OUT",
-    "bench search": "bench search --plot OUT",
     "pipeline create": "pipeline create gone -o out --valid data.jsonl --precision 0.5 --plot OUT",
     "pipeline test": "pipeline test gone data.jsonl --plot OUT",
     "intents train": "intents train gone.csv -o out --plot OUT",

@@ -146,7 +146,8 @@ def filters() -> str:
     one = rows[0]
     note = f"Milliseconds from a context of {one['m']} vectors to the texts of the ten best of {one['n']:,} in"
     note += f" {one['form']}, {one['d']} dimensions: the first time with a filter, every time after it, and so on"
-    note += f" ({machine('bench/filter')}, with other work on the machine; medians). Made by `polyrank bench filter"
+    note += f" ({machine('bench/filter')}, with other work on the machine; medians)."
+    note += " Made by `python runs/timing/filters.py"
     note += f" -n {one['n']} -d {one['d']} -m {one['m']}`."
     return f"{note}\n\n{table(head, cells, range(1, 5))}"
 

@@ -52,7 +52,7 @@ def growth() -> str:
     one = row("bench/growth", n=next(iter(sizes)), what="exact")
     head = ["candidates", "build", "on disk", "open", "ten best, exact", "scored in full", "memory"]
     note = f"Candidates of {one['d']} dimensions in int8, contexts of {one['m']} vectors ({machine('bench/growth')})."
-    note += " Made by `polyrank bench search`."
+    note += " Made by `python runs/timing/search.py`."
     return f"{note}\n\n{table(head, rows, range(7))}"
 
 

@@ -79,7 +79,7 @@ def million() -> str:
         "Speed: a million candidates on disk",
         f"""{built["n"]:,} candidates of {built["d"]} dimensions in int8 with their texts,
         {built["bytes"] / 1e9:.1f} GB, {built["m"]} context vectors; milliseconds on the same two machines. Made by
-        `polyrank bench search -n 1000000 -m 16 --precision int8`.""",
+        `python runs/timing/search.py -n 1000000 -m 16 --precision int8`.""",
         table(["what", "AMX", "AVX-512"], [[title, *cells(what)] for what, title in titles.items()], (1, 2)),
         f"""Exact search scores {best["n_scored"]} candidates in full on AMX. The ten best are
         {percent(best["recall_at_10"])}% of those in fp32: rounding when they are stored is what differs, not the

@@ -28,14 +28,6 @@ K = 10
 CHUNK = 4096  # rows, of the papers' form
 DIRECTIONS = 16  # around the mean of a trained context
 DEVIATION = 0.05  # of a trained context's vectors from their mean, relative to it
-TARGETS = {  # ratio against the papers' form at 100,000 x 768, at least and where we want to be
-    ("isotropic", "plain"): ({16: 2.2, 64: 2.0, 360: 2.0}, 4.0),
-    ("isotropic", "exact"): ({16: 7.0, 64: 7.0, 360: 6.0}, 20.0),
-    ("trained", "plain"): ({16: 2.2, 64: 2.0, 360: 2.0}, 4.0),
-    ("trained", "exact"): ({16: 7.0, 64: 7.0, 360: 6.0}, 20.0),
-    ("wide", "plain"): ({360: 30.0}, 200.0),
-    ("wide", "exact"): ({360: 30.0}, 200.0),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +152,7 @@ def bench_scoring(
     for size in growth:
         tell(f"growth, {size} candidates")
         rows += _compare("trained", size, growth_d, 64, max(repeats // 2, 1), what="growth")
-    return {"machine": describe_machine(), "rows": rows, "targets": _targets(rows)}
+    return {"machine": describe_machine(), "rows": rows}
 
 
 def _compare(regime: Regime, n: int, d: int, m: int, repeats: int, what: str | None = None) -> list[dict[str, Any]]:
@@ -223,15 +215,3 @@ def _peak_mb(run: Callable[[], object]) -> float | None:
 def _status_mb(status: Path, key: str) -> float:
     line = next(line for line in status.read_text("utf-8").splitlines() if line.startswith(key))
     return int(line.split()[1]) / 1024
-
-
-def _targets(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How measured ratios meet the targets, for the rows that have one."""
-    result = []
-    for row in rows:
-        least, stretch = TARGETS.get((row["what"], row["form"]), ({}, 0.0))
-        if row["m"] in least:
-            target = least[row["m"]]
-            named = {key: row[key] for key in ("what", "m", "form", "ratio")}
-            result.append({**named, "at_least": target, "met": row["ratio"] >= target, "stretch": stretch})
-    return result

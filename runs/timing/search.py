@@ -1,9 +1,14 @@
-"""A stored index of N candidates: how long building, opening, searching and changing it takes.
+"""A stored index of N candidates: how long building, opening, searching and changing it takes. Prints one JSON object.
+
+    python runs/timing/search.py -n 10000 -n 100000 [-d 384] [-m 64] [--ann none] [--precision fp32]
 
 Everything a user would do, on disk: the store is SQLite with fsync, the matrix is mapped, texts are read back.
 """
 
+import argparse
+import json
 import resource
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -13,20 +18,22 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+import torch
 
 from polyrank.bench.machine import describe_machine
 from polyrank.bench.scoring import PLAIN, make_inputs
+from polyrank.devices.choice import set_threads
 from polyrank.index import Block, Index, Writer, write_index
 from polyrank.records import Candidate
 from polyrank.search import Mode, search
 from polyrank.search.ways import WAYS
-from polyrank.storage.quantized import Precision
+from polyrank.storage.quantized import Precision, read_precision
 
 K = 10
 ROWS_AT_A_TIME = 8192
 
 
-def bench_searching(
+def time_search(
     *,
     sizes: Sequence[int] = (10_000, 100_000),
     d: int = 384,
@@ -170,3 +177,30 @@ def _changes(path: Path, context: Any, row: Callable[..., None]) -> None:
 
 def _peak_mb() -> float:
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-n", type=int, action="append", help="candidates; repeatable")
+    parser.add_argument("-d", type=int, default=384, help="dimensions")
+    parser.add_argument("-m", type=int, default=64, help="context vectors")
+    parser.add_argument("--ann", default="none", help="auto, flat, sq8, ivfpq, hnsw, or none")
+    parser.add_argument("--precision", type=read_precision, default="fp32")
+    parser.add_argument("--folder", type=Path, help="where to build indexes")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    set_threads(options.threads)
+    result = time_search(
+        sizes=options.n or (10_000, 100_000),
+        d=options.d,
+        m=options.m,
+        ann=options.ann,
+        precision=options.precision,
+        folder=options.folder,
+        progress=lambda line: print(line, file=sys.stderr),
+    )
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,13 @@
-"""Filtered searches of a stored index: the first with a filter, those after it, and one without, taking turns."""
+"""Filtered searches of a stored index: the first with a filter, those after it, and one without, taking turns.
 
+    python runs/timing/filters.py [-n 100000] [-d 128] [-m 16] [--share 0.001 ...] [--precision int8]
+
+Prints one JSON object.
+"""
+
+import argparse
+import json
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,15 +16,19 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from polyrank.bench.machine import describe_machine
 from polyrank.bench.scoring import make_inputs
-from polyrank.bench.searching import ROWS_AT_A_TIME, contexts_near
+from polyrank.devices.choice import set_threads
 from polyrank.errors import UsageError
 from polyrank.index import Filter, Index, Writer, read_filter, write_index
 from polyrank.records import Candidate
 from polyrank.search import search
-from polyrank.storage.quantized import Precision
+from polyrank.storage.quantized import Precision, read_precision
+from timing.search import ROWS_AT_A_TIME, contexts_near
 
 K = 10
 PARTS = 1000  # of the candidates, drawn at random; a filter lets some of them through
@@ -25,7 +37,7 @@ TURNS = 3  # of what can be done once with a filter
 CHANGED = Candidate("new", "one more", {"part": 0, "lang": "en"})
 
 
-def bench_filtering(
+def time_filters(
     *,
     n: int = 100_000,
     d: int = 128,
@@ -132,3 +144,30 @@ def _seconds(index: Index, context: Any, condition: Filter | None) -> tuple[floa
     result = search(context[None], np.ones((1, len(context)), np.bool_), blocks, K)[0]
     index.candidates(result.rows.tolist())
     return perf_counter() - started, ", ".join(result.ways)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-n", type=int, default=100_000, help="candidates")
+    parser.add_argument("-d", type=int, default=128, help="dimensions")
+    parser.add_argument("-m", type=int, default=16, help="context vectors")
+    parser.add_argument("--share", type=float, action="append", help="of the candidates that pass; repeatable")
+    parser.add_argument("--precision", type=read_precision, default="int8")
+    parser.add_argument("--folder", type=Path, help="where to build the index")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options = parser.parse_args()
+    set_threads(options.threads)
+    result = time_filters(
+        n=options.n,
+        d=options.d,
+        m=options.m,
+        precision=options.precision,
+        shares=options.share or SHARES,
+        folder=options.folder,
+        progress=lambda line: print(line, file=sys.stderr),
+    )
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

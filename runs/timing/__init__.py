@@ -1,0 +1,1 @@
+"""Times that our pages report: of a stored index, and of searches through filters."""
