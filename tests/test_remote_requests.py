@@ -1,0 +1,785 @@
+"""What a remote index asks of its server and makes of the answers, without one: pymilvus's client is scripted here."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from polyrank.errors import ArtifactError, DataError, LockedError, OfflineError, ResourceError, UsageError
+from polyrank.index.filters import read_filter
+from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, read_address, write_remote
+from polyrank.index.remote.address import REMOTE, is_remote, write_address
+from polyrank.index.remote.facts import condition, facts
+from polyrank.index.remote.rows import checked, key_of, requests, rows_of
+from polyrank.index.remote.server import Server
+from polyrank.records import Candidate
+from polyrank.storage.document import seal
+
+pymilvus = pytest.importorskip("pymilvus", reason="pymilvus is not installed; it comes with the extra milvus")
+
+ADDRESS = Address("http://127.0.0.1:19530", "replies")
+Ask = Callable[..., Any]
+
+
+class Script:
+    """Connections of pymilvus, which answer by method name; what was asked and how is kept."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {}
+        self.asked: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+        self.made: list[dict[str, Any]] = []
+        self.n_closed = 0
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        return [settings for what, _, settings in self.asked if what == name]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Script:
+    script = Script()
+
+    class Client(pymilvus.MilvusClient):  # type: ignore[misc]  # schemas are made by it
+        def __init__(self, **settings: Any) -> None:
+            script.made.append(settings)
+
+        def __getattribute__(self, name: str) -> Any:
+            def ask(*arguments: Any, **settings: Any) -> Any:
+                script.asked.append((name, arguments, settings))
+                answer = script.answers.get(name)
+                answer = next(answer) if isinstance(answer, Iterator) else answer
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer(*arguments, **settings) if callable(answer) else answer
+
+            return ask
+
+        def __del__(self) -> None:
+            """Nothing was connected."""
+
+    Client.close = None
+    monkeypatch.setattr(pymilvus, "MilvusClient", Client)
+    return script
+
+
+def refused(code: int, message: str = "no") -> Exception:
+    error: Exception = pymilvus.exceptions.MilvusException(code=code, message=message)
+    return error
+
+
+# --- addresses --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "uri", "collection"),
+    [
+        ("http://localhost/replies", "http://localhost:19530", "replies"),
+        ("https://example.org:443/_a1", "https://example.org:443", "_a1"),
+        ("http://[::1]:5/B", "http://[::1]:5", "B"),
+        (f"http://h:1/{'a' * 255}", "http://h:1", "a" * 255),
+    ],
+)
+def test_an_address_names_a_server_and_a_collection(text: str, uri: str, collection: str) -> None:
+    assert Address.of(text) == Address(uri, collection)
+    assert Address.of(str(Address.of(text))) == Address(uri, collection)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("ftp://h:1/replies", "is no address of a collection"),
+        ("h:1/replies", "is no address of a collection"),
+        ("http:///replies", "is no address of a collection"),
+        ("http://h:1/replies?a=b", "is no address of a collection"),
+        ("http://h:1/replies#a", "is no address of a collection"),
+        ("http://h:x/replies", "is no address of a collection"),
+        ("http://user@h:1/replies", "an address holds no password"),
+        ("http://:secret@h:1/replies", "an address holds no password"),
+        ("http://h:1/", "is no name of a collection"),
+        ("http://h:1/1a", "is no name of a collection"),
+        ("http://h:1/a/b", "is no name of a collection"),
+        (f"http://h:1/{'a' * 256}", "is no name of a collection"),
+    ],
+)
+def test_what_names_none_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem) as error:
+        Address.of(text)
+    assert "secret" not in str(error.value)
+
+
+def test_a_folder_keeps_the_address(tmp_path: Path) -> None:
+    write_address(tmp_path / "i", ADDRESS)
+    assert is_remote(tmp_path / "i")
+    assert not is_remote(tmp_path)
+    assert read_address(tmp_path / "i") == ADDRESS
+    assert [entry.name for entry in (tmp_path / "i").iterdir()] == ["remote.json"]
+    with pytest.raises(UsageError):
+        write_address(tmp_path / "i", Address("http://h:1", "other"))
+    write_address(tmp_path / "i", Address("http://h:1", "other"), replace=True)
+    assert read_address(tmp_path / "i").collection == "other"
+    (tmp_path / "i" / "remote.json").write_bytes(seal({"uri": "http://h:1"}, REMOTE))
+    with pytest.raises(ArtifactError, match=r"remote\.json lacks 'collection'; build it again with polyrank index"):
+        read_address(tmp_path / "i")
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def one(text: str = "hi", id_: str = "a", **metadata: Any) -> Candidate:
+    return Candidate(id_, text, metadata)
+
+
+def test_a_row_says_all_of_a_candidate() -> None:
+    vectors = np.array([[3.0, 4.0], [0.5, -0.5]], np.float32)
+    candidates = [one("hello", "é", lang="en"), one("bye", "b", tier=[2, 7])]
+    rows, faults = rows_of(candidates, vectors, 41)
+    assert faults == {}
+    assert [(row["row"], row["key"], row["id"], row["text"]) for row in rows] == [
+        (41, key_of("é"), "é", "hello"),
+        (42, key_of("b"), "b", "bye"),
+    ]
+    assert [json.loads(row["metadata"]) for row in rows] == [{"lang": "en"}, {"tier": [2, 7]}]
+    for row, vector, candidate in zip(rows, vectors, candidates, strict=True):
+        true = float(np.sqrt((vector.astype(np.float64) ** 2).sum()))
+        assert true < row["norm"] <= true * (1 + 1e-11)
+        assert facts(candidate.metadata).items() <= row.items()
+        number, again, found = checked(row, ADDRESS)
+        assert (number, again, found.tolist()) == (row["row"], candidate, vector.tolist())
+    assert key_of("é") != key_of("e")
+    assert len(key_of("é")) == 32
+    assert key_of("\ud800") == ""
+
+
+@pytest.mark.parametrize("field", ["row", "id", "text", "metadata", "digest", "vector"])
+def test_a_row_of_which_something_changed_is_damaged(field: str) -> None:
+    ((row,), _) = rows_of([one("hello", "name", lang="en")], np.ones((1, 2), np.float32), 7)
+    other: dict[str, Any] = {
+        "row": 8, "id": "name2", "text": "hell", "metadata": "{}", "digest": "0" * 64, "vector": [1.0, 2.0]
+    }  # fmt: skip
+    for damaged in ({**row, field: other[field]}, {key: row[key] for key in row if key != field}, {**row, field: None}):
+        with pytest.raises(ArtifactError, match=rf"^{ADDRESS} is damaged: candidate '?[Nn].* is not what was written"):
+            checked(damaged, ADDRESS)
+
+
+def test_what_the_server_cannot_hold_is_named() -> None:
+    vectors = np.ones((1, 2), np.float32)
+    assert rows_of([one("a" * 65_535)], vectors, 1)[1] == {}
+    assert rows_of([one("é" * 32_768)], vectors, 1)[1] == {
+        0: "its text has 65,536 bytes, the limit of the server is 65,535"
+    }
+    assert rows_of([one(id_="a" * 65_536)], vectors, 1)[1] == {
+        0: "its id has 65,536 bytes, the limit of the server is 65,535"
+    }
+    (fault,) = rows_of([one(**{f"k{i}": i for i in range(800)})], vectors, 1)[1].values()
+    assert fault.startswith("its metadata make ")
+    assert fault.endswith(" bytes to filter by, the limit is 65,536")
+    assert rows_of([one(**{f"k{i}": i for i in range(300)})], vectors, 1)[1] == {}
+
+
+def sized(n: int, text: str = "hi", metadata: str = "{}", d: int = 2) -> list[dict[str, Any]]:
+    return [{"vector": [0.0] * d, "text": text, "metadata": metadata, "row": row} for row in range(n)]
+
+
+def test_a_request_holds_so_many_rows_and_bytes() -> None:
+    assert [len(part) for part in requests(sized(1025))] == [512, 512, 1]
+    assert [len(part) for part in requests(sized(1024))] == [512, 512]
+    assert list(requests([])) == []
+    most = 16 * 2**20
+    for rows, size in (
+        (sized(100, d=50_000), 12 * 50_000 + 8 + 16),
+        (sized(100, text="a" * 200_000), 24 + 800_000 + 16),
+        (sized(100, metadata="a" * 100_000), 24 + 8 + 800_000),
+    ):
+        parts = list(requests(rows))
+        assert [row["row"] for part in parts for row in part] == list(range(100))
+        assert len(parts[0]) == most // size + 1  # the one that goes beyond it is the last
+        assert len(parts) > 1
+
+
+# --- facts ------------------------------------------------------------------------------------------------------------
+
+
+def meets(metadata: dict[str, Any], text: str) -> bool:
+    """A condition of Milvus, evaluated on facts."""
+    known = facts(metadata)
+    expression = condition(read_filter(text).tree)
+    for name in known:
+        expression = expression.replace(f'exists $meta["{name}"]', "True").replace(
+            f'$meta["{name}"]', repr(str(known[name]))
+        )
+    while 'exists $meta["' in expression:
+        before, _, rest = expression.partition('exists $meta["')
+        expression = before + "False" + rest.partition('"]')[2]
+    while '$meta["' in expression:
+        before, _, rest = expression.partition('$meta["')
+        expression = before + "''" + rest.partition('"]')[2]
+    return bool(eval(expression))  # of hashes and digits
+
+
+@pytest.mark.parametrize(
+    ("metadata", "text", "expected"),
+    [
+        ({"a": 1}, "a = 1", True),
+        ({"a": 1}, "a = 2", False),
+        ({"a": 1.0}, "a = 1", True),
+        ({"a": True}, "a = true", True),
+        ({"a": True}, "a = 1", False),
+        ({"a": True}, "a > 0", False),
+        ({"a": "1"}, "a = 1", False),
+        ({"a": "true"}, "a = true", False),
+        ({"a": None}, "exists a", True),
+        ({}, "exists a", False),
+        ({"a": {"b": 2}}, "a.b >= 2", True),
+        ({"a": {"b": 2}}, "exists a", True),
+        ({"a": [1, 5, 9]}, "a > 8", True),
+        ({"a": [1, 5, 9]}, "a >= 9", True),
+        ({"a": [1, 5, 9]}, "a > 9", False),
+        ({"a": [3, 5, 9]}, "a < 4", True),
+        ({"a": [3, 5, 9]}, "a <= 3", True),
+        ({"a": [3, 5, 9]}, "a < 3", False),
+        ({"a": [3, "x"]}, 'a < "y"', True),
+        ({"a": [3, "x"]}, 'a > "x"', False),
+        ({"a": ["x", "y"]}, 'a in ("y", "z")', True),
+        ({"a": ["x", "y"]}, 'a in ("w", "z")', False),
+        ({"a": 1, "b": 2}, "a = 1 and b = 2", True),
+        ({"a": 1, "b": 3}, "a = 1 and b = 2", False),
+        ({"a": 1, "b": 3}, "a = 1 or b = 2", True),
+        ({"a": 1}, "not a = 1", False),
+        ({}, "not a = 1", True),
+        ({"a": -5}, "a < -4", True),
+        ({"a": -5}, "a > -6", True),
+        ({"a": 0.5}, "a < 0", False),
+    ],
+)
+def test_facts_answer_filters(metadata: dict[str, Any], text: str, expected: bool) -> None:
+    assert meets(metadata, text) is expected
+
+
+# --- what is asked ----------------------------------------------------------------------------------------------------
+
+
+def test_a_connection_is_made_once_with_the_token_of_the_environment(
+    script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLYRANK_MILVUS_TOKEN", "me:secret")
+    script.answers["query"] = [{"count(*)": 3}]
+    server = Server(ADDRESS, timeout_s=5)
+    assert (server.count(), server.count()) == (3, 3)
+    (made,) = script.made
+    assert (made["uri"], made["token"], made["dedicated"]) == (ADDRESS.uri, "me:secret", True)
+    assert made["grpc_options"] == {"grpc.use_local_subchannel_pool": 1}
+    assert 0 < made["timeout"] <= 5
+    assert all(0 < settings["timeout"] <= 5 for settings in script.of("query"))
+    server.close()
+    server.close()
+    assert len(script.of("close")) == 1
+    assert server.count() == 3
+    assert len(script.made) == 2
+
+
+def test_a_search_asks_for_inner_products(script: Script) -> None:
+    script.answers["search"] = [[{"key": "k1", "distance": 2}, {"key": "k2", "distance": 1.5}], []]
+    vectors = np.array([[1, 2], [3, 4]], np.float32)
+    server = Server(ADDRESS)
+    assert server.nearest(vectors, 200, "x", graph=True) == [[("k1", 2.0), ("k2", 1.5)], []]
+    server.nearest(vectors, 5, "", graph=True)
+    server.nearest(vectors, 5, "", graph=False)
+    first, few, plain = script.of("search")
+    assert (first["data"], first["anns_field"], first["filter"], first["limit"]) == (
+        [[1, 2], [3, 4]],
+        "vector",
+        "x",
+        200,
+    )
+    assert first["search_params"] == {"metric_type": "IP", "params": {"ef": 200}}
+    assert few["search_params"]["params"] == {"ef": 128}
+    assert plain["search_params"]["params"] == {}
+
+
+@pytest.mark.parametrize(("n", "ranges"), [(0, 1), (2047, 1), (2048, 2), (10_000, 5)])
+def test_a_scan_asks_for_each_key_once(script: Script, n: int, ranges: int) -> None:
+    def query(_: str, filter: str, output_fields: Sequence[str], **settings: Any) -> list[dict[str, Any]]:
+        if output_fields == ["count(*)"]:
+            assert filter == ""
+            return [{"count(*)": n}]
+        assert list(output_fields) == ["key", "text"]
+        assert settings["limit"] == 16_384
+        return [{"key": filter}]
+
+    script.answers["query"] = query
+    server = Server(ADDRESS)
+    asked = [row["key"] for row in server.scan("", ["text"])]
+    assert len(asked) == ranges
+    bounds = [text.removeprefix('key >= "').removesuffix('"').split('" and key < "') for text in asked]
+    assert [low for low, _ in bounds] == [f"{i * 2**32 // ranges:08x}" for i in range(ranges)]
+    assert [high for _, high in bounds] == [*(low for low, _ in bounds[1:]), "g"]
+    assert [row["key"] for row in server.scan("(c)", ["text"])] == [f"{text} and (c)" for text in asked]
+
+
+def test_a_collection_is_made_for_what_is_written(script: Script) -> None:
+    server = Server(ADDRESS)
+    server.create("replies_1", dimension=7, kind="HNSW", said="{}")
+    server.create("replies_2", dimension=7, kind="FLAT", said="{}")
+    (_, names, made), (_, _, flat) = script.asked
+    assert names == ("replies_1",)
+    assert (made["consistency_level"], made["properties"]) == ("Strong", {"polyrank": "{}"})
+    schema = made["schema"].to_dict()
+    assert (schema["auto_id"], schema["enable_dynamic_field"]) == (False, True)
+    fields = {field["name"]: field for field in schema["fields"]}
+    assert set(fields) == {"key", "row", "id", "text", "metadata", "digest", "norm", "vector"}
+    assert fields["key"]["is_primary"] is True
+    lengths = {name: field.get("params", {}).get("max_length") for name, field in fields.items()}
+    strings = {"id": 65_535, "text": 65_535, "metadata": 65_535, "digest": 64, "key": 32}
+    assert lengths == {name: strings.get(name) for name in fields}
+    assert fields["vector"]["params"]["dim"] == 7
+    for settings, kind, graph in ((made, "HNSW", {"M": 32, "efConstruction": 128}), (flat, "FLAT", {})):
+        (index,) = settings["index_params"]
+        assert (index.index_type, index.field_name) == (kind, "vector")
+        described = index.to_dict()
+        assert described["metric_type"] == "IP"
+        assert graph.items() <= {**described, **described.get("params", {})}.items()
+
+
+def test_only_indexes_of_polyrank_are_read(script: Script) -> None:
+    vector = {"name": "vector", "params": {"dim": 5}}
+    whole = {"collection_name": "replies_1", "properties": {"polyrank": "said"}, "fields": [{"name": "row"}, vector]}
+    server = Server(ADDRESS)
+    script.answers["describe_collection"] = whole
+    assert server.describe() == ("replies_1", "said", 5)
+    for less in ({"properties": None}, {"properties": {}}, {"fields": []}, {"fields": [vector, vector]}):
+        script.answers["describe_collection"] = {**whole, **less}
+        with pytest.raises(ArtifactError, match=f"^{ADDRESS} is no index of polyrank's"):
+            server.describe()
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ({"index_type": "FLAT", "metric_type": "IP"}, "FLAT"),
+        ({"index_type": "FLAT", "metric_type": "L2"}, ""),
+        ({"metric_type": "IP"}, ""),
+        (None, ""),
+    ],
+)
+def test_the_kind_is_that_of_inner_products(script: Script, answer: Any, kind: str) -> None:
+    script.answers["describe_index"] = answer
+    assert Server(ADDRESS).kind() == kind
+
+
+def test_an_alias_is_looked_for_in_every_collection(script: Script) -> None:
+    server = Server(ADDRESS)
+    script.answers["list_collections"] = ["a", "b", "c"]
+    script.answers["list_aliases"] = lambda name, **_: {"aliases": ["replies"] if name == "b" else ["x"]}
+    assert server.alias() == "b"
+    script.answers["list_aliases"] = {}
+    assert server.alias() is None
+    script.answers["list_collections"] = ["a", "replies"]
+    with pytest.raises(UsageError, match="is a collection that polyrank did not build; choose another name"):
+        server.alias()
+    server.name("new", instead=None)
+    server.name("new", instead="old")
+    assert [(name, arguments) for name, arguments, _ in script.asked[-2:]] == [
+        ("create_alias", ("new", "replies")),
+        ("alter_alias", ("new", "replies")),
+    ]
+
+
+def test_what_is_written_is_counted(script: Script) -> None:
+    server = Server(ADDRESS)
+    script.answers["upsert"] = {"upsert_count": 2}
+    server.write([{"key": "a"}, {"key": "b"}])
+    server.write([{"key": "a"}, {"key": "b"}], collection="other")
+    assert [arguments[0] for _, arguments, _ in script.asked] == ["replies", "other"]
+    with pytest.raises(ResourceError, match=f"^{ADDRESS} took 2 of 1 rows; do it again"):
+        server.write([{"key": "a"}])
+    server.flush()
+    server.flush(collection="other")
+    server.delete(["a"])
+    server.drop("old")
+    assert [(name, arguments) for name, arguments, _ in script.asked[3:]] == [
+        ("flush", ("replies",)),
+        ("flush", ("other",)),
+        ("delete", ("replies",)),
+        ("drop_collection", ("old",)),
+    ]
+    assert script.of("delete")[0]["ids"] == ["a"]
+
+
+def test_a_field_of_any_row(script: Script) -> None:
+    script.answers["query"] = [{"norm": 0.0}]
+    assert Server(ADDRESS).first("norm > 1", "norm") == 0.0
+    (settings,) = script.of("query")
+    assert (settings["filter"], settings["output_fields"], settings["limit"]) == ("norm > 1", ["norm"], 1)
+    script.answers["query"] = []
+    assert Server(ADDRESS).first("norm > 1", "norm") is None
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_is_away_is_asked_again_on_a_new_connection(script: Script) -> None:
+    script.answers["query"] = iter([refused(2), refused(2), [{"count(*)": 4}]])
+    assert Server(ADDRESS, timeout_s=30).count() == 4
+    assert len(script.made) == 3
+    assert len(script.of("close")) == 2
+
+
+def test_a_server_that_stays_away_is_given_up(script: Script) -> None:
+    script.answers["query"] = refused(2)
+    with pytest.raises(OfflineError, match=r"^http://127\.0\.0\.1:19530 did not answer within 0\.5 seconds; start"):
+        Server(ADDRESS, timeout_s=0.5).count()
+    assert 1 < len(script.of("query")) <= 3
+    assert len(script.of("close")) == len(script.made) == len(script.of("query"))
+    # what is left of the time, but long enough to get an answer
+    assert all(0.2 <= settings["timeout"] <= 0.5 for settings in script.of("query"))
+
+
+def test_a_collection_that_is_not_loaded_is_loaded_once(script: Script) -> None:
+    script.answers["query"] = iter([refused(101), [{"count(*)": 4}]])
+    assert Server(ADDRESS).count() == 4
+    assert [name for name, *_ in script.asked] == ["query", "load_collection", "query"]
+    script.answers["query"] = refused(101, "not loaded\nat all")
+    with pytest.raises(ResourceError, match=r"refuses to query \(not loaded at all\); see the server's log"):
+        Server(ADDRESS).count()
+    assert len(script.of("load_collection")) == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (100, ArtifactError, f"{ADDRESS} is not there; build it with polyrank index build --remote"),
+        (65535, ResourceError, f"{ADDRESS} refuses to describe collection (no); see the server's log"),
+    ],
+)
+def test_each_refusal_is_an_error_of_its_kind(script: Script, code: int, kind: type[Exception], words: str) -> None:
+    script.answers["describe_collection"] = refused(code)
+    with pytest.raises(kind) as error:
+        Server(ADDRESS).describe()
+    assert str(error.value) == words
+    assert len(script.asked) == 2  # asked once, then the connection is closed
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        ("DEADLINE_EXCEEDED", OfflineError, "did not answer within 9 seconds"),
+        ("UNAUTHENTICATED", UsageError, "refuses whoever asks; set POLYRANK_MILVUS_TOKEN"),
+        ("PERMISSION_DENIED", UsageError, "refuses whoever asks; set POLYRANK_MILVUS_TOKEN"),
+    ],
+)
+def test_errors_of_the_connection(script: Script, code: str, kind: type[Exception], words: str) -> None:
+    import grpc
+
+    class Lost(grpc.RpcError):  # type: ignore[misc]  # grpc ships no types
+        def code(self) -> Any:
+            return grpc.StatusCode[code]
+
+    script.answers["query"] = Lost()
+    with pytest.raises(kind, match=words):
+        Server(ADDRESS, timeout_s=9).count()
+    assert len(script.of("query")) == 1
+
+
+def test_what_is_no_error_of_the_library_is_not_hidden(script: Script) -> None:
+    script.answers["query"] = ZeroDivisionError("a bug")
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        Server(ADDRESS).count()
+
+
+def test_threads_share_a_connection(script: Script) -> None:
+    script.answers["query"] = [{"count(*)": 4}]
+    server = Server(ADDRESS)
+    threads = [threading.Thread(target=server.count) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(script.made) == 1
+
+
+# --- an index on top --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(script: Script, tmp_path: Path) -> Path:
+    """Of an index that says of itself what a test has it say."""
+    write_address(tmp_path / "i", ADDRESS)
+    describe(script, "replies_1")
+    script.answers["describe_index"] = {"index_type": "FLAT", "metric_type": "IP"}
+    return tmp_path / "i"
+
+
+def describe(script: Script, name: str, **said: Any) -> None:
+    document = {"fingerprint": "f" * 64, "model": "nowhere", "format": 1, "written_by": "0"} | said
+    script.answers["describe_collection"] = {
+        "collection_name": name,
+        "properties": {"polyrank": json.dumps(document)},
+        "fields": [{"name": "vector", "params": {"dim": 5}}],
+    }
+
+
+def test_an_index_notices_that_it_was_replaced(script: Script, folder: Path) -> None:
+    with RemoteIndex(folder) as index:
+        assert (index.opening, index.change, index.exact, index.dimension) == (1, 1, True, 5)
+        assert (index.fingerprint, index.model) == ("f" * 64, "nowhere")
+        assert index.refresh() is True
+        assert (index.opening, index.change) == (1, 2)
+        describe(script, "replies_2", model="elsewhere")
+        script.answers["describe_index"] = {"index_type": "HNSW", "metric_type": "IP"}
+        assert index.refresh() is True
+        assert (index.opening, index.change, index.exact, index.model) == (2, 3, False, "elsewhere")
+        describe(script, "replies_3", fingerprint="e" * 64)
+        with pytest.raises(ArtifactError, match="encoder"):
+            index.refresh()
+        assert index.fingerprint == "f" * 64
+        script.answers["query"] = [{"count(*)": 4}]
+        assert index.info() == {
+            "fingerprint": "f" * 64, "model": "elsewhere", "format": 1, "written_by": "0", "n": 4, "dimension": 5,
+            "precision": "fp32", "remote": str(ADDRESS), "collection": "replies_2", "kind": "HNSW",
+        }  # fmt: skip
+
+
+def test_an_index_of_a_later_format_is_refused(script: Script, folder: Path) -> None:
+    describe(script, "replies_1", format=2, written_by="9.9")
+    with pytest.raises(ArtifactError, match=r"written by polyrank 9\.9 in format 2, this reads up to 1; upgrade"):
+        RemoteIndex(folder)
+    for said in ("[]", "{", '{"model": "m"}', '{"fingerprint": "f", "model": "m", "more": 1}'):
+        script.answers["describe_collection"]["properties"] = {"polyrank": said}
+        with pytest.raises(ArtifactError, match="does not say how it was made; build it again with --overwrite"):
+            RemoteIndex(folder)
+
+
+def test_a_bound_of_norms_grows_until_no_vector_is_longer(script: Script, folder: Path) -> None:
+    script.answers["query"] = iter([[{"norm": 1.5}], [{"norm": 7.0}], []])
+    index = RemoteIndex(folder)
+    assert index.norm_bound() == 14.0
+    assert [settings["filter"] for settings in script.of("query")] == ["norm > 1.0", "norm > 3.0", "norm > 14.0"]
+    script.answers["query"] = []
+    assert index.norm_bound() == 14.0
+
+
+def test_rows_are_fetched_in_parts_and_in_their_order(script: Script, folder: Path) -> None:
+    candidates = [one(f"text {i}", f"c{i}") for i in range(1100)]
+    rows, _ = rows_of(candidates, np.arange(5500, dtype=np.float32).reshape(1100, 5) + 1, 10)
+    by_key = {row["key"]: row for row in rows}
+    script.answers["get"] = lambda _, ids, **__: [by_key[key] for key in reversed(ids) if key in by_key]
+    index = RemoteIndex(folder)
+    found = index.find([c.id for c in candidates] + ["c1", "none", "\ud800"])
+    assert found == {c.id: c for c in candidates}
+    assert [len(settings["ids"]) for settings in script.of("get")] == [512, 512, 77]
+    fields = ["row", "id", "text", "metadata", "digest", "vector"]
+    assert all(settings["output_fields"] == fields for settings in script.of("get"))
+    assert index.candidate("c3") == candidates[3]
+    with pytest.raises(UsageError, match="has no candidate 'none'; give the id of one"):
+        index.candidate("none")
+    engine = index.engine()
+    block = engine.fetch([key_of(f"c{i}") for i in (5, 2, 9)] + [key_of("none")])
+    assert block.rows.tolist() == [12, 15, 19]
+    assert block.vectors[:, 0].tolist() == [11, 26, 46]
+    assert engine.candidates == {12: candidates[2], 15: candidates[5], 19: candidates[9]}
+    nothing = engine.fetch([key_of("none")])
+    assert (nothing.vectors.shape, nothing.rows.tolist()) == ((0, 5), [])
+    script.answers["query"] = lambda _, output_fields, **__: (
+        [{"count(*)": 1100}] if output_fields == ["count(*)"] else list(reversed(rows))
+    )
+    assert [row for row, _ in index.iter_candidates()] == list(range(10, 1110))
+    assert [candidate for _, candidate in index.iter_candidates()] == candidates
+
+
+def test_lists_of_the_server_are_keys_and_products(script: Script, folder: Path) -> None:
+    script.answers["search"] = [[{"key": "a", "distance": 2.5}, {"key": "b", "distance": -1}], []]
+    engine = RemoteIndex(folder).engine(read_filter("a = 1"))
+    assert engine.exact
+    first, second = engine.nearest(np.ones((2, 5), np.float32), 3)
+    assert (first[0], first[1].tolist(), first[1].dtype) == (["a", "b"], [2.5, -1.0], np.float32)
+    assert (second[0], second[1].tolist()) == ([], [])
+    (settings,) = script.of("search")
+    assert settings["filter"] == condition(read_filter("a = 1").tree)
+    assert settings["search_params"]["params"] == {}
+
+
+def test_a_damaged_index_is_told_row_by_row(script: Script, folder: Path) -> None:
+    from polyrank.index import verify_index
+
+    rows, _ = rows_of([one("a", "x"), one("b", "y"), one("c", "z")], np.ones((3, 5), np.float32), 1)
+    wrong, _ = rows_of([one("d", "w")], np.ones((1, 4), np.float32), 4)
+    n = [5]
+    there = [rows[0], {**rows[1], "text": "B"}, {**rows[2], "key": key_of("q")}, *wrong]
+    script.answers["query"] = lambda _, output_fields, **__: (
+        [{"count(*)": n[0]}] if output_fields == ["count(*)"] else there
+    )
+    problems = verify_index(folder)
+    assert [problem.removeprefix(str(ADDRESS)) for problem in problems] == [
+        " is damaged: candidate 'y' is not what was written; add it again, or build the index again",
+        ": candidate 'z' is stored as another; add it again",
+        ": candidate 'w' is stored as another; add it again",
+        " lists 4 candidates and counts 5; build it again",
+    ]
+    there, n[0] = rows, 3
+    assert verify_index(folder) == []
+
+
+# --- changes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def held(script: Script, folder: Path) -> dict[str, dict[str, Any]]:
+    """Rows of a server that keeps what it is given, by key."""
+    rows: dict[str, dict[str, Any]] = {}
+
+    def upsert(_: str, data: list[dict[str, Any]], **__: Any) -> dict[str, int]:
+        rows.update({row["key"]: row for row in data})
+        return {"upsert_count": len(data)}
+
+    def delete(_: str, ids: list[str], **__: Any) -> None:
+        for key in ids:
+            del rows[key]
+
+    script.answers |= {"upsert": upsert, "delete": delete}
+    script.answers["get"] = lambda _, ids, **__: [rows[key] for key in ids if key in rows]
+    script.answers["query"] = lambda *_, **__: [{"count(*)": len(rows)}]
+    return rows
+
+
+def test_changes_are_counted_and_come_in_their_order(script: Script, folder: Path, held: dict[str, Any]) -> None:
+    vectors = np.ones((600, 5), np.float32)
+    pool = [one(f"text {i}", f"c{i}") for i in range(600)]
+    with RemoteWriter(folder, fingerprint="f" * 64) as writer:
+        before = writer.change
+        assert writer.add(pool, vectors) == writer.change == before + 2  # one of them for the look before it
+        assert [len(arguments[1]) for name, arguments, _ in script.asked if name == "upsert"] == [512, 88]
+        assert (len(writer), writer.fingerprint) == (600, "f" * 64)
+        numbers = [held[key_of(candidate.id)]["row"] for candidate in pool]
+        assert numbers == list(range(numbers[0], numbers[0] + 600))
+        with pytest.raises(DataError, match=r"candidate 1: id 'c7' is in the index already \(to replace it: --replace"):
+            writer.add([one("new", "new"), one("x", "c7")], vectors[:2])
+        assert len(held) == 600
+        writer.add([one("x", "c7")], vectors[:1], replace=True)
+        assert held[key_of("c7")]["row"] > numbers[-1]  # behind all others
+        assert writer.find(["c7"]) == {"c7": one("x", "c7")}
+        change = writer.change
+        assert writer.remove(["none"]) == 0
+        assert writer.change == change
+        assert writer.remove([candidate.id for candidate in pool] + ["none"]) == 600
+        assert writer.change == change + 1
+        assert [len(settings["ids"]) for settings in script.of("delete")] == [512, 88]
+        assert held == {}
+        writer.compact()
+        assert len(script.of("flush")) == 1
+        with pytest.raises(UsageError, match=f"lives in {ADDRESS}; back up the server, or write"):
+            writer.snapshot("copy")
+        with pytest.raises(LockedError, match="is being written to"):
+            RemoteWriter(folder)
+    with pytest.raises(ArtifactError, match="encoder"):
+        RemoteWriter(folder, fingerprint="e" * 64)
+    RemoteWriter(folder).close()  # neither holds the lock
+
+
+def test_rows_added_within_a_microsecond_keep_their_order(
+    script: Script, folder: Path, held: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import time
+
+    monkeypatch.setattr(time, "time_ns", lambda: 5_000_999)
+    with RemoteWriter(folder) as writer:
+        writer.add([one("a", "a"), one("b", "b")], np.ones((2, 5), np.float32))
+        writer.add([one("c", "c")], np.ones((1, 5), np.float32))
+    numbers = [held[key_of(name)]["row"] for name in "abc"]
+    assert numbers[:2] == [5000, 5001]
+    assert numbers[2] > 5001
+
+
+def test_what_was_acknowledged_before_a_failure_is_told(script: Script, folder: Path) -> None:
+    script.answers["get"] = []
+    script.answers["upsert"] = iter([{"upsert_count": 512}, refused(65535)])
+    with RemoteWriter(folder) as writer:
+        change = writer.change
+        with pytest.raises(ResourceError, match=r"\(512 of 600 candidates were acknowledged; add them all again"):
+            writer.add([one("a", f"c{i}") for i in range(600)], np.ones((600, 5), np.float32))
+        assert writer.change == change + 1
+
+
+def test_faults_are_told_before_anything_is_written(script: Script, folder: Path, held: dict[str, Any]) -> None:
+    vectors = np.ones((4, 5), np.float32)
+    vectors[3] = np.nan
+    with RemoteWriter(folder) as writer, pytest.raises(DataError) as error:
+        writer.add([one("a", "a"), one("", "b"), one("é" * 40_000, "c"), one("d", "d")], vectors)
+    assert all(f"candidate {number}" in str(error.value) for number in (1, 2, 3))
+    assert "candidate 0" not in str(error.value)
+    assert held == {}
+
+
+def write(path: Path, candidates: Sequence[Candidate], vectors: Any, **settings: Any) -> None:
+    write_remote(path, ADDRESS, candidates, vectors, fingerprint="f" * 64, model="nowhere", **settings)
+
+
+def test_an_index_is_built_beside_and_named_at_last(script: Script, tmp_path: Path, held: dict[str, Any]) -> None:
+    script.answers["list_collections"] = []
+    pool = [one(f"text {i}", f"c{i}") for i in range(5)]
+    script.asked.clear()
+    write(tmp_path / "new", pool, iter([np.ones((3, 5), np.float32), np.ones((2, 5), np.float32)]), ann="hnsw")
+    names = [name for name, *_ in script.asked]
+    assert names == ["list_collections", "create_collection", "upsert", "upsert", "flush", "create_alias", "close"]
+    collection = script.asked[1][1][0]
+    assert collection.startswith("replies_")
+    assert {arguments[0] for _, arguments, _ in script.asked[1:-1]} == {collection}
+    said = json.loads(script.of("create_collection")[0]["properties"]["polyrank"])
+    assert (said["fingerprint"], said["model"], said["format"]) == ("f" * 64, "nowhere", 1)
+    assert script.of("create_collection")[0]["schema"].to_dict()["fields"][-1]["params"]["dim"] == 5
+    (index,) = script.of("create_collection")[0]["index_params"]
+    assert index.index_type == "HNSW"
+    assert [held[key_of(candidate.id)]["row"] for candidate in pool] == [1, 2, 3, 4, 5]
+    assert read_address(tmp_path / "new") == ADDRESS
+
+
+def test_an_index_takes_the_place_of_another(script: Script, tmp_path: Path, held: dict[str, Any]) -> None:
+    script.answers["list_collections"] = ["old"]
+    script.answers["list_aliases"] = {"aliases": ["replies"]}
+    pool, vectors = [one("a", "a")], np.ones((1, 5), np.float32)
+    with pytest.raises(UsageError, match=f"{ADDRESS} is there already; choose another name or pass --overwrite"):
+        write(tmp_path / "new", pool, vectors)
+    assert script.of("create_collection") == []
+    script.asked.clear()
+    write(tmp_path / "new", pool, vectors, overwrite=True)
+    assert [name for name, *_ in script.asked][-4:] == ["flush", "alter_alias", "drop_collection", "close"]
+    assert script.asked[-2][1] == ("old",)
+    with pytest.raises(UsageError, match="already exists"):
+        write(tmp_path / "new", pool, vectors)
+
+
+@pytest.mark.parametrize(
+    ("parts", "problem"),
+    [
+        ([np.ones((2, 5)), np.array([[1.0] * 5, [np.inf] * 5])], "candidate 3"),
+        ([np.ones((2, 5)), np.ones((2, 4))], "4"),
+        ([np.ones((2, 5)), np.ones((1, 5))], "1"),
+        ([np.ones((2, 5)), np.ones((3, 5))], "3"),
+    ],
+)
+def test_nothing_is_left_of_an_index_that_cannot_be_built(
+    script: Script, tmp_path: Path, held: dict[str, Any], parts: list[Any], problem: str
+) -> None:
+    script.answers["list_collections"] = []
+    pool = [one("a", f"c{i}") for i in range(4)]
+    with pytest.raises(DataError, match=problem):
+        write(tmp_path / "new", pool, iter(parts))
+    assert [name for name, *_ in script.asked][-2:] == ["drop_collection", "close"]
+    assert script.asked[-2][1] == script.asked[1][1]  # what was made is dropped
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_cannot_be_built_is_refused_before_the_server_is_asked(script: Script, tmp_path: Path) -> None:
+    vectors = np.ones((1, 5), np.float32)
+    for pool, settings, problem in (
+        ([one("a")], {"ann": "sq8"}, "a remote index keeps no sq8 index; use flat or hnsw"),
+        ([], {}, "cannot be built of 0 candidates; give one at least"),
+    ):
+        with pytest.raises(UsageError, match=problem):
+            write(tmp_path / "new", pool, vectors, **settings)
+    with pytest.raises(DataError, match="candidate 0"):
+        write(tmp_path / "new", [one("")], vectors)
+    assert script.asked == []
+    assert script.made == []
