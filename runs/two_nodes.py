@@ -25,8 +25,8 @@ import numpy as np
 import record
 
 import cluster
-from polyrank.answering.blocks import read_blocks, read_plan
 from polyrank.bench.machine import describe_machine
+from polyrank.integrations.ray.blocks import read_blocks, read_plan
 
 WORDS = "my wifi is down hello thanks the router light red green restart it bill high late".split()  # noqa: SIM905
 RECIPE = """

@@ -23,7 +23,7 @@ import polyrank
 from polyrank.data import read_examples, write_examples
 from polyrank.data.splits import split
 from polyrank.errors import ArtifactError, DataError, ResourceError
-from polyrank.feedback import Action, FeedbackStore, Outcome, Reply, Request, Shown, examples, report
+from polyrank.feedback import Action, FeedbackStore, Outcome, Reply, RequestFeedback, Shown, examples, report
 from polyrank.feedback.plots import plot_report
 from polyrank.feedback.store import SCHEMA
 from polyrank.records import Candidate, Context
@@ -49,7 +49,7 @@ def shown(request_id: str, context: Context | str | None = CONTEXT, replies: str
 def test_what_is_recorded_is_read_as_it_was(tmp_path: Path) -> None:
     with FeedbackStore(tmp_path / "new" / "feedback.db", keep_text=True) as store:
         assert store.record(SHOWN) == 1
-        assert [*store.requests()] == [Request(SHOWN, None, store.context_code(CONTEXT))]
+        assert [*store.requests()] == [RequestFeedback(SHOWN, None, store.context_code(CONTEXT))]
         edited = Outcome("r2", "edited", "a", "restart it, please")
         assert store.record(TAKEN, replace(SHOWN, request_id="r2", context=None), edited) == 3
         assert len(store) == 2
@@ -357,12 +357,12 @@ def test_what_cannot_be_is_refused_with_a_remedy(make: Callable[[], object], mes
 def use(
     request_id: str, context: Context | str, action: Action | None, reply: str | None = None, final: str | None = None,
     **fields: Any,
-) -> Request:  # fmt: skip
+) -> RequestFeedback:  # fmt: skip
     outcome = None if action is None else Outcome(request_id, action, reply, final)
-    return Request(shown(request_id, context, **fields), outcome, f"code of {context}")
+    return RequestFeedback(shown(request_id, context, **fields), outcome, f"code of {context}")
 
 
-def made(requests: list[Request], **options: Any) -> list[tuple[str, tuple[str, ...], int]]:
+def made(requests: list[RequestFeedback], **options: Any) -> list[tuple[str, tuple[str, ...], int]]:
     """Last turn, candidates, and how many of them are right."""
     exported = examples(requests, **options).examples
     assert all(e.relevant == tuple(range(len(e.relevant))) for e in exported)
@@ -400,7 +400,7 @@ def test_a_context_is_one_example_and_what_is_right_there_once_is_never_wrong_th
 
 
 def test_what_is_left_out_is_counted_by_its_reason() -> None:
-    def without_text(request: Request) -> Request:
+    def without_text(request: RequestFeedback) -> RequestFeedback:
         replies = tuple(Reply(reply.id) for reply in request.shown.replies)
         outcome = request.outcome and replace(request.outcome, final_text=None)
         return replace(request, shown=replace(request.shown, replies=replies, context=None), outcome=outcome)

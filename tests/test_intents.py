@@ -40,7 +40,7 @@ from polyrank.frozen.intents import (
     split_off,
     train_intents,
 )
-from polyrank.frozen.intents.network import Encoded
+from polyrank.frozen.intents.head import Encoded
 from polyrank.frozen.intents.plots import shown_intents
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model

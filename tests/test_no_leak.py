@@ -28,7 +28,7 @@ from polyrank.frozen.intents import (
     split_off,
     train_intents,
 )
-from polyrank.frozen.intents.network import Encoded, HeadConfig
+from polyrank.frozen.intents.head import Encoded, HeadConfig
 from polyrank.frozen.maps import MapConfig, Pairs, Ranking, fit_map, fit_response_map
 from polyrank.frozen.sums import fit_sum
 from polyrank.index import write_index

@@ -18,13 +18,13 @@ import cluster
 pytest.importorskip("ray")
 
 import polyrank
-from polyrank.answering.blocks import file_of, read_blocks
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.errors import ConfigError, UsageError
 from polyrank.integrations.ray import cluster as connection
 from polyrank.integrations.ray import encode
 from polyrank.integrations.ray import train as train_on_ray
+from polyrank.integrations.ray.blocks import file_of, read_blocks
 from polyrank.training import train
 from processes import join, run, start
 from test_ranks import assert_alike

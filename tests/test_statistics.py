@@ -10,7 +10,7 @@ import pytest
 
 from polyrank.evaluation import Evaluation, Record, breakdown, paired_test, summarise
 from polyrank.frozen.intents import calibrate_rejection, judge_rejection
-from polyrank.frozen.intents.training import _interval
+from polyrank.frozen.intents.train_intents import _interval
 from polyrank.ranking.abstention import Abstention, calibrate, coverage_curve
 from polyrank.ranking.metrics import Group, Placement
 

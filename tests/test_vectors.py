@@ -1,6 +1,8 @@
 """Candidates and their vectors in Parquet files: whole or not there, of what they say, and an index of them."""
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,9 @@ pytest.importorskip("pyarrow")
 import pyarrow.parquet
 
 import polyrank
-from polyrank.answering.blocks import (
+from polyrank.errors import ArtifactError, ConfigError, UsageError
+from polyrank.index import KnownVectors, open_index
+from polyrank.integrations.ray.blocks import (
     Plan,
     begin,
     digest,
@@ -22,8 +26,6 @@ from polyrank.answering.blocks import (
     read_plan,
     write_block,
 )
-from polyrank.errors import ArtifactError, ConfigError, UsageError
-from polyrank.index import KnownVectors, open_index
 from polyrank.records import Candidate
 
 POOL = [Candidate(f"r{i}", f"reply {i} \N{SNOWMAN}", {"n": i} if i % 2 else {}) for i in range(10)]
@@ -145,3 +147,8 @@ def test_blocks_of_other_candidates_make_no_index(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="holds other candidates than it was made for"):
         index_blocks(folder, tmp_path / "index")
     assert not (tmp_path / "index").exists()
+
+
+def test_vectors_are_read_without_ray() -> None:
+    code = "import sys, polyrank.integrations.ray.blocks; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

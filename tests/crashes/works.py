@@ -30,7 +30,7 @@ from polyrank.evaluation import evaluate, write_scores
 from polyrank.feedback import FeedbackStore, Outcome, Reply, Shown
 from polyrank.frozen.intents import IntentClassifier, save_intents
 from polyrank.frozen.intents.encoding import encode
-from polyrank.frozen.intents.network import Head
+from polyrank.frozen.intents.head import Head
 from polyrank.index import Writer, write_index
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model

@@ -12,8 +12,8 @@ from polyrank.cli.console import Overwrite, console, drawable, talk
 from polyrank.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from polyrank.feedback.records import Request
-    from polyrank.feedback.report import By
+    from polyrank.feedback.rates import By
+    from polyrank.feedback.records import RequestFeedback
     from polyrank.feedback.store import FeedbackStore
 
 feedback_app = typer.Typer(no_args_is_help=True, help="Learn from what was taken, edited and refused.")
@@ -94,7 +94,7 @@ def feedback_report(
     json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """How often replies were taken, edited and refused: by the rank at which they were shown, by week, by model."""
-    from polyrank.feedback.report import BY, report
+    from polyrank.feedback.rates import BY, report
     from polyrank.feedback.store import FeedbackStore
     from polyrank.storage.durable import check_output
 
@@ -124,7 +124,7 @@ def _time(text: str | None) -> datetime | None:
 
 
 def _by(text: str | None) -> "By | None":
-    from polyrank.feedback.report import BY
+    from polyrank.feedback.rates import BY
 
     if text is None:
         return None
@@ -134,7 +134,7 @@ def _by(text: str | None) -> "By | None":
     raise UsageError(f"--by {text!r} is unknown; use {', '.join(BY)}")
 
 
-def _tracked(store: "FeedbackStore", since: datetime | None) -> "Iterator[Request]":
+def _tracked(store: "FeedbackStore", since: datetime | None) -> "Iterator[RequestFeedback]":
     from rich.progress import track
 
     # counted before: what a server adds meanwhile is not in the view that is read
@@ -154,7 +154,7 @@ def _show(figures: dict[str, Any], by: "By | None") -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from polyrank.feedback.report import BY
+    from polyrank.feedback.rates import BY
 
     out = Console()
     for chosen in BY if by is None else (by,):

@@ -103,9 +103,9 @@ def encode(
 
     Run it again after an interruption: blocks that are finished are not encoded again.
     """
-    from polyrank.answering.blocks import index_blocks
     from polyrank.index.ann import read_kind
     from polyrank.index.writer import OURS
+    from polyrank.integrations.ray.blocks import index_blocks
     from polyrank.scorers.exported import read_backend
     from polyrank.storage.durable import check_replaceable
     from polyrank.storage.quantized import read_precision

@@ -9,8 +9,8 @@ from polyrank.data.chats import Chats, ChatsReport, import_chats, write_dialogue
 from polyrank.data.examples import Kind, read_examples, write_examples
 from polyrank.data.importers import IMPORTERS, Importer, import_examples
 from polyrank.data.pool import import_pool, read_pool, text_id, write_pool
+from polyrank.data.read_report import Loaded, ReadReport
 from polyrank.data.replies import frequent_replies, read_replies
-from polyrank.data.report import Loaded, ReadReport
 from polyrank.data.speakers import choose_speaker
 from polyrank.data.splits import Split, split, write_split
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from polyrank.data.report import counted
+from polyrank.data.read_report import counted
 from polyrank.data.same_words import same_words
 from polyrank.errors import DataError
 from polyrank.records import Example

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 from polyrank.data import fields
 from polyrank.data.in_memory import rows_of
 from polyrank.data.pool import read_pool
-from polyrank.data.report import Loaded, NoExamplesError, collect, parsed
+from polyrank.data.read_report import Loaded, NoExamplesError, collect, parsed
 from polyrank.data.rows import MAX_LINE_BYTES, Row, checked, named, row_error, rows, stem, write_rows
 from polyrank.errors import UsageError
 from polyrank.records import Candidate, Example

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.data.examples import Kind, Reader
-from polyrank.data.report import counted, parsed
+from polyrank.data.read_report import counted, parsed
 from polyrank.data.rows import rows, shards
 from polyrank.errors import ArtifactError, DataError
 from polyrank.records import Context, Example

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from polyrank.data import fields
 from polyrank.data.candidate_lists import Responses, usual_length
 from polyrank.data.examples import Reader, read_with, write_examples
-from polyrank.data.report import ReadReport, counted
+from polyrank.data.read_report import ReadReport, counted
 from polyrank.data.rows import Row, named, rows, stem, write_rows
 from polyrank.data.same_words import same_words
 from polyrank.data.speakers import choose_speaker

@@ -4,8 +4,8 @@ Knows nothing of the web; no torch but in ``plots``.
 """
 
 from polyrank.feedback.export import Exported, examples
-from polyrank.feedback.records import Action, Outcome, Reply, Request, Shown
-from polyrank.feedback.report import report
+from polyrank.feedback.rates import report
+from polyrank.feedback.records import Action, Outcome, Reply, RequestFeedback, Shown
 from polyrank.feedback.store import FeedbackStore
 
-__all__ = ["Action", "Exported", "FeedbackStore", "Outcome", "Reply", "Request", "Shown", "examples", "report"]
+__all__ = ["Action", "Exported", "FeedbackStore", "Outcome", "Reply", "RequestFeedback", "Shown", "examples", "report"]

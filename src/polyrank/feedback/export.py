@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from polyrank.data.same_words import same_words
-from polyrank.feedback.records import Request
+from polyrank.feedback.records import RequestFeedback
 from polyrank.records import Context, Example
 
 UNANSWERED = "nobody said what became of them"
@@ -55,7 +55,7 @@ class _Use:
 
 
 def examples(
-    requests: Iterable[Request],
+    requests: Iterable[RequestFeedback],
     *,
     texts: Mapping[str, str] | None = None,
     contexts: Mapping[str, Context] | None = None,

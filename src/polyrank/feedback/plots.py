@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.evaluation.plots import new_figure, save, style
-from polyrank.feedback.report import BY, By
+from polyrank.feedback.rates import BY, By
 
 MAX_LABELS = 8  # of an axis; of more, every second, third, ...
 LABELS: dict[By, str] = {"rank": "rank shown", "week": "week", "model": "model"}

@@ -167,7 +167,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RequestFeedback:
     """What was shown and, where it is known, what became of it.
 
     Args:

@@ -22,7 +22,7 @@ from typing import Any
 
 from polyrank._version import __version__
 from polyrank.errors import ArtifactError, DataError
-from polyrank.feedback.records import Outcome, Reply, Request, Shown, in_utc
+from polyrank.feedback.records import Outcome, Reply, RequestFeedback, Shown, in_utc
 from polyrank.records import Context
 from polyrank.storage import sqlite
 from polyrank.storage.closing import Closing
@@ -103,7 +103,7 @@ class FeedbackStore(Closing):
         with self._lock, self._errors(), sqlite.transaction(self._connection, write=True):
             return sum(self._add(entry) for entry in entries)
 
-    def requests(self, *, since: datetime | None = None) -> Iterator[Request]:
+    def requests(self, *, since: datetime | None = None) -> Iterator[RequestFeedback]:
         """What was shown, in the order in which it was recorded, each with its outcome where there is one.
 
         One consistent view, whatever is added meanwhile.
@@ -124,7 +124,7 @@ class FeedbackStore(Closing):
                 for request_id, time, content in connection.execute(query):
                     shown, code = _shown(request_id, time, content)
                     if since is None or shown.time >= since:
-                        yield Request(shown, outcomes.get(request_id), code)
+                        yield RequestFeedback(shown, outcomes.get(request_id), code)
         finally:
             connection.close()
 

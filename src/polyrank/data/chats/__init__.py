@@ -4,7 +4,7 @@ The road has four steps: the files of a place (``files``), their messages (``rea
 spoke (``roles``) and when (``times``), and dialogues (``dialogues``). What is guessed on the way is in the report.
 """
 
+from polyrank.data.chats.import_report import Chats, ChatsReport
 from polyrank.data.chats.importer import GAP_HOURS, import_chats, write_dialogues
-from polyrank.data.chats.report import Chats, ChatsReport
 
 __all__ = ["GAP_HOURS", "Chats", "ChatsReport", "import_chats", "write_dialogues"]

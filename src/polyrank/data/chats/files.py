@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.data.chats.messages import Settings
-from polyrank.data.report import counted
+from polyrank.data.read_report import counted
 from polyrank.data.rows import GZIP_MAGIC, MAX_LINE_BYTES, Row, checked, row_error
 from polyrank.errors import DataError, MissingExtraError, UsageError
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import get_args
 
 from polyrank.data.chats.dialogues import Counts, Said, dialogues
+from polyrank.data.chats.import_report import Chats, ChatsReport
 from polyrank.data.chats.messages import DateOrder, Form, Message, Settings, Skipped
 from polyrank.data.chats.reading import read
-from polyrank.data.chats.report import Chats, ChatsReport
 from polyrank.data.chats.roles import is_system, speakers
 from polyrank.data.chats.times import order_of_dates, read_time
-from polyrank.data.report import KEPT_MESSAGES, counted
+from polyrank.data.read_report import KEPT_MESSAGES, counted
 from polyrank.data.rows import Row, write_rows
 from polyrank.errors import DataError, UsageError
 

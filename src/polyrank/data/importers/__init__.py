@@ -1,6 +1,6 @@
 """Public corpora to Examples: one importer per published format, all in one mapping.
 
-An importer takes a file and returns a source (see ``polyrank.data.report``): per row its examples, or what is
+An importer takes a file and returns a source (see ``polyrank.data.read_report``): per row its examples, or what is
 wrong with it, with file and line.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from polyrank.data.importers.dialogue import convai2, pairs
 from polyrank.data.importers.texts import triplets, wikipedia
 from polyrank.data.importers.ubuntu import dstc7, dstc7_pool, ubuntu_v2
-from polyrank.data.report import Loaded, Source, collect
+from polyrank.data.read_report import Loaded, Source, collect
 from polyrank.errors import UsageError
 
 Importer = Callable[..., Source]

@@ -6,7 +6,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from polyrank.data import fields
-from polyrank.data.report import Source, parsed
+from polyrank.data.read_report import Source, parsed
 from polyrank.data.rows import Row, numbered_lines, rows, stem
 from polyrank.errors import DataError
 from polyrank.records import Example

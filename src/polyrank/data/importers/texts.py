@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from polyrank.data import fields
-from polyrank.data.report import Source, parsed
+from polyrank.data.read_report import Source, parsed
 from polyrank.data.rows import Row, numbered_lines, rows, stem, suffix
 from polyrank.records import Example
 

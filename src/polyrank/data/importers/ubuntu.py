@@ -8,7 +8,7 @@ from typing import Any
 from polyrank.data import fields
 from polyrank.data.importers.turns import every_turn as turns_of
 from polyrank.data.json_list import listed_rows
-from polyrank.data.report import Source, parsed
+from polyrank.data.read_report import Source, parsed
 from polyrank.data.rows import Row, named, numbered_lines, row_error, rows, stem
 from polyrank.errors import DataError
 from polyrank.records import Example

@@ -8,13 +8,13 @@ from polyrank.frozen.intents.classifier import (
     open_encoder,
     save_intents,
 )
+from polyrank.frozen.intents.confusion import confusion, most_confused, per_intent
 from polyrank.frozen.intents.encoding import encode, read_layer
-from polyrank.frozen.intents.network import Grid, Head, HeadConfig, fit_head, search
+from polyrank.frozen.intents.head import Grid, Head, HeadConfig, fit_head, search
 from polyrank.frozen.intents.plots import plot_confusion
 from polyrank.frozen.intents.reading import IntentSplits, Utterance, read_intents, read_utterances
 from polyrank.frozen.intents.rejection import Rejection, calibrate_rejection, judge_rejection, read_aim
-from polyrank.frozen.intents.report import confusion, most_confused, per_intent
-from polyrank.frozen.intents.training import IntentResult, few_shot, held_out, split_off, train_intents
+from polyrank.frozen.intents.train_intents import IntentResult, few_shot, held_out, split_off, train_intents
 
 __all__ = [
     "Grid",

@@ -10,9 +10,9 @@ import torch
 
 from polyrank.config.names import is_there, portable_name, resolved_name
 from polyrank.errors import ArtifactError, UsageError
+from polyrank.frozen.intents.confusion import predicted
 from polyrank.frozen.intents.encoding import Floats, Layer, encode, read_layer
-from polyrank.frozen.intents.network import Head
-from polyrank.frozen.intents.report import predicted
+from polyrank.frozen.intents.head import Head
 from polyrank.ranking.abstention import Abstention, confidence
 from polyrank.records import Context
 from polyrank.scorers.open import load

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.data.examples import Reader
-from polyrank.data.report import counted, parsed
+from polyrank.data.read_report import counted, parsed
 from polyrank.data.rows import rows
 from polyrank.errors import ArtifactError, DataError
 from polyrank.records import Example

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from polyrank.errors import ConfigError, DataError, UsageError
 from polyrank.frozen.intents.classifier import IntentClassifier
+from polyrank.frozen.intents.confusion import confusion, most_confused, per_intent, predicted
 from polyrank.frozen.intents.encoding import Floats, encode, read_layer
-from polyrank.frozen.intents.network import Encoded, Grid, HeadFit, Labels, fit_head, search
+from polyrank.frozen.intents.head import Encoded, Grid, HeadFit, Labels, fit_head, search
 from polyrank.frozen.intents.reading import IntentSplits, Utterance, Utterances
 from polyrank.frozen.intents.rejection import Aim, calibrate_rejection, judge_rejection
-from polyrank.frozen.intents.report import confusion, most_confused, per_intent, predicted
 from polyrank.ranking.abstention import Abstention, calibrate
 from polyrank.scorers.protocols import Encoder
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from polyrank.data.report import counted
+from polyrank.data.read_report import counted
 from polyrank.data.rows import Row
 
 

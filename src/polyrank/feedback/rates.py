@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from polyrank.feedback.records import ACTIONS, Request
+from polyrank.feedback.records import ACTIONS, RequestFeedback
 from polyrank.ranking.statistics import wilson
 
 By = Literal["rank", "week", "model"]
@@ -19,7 +19,7 @@ class _Group:
     counts: Counter[str] = field(default_factory=Counter)
     reciprocal_ranks: float = 0.0
 
-    def add(self, request: Request) -> None:
+    def add(self, request: RequestFeedback) -> None:
         self.counts["unanswered" if request.outcome is None else request.outcome.action] += 1
         if request.rank is not None:
             self.reciprocal_ranks += 1 / request.rank
@@ -34,7 +34,7 @@ class _Group:
         )
 
 
-def report(requests: Iterable[Request]) -> dict[str, Any]:
+def report(requests: Iterable[RequestFeedback]) -> dict[str, Any]:
     """Counts and shares, see ``FeedbackStore.requests``.
 
     ``acceptance`` is the share of requests with an outcome of which a reply was taken or edited, and ``interval`` its
