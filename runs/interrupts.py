@@ -161,7 +161,7 @@ def loaded_intents(folder: Path) -> None:
 
 
 def loaded_pipeline(folder: Path) -> None:
-    from polyrank.answering.pipeline import read_pipeline
+    from polyrank.loading.answering import read_pipeline
 
     read_pipeline(folder)
 

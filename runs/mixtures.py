@@ -19,9 +19,10 @@ import torch
 
 from polyrank.data import read_examples, read_pool
 from polyrank.evaluation import evaluate, summarise
+from polyrank.loading.backbones import resolve_backbone
 from polyrank.models import BiEncoder
 from polyrank.models.artifacts import Artifact, load_model
-from polyrank.models.backbone import find_backbone, load_backbone
+from polyrank.models.backbone import load_backbone
 from polyrank.models.build import saved_texts
 from polyrank.records import Example
 from polyrank.scorers.load import make_scorer
@@ -33,7 +34,7 @@ RESULT = "general/mixtures"
 def mix(trained: Artifact, share: float) -> None:
     """So much of the trained transformer's weights, the rest of those that it started from."""
     assert isinstance(trained.model, BiEncoder)
-    start = load_backbone(find_backbone(trained.config.backbone).folder).state_dict()  # type: ignore[union-attr]
+    start = load_backbone(resolve_backbone(trained.config.backbone).folder).state_dict()  # type: ignore[union-attr]
     with torch.no_grad():
         for trunk in trained.model.trunks():
             for name, weight in trunk.state_dict().items():

@@ -51,7 +51,8 @@ def measure(data: Path, n: int, n_cross: int) -> dict[str, Any]:
     from polyrank.bench.machine import describe_machine
     from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
     from polyrank.data import read_examples
-    from polyrank.models import find_backbone, new_model
+    from polyrank.loading.backbones import resolve_backbone
+    from polyrank.models import new_model
     from polyrank.ranking.ensembles import combine
     from polyrank.ranking.top import top_rows
     from polyrank.scorers.encoded import score_row
@@ -86,7 +87,7 @@ def measure(data: Path, n: int, n_cross: int) -> dict[str, Any]:
         return run
 
     def library() -> Run:
-        model = SentenceTransformer(str(find_backbone("embedded").folder), device="cpu")
+        model = SentenceTransformer(str(resolve_backbone("embedded").folder), device="cpu")
         model.max_seq_length = 128
         options = {"normalize_embeddings": True, "show_progress_bar": False}
         joined = [" ".join(context.turns) for context in contexts]

@@ -19,7 +19,7 @@ from safetensors.torch import save as save_tensors
 
 import convert_models
 from polyrank.answering.build import build_index
-from polyrank.answering.pipeline import PipelineConfig, read_pipeline, write_pipeline
+from polyrank.answering.pipeline import write_pipeline
 from polyrank.answering.retrievers import Retriever
 from polyrank.config.checked import (
     Count,
@@ -33,10 +33,13 @@ from polyrank.config.checked import (
     read_choice,
 )
 from polyrank.config.models import MODEL, BiConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
-from polyrank.config.names import is_there, lasting_name, model_folder, portable_name, resolved_name
+from polyrank.config.pipeline import PipelineConfig
 from polyrank.errors import ArtifactError, ConfigError, MissingExtraError, OfflineError, UsageError
 from polyrank.index import open_index, store
-from polyrank.models import find_backbone, new_model
+from polyrank.loading.answering import read_pipeline
+from polyrank.loading.backbones import resolve_backbone
+from polyrank.loading.models import is_there, lasting_name, model_folder, portable_name, resolved_name
+from polyrank.models import new_model
 from polyrank.models.artifacts import load_model, read_config, read_sizes, save_model
 from polyrank.records import Candidate, Context
 from polyrank.scorers.encoder import EncoderScorer
@@ -123,7 +126,7 @@ def test_pickles_are_never_read(tmp_path: Path) -> None:
     (tmp_path / "pytorch_model.bin").write_bytes(b"\x80\x04cos\nsystem\n")
     (tmp_path / "config.json").write_text("{}", "utf-8")
     with pytest.raises(ArtifactError, match="is a pickle, which can run code and is not read"):
-        find_backbone(str(tmp_path))
+        resolve_backbone(str(tmp_path))
 
 
 def test_a_hub_name_without_network_fails_fast(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,13 +135,13 @@ def test_a_hub_name_without_network_fails_fast(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     started = time.monotonic()
     with pytest.raises(OfflineError, match="give a local model folder"):
-        find_backbone("no-such-owner/no-such-model")
+        resolve_backbone("no-such-owner/no-such-model")
     assert time.monotonic() - started < 5
 
 
 def test_the_embedded_backbone_is_found_and_known() -> None:
     try:
-        source = find_backbone("embedded")
+        source = resolve_backbone("embedded")
     except MissingExtraError:
         pytest.skip("the embedded extra is not installed")
     assert source.mean_pooled

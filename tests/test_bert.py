@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 from polyrank.answering.build import build_index
-from polyrank.models import find_backbone
+from polyrank.loading.backbones import resolve_backbone
 from polyrank.models.backbone import load_backbone
 from polyrank.models.bert import BertModel
 from polyrank.records import Candidate
@@ -127,7 +127,7 @@ def test_weights_are_read_as_the_library_reads_them(
 
 
 def test_the_embedded_words_are_those_of_the_library() -> None:
-    folder = find_backbone("embedded").folder
+    folder = resolve_backbone("embedded").folder
     found, expected = load_subwords(folder), AutoTokenizer.from_pretrained(folder)
     assert found.tokenizer.to_str() == without_padding(expected)
     assert list(found.names.values()) == [expected.cls_token, expected.sep_token, expected.pad_token]
@@ -150,7 +150,7 @@ def without_padding(tokenizer: Any) -> str:
     ],
 )
 def test_words_that_two_files_tell_apart_are_those_of_the_library(tmp_path: Path, changes: dict[str, Any]) -> None:
-    embedded = find_backbone("embedded").folder
+    embedded = resolve_backbone("embedded").folder
     for name in ("config.json", "tokenizer.json", "vocab.txt"):
         shutil.copy(embedded / name, tmp_path)
     settings = json.loads((embedded / "tokenizer_config.json").read_text("utf-8"))

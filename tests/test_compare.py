@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from polyrank.evaluation.runs import members
 from scipy import stats
 
 from polyrank.config.models import BiConfig, TextPolicy
@@ -18,7 +19,6 @@ from polyrank.errors import DataError, UsageError
 from polyrank.evaluation import Evaluation, Record, breakdown, paired_test, paired_tests, summarise, write_scores
 from polyrank.evaluation.comparison import Scored, by_model, compared, compared_figures, read_scored
 from polyrank.evaluation.layout import comma_separated, latex, markdown, remarks
-from polyrank.evaluation.runs import members
 from polyrank.ranking.metrics import Group, Placement
 from polyrank.ranking.statistics import holm, paired_t, student_p
 from polyrank.training import train

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyrank.answering.pipeline import PIPELINE
 from polyrank.config.models import MODEL
 from polyrank.errors import ArtifactError
 from polyrank.index.matrix import MATRIX
+from polyrank.loading.folders import PIPELINE
 from polyrank.storage.document import (
     SEAL,
     DocumentKind,

@@ -11,8 +11,9 @@ import pyarrow
 import pytest
 
 import polyrank
-from polyrank.answering.pipeline import PipelineConfig, write_pipeline
+from polyrank.answering.pipeline import write_pipeline
 from polyrank.answering.retrievers import LexicalRetriever
+from polyrank.config.pipeline import PipelineConfig
 from polyrank.data.in_memory import rows_of
 from polyrank.data.pool import pool_of, text_id
 from polyrank.errors import DataError, LockedError, UsageError

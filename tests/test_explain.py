@@ -22,7 +22,7 @@ from polyrank import BM25, Candidate, Context, TfIdf, explain
 from polyrank.answering.answering import Pipeline
 from polyrank.answering.explanation import Explanation, TextShare, words_of
 from polyrank.answering.retrievers import LexicalRetriever
-from polyrank.answering.two_stage import TwoStage, TwoStageScorer
+from polyrank.answering.two_stage import TwoStage
 from polyrank.cli.commands import app
 from polyrank.config.models import BiConfig, ConvertText, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, UsageError
@@ -35,6 +35,7 @@ from polyrank.scorers.load import make_scorer
 from polyrank.scorers.mapped import MapEncoder
 from polyrank.scorers.protocols import Floats, Scorer
 from polyrank.scorers.summed import SumEncoder
+from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.text import BackboneTexts, ConvertTexts, Texts, Tokens, load_subwords, load_template_texts
 from polyrank.text.offsets import Span, candidate_spans, context_spans, pair_spans
 from processes import run

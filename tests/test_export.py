@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from polyrank.cli.commands import app
 from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, DataError, MissingExtraError, UsageError
+from polyrank.loading.models import Backend, read_backend
 from polyrank.models import new_model
 from polyrank.models.artifacts import load_model, save_model
 from polyrank.records import Context, Example
@@ -32,7 +33,6 @@ from polyrank.scorers.exported import (
 from polyrank.scorers.exported.agreement import agreement
 from polyrank.scorers.exported.fidelity import worst_cosine
 from polyrank.scorers.exported.folder import write_manifest
-from polyrank.scorers.exported.sessions import Backend, read_backend
 from polyrank.scorers.open import load, load_encoder
 from processes import run
 

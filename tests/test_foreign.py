@@ -17,8 +17,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from polyrank import Context, load
 from polyrank.errors import ArtifactError, ConfigError, OfflineError, UsageError
+from polyrank.loading.folders import is_hugging_face
 from polyrank.models.artifacts import load_model
-from polyrank.models.foreign import is_foreign
 from polyrank.scorers.protocols import Encoder, Scorer
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # sentence-transformers would ask the hub about a local folder
@@ -415,10 +415,10 @@ def test_heads_are_never_made_up(network: Any) -> None:
 
 
 def test_ours_are_told_from_theirs(bi: Path, tmp_path: Path) -> None:
-    assert is_foreign(bi)
-    assert not is_foreign(tmp_path / "nothing")
+    assert is_hugging_face(bi)
+    assert not is_hugging_face(tmp_path / "nothing")
     (tmp_path / "config.json").write_text("[" * 100_000, "utf-8")
-    assert not is_foreign(tmp_path)
+    assert not is_hugging_face(tmp_path)
     with pytest.raises(ArtifactError, match="is damaged"):
         load(tmp_path)
 

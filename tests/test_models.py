@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, ConfigError
-from polyrank.models import BiEncoder, CrossEncoder, PolyEncoder, Source, find_backbone, new_model
+from polyrank.loading.backbones import BackboneRef, resolve_backbone
+from polyrank.models import BiEncoder, CrossEncoder, PolyEncoder, new_model
 from polyrank.models.backbone import empty_backbone
 from polyrank.models.build import fit_output_scale, resolve
 from polyrank.models.pretrained import max_positions
@@ -254,7 +255,7 @@ def test_too_many_codes_are_refused(tiny_backbone: Path) -> None:
 
 def test_a_sentence_encoders_backbone_keeps_what_it_knows(mean_pooled_backbone: Path) -> None:
     plain, pooled = False, True
-    assert find_backbone(str(mean_pooled_backbone)).mean_pooled
+    assert resolve_backbone(str(mean_pooled_backbone)).mean_pooled
     assert resolve(BiConfig(), plain) == BiConfig(reduction="first")
     assert resolve(BiConfig(), pooled) == BiConfig(reduction="mean", match_self_score=20.0)
     assert resolve(PolyConfig(), plain) == PolyConfig(reduction="first", code_init="uniform")
@@ -277,14 +278,14 @@ def test_a_sentence_encoders_backbone_keeps_what_it_knows(mean_pooled_backbone: 
 
 
 def test_a_folder_says_that_it_is_mean_pooled(tiny_backbone: Path, tmp_path: Path) -> None:
-    assert find_backbone(str(tiny_backbone)) == Source(tiny_backbone, str(tiny_backbone), mean_pooled=False)
+    assert resolve_backbone(str(tiny_backbone)) == BackboneRef(tiny_backbone, str(tiny_backbone), mean_pooled=False)
     (tmp_path / "model-00001-of-00002.safetensors").touch()
     (tmp_path / "1_Pooling").mkdir()
     for said, mean in (("false", False), ("true", True)):
         (tmp_path / "1_Pooling" / "config.json").write_text(f'{{"pooling_mode_mean_tokens": {said}}}', "utf-8")
-        assert find_backbone(str(tmp_path)).mean_pooled == mean
+        assert resolve_backbone(str(tmp_path)).mean_pooled == mean
     with pytest.raises(ArtifactError, match=r"holds no \.safetensors weights"):
-        find_backbone(str(tmp_path / "1_Pooling"))
+        resolve_backbone(str(tmp_path / "1_Pooling"))
 
 
 @pytest.mark.parametrize("what", ["match_self_score", "match_output_std"])

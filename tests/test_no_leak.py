@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from polyrank.answering.calibration import choose_settings, outcomes, try_threshold
-from polyrank.answering.pipeline import PipelineConfig, make_retriever, read_pipeline
+from polyrank.answering.pipeline import make_retriever
 from polyrank.config.models import ConvertConfig, ConvertText
+from polyrank.config.pipeline import PipelineConfig
 from polyrank.frozen.intents import (
     Grid,
     IntentClassifier,
@@ -32,6 +33,7 @@ from polyrank.frozen.intents.head import Encoded, HeadConfig
 from polyrank.frozen.maps import MapConfig, Pairs, Ranking, fit_map, fit_response_map
 from polyrank.frozen.sums import fit_sum
 from polyrank.index import write_index
+from polyrank.loading.answering import read_pipeline
 from polyrank.ranking.abstention import Abstention, confidence
 from polyrank.ranking.ensembles import ENSEMBLES, choose_ensemble, combine
 from polyrank.records import Candidate, Context, Example

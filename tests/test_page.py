@@ -11,8 +11,9 @@ import httpx
 import pytest
 
 import polyrank
-from polyrank.answering.pipeline import PipelineConfig, write_pipeline
+from polyrank.answering.pipeline import write_pipeline
 from polyrank.config.models import CrossConfig, PolyConfig, TextPolicy
+from polyrank.config.pipeline import PipelineConfig
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.serving.page import FOLDER, POLICY

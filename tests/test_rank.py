@@ -14,10 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from polyrank import BM25, Candidate, Context, TfIdf, load
-from polyrank.answering.two_stage import TwoStageScorer
 from polyrank.cli import app
 from polyrank.errors import ArtifactError, PolyrankError, UsageError
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
+from polyrank.scorers.two_stage import TwoStageScorer
 
 TEXTS = ["hello", "restart the router", "my wifi is red", "restart the router", "the bill"]
 

@@ -9,7 +9,7 @@ import pytest
 from polyrank.cli.quickstart import quickstart
 from polyrank.data import read_examples, read_pool
 from polyrank.errors import MissingExtraError, UsageError
-from polyrank.models import find_backbone
+from polyrank.loading.backbones import resolve_backbone
 
 SAMPLE = Path(str(files("polyrank"))) / "sample"
 README = Path(__file__).parents[1] / "README.md"
@@ -45,7 +45,7 @@ def test_quickstart_beats_what_it_starts_from_and_the_readme_goes_on_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        find_backbone("embedded")
+        resolve_backbone("embedded")
     except MissingExtraError:
         pytest.skip("the embedded extra is not installed")
     result = quickstart(tmp_path / "polyrank-quickstart", start="embedded", max_steps=12)

@@ -28,11 +28,12 @@ from polyrank.config.models import (
 from polyrank.config.recipe import DataConfig, Partner, Recipe, load_recipe, recipe_from_dict, recipe_to_dict
 from polyrank.config.training import NetworkTraining
 from polyrank.errors import ArtifactError, ConfigError, UsageError
+from polyrank.loading.models import read_sum
 from polyrank.models import SumNetwork, new_model
 from polyrank.models.artifacts import load_model, save_model
 from polyrank.records import Context, Example
 from polyrank.scorers.open import load, load_encoder
-from polyrank.scorers.summed import SumEncoder, read_sum, save_sum
+from polyrank.scorers.summed import SumEncoder, save_sum
 from polyrank.text import pad, split_parts
 from polyrank.training import DistillStep, train
 from polyrank.training.cached import in_chunks

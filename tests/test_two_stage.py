@@ -9,12 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrank.answering.retrievers import LexicalRetriever
-from polyrank.answering.two_stage import TwoStage, TwoStageScorer
+from polyrank.answering.two_stage import TwoStage
 from polyrank.errors import DataError, UsageError
 from polyrank.ranking.abstention import MEASURES, Abstention, area, calibrate, confidence, coverage_curve
 from polyrank.ranking.ensembles import ENSEMBLES, choose_ensemble, combine, read_ensemble
 from polyrank.records import Candidate, Context
 from polyrank.scorers.lexical import BM25, TfIdf
+from polyrank.scorers.two_stage import TwoStageScorer
 
 TEXTS = ["wifi is down", "restart the router", "the bill is high", "thanks", "thanks", "router light is red", "wifi"]
 POOL = [Candidate(str(i), text) for i, text in enumerate(TEXTS)]

@@ -14,7 +14,7 @@ from common import arguments, report, train, training_pairs
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.losses import MultipleNegativesRankingLoss
 
-from polyrank.models import find_backbone
+from polyrank.loading.backbones import resolve_backbone
 from polyrank.records import Context
 
 
@@ -40,7 +40,7 @@ class Peer:
 def main() -> None:
     args = arguments(["default", "matched"])
     torch.manual_seed(1)
-    model = SentenceTransformer(str(find_backbone("embedded").folder), device="cpu")
+    model = SentenceTransformer(str(resolve_backbone("embedded").folder), device="cpu")
     model.max_seq_length = 128
     matched = args.variant == "matched"
     if matched:

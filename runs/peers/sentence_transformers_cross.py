@@ -14,7 +14,7 @@ from common import arguments, report, train, training_pairs
 from sentence_transformers import CrossEncoder
 from sentence_transformers.cross_encoder.losses import MultipleNegativesRankingLoss
 
-from polyrank.models import find_backbone
+from polyrank.loading.backbones import resolve_backbone
 from polyrank.records import Context
 
 CONTEXT_TOKENS = 128
@@ -48,7 +48,7 @@ class Peer:
 def main() -> None:
     args = arguments(["default", "matched"])
     torch.manual_seed(1)
-    model = CrossEncoder(str(find_backbone("embedded").folder), num_labels=1, max_length=176, device="cpu")
+    model = CrossEncoder(str(resolve_backbone("embedded").folder), num_labels=1, max_length=176, device="cpu")
     matched = args.variant == "matched"
     peer = Peer(model, matched)
     loss = MultipleNegativesRankingLoss(model)

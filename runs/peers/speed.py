@@ -20,9 +20,9 @@ from polyrank.bench.encoding import Peer
 from polyrank.bench.training import POLICY, Update
 from polyrank.data import read_examples, read_pool
 from polyrank.devices.choice import choose_dtype
-from polyrank.models import find_backbone
+from polyrank.loading.backbones import resolve_backbone
+from polyrank.loading.models import read_backend
 from polyrank.records import Example
-from polyrank.scorers.exported import read_backend
 
 NAME = "sentence-transformers"
 DTYPE = choose_dtype("auto", torch.device("cpu"))
@@ -38,7 +38,7 @@ def peers() -> dict[str, Peer]:
 
 def peer(options: dict[str, Any]) -> Peer:
     """Its two models, loaded with some options."""
-    folder = str(find_backbone("embedded").folder)
+    folder = str(resolve_backbone("embedded").folder)
     encoder = SentenceTransformer(folder, device="cpu", **options)
     cross = CrossEncoder(folder, num_labels=1, device="cpu", **options)
 
@@ -54,7 +54,7 @@ def peer(options: dict[str, Any]) -> Peer:
 def learner(examples: Sequence[Example], folder: Path) -> tuple[list[int], Update]:
     """A plain loop around its model and loss."""
     del folder
-    model = SentenceTransformer(str(find_backbone("embedded").folder), device="cpu")
+    model = SentenceTransformer(str(resolve_backbone("embedded").folder), device="cpu")
     model.max_seq_length = POLICY.max_context_tokens
     loss_of = MultipleNegativesRankingLoss(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)

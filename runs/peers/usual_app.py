@@ -7,9 +7,9 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from sentence_transformers import CrossEncoder, SentenceTransformer
 
-from polyrank.models import find_backbone
+from polyrank.loading.backbones import resolve_backbone
 
-FOLDER = str(find_backbone("embedded").folder)
+FOLDER = str(resolve_backbone("embedded").folder)
 encoder = SentenceTransformer(FOLDER, device="cpu")
 ranker = CrossEncoder(FOLDER, num_labels=1, device="cpu")
 app = FastAPI()

@@ -19,9 +19,10 @@ import numpy as np
 import torch
 
 from crashes import faults
-from polyrank.answering.pipeline import PipelineConfig, write_pipeline
+from polyrank.answering.pipeline import write_pipeline
 from polyrank.config.checked import from_dict
 from polyrank.config.models import BiConfig, TextPolicy
+from polyrank.config.pipeline import PipelineConfig
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.config.training import TrainConfig
 from polyrank.data import write_examples

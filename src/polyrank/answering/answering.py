@@ -8,16 +8,18 @@ from pathlib import Path
 from polyrank.answering.build import add_to_index
 from polyrank.answering.explain import explain
 from polyrank.answering.explanation import Explanation
-from polyrank.answering.pipeline import PIPELINE, check_stages, dense, fingerprints, make_retriever, read_pipeline
+from polyrank.answering.pipeline import dense, fingerprints, make_retriever
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
-from polyrank.answering.two_stage import SHORTLIST, TwoStage
+from polyrank.answering.two_stage import TwoStage
+from polyrank.config.pipeline import SHORTLIST, Ensemble
 from polyrank.data.pool import CandidateLike, pool_of
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import AnyIndex, AnyWriter, Filter, open_writer
+from polyrank.loading.answering import check_stages, read_pipeline
+from polyrank.loading.folders import PIPELINE
+from polyrank.loading.models import Backend
 from polyrank.ranking.abstention import N_SCORES, Abstention, confidence
-from polyrank.ranking.ensembles import Ensemble
 from polyrank.records import ContextLike, Ranked, contexts_of
-from polyrank.scorers.exported import Backend
 from polyrank.scorers.open import encoder_of_index, load
 from polyrank.scorers.protocols import Encoder, Responds
 from polyrank.search import Mode

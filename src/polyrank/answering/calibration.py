@@ -9,13 +9,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.answering.pipeline import PipelineConfig, fingerprints, make_retriever
+from polyrank.answering.pipeline import fingerprints, make_retriever
 from polyrank.answering.two_stage import TwoStage
+from polyrank.config.pipeline import Ensemble, PipelineConfig
 from polyrank.errors import DataError, UsageError
 from polyrank.index import Filter, open_index
 from polyrank.negatives.mine import with_texts
 from polyrank.ranking.abstention import N_SCORES, Point, area, calibrate, confidence, coverage_curve
-from polyrank.ranking.ensembles import Ensemble, choose_ensemble
+from polyrank.ranking.ensembles import choose_ensemble
 from polyrank.records import ContextLike, Example, Ranked
 from polyrank.scorers.protocols import Responds
 

@@ -28,7 +28,7 @@ from polyrank.answering.explanation import (
 from polyrank.answering.occlusion import METHOD as LEFT_OUT
 from polyrank.answering.occlusion import candidate_left_out, context_left_out, reader
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
-from polyrank.answering.two_stage import TwoStage, TwoStageScorer
+from polyrank.answering.two_stage import TwoStage
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import Filter
 from polyrank.models.mixture import Mixture
@@ -41,6 +41,7 @@ from polyrank.scorers.lexical import BM25, TfIdf, located_words
 from polyrank.scorers.mapped import MapEncoder
 from polyrank.scorers.protocols import Responds, Scorer
 from polyrank.scorers.summed import SumEncoder
+from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.text import Texts
 from polyrank.text.offsets import Kind, Span, Spans, candidate_spans, context_spans, pair_spans, text_spans
 

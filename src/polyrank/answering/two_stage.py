@@ -1,23 +1,16 @@
-"""Two stages: a fast retriever draws a shortlist from many candidates, an accurate re-ranker orders it.
-
-Over an index: ``TwoStage``, a retriever itself. Over given lists or a pool: ``TwoStageScorer``, for evaluation.
-"""
+"""Two stages over an index: a fast retriever draws a shortlist, an accurate re-ranker orders it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from polyrank.errors import UsageError
+from polyrank.config.pipeline import SHORTLIST, Ensemble
 from polyrank.index import Filter
-from polyrank.ranking.ensembles import Ensemble, combine
-from polyrank.ranking.top import as_good_as, top_rows
-from polyrank.records import Context, ContextLike, Ranked, contexts_of
-from polyrank.scorers.inputs import as_texts, paired
-from polyrank.scorers.protocols import Floats, Responds, Scorer
-from polyrank.text.cut import Cut
-
-SHORTLIST = 100
+from polyrank.ranking.top import top_rows
+from polyrank.records import ContextLike, Ranked, contexts_of
+from polyrank.scorers.protocols import Responds, Scorer
+from polyrank.scorers.two_stage import at_least_one, total_score
 
 
 class TwoStage:
@@ -36,7 +29,7 @@ class TwoStage:
         self, retriever: Responds, reranker: Scorer, *, n_retrieved: int = SHORTLIST, ensemble: Ensemble | None = None
     ) -> None:
         self.retriever, self.reranker = retriever, reranker
-        self.n_retrieved, self.ensemble = _at_least_one(n_retrieved), ensemble
+        self.n_retrieved, self.ensemble = at_least_one(n_retrieved), ensemble
 
     def respond(
         self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
@@ -52,7 +45,7 @@ class TwoStage:
         results = []
         for shortlist, second in zip(shortlists, scored, strict=True):
             first = np.array([reply.score for reply in shortlist], np.float32)
-            total = _total(first, second, self.ensemble)
+            total = total_score(first, second, self.ensemble)
             results.append(
                 [
                     replace(
@@ -64,78 +57,3 @@ class TwoStage:
                 ]
             )
         return results
-
-
-class TwoStageScorer(Scorer):
-    """The same as a Scorer: what the retriever leaves out comes after all that it lets through, in its own order.
-
-    Args:
-        retriever: scores everything.
-        reranker: scores the shortlist.
-        n_retrieved: length of the shortlist.
-        ensemble: see TwoStage.
-    """
-
-    def __init__(
-        self, retriever: Scorer, reranker: Scorer, *, n_retrieved: int = SHORTLIST, ensemble: Ensemble | None = None
-    ) -> None:
-        self.retriever, self.reranker = retriever, reranker
-        self.n_retrieved, self.ensemble = _at_least_one(n_retrieved), ensemble
-
-    def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
-        """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
-        queries, lists = paired(contexts, candidates)
-        return self._rerank(queries, self.retriever.score(queries, lists), lists)
-
-    def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
-        """One shared pool for every context: ``[B, N]``."""
-        queries, shared = contexts_of(contexts), as_texts(pool, "pool")
-        rows = self._rerank(queries, list(self.retriever.score_pool(queries, shared)), [shared] * len(queries))
-        return np.array(rows, np.float32).reshape(len(queries), len(shared))
-
-    def n_context_tokens(self, context: ContextLike) -> int | None:
-        """As the retriever reads it, or else the re-ranker."""
-        first = self.retriever.n_context_tokens(context)
-        return self.reranker.n_context_tokens(context) if first is None else first
-
-    @property
-    def cut(self) -> tuple[Cut, ...]:
-        """What was too long for either stage."""
-        return (*self.retriever.cut, *self.reranker.cut)
-
-    def _rerank(
-        self, contexts: Sequence[Context], first: Sequence[Floats], candidates: Sequence[Sequence[str]]
-    ) -> list[Floats]:
-        # equal texts count once in the shortlist: they tie, and a copy must not push another reply out
-        shortlists = [
-            _shortlist(values, texts, self.n_retrieved) for values, texts in zip(first, candidates, strict=True)
-        ]
-        texts = [[pool[i] for i in shortlist] for pool, shortlist in zip(candidates, shortlists, strict=True)]
-        results = []
-        for values, pool, shortlist, second in zip(
-            first, candidates, shortlists, self.reranker.score(contexts, texts), strict=True
-        ):
-            total = dict(
-                zip([pool[i] for i in shortlist], _total(values[shortlist], second, self.ensemble), strict=True)
-            )
-            floor = min(total.values(), default=np.float32(0)) - 1 - values.max(initial=-np.inf)
-            rest = (values + floor).astype(np.float32)  # all below the worst of the shortlist
-            results.append(np.array([total.get(text, low) for text, low in zip(pool, rest, strict=True)], np.float32))
-        return results
-
-
-def _shortlist(values: Floats, texts: Sequence[str], n: int) -> list[int]:
-    """Rows of the best n distinct texts; ties by text, so that the order in which candidates come changes nothing."""
-    last = {text: row for row, text in enumerate(texts)}
-    rows = np.fromiter(last.values(), np.intp, len(last))
-    return sorted(rows[as_good_as(values[rows], n)].tolist(), key=lambda i: (-values[i], texts[i]))[:n]
-
-
-def _total(first: Floats, second: Floats, ensemble: Ensemble | None) -> Floats:
-    return second if ensemble is None or not len(second) else combine(first, second, ensemble)
-
-
-def _at_least_one(n_retrieved: int) -> int:
-    if n_retrieved < 1:
-        raise UsageError(f"n_retrieved is {n_retrieved}; the re-ranker needs one candidate at least")
-    return n_retrieved

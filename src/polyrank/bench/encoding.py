@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from polyrank.bench.machine import describe_machine
 from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, TextPolicy
 from polyrank.errors import ArtifactError, UsageError
+from polyrank.loading.models import Backend
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
-from polyrank.scorers.exported import Backend, export_model, load_exported
+from polyrank.scorers.exported import export_model, load_exported
 from polyrank.scorers.load import saved_scorer, untuned_scorer
 
 CONTEXT_WORDS = 100

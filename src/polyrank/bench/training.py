@@ -28,7 +28,8 @@ from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.training import LENGTH_WINDOW, NetworkTraining
 from polyrank.devices.choice import choose_dtype, keep_freed_memory
 from polyrank.errors import ResourceError, UsageError
-from polyrank.models import EncoderNetwork, find_backbone, new_model
+from polyrank.loading.backbones import resolve_backbone
+from polyrank.models import EncoderNetwork, new_model
 from polyrank.records import Example
 from polyrank.training.batches import BatchOrder
 from polyrank.training.learner import Learner, TrainState
@@ -130,7 +131,7 @@ def bench_training(
             pipe.close()  # a process whose pipe has ended ends
             process.join()
     usual = times.get(next(iter(peers), ""))
-    dimension = json.loads((find_backbone("embedded").folder / "config.json").read_bytes())["hidden_size"]
+    dimension = json.loads((resolve_backbone("embedded").folder / "config.json").read_bytes())["hidden_size"]
     rows = [
         {
             "what": "train",

@@ -60,8 +60,8 @@ def respond(
     from polyrank.answering.pipeline import read_mode
     from polyrank.data.rows import row_error
     from polyrank.index import as_filter
+    from polyrank.loading.models import read_backend
     from polyrank.ranking.ensembles import read_ensemble
-    from polyrank.scorers.exported import read_backend
 
     asked = None
     if context:

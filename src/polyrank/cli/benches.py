@@ -75,7 +75,7 @@ def bench_encode(
     """Encoding in bulk, one context, and re-ranking; by exports too."""
     _limit(instructions)
     from polyrank import bench
-    from polyrank.scorers.exported import read_backend
+    from polyrank.loading.models import read_backend
 
     _check_plot(plot, overwrite, texts)
     _threads(threads)

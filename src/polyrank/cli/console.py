@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polyrank.cli import interrupts
+from polyrank.cli.arguments import as_options
 from polyrank.devices.processes import launched
 from polyrank.errors import MissingExtraError, UsageError
 
@@ -93,26 +94,22 @@ def complain(message: str) -> None:
 
     number, count = launched()
     who = f"process {number + 1} of {count}: " if number else ""
-    Console(stderr=True, highlight=False).print(f"{who}{message}", soft_wrap=True, markup=False)
+    Console(stderr=True, highlight=False).print(f"{who}{as_options(message)}", soft_wrap=True, markup=False)
 
 
 def talk(message: str) -> None:
     """A line on stderr, unwrapped and taken literally, as users' file names must be."""
-    console().print(message, soft_wrap=True, markup=False)
+    console().print(as_options(message), soft_wrap=True, markup=False)
 
 
-def say_cut(scorer: "Scorer", *names: str | None) -> None:
+def say_cut(scorer: "Scorer", *, settable: bool = False) -> None:
     """Say which texts were too long to be read whole, and what can be done about it.
 
     Args:
         scorer: has read them.
-        names: of its models.
+        settable: whether the user may say how much is read.
     """
-    from polyrank.scorers.open import has_settable_lengths
-
-    remedy = ""
-    if any(name is not None and has_settable_lengths(name) for name in names):
-        remedy = "; --max-candidate-tokens and --max-context-tokens set how much is read"
+    remedy = "; `max_candidate_tokens` and `max_context_tokens` set how much is read" if settable else ""
     for cut in filter(None, scorer.cut):
         talk(f"{cut}{remedy}")
 

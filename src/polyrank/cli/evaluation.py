@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +19,6 @@ from polyrank.cli.console import (
     Threads,
     console,
     drawable,
-    say_cut,
     talk,
     use_threads,
 )
@@ -28,11 +26,8 @@ from polyrank.devices.processes import by_first, is_first, together
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
-    from polyrank.evaluation import Evaluation
     from polyrank.evaluation.comparison import Scored
-    from polyrank.evaluation.runs import Member
     from polyrank.evaluation.tables import By
-    from polyrank.records import Candidate, Example
 
 Ks = Annotated[
     str | None,
@@ -127,23 +122,28 @@ def evaluate(
     """R@k/C, MRR and MAP with 95% intervals, ties counted fairly; of several models and seeds side by side."""
     from rich.progress import track
 
-    from polyrank import evaluation as ev
-    from polyrank.answering.pipeline import open_ranker
-    from polyrank.data import choose_speaker, draw_candidates, read_examples, read_pool
-    from polyrank.data.candidate_lists import group_candidates, have_lists
-    from polyrank.evaluation import comparison
+    from polyrank.evaluation import evaluate_models, read_task
+    from polyrank.evaluation.scores_file import scores_files
+    from polyrank.loading import Lengths, read_backend, resolve_contestants
+    from polyrank.loading.runs import unfinished
     from polyrank.ranking.ensembles import read_ensemble
-    from polyrank.scorers.exported import read_backend
-    from polyrank.scorers.open import check_name, has_settable_lengths, probe_encoding
     from polyrank.storage.durable import check_output
 
     use_threads(threads)
     # whatever can be wrong is, before a model is read
     shown, tested = _metrics(k, metric)
     layout, broken_down = _layout(format_), _breakdowns(breakdown, json_)
-    options: dict[str, Any] = {"ensemble": read_ensemble(ensemble), "backend": read_backend(backend)}
-    members = _members(models)
-    files = _scores_files(scores, members)
+    for folder in (folder for name in models for folder in unfinished(name)):
+        talk(f"{folder} has no model yet and is left out")
+    contestants = resolve_contestants(
+        models,
+        rerank=rerank,
+        n_retrieved=n_retrieved,
+        ensemble=read_ensemble(ensemble),
+        backend=read_backend(backend),
+        lengths=Lengths(max_context_tokens, max_candidate_tokens),
+    )
+    files = scores_files(scores, [model.member.name for model in contestants])
     taken: list[str | Path | None] = [data, pool, against]
 
     def check_outputs() -> None:
@@ -152,75 +152,36 @@ def evaluate(
             taken.append(output)
 
     by_first(check_outputs)
-    if pool is not None and n_candidates is not None:
-        raise UsageError(f"--candidates {n_candidates} and --pool {pool} exclude each other; give one")
-    if groups is not None and (pool is not None or n_candidates is not None):
-        raise UsageError(f"--groups {groups} says what is ranked, as --pool and --candidates do; give one of them")
-    loaded = read_examples(data, speaker=choose_speaker(data, speaker, say=talk), skip_bad=skip_bad)
-    talk(f"{data}: {loaded.report}")
-    examples = loaded.examples
-    candidates: list[Candidate] | None = None
-    if pool == "responses":
-        examples, candidates = ev.against_responses(examples)
-    elif pool is not None:
-        candidates = read_pool(pool)
-    elif groups is not None:
-        examples = group_candidates(examples, groups, seed=seed, what=str(data))
-        n_rest = len(loaded.examples) - len(examples)
-        talk(f"each response is ranked among the {groups} of its group; {n_rest} examples that fill none are left out")
-    elif not have_lists(examples) and any(example.relevant for example in examples):
-        examples = draw_candidates(examples, n_candidates, seed=seed, what=str(data), limit=limit)
-        width = len(examples[0].candidates)
-        talk(f"each response is ranked among {width - 1} other responses of {data}; for all of them: --pool responses")
-    elif n_candidates is not None and have_lists(examples):
-        raise UsageError(
-            f"--candidates {n_candidates} is for examples without lists, and {data} has some; leave it out"
-        )
-    limited = examples[:limit] if last_turns is None else ev.last_turns(examples[:limit], last_turns)
-    examples = ev.rankable(limited, candidates)
-    base = None if against is None else comparison.Scored(str(against), (None,), (ev.read_scores(against),))
-    for name in (*(member.name for member in members), *([] if rerank is None else [rerank])):
-        check_name(name)
-    lengths: dict[str, Any] = {"max_context_tokens": max_context_tokens, "max_candidate_tokens": max_candidate_tokens}
-    # where none has any, the first refuses them
-    with_lengths = [member for member in members if has_settable_lengths(member.name)] or members
-
+    task = read_task(
+        data,
+        pool=pool,
+        n_candidates=n_candidates,
+        groups=groups,
+        seed=seed,
+        limit=limit,
+        turns=last_turns,
+        speaker=speaker,
+        skip_bad=skip_bad,
+        say=talk,
+    )
     bar: dict[str, Any] = {"console": console(), "disable": not console().is_terminal, "transient": True}
-    scored: list[comparison.Scored] = []
-    for member, file in zip(members, files, strict=True):
-        scorer = open_ranker(
-            member.name,
-            examples,
-            candidates,
-            rerank=rerank,
-            n_retrieved=n_retrieved,
-            device=device,
-            **options,
-            **(lengths if member in with_lengths else {}),
-        )
-        if probe is not None:
-            probe_encoding(scorer, member.name, probe)
-        shown_as = partial(track, description="scoring" if len(members) == 1 else member.name, **bar)
-        result = ev.evaluate(scorer, examples, pool=candidates, progress=shown_as)
-        if not scored:
-            _say_what_is_missing(limited, result)
-        group = member.group if rerank is None else f"{member.group}, re-ranked by {rerank}"
-        if file is not None and is_first():
-            own = {} if member.seed is None else {"seed": str(member.seed)}
-            ev.write_scores(file, result, scorer=member.name, model=group, data=str(data), **own)
-            talk(f"wrote {file}")
-        scored.append(comparison.Scored(group, (member.seed,), (result,)))
-        say_cut(scorer, member.name, rerank)
-        del scorer  # before the next one is read
+    result = evaluate_models(
+        contestants,
+        task,
+        metrics=tested,
+        against=against,
+        by=broken_down,
+        probe=probe,
+        scores=files,
+        device=device,
+        progress=lambda name, batches: track(batches, name, **bar),
+        say=talk,
+    )
     if not is_first():
         return
-    joined = comparison.by_model(scored)
-    rows = comparison.compared(joined, tested, base, by=broken_down)
-    for row in rows:
-        row["n_left_out"] = len(limited) - len(examples)
-    _show(rows, shown, layout, json_, breakdown, alone=len(rows) == 1)
+    _show(result.rows, shown, layout, json_, breakdown, alone=len(result.rows) == 1)
     if plot is not None:
-        _draw(rows, joined, shown, plot)
+        _draw(result.rows, result.models, shown, plot)
 
 
 def compare(
@@ -244,7 +205,8 @@ def compare(
 
     Of scores files, examples are paired; of run folders, seeds.
     """
-    from polyrank.evaluation import comparison, runs
+    from polyrank.evaluation import comparison
+    from polyrank.loading import runs
     from polyrank.storage.durable import check_output
 
     shown, tested = _metrics(k, metric)
@@ -302,40 +264,6 @@ def _breakdowns(name: str | None, as_json: bool) -> "list[By]":
 
     chosen: list[By] = [] if name is None else [read_choice(name, By, "breakdown")]
     return ["turns", *(by for by in chosen if by != "turns")] if as_json else chosen
-
-
-def _members(models: Sequence[str]) -> "list[Member]":
-    from polyrank.evaluation import runs
-
-    for name in models:
-        for folder in runs.unfinished(name):
-            talk(f"{folder} has no model yet and is left out")
-    members = runs.members(models)
-    names = [member.name for member in members]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise UsageError(f"{twice[0]} is named twice; name each model once")
-    return members
-
-
-def _scores_files(scores: Path | None, members: "Sequence[Member]") -> list[Path | None]:
-    """Where the scores of each model go."""
-    if scores is None or len(members) == 1:
-        return [scores] * len(members)
-    if scores.suffix in (".jsonl", ".gz") or scores.is_file():
-        raise UsageError(f"{scores} is one file and there are {len(members)} models; name a folder for their scores")
-    stems = [re.sub(r"[^\w.-]+", "-", member.name.removesuffix("/model")).strip("-.") for member in members]
-    return [scores / f"{stem}.jsonl" for stem in stems]
-
-
-def _say_what_is_missing(examples: "Sequence[Example]", result: "Evaluation") -> None:
-    """What was not ranked, and what could not be: neither is in the figures."""
-    n_left_out = len(examples) - len(result.records)
-    if n_left_out:
-        talk(f"{n_left_out} of {len(examples)} examples left out: they have fewer than 2 candidates, or no wrong one")
-        return
-    n_absent = sum(bool(e.relevant) and not r.relevant for e, r in zip(examples, result.records, strict=True))
-    if n_absent:
-        talk(f"{n_absent} of {len(examples)} examples cannot be answered: the pool holds none of their right answers")
 
 
 def _named(argument: str) -> tuple[str | None, Path]:

@@ -95,11 +95,9 @@ def explain(
 
 def _answers(path: Path) -> bool:
     """Whether it is an index or a pipeline."""
-    from polyrank.answering.pipeline import PIPELINE
-    from polyrank.index import is_index
-    from polyrank.storage.document import has_document
+    from polyrank.loading.answering import is_answering
 
-    return has_document(path, PIPELINE) or is_index(path)
+    return is_answering(path)
 
 
 def _explainer(
@@ -118,10 +116,10 @@ def _explainer(
     """What explains the reply that was asked for to each context."""
     from polyrank.answering.answering import open_pipeline
     from polyrank.answering.explain import explain
-    from polyrank.answering.pipeline import open_ranker
     from polyrank.index import as_filter
+    from polyrank.loading import read_backend, resolve_ranker
     from polyrank.ranking.ensembles import read_ensemble
-    from polyrank.scorers.exported import read_backend
+    from polyrank.scorers.open import open_ranker
 
     scale, runtime = read_ensemble(ensemble), read_backend(backend)
     if _answers(Path(path)):
@@ -138,7 +136,8 @@ def _explainer(
         return lambda context: pipeline.explain(
             context, reply, candidate_id=candidate_id, max_words=words, filter=condition
         )
-    scorer = open_ranker(path, rerank=rerank, n_retrieved=n_retrieved, ensemble=scale, device=device, backend=runtime)
+    ranker = resolve_ranker(path, rerank=rerank, n_retrieved=n_retrieved, ensemble=scale, backend=runtime)
+    scorer = open_ranker(ranker, device=device)
     return lambda context: explain(scorer, context, reply or "", max_words=words)
 
 

@@ -36,12 +36,13 @@ def export(
     onnx-int8 has its weights in 8 bits, for processors without bf16, and is refused where it ranks differently: where
     R@1 falls by more than a point, or fewer than nine of the ten best stay.
     """
+    from polyrank.loading.folders import folder_kind
+    from polyrank.loading.models import export_folder, read_backend, read_sum
     from polyrank.scorers import exported as backends
-    from polyrank.scorers.summed import is_sum, read_sum
 
     if not model.exists():
         raise UsageError(f"there is no model folder {model}; give one that training wrote")
-    if is_sum(model):
+    if folder_kind(model) == "sum":
         parts = ", ".join(part["model"] for part in read_sum(model)["parts"])
         raise UsageError(f"{model} is a sum, which has no network of its own; export its encoders one by one: {parts}")
     if to == "sentence-transformers":
@@ -54,10 +55,10 @@ def export(
         raise UsageError(f"there is no export to {to!r}; choose onnx, onnx-int8, openvino or sentence-transformers")
     if valid is not None and to != "onnx-int8":
         raise UsageError(f"--valid is for onnx-int8; an export to {to} is compared number by number, leave it out")
-    backend = backends.read_backend(to)
+    backend = read_backend(to)
     if output is not None:
         raise UsageError(
-            f"a model folder keeps its {to} export itself, in {backends.export_folder(model, backend)}; leave out -o"
+            f"a model folder keeps its {to} export itself, in {export_folder(model, backend)}; leave out -o"
         )
     examples = [] if valid is None else read_lists(valid, speaker)
     with console().status("comparing with fp32" if check else f"exporting to {to}"):
@@ -65,7 +66,7 @@ def export(
             alike = backends.check_export(model, backend, examples)
         else:
             alike = backends.export_model(model, backend, replace=overwrite, examples=examples)
-    folder = backends.export_folder(model, backend)
+    folder = export_folder(model, backend)
     if isinstance(alike, float):
         talk(f"{folder}: worst cosine to fp32 {alike:.6f}, at least {backends.MIN_COSINE} needed")
     else:

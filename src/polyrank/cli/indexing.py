@@ -45,14 +45,13 @@ def index_build(
 ) -> None:
     """Encode candidates once and write them as an index. Replacing one, only new texts are encoded."""
     from polyrank.answering.build import build_index
-    from polyrank.config.names import lasting_name
     from polyrank.data import read_pool
     from polyrank.index.ann import read_kind
     from polyrank.index.checks import check_candidates
     from polyrank.index.remote import Address
     from polyrank.index.remote.address import OURS as OURS_REMOTE
     from polyrank.index.writer import OURS
-    from polyrank.scorers.exported import read_backend
+    from polyrank.loading.models import lasting_name, read_backend
     from polyrank.scorers.open import load_encoder
     from polyrank.storage.durable import check_replaceable
     from polyrank.storage.quantized import read_precision
@@ -96,7 +95,7 @@ def index_add(
     from polyrank.data import read_pool
     from polyrank.index import open_index, open_writer
     from polyrank.index.checks import check_candidates
-    from polyrank.scorers.exported import read_backend
+    from polyrank.loading.models import read_backend
     from polyrank.scorers.open import encoder_of_index
 
     runtime = read_backend(backend)

@@ -15,14 +15,14 @@ def info(
 ) -> None:
     """A model's kind, fingerprint, and parameters and bytes part by part, from its files; of a sum, its encoders."""
     from polyrank.cli.sums import show_sum
-    from polyrank.config.names import model_folder
+    from polyrank.loading.folders import folder_kind
+    from polyrank.loading.models import model_folder
     from polyrank.models.artifacts import read_config, read_sizes
-    from polyrank.scorers.summed import is_sum
 
     folder = model_folder(model)
     if not folder.is_dir():
         raise UsageError(f"{model} is no model folder; give one, or shipped:convert")
-    if is_sum(folder):
+    if folder_kind(folder) == "sum":
         show_sum(folder, json_=json_)
         return
     document, sizes = read_config(folder), read_sizes(folder)

@@ -47,10 +47,12 @@ def pipeline_create(
 ) -> None:
     """Choose ensemble and threshold on validation examples and write the pipeline."""
     from polyrank.answering.calibration import choose_settings, curve_of
-    from polyrank.answering.pipeline import PIPELINE, PipelineConfig, make_retriever, write_pipeline
+    from polyrank.answering.pipeline import make_retriever, write_pipeline
     from polyrank.config.checked import from_dict
+    from polyrank.config.pipeline import PipelineConfig
     from polyrank.data import choose_speaker, read_examples
     from polyrank.evaluation import plot_coverage
+    from polyrank.loading.folders import PIPELINE
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.storage.durable import check_output, check_replaceable
 
@@ -116,9 +118,9 @@ def pipeline_test(
 ) -> None:
     """How often it answers, and how often it is right when it does."""
     from polyrank.answering.calibration import try_threshold
-    from polyrank.answering.pipeline import read_pipeline
     from polyrank.data import choose_speaker, read_examples
     from polyrank.evaluation import plot_coverage
+    from polyrank.loading.answering import read_pipeline
     from polyrank.storage.durable import check_output
 
     check_output(plot, inputs=(pipeline, data), overwrite=overwrite)
@@ -145,7 +147,7 @@ def pipeline_test(
 @pipeline_app.command("info")
 def pipeline_info(pipeline: Annotated[Path, typer.Argument(help="A pipeline folder.")]) -> None:
     """What a pipeline is made of and what its settings were chosen by, as JSON."""
-    from polyrank.answering.pipeline import read_pipeline
+    from polyrank.loading.answering import read_pipeline
 
     config, tuning = read_pipeline(pipeline)
     print(json.dumps({"pipeline": asdict(config), "seen": tuning}))

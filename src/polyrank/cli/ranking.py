@@ -68,9 +68,9 @@ def rank(
     "candidates": [...]}; a query may be a list of turns, a document {"id": ..., "text": ...}, and there may be a
     background, as in data files.
     """
-    from polyrank.answering.pipeline import open_ranker
+    from polyrank.loading import Lengths, read_backend, resolve_ranker
     from polyrank.ranking.ensembles import read_ensemble
-    from polyrank.scorers.exported import read_backend
+    from polyrank.scorers.open import open_ranker
 
     if scores_only and top is not None:
         raise UsageError(f"--scores-only prints all scores in the order of the documents; leave out --top {top}")
@@ -82,16 +82,15 @@ def rank(
     if given is not None and not given[1]:
         raise DataError("there are no documents to rank; name their files, or send one in each line of stdin")
     use_threads(threads)
-    scorer = open_ranker(
+    ranker = resolve_ranker(
         model,
         rerank=rerank,
         n_retrieved=n_retrieved,
         ensemble=read_ensemble(ensemble),
-        device=device,
         backend=read_backend(backend),
-        max_context_tokens=max_context_tokens,
-        max_candidate_tokens=max_candidate_tokens,
+        lengths=Lengths(max_context_tokens, max_candidate_tokens),
     )
+    scorer = open_ranker(ranker, device=device)
     for cut in scorer.cut:
         cut.said = True  # below, when all is counted
     show_table = sys.stdout.isatty() and not json_
@@ -105,7 +104,7 @@ def rank(
             _table(context, ranked)
         else:
             print_row(row | {"query": _plain(context), "results": [_result(reply) for reply in ranked]}, model)
-    say_cut(scorer, model, rerank)
+    say_cut(scorer, settable=ranker.has_settable_lengths)
 
 
 def _plain(context: "Context") -> str | Sequence[str]:

@@ -106,7 +106,7 @@ def encode(
     from polyrank.index.ann import read_kind
     from polyrank.index.writer import OURS
     from polyrank.integrations.ray.blocks import index_blocks
-    from polyrank.scorers.exported import read_backend
+    from polyrank.loading.models import read_backend
     from polyrank.storage.durable import check_replaceable
     from polyrank.storage.quantized import read_precision
 

@@ -32,7 +32,8 @@ def sum_(
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Add up the scores of encoders as one encoder; rank, evaluate, index and respond take it like any other."""
-    from polyrank.scorers.open import check_name, load_encoder
+    from polyrank.loading.models import resolve_encoder
+    from polyrank.scorers.open import open_encoder
     from polyrank.scorers.summed import SumEncoder, check_parts, check_sum_path, check_weights, save_sum
 
     if (valid is None) == (weights is None):
@@ -40,10 +41,9 @@ def sum_(
     check_sum_path(output, replace=overwrite)
     given = [1.0] * len(models) if weights is None else numbers(weights, float, "--weights")
     check_weights(given, len(models))
-    for name in models:
-        check_name(name)
+    references = [resolve_encoder(name) for name in models]
     examples = [] if valid is None else read_lists(valid, speaker)[:max_valid]
-    encoders = [load_encoder(name, device=device) for name in models]
+    encoders = [open_encoder(reference, device=device) for reference in references]
     check_parts(output, encoders)
     if valid is None:
         save_sum(output, SumEncoder(encoders, given), replace=overwrite)
@@ -67,7 +67,7 @@ def _shown(name: str, batches: list[range]) -> Any:
 
 def show_sum(path: Path, *, json_: bool) -> None:
     """The encoders of a sum with their weights, and the figures that these were chosen by."""
-    from polyrank.scorers.summed import read_sum
+    from polyrank.loading.models import read_sum
 
     document = read_sum(path)
     metadata = document["metadata"]

@@ -29,6 +29,8 @@ MODEL = DocumentKind(
     missing="give a folder that training wrote",
     remedy="restore the model folder from a copy",
 )
+TWO = ("retriever", "reranker")
+"""The names of two networks in one training, and of their folders."""
 Reduction = Literal["first", "mean", "mean_but_first", "mean_of_first", "sqrt_n"]
 
 

@@ -1,17 +1,22 @@
 """How good a scorer is: protocols, tables with intervals, paired tests, scores files, plots. No torch."""
 
 from polyrank.evaluation.layout import table
+from polyrank.evaluation.models import Comparison, evaluate_models
 from polyrank.evaluation.plots import plot_breakdown, plot_comparison, plot_coverage, plot_times
 from polyrank.evaluation.protocols import Evaluation, Record, against_responses, evaluate, last_turns, rankable
 from polyrank.evaluation.scores_file import read_scores, write_scores
 from polyrank.evaluation.tables import breakdown, paired_test, paired_tests, summarise
+from polyrank.evaluation.task import Task, read_task
 
 __all__ = [
+    "Comparison",
     "Evaluation",
     "Record",
+    "Task",
     "against_responses",
     "breakdown",
     "evaluate",
+    "evaluate_models",
     "last_turns",
     "paired_test",
     "paired_tests",
@@ -21,6 +26,7 @@ __all__ = [
     "plot_times",
     "rankable",
     "read_scores",
+    "read_task",
     "summarise",
     "table",
     "write_scores",

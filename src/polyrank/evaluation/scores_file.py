@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import re
 import zlib
+from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,27 @@ import numpy as np
 from polyrank._version import __version__
 from polyrank.data import fields
 from polyrank.data.rows import Row
-from polyrank.errors import DataError
+from polyrank.errors import DataError, UsageError
 from polyrank.evaluation.protocols import Evaluation, Record
 from polyrank.ranking.metrics import Group, Placement, placement_of
 from polyrank.storage.document import check_format
 from polyrank.storage.durable import write_file
 
 FORMAT = 1
+
+
+def scores_files(path: Path | None, models: Sequence[str]) -> list[Path | None]:
+    """Where the scores of each model go: into one file, or into a folder of files that are named after them.
+
+    Raises:
+        UsageError: one file is named for several models.
+    """
+    if path is None or len(models) == 1:
+        return [path] * len(models)
+    if path.suffix in (".jsonl", ".gz") or path.is_file():
+        raise UsageError(f"{path} is one file and there are {len(models)} models; name a folder for their scores")
+    stems = [re.sub(r"[^\w.-]+", "-", name.removesuffix("/model")).strip("-.") for name in models]
+    return [path / f"{stem}.jsonl" for stem in stems]
 
 
 def write_scores(path: Path, evaluation: Evaluation, **about: str) -> None:

@@ -1,6 +1,6 @@
 """Networks only: token ids in, vectors or scores out."""
 
-from polyrank.models.backbone import Backbone, Source, find_backbone
+from polyrank.models.backbone import Backbone
 from polyrank.models.bi_encoder import BiEncoder
 from polyrank.models.build import build_model, new_model
 from polyrank.models.convert import Convert
@@ -17,9 +17,7 @@ __all__ = [
     "EncoderNetwork",
     "Network",
     "PolyEncoder",
-    "Source",
     "SumNetwork",
     "build_model",
-    "find_backbone",
     "new_model",
 ]

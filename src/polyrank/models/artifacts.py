@@ -13,8 +13,8 @@ from typing import Any
 
 from polyrank.config.models import MODEL, ModelConfig, model_from_dict, model_to_dict, text_from_dict
 from polyrank.errors import ArtifactError, ConfigError
+from polyrank.loading.folders import is_hugging_face
 from polyrank.models.build import empty_model, saved_texts
-from polyrank.models.foreign.files import is_foreign
 from polyrank.models.network import Network
 from polyrank.storage.document import check_part, checksum, read_document, seal
 from polyrank.storage.durable import new_folder
@@ -104,7 +104,7 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises:
         ArtifactError: it is missing, damaged, or newer than this program.
     """
-    if is_foreign(path):
+    if is_hugging_face(path):
         raise ArtifactError(
             f"{path} is a Hugging Face model, which can rank, be evaluated and fill an index, but this takes a model"
             f" folder of polyrank; train one with model.backbone = {str(path)!r}"

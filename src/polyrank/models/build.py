@@ -19,7 +19,8 @@ from polyrank.config.models import (
     TextPolicy,
 )
 from polyrank.errors import ConfigError
-from polyrank.models.backbone import Backbone, empty_backbone, find_backbone, load_backbone
+from polyrank.loading.backbones import resolve_backbone
+from polyrank.models.backbone import Backbone, empty_backbone, load_backbone
 from polyrank.models.bi_encoder import BiEncoder, Tower
 from polyrank.models.convert import Convert, empty_convert, new_convert
 from polyrank.models.cross_encoder import CrossEncoder
@@ -196,7 +197,7 @@ def new_model(
 
 def _found(config: BackboneConfig, dropout: float | None) -> tuple[Backbone, Subwords, bool]:
     """A backbone as it is published, its vocabulary, and whether it was trained for means of its outputs."""
-    source = find_backbone(config.backbone)
+    source = resolve_backbone(config.backbone)
     return load_backbone(source.folder, dropout), load_subwords(source.folder), source.mean_pooled
 
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from polyrank.config.pretraining import ContinuedModel, ScratchModel
 from polyrank.errors import ConfigError
-from polyrank.models.backbone import Backbone, find_backbone, load_backbone
+from polyrank.loading.backbones import resolve_backbone
+from polyrank.models.backbone import Backbone, load_backbone
 from polyrank.models.bert import BertConfig, BertModel
 from polyrank.models.build import grow_embeddings
 from polyrank.models.hugging_face import write_network, write_tokenizer
@@ -125,7 +126,7 @@ def continued_backbone(model: ContinuedModel, separator: str, *, dropout: float 
         dropout: of the backbone; None: its own.
         seed: of the new tokens' embeddings.
     """
-    source = find_backbone(model.backbone)
+    source = resolve_backbone(model.backbone)
     backbone, subwords = load_backbone(source.folder, dropout), load_subwords(source.folder)
     if subwords.add([separator] * (subwords.known([separator]) is None) + ["[MASK]"] * (subwords.mask is None)):
         grow_embeddings(backbone, subwords, seed)

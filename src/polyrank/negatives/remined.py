@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrank.config.names import TWO
+from polyrank.config.models import TWO
 from polyrank.devices import processes
 from polyrank.errors import ArtifactError
 from polyrank.negatives.hard import HardNegatives, candidates_for_wrong, choose, rights

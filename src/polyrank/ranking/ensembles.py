@@ -1,16 +1,16 @@
 """Scores of several models for the same candidates made one: of a retriever and a re-ranker, or a sum. numpy only."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.config.checked import read_choice
+from polyrank.config.pipeline import Ensemble
 from polyrank.ranking.metrics import placement_of, reciprocal_rank
 
 Floats = NDArray[np.float32]
-Ensemble = Literal["raw", "sigmoid", "z-score", "softmax", "sigmoid-reranked"]
 ENSEMBLES: tuple[Ensemble, ...] = get_args(Ensemble)
 RATIOS = tuple(2.0 ** (step / 2) for step in sorted(range(-6, 7), key=abs))  # nearest to 1 first
 

@@ -13,7 +13,8 @@ from torch import nn
 from polyrank.config.models import BiConfig, TextPolicy, model_to_dict
 from polyrank.devices.choice import Precision, choose_device, choose_dtype
 from polyrank.errors import UsageError
-from polyrank.models import BiEncoder, CrossEncoder, EncoderNetwork, Network, find_backbone, new_model
+from polyrank.loading.backbones import resolve_backbone
+from polyrank.models import BiEncoder, CrossEncoder, EncoderNetwork, Network, new_model
 from polyrank.models.artifacts import load_model
 from polyrank.models.bert import BertConfig
 from polyrank.models.foreign import PairEncoder, SentenceEncoder, build_foreign, describe
@@ -108,7 +109,7 @@ def untuned_scorer(
     Raises:
         UsageError: it is a Cross-encoder, whose outputs mean nothing without its head.
     """
-    folder = find_backbone(name).folder
+    folder = resolve_backbone(name).folder
     known = BertConfig.read(folder) or read_pretrained_config(folder)
     architecture = next(iter(getattr(known, "architectures", None) or ()), "")
     if architecture.endswith(CLASSIFIER):

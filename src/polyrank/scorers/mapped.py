@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrank.config.names import is_there, portable_name, resolved_name
-from polyrank.errors import ArtifactError, UsageError
+from polyrank.errors import ArtifactError
+from polyrank.loading.models import portable_name
 from polyrank.models.mixture import Mixture
 from polyrank.records import Context, ContextLike
 from polyrank.scorers.protocols import Encoder, Floats
@@ -128,25 +128,20 @@ def save_map(
     write_tensors(path, KIND, document, {"matrix": torch.from_numpy(encoder.matrix)}, replace=replace)
 
 
-def load_map(path: Path, open_encoder: Callable[[str], Encoder]) -> MapEncoder:
+def load_map(path: Path, encoder: Encoder) -> MapEncoder:
     """A map's folder with its frozen encoder.
 
     Args:
         path: the folder.
-        open_encoder: from a name to an Encoder.
+        encoder: that the folder names.
 
     Raises:
         ArtifactError: the folder is damaged, or the encoder has changed since.
-        UsageError: the encoder is not where it should be.
     """
     document, tensors = read_tensors(path, KIND)
-    name = resolved_name(document["encoder"], path)
-    if not is_there(name):
-        raise UsageError(f"{path} needs the encoder {name}, which is not there; put it back or fit the map again")
-    encoder = open_encoder(name)
     if encoder.fingerprint != document["encoder_fingerprint"]:
         raise ArtifactError(
-            f"{path} was fitted on encoder {document['encoder_fingerprint'][:12]}, {name} is"
+            f"{path} was fitted on encoder {document['encoder_fingerprint'][:12]}, {encoder.name} is"
             f" {encoder.fingerprint[:12]}; fit it again"
         )
     return MapEncoder(encoder, tensors["matrix"].numpy())

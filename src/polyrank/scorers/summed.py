@@ -5,29 +5,24 @@ Shapes: B contexts, N candidates, M vectors per context, D dimensions; P encoder
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.config.names import is_there, portable_name, resolved_name
 from polyrank.errors import ArtifactError, UsageError
+from polyrank.loading.folders import SUM
+from polyrank.loading.models import portable_name
 from polyrank.records import Context, ContextLike, contexts_of
 from polyrank.scorers.protocols import Encoder, Floats
-from polyrank.storage.document import DocumentKind, has_document, read_document, seal
+from polyrank.storage.document import read_document, seal
 from polyrank.storage.durable import check_replaceable, new_folder
 
 if TYPE_CHECKING:  # what a folder says is read without torch
     from polyrank.text.cut import Cut
 
-SUM = DocumentKind(
-    name="sum of encoders",
-    file="sum.json",
-    missing="make one with polyrank sum",
-    remedy="make the sum again",
-)
 PROBE = Context(("how are you today ?", "fine , and you ?"))  # has several vectors wherever any context has
 
 
@@ -203,47 +198,21 @@ def sum_document(
     return seal({"parts": parts, "fingerprint": _fingerprint(fingerprints, weights), "metadata": metadata}, SUM)
 
 
-def is_sum(path: Path) -> bool:
-    """Whether ``path`` looks like the folder of a sum."""
-    return has_document(path, SUM)
-
-
-def read_sum(path: Path) -> dict[str, Any]:
-    """What the folder of a sum says, with the names of its parts as seen from here; the parts are not looked at.
-
-    Raises:
-        ArtifactError: it is missing, damaged, or newer than this program.
-    """
-    document = read_document(path, SUM)
-    for part in document["parts"]:
-        part["model"] = resolved_name(part["model"], path)
-    return document
-
-
-def load_sum(path: Path, open_encoder: Callable[[str], Encoder]) -> SumEncoder:
+def load_sum(path: Path, encoders: Sequence[Encoder]) -> SumEncoder:
     """A sum's folder with its encoders.
 
     Args:
         path: the folder.
-        open_encoder: from a name to an Encoder.
+        encoders: that the folder names, in its order.
 
     Raises:
         ArtifactError: the folder is damaged, or one of the encoders has changed since.
-        UsageError: one of the encoders is not where it should be.
     """
-    listed = read_sum(path)["parts"]
-    for part in listed:
-        if not is_there(part["model"]):
-            raise UsageError(
-                f"{path} needs the encoder {part['model']}, which is not there; put it back or make the sum again"
-            )
-    encoders = []
-    for part in listed:
-        encoder = open_encoder(part["model"])
+    parts = read_document(path, SUM)["parts"]
+    for part, encoder in zip(parts, encoders, strict=True):
         if encoder.fingerprint != part["fingerprint"]:
             raise ArtifactError(
-                f"{path} was made of encoder {part['fingerprint'][:12]}, {part['model']} is"
+                f"{path} was made of encoder {part['fingerprint'][:12]}, {encoder.name} is"
                 f" {encoder.fingerprint[:12]}; make the sum again"
             )
-        encoders.append(encoder)
-    return SumEncoder(encoders, [part["weight"] for part in listed])
+    return SumEncoder(encoders, [part["weight"] for part in parts])

@@ -14,15 +14,17 @@ from numpy.typing import NDArray
 
 from polyrank.answering.answering import Pipeline, open_pipeline
 from polyrank.answering.explain import explain
-from polyrank.answering.pipeline import PIPELINE, read_pipeline
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.config.models import MODEL
 from polyrank.errors import UsageError
 from polyrank.index import is_index, open_index
+from polyrank.loading.answering import read_pipeline
+from polyrank.loading.folders import PIPELINE
+from polyrank.loading.models import Backend
 from polyrank.records import Context
 from polyrank.scorers.encoder import EncoderScorer
-from polyrank.scorers.exported import Backend, fastest_backend
+from polyrank.scorers.exported import fastest_backend
 from polyrank.scorers.network import NetworkScorer
 from polyrank.scorers.open import encoder_of_index, load
 from polyrank.scorers.protocols import Encoder, Scorer

@@ -75,7 +75,7 @@ def work(connection: Connection, setup: Setup) -> None:
 
 def _opened(setup: Setup) -> "dict[str, Served]":
     from polyrank.devices.choice import set_threads
-    from polyrank.scorers.exported import Backend, read_backend
+    from polyrank.loading.models import Backend, read_backend
     from polyrank.serving.served import Served
 
     if setup.threads is not None:

@@ -41,6 +41,12 @@ class DocumentKind:
     seal_optional: bool = False
 
 
+def tensors_kind(name: str) -> DocumentKind:
+    """The kind of a folder of ``polyrank.storage.tensors``: a document and the tensors beside it, both of that name."""
+    missing, remedy = "check the path", "make the folder again"
+    return DocumentKind(name=f"folder of kind {name!r}", file=f"{name}.json", missing=missing, remedy=remedy)
+
+
 def checksum(values: Mapping[str, Any], *, spaced: bool = False) -> str:
     """SHA-256 of JSON values in their one canonical form, in hex. A key "checksum" does not count.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import safetensors
 import safetensors.torch
 
-from polyrank.storage.document import DocumentKind, check_part, has_document, read_document, seal
+from polyrank.storage.document import check_part, has_document, read_document, seal, tensors_kind
 from polyrank.storage.durable import new_folder
 
 if TYPE_CHECKING:
@@ -59,11 +59,6 @@ def read_notes(path: Path) -> dict[str, str]:
         raise ValueError(str(error)) from error
 
 
-def _kind(name: str) -> DocumentKind:
-    missing, remedy = "check the path", "make the folder again"
-    return DocumentKind(name=f"folder of kind {name!r}", file=f"{name}.json", missing=missing, remedy=remedy)
-
-
 def write_tensors(
     path: Path, kind: str, document: Mapping[str, Any], tensors: "Mapping[str, Tensor]", *, replace: bool = False
 ) -> None:
@@ -81,7 +76,7 @@ def write_tensors(
         ResourceError: the disk is full.
     """
     data = to_bytes(tensors)
-    whole = seal({**document, "kind": kind, "tensors": hashlib.sha256(data).hexdigest()}, _kind(kind))
+    whole = seal({**document, "kind": kind, "tensors": hashlib.sha256(data).hexdigest()}, tensors_kind(kind))
     with new_folder(path, replace=replace) as folder:
         (folder / f"{kind}.safetensors").write_bytes(data)
         (folder / f"{kind}.json").write_bytes(whole)
@@ -89,7 +84,7 @@ def write_tensors(
 
 def is_folder_of(path: Path, kind: str) -> bool:
     """Whether ``path`` looks like a folder of this kind."""
-    return has_document(path, _kind(kind))
+    return has_document(path, tensors_kind(kind))
 
 
 def read_tensors(path: Path, kind: str) -> "tuple[dict[str, Any], dict[str, Tensor]]":
@@ -98,6 +93,6 @@ def read_tensors(path: Path, kind: str) -> "tuple[dict[str, Any], dict[str, Tens
     Raises:
         ArtifactError: it is something else, damaged, or newer than this program.
     """
-    document = read_document(path, _kind(kind))
-    weights = check_part(path / f"{kind}.safetensors", document["tensors"], _kind(kind))
+    document = read_document(path, tensors_kind(kind))
+    weights = check_part(path / f"{kind}.safetensors", document["tensors"], tensors_kind(kind))
     return document, from_bytes(weights.read_bytes())

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from polyrank.config.models import ConvertText, ModelConfig, SumText, TextSettings
-from polyrank.config.names import model_folder
 from polyrank.config.training import NetworkTraining, Precision
 from polyrank.data.mapped_examples import StoredExamples
+from polyrank.loading.models import model_folder
 from polyrank.models import Network
 from polyrank.models.artifacts import save_model
 from polyrank.models.start import start_model

@@ -16,8 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from polyrank.config.models import RecipeModel, SumConfig, TextSettings
-from polyrank.config.names import TWO
+from polyrank.config.models import TWO, RecipeModel, SumConfig, TextSettings
 from polyrank.config.recipe import DataConfig, Recipe, load_recipe, recipe_to_dict
 from polyrank.config.training import NetworkTraining
 from polyrank.data import choose_speaker, draw_candidates, read_examples

@@ -5,12 +5,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from polyrank.config.models import RecipeModel, SumConfig
-from polyrank.config.names import TWO, model_folder
+from polyrank.config.models import TWO, RecipeModel, SumConfig
 from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_to_dict
 from polyrank.config.training import NetworkTraining
 from polyrank.devices import processes
 from polyrank.errors import ConfigError, UsageError
+from polyrank.loading.models import model_folder
 from polyrank.models.artifacts import OURS
 from polyrank.storage.document import DocumentKind, has_document, read_document
 from polyrank.storage.durable import check_replaceable, make_folders

@@ -9,14 +9,15 @@ from typing import Any
 import torch
 
 from polyrank.config.models import SumConfig
-from polyrank.config.names import model_folder
 from polyrank.config.training import NetworkTraining, Precision
 from polyrank.errors import ConfigError, UsageError
+from polyrank.loading.folders import SUM
+from polyrank.loading.models import model_folder
 from polyrank.models import EncoderNetwork, SumNetwork
 from polyrank.models.artifacts import OURS, Artifact, load_model, save_model
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer
-from polyrank.scorers.summed import SUM, SumEncoder, sum_document
+from polyrank.scorers.summed import SumEncoder, sum_document
 from polyrank.storage.durable import new_folder
 from polyrank.text import SumTexts
 from polyrank.training.network import Ranker

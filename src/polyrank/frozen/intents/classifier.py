@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyrank.config.names import is_there, portable_name, resolved_name
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.frozen.intents.confusion import predicted
 from polyrank.frozen.intents.encoding import Floats, Layer, encode, read_layer
 from polyrank.frozen.intents.head import Head
+from polyrank.loading.models import is_there, portable_name, resolved_name
 from polyrank.ranking.abstention import Abstention, confidence
 from polyrank.records import Context
 from polyrank.scorers.open import load

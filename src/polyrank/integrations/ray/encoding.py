@@ -13,14 +13,13 @@ from typing import Any
 
 import ray
 
-from polyrank.config.names import lasting_name
 from polyrank.data.pool import CandidateLike, pool_of, read_pool
 from polyrank.errors import LostProcessError, PolyrankError, UsageError
 from polyrank.index.checks import check_candidates
 from polyrank.integrations.ray.blocks import Plan, begin, digest, is_finished, write_block
 from polyrank.integrations.ray.cluster import connected, n_gpus, working_in
+from polyrank.loading.models import Backend, lasting_name
 from polyrank.records import Candidate
-from polyrank.scorers.exported import Backend
 from polyrank.scorers.open import load_encoder
 from polyrank.storage.durable import AnyPath
 

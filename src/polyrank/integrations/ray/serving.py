@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from polyrank.config.names import lasting_name
 from polyrank.config.serving import ServingSettings, check_reach
 from polyrank.errors import ConfigError, ResourceError, UsageError
 from polyrank.integrations.ray.cluster import connected
+from polyrank.loading.models import lasting_name
 from polyrank.serving.pool import FailedError, Worker
 from polyrank.serving.worker import Setup
 

@@ -1,6 +1,6 @@
 """Models that other programs made: sentence encoders and Cross-encoders in folders of Hugging Face's form."""
 
-from polyrank.models.foreign.files import Description, describe, is_foreign
+from polyrank.models.foreign.files import Description, describe
 from polyrank.models.foreign.networks import PairEncoder, SentenceEncoder, build_foreign
 
-__all__ = ["Description", "PairEncoder", "SentenceEncoder", "build_foreign", "describe", "is_foreign"]
+__all__ = ["Description", "PairEncoder", "SentenceEncoder", "build_foreign", "describe"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from polyrank.errors import ArtifactError
-from polyrank.models.hub import check_weights
+from polyrank.loading.folders import check_weights
 
 CLASSIFIER = "ForSequenceClassification"
 LAYERS = ("Pooling", "Dense", "Normalize", "Dropout")
@@ -64,17 +64,6 @@ class Description:
     max_candidate_tokens: int | None = None
     lower_case: bool = False
     prompts: tuple[str, str] = ("", "")
-
-
-def is_foreign(folder: Path) -> bool:
-    """Whether a folder has the form of Hugging Face's models, and not ours."""
-    if (folder / "modules.json").is_file():
-        return True
-    try:
-        config = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(config, dict) and "model_type" in config and "fingerprint" not in config
 
 
 def describe(folder: Path) -> Description:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from polyrank.devices.choice import full_precision
 from polyrank.errors import ArtifactError
+from polyrank.loading.folders import check_weights
 from polyrank.models.backbone import Backbone
 from polyrank.models.foreign.files import Description, Layer, poolings
-from polyrank.models.hub import check_weights
 from polyrank.models.mixture import Mixes, Mixture
 from polyrank.models.packed_linear import pack_linear_layers
 from polyrank.models.pretrained import load_pretrained, max_positions, read_pretrained_config

@@ -4,20 +4,15 @@ from polyrank.scorers.exported.agreement import Agreement
 from polyrank.scorers.exported.export import check_export, export_model
 from polyrank.scorers.exported.fastest import fastest_backend
 from polyrank.scorers.exported.fidelity import MIN_COSINE
-from polyrank.scorers.exported.folder import export_folder, has_export, load_exported
+from polyrank.scorers.exported.folder import load_exported
 from polyrank.scorers.exported.sentence_transformers import export_to_sentence_transformers
-from polyrank.scorers.exported.sessions import Backend, read_backend
 
 __all__ = [
     "MIN_COSINE",
     "Agreement",
-    "Backend",
     "check_export",
-    "export_folder",
     "export_model",
     "export_to_sentence_transformers",
     "fastest_backend",
-    "has_export",
     "load_exported",
-    "read_backend",
 ]

@@ -5,14 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from polyrank.errors import ArtifactError
+from polyrank.loading.models import Backend, export_folder
 from polyrank.models import EncoderNetwork
 from polyrank.models.artifacts import Artifact, load_model
 from polyrank.records import Example
 from polyrank.scorers.exported.agreement import MAX_LOSS, MIN_OVERLAP, Agreement, agreement, sample_lists
 from polyrank.scorers.exported.fidelity import MIN_COSINE, sample_texts, worst_cosine
-from polyrank.scorers.exported.folder import OURS, export_folder, open_export, read_manifest, write_manifest
+from polyrank.scorers.exported.folder import OURS, open_export, read_manifest, write_manifest
 from polyrank.scorers.exported.graphs import write_graphs
-from polyrank.scorers.exported.sessions import Backend, check_installed
+from polyrank.scorers.exported.sessions import check_installed
 from polyrank.scorers.load import make_scorer
 from polyrank.storage.durable import check_replaceable, new_folder
 

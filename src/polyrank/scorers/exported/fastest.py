@@ -6,12 +6,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from polyrank.loading.models import Backend, has_export
 from polyrank.records import Context
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported.fidelity import sample_texts
-from polyrank.scorers.exported.folder import has_export, load_exported
-from polyrank.scorers.exported.sessions import RUNTIME, Backend
+from polyrank.scorers.exported.folder import load_exported
+from polyrank.scorers.exported.sessions import RUNTIME
 from polyrank.scorers.load import saved_scorer
 
 FAITHFUL: tuple[Backend, ...] = ("onnx", "openvino")  # int8 changes scores, and is for who asks for it by name

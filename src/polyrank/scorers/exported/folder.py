@@ -12,26 +12,17 @@ import torch
 from polyrank.config.models import CrossConfig
 from polyrank.devices.choice import Precision, choose_dtype
 from polyrank.errors import ArtifactError, UsageError
+from polyrank.loading.models import Backend, export_folder
 from polyrank.models.artifacts import Artifact, load_model
 from polyrank.models.exported import ExportedCross, ExportedEncoder
 from polyrank.scorers.cross import CrossScorer
 from polyrank.scorers.encoder import EncoderScorer
-from polyrank.scorers.exported.sessions import Backend, open_session
+from polyrank.scorers.exported.sessions import open_session
 from polyrank.storage.document import DocumentKind, check_part, has_document, read_document, seal
 from polyrank.storage.durable import sha256_file
 
 FILE = "export.json"
 OURS = (FILE, "*.onnx", "*.xml", "*.bin")  # all that an export holds
-
-
-def export_folder(model: Path, backend: Backend) -> Path:
-    """Where a model folder keeps its export."""
-    return model / "backends" / backend
-
-
-def has_export(model: Path, backend: Backend) -> bool:
-    """Whether a model folder has such an export, sound or not."""
-    return has_document(export_folder(model, backend), _kind(model, backend))
 
 
 def write_manifest(folder: Path, *, backend: Backend, fingerprint: str, dimension: int, graphs: dict[str, str]) -> None:

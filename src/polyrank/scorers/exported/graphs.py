@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from polyrank.errors import MissingExtraError, UsageError
+from polyrank.loading.models import Backend
 from polyrank.models import BiEncoder, CrossEncoder, Network, PolyEncoder
-from polyrank.scorers.exported.sessions import SUFFIX, Backend
+from polyrank.scorers.exported.sessions import SUFFIX
 from polyrank.text import Tokens
 
 OPSET = 17  # the first with layer normalisation as one operation

@@ -8,29 +8,18 @@ import importlib.util
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrank.config.checked import read_choice
 from polyrank.errors import ArtifactError, MissingExtraError
+from polyrank.loading.models import Backend
 from polyrank.models.exported import Run
 
-Backend = Literal["torch", "onnx", "onnx-int8", "openvino"]
 RUNTIME = {"onnx": "onnxruntime", "onnx-int8": "onnxruntime", "openvino": "openvino"}
 SUFFIX = {"onnx": ".onnx", "onnx-int8": ".onnx", "openvino": ".xml"}
-
-
-def read_backend(name: str) -> Backend:
-    """A backend by its name.
-
-    Raises:
-        UsageError: there is none of that name.
-    """
-    backend: Backend = read_choice(name, Backend, "backend")
-    return backend
 
 
 def check_installed(backend: Backend) -> None:

@@ -1,4 +1,4 @@
-"""Models by name or by run folder, told apart by what they are and by their seeds, before any is loaded. No torch."""
+"""Models by name or by run folder, told apart by what they are and by their seeds, before any is opened."""
 
 import re
 from collections.abc import Sequence
@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polyrank.config.models import MODEL
-from polyrank.config.names import TWO
+from polyrank.config.models import MODEL, TWO
+from polyrank.config.pipeline import SHORTLIST, Ensemble
 from polyrank.errors import ArtifactError, DataError, UsageError
-from polyrank.scorers.summed import SUM, is_sum
+from polyrank.loading.answering import RankerRef, resolve_ranker
+from polyrank.loading.folders import SUM
+from polyrank.loading.models import USUAL, Backend, Lengths
 from polyrank.storage.document import has_document, read_document
 
 SEED = re.compile(r"/seed-(\d+)(?=/|$)")
@@ -33,7 +35,57 @@ class Member:
     figures: dict[str, float]
 
 
-def members(names: Sequence[str], labels: Sequence[str | None] | None = None) -> list[Member]:
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A member of a comparison that ranks.
+
+    Args:
+        member: the model.
+        ranker: what it ranks by, alone or with a second stage.
+        name: of its group, with the second stage.
+    """
+
+    member: Member
+    ranker: RankerRef
+    name: str
+
+
+def resolve_contestants(
+    names: Sequence[str],
+    *,
+    rerank: str | None = None,
+    n_retrieved: int = SHORTLIST,
+    ensemble: Ensemble | None = None,
+    backend: Backend = "torch",
+    lengths: Lengths = USUAL,
+) -> list[Contestant]:
+    """The models that names mean, to be compared; a run folder means each of its models.
+
+    Args:
+        names: model, run or pipeline folders, or anything else that ``polyrank.load`` takes.
+        rerank, n_retrieved, ensemble, backend: see ``resolve_ranker``.
+        lengths: how much of a text is read, of those that have such a setting.
+
+    Raises:
+        UsageError: a model is not there or is named twice, or a setting is for none of them.
+    """
+    found = resolve_runs(names)
+    every = [member.name for member in found]
+    if twice := [name for name in every if every.count(name) > 1]:
+        raise UsageError(f"{twice[0]} is named twice; name each model once")
+    rankers = [
+        resolve_ranker(member.name, rerank=rerank, n_retrieved=n_retrieved, ensemble=ensemble, backend=backend)
+        for member in found
+    ]
+    # where none has a length to set, the first refuses it
+    adjustable = [ranker.has_settable_lengths for ranker in rankers]
+    adjustable = adjustable if any(adjustable) else [True] * len(rankers)
+    ranked = [ranker.with_lengths(lengths) if own else ranker for ranker, own in zip(rankers, adjustable, strict=True)]
+    suffix = "" if rerank is None else f", re-ranked by {rerank}"
+    return [Contestant(member, ranker, member.group + suffix) for member, ranker in zip(found, ranked, strict=True)]
+
+
+def resolve_runs(names: Sequence[str], labels: Sequence[str | None] | None = None) -> list[Member]:
     """The models that names mean: a run folder means each of its models.
 
     Args:
@@ -74,7 +126,7 @@ def validation_figures(inputs: Sequence[tuple[str | None, Path]]) -> dict[str, d
         UsageError: two models of a group have one seed.
     """
     models: dict[str, dict[int, dict[str, float]]] = {}
-    for member in members([str(path) for _, path in inputs], [label for label, _ in inputs]):
+    for member in resolve_runs([str(path) for _, path in inputs], [label for label, _ in inputs]):
         if not member.figures:
             raise DataError(f"{member.name} was not validated in training; compare scores files of evaluate --scores")
         seeds = models.setdefault(member.group, {})
@@ -90,7 +142,7 @@ def _has_model(run: Path) -> bool:
 
 
 def _is_model(folder: Path) -> bool:
-    return has_document(folder, MODEL) or is_sum(folder)
+    return has_document(folder, MODEL) or has_document(folder, SUM)
 
 
 def _models_in(name: str) -> list[tuple[str, str]]:
@@ -123,6 +175,6 @@ def _member(name: str, group: str) -> Member:
 def _metadata(folder: Path) -> dict[str, Any]:
     """What training wrote about a model of ours; others say nothing."""
     try:
-        return dict(read_document(folder, SUM if is_sum(folder) else MODEL)["metadata"])
+        return dict(read_document(folder, SUM if has_document(folder, SUM) else MODEL)["metadata"])
     except (ArtifactError, KeyError, TypeError, OSError):
         return {}

@@ -1,0 +1,35 @@
+"""The settings of a pipeline: what retrieves, what re-ranks, how scores are added, when to give no answer."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from polyrank.config.checked import Settings
+
+SHORTLIST = 100
+Ensemble = Literal["raw", "sigmoid", "z-score", "softmax", "sigmoid-reranked"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineConfig(Settings):
+    """What a pipeline is made of.
+
+    Args:
+        index: folder of candidates.
+        retriever: "dense", the index's own encoder; or "bm25" or "tfidf" over the index's texts.
+        model: the encoder's folder where it is not the one that the index names.
+        mode: of the dense search, see ``polyrank.search.search``.
+        reranker: a model folder; None: one stage.
+        n_retrieved: how many the re-ranker sees.
+        ensemble: see ``polyrank.ranking.ensembles.combine``; None: the re-ranker's score alone decides.
+        measure, threshold: see ``polyrank.ranking.abstention``; None: always answer.
+    """
+
+    index: str
+    retriever: Literal["dense", "bm25", "tfidf"] = "dense"
+    model: str | None = None
+    mode: Literal["exact", "approximate"] = "exact"
+    reranker: str | None = None
+    n_retrieved: int = SHORTLIST
+    ensemble: Ensemble | None = None
+    measure: Literal["score", "margin", "softmax"] | None = None
+    threshold: float | None = None

@@ -1,0 +1,95 @@
+"""What is ranked against what: lists as they are given or drawn, groups of examples, or one pool for all."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from polyrank.data import choose_speaker, draw_candidates, read_examples, read_pool
+from polyrank.data.candidate_lists import group_candidates, have_lists
+from polyrank.errors import UsageError
+from polyrank.evaluation.protocols import against_responses, last_turns, rankable
+from polyrank.records import Candidate, Example
+
+RESPONSES = "responses"
+"""The pool of all right answers of the data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What models are compared on.
+
+    Args:
+        source: of the examples, in figures and messages.
+        examples: those that can be ranked.
+        pool: that all of them are ranked against; None: each has a list of its own.
+        n_left_out: examples that no scorer could rank otherwise than well.
+    """
+
+    source: str
+    examples: list[Example]
+    pool: list[Candidate] | None
+    n_left_out: int
+
+
+def read_task(
+    data: Any,
+    *,
+    pool: str | Path | None = None,
+    n_candidates: int | None = None,
+    groups: int | None = None,
+    seed: int = 0,
+    limit: int | None = None,
+    turns: int | None = None,
+    speaker: str | None = None,
+    skip_bad: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> Task:
+    """Read examples and find the candidates that each is ranked among.
+
+    Without ``pool`` and ``groups`` these are its own list; of examples without lists, lists are drawn.
+
+    Args:
+        data: what ``polyrank.read_examples`` takes.
+        pool: a file of candidates for every example; "responses": all right answers of the data.
+        n_candidates: of the lists that are drawn; None: 20, or fewer.
+        groups: rank each response among those of a random group of so many examples; 100: R100@1 as ConveRT has it.
+        seed: of groups and of lists that are drawn.
+        limit: take the first so many examples only.
+        turns: show models the last so many turns of each context only.
+        speaker: of dialogues, whose turns are responses; None: the agents', "*": everybody's.
+        skip_bad: count and skip bad rows.
+        say: takes lines for the user: what was read, and how candidates were found.
+
+    Raises:
+        UsageError: two settings exclude each other, or one is not for this data.
+        DataError: the data cannot be read, or holds nothing to rank.
+    """
+    if pool is not None and n_candidates is not None:
+        raise UsageError(f"`n_candidates={n_candidates}` and `pool={pool}` exclude each other; give one")
+    if groups is not None and (pool is not None or n_candidates is not None):
+        raise UsageError(f"`groups={groups}` says what is ranked, as `pool` and `n_candidates` do; give one of them")
+    loaded = read_examples(data, speaker=choose_speaker(data, speaker, say=say), skip_bad=skip_bad)
+    say(f"{data}: {loaded.report}")
+    examples, candidates = loaded.examples, None
+    if pool == RESPONSES:
+        examples, candidates = against_responses(examples)
+    elif pool is not None:
+        candidates = read_pool(pool)
+    elif groups is not None:
+        examples = group_candidates(examples, groups, seed=seed, what=str(data))
+        n_rest = len(loaded.examples) - len(examples)
+        say(f"each response is ranked among the {groups} of its group; {n_rest} examples that fill none are left out")
+    elif not have_lists(examples) and any(example.relevant for example in examples):
+        examples = draw_candidates(examples, n_candidates, seed=seed, what=str(data), limit=limit)
+        width = len(examples[0].candidates)
+        say(f"each response is ranked among {width - 1} other responses of {data}; for all of them: `pool={RESPONSES}`")
+    elif n_candidates is not None and have_lists(examples):
+        raise UsageError(
+            f"`n_candidates={n_candidates}` is for examples without lists, and {data} has some; leave it out"
+        )
+    shown = examples[:limit] if turns is None else last_turns(examples[:limit], turns)
+    ranked = rankable(shown, candidates)
+    if n_left_out := len(shown) - len(ranked):
+        say(f"{n_left_out} of {len(shown)} examples left out: they have fewer than 2 candidates, or no wrong one")
+    return Task(str(data), ranked, candidates, n_left_out)

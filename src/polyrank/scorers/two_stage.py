@@ -1,0 +1,91 @@
+"""Two stages as a Scorer of given lists or a pool: a retriever draws a shortlist, an accurate re-ranker orders it."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from polyrank.config.pipeline import SHORTLIST, Ensemble
+from polyrank.errors import UsageError
+from polyrank.ranking.ensembles import combine
+from polyrank.ranking.top import as_good_as
+from polyrank.records import Context, ContextLike, contexts_of
+from polyrank.scorers.inputs import as_texts, paired
+from polyrank.scorers.protocols import Floats, Scorer
+from polyrank.text.cut import Cut
+
+
+class TwoStageScorer(Scorer):
+    """What the retriever leaves out comes after all that it lets through, in its own order.
+
+    Args:
+        retriever: scores everything.
+        reranker: scores the shortlist.
+        n_retrieved: length of the shortlist.
+        ensemble: add the two stages' scores on this scale; None: the re-ranker's score alone decides.
+    """
+
+    def __init__(
+        self, retriever: Scorer, reranker: Scorer, *, n_retrieved: int = SHORTLIST, ensemble: Ensemble | None = None
+    ) -> None:
+        self.retriever, self.reranker = retriever, reranker
+        self.n_retrieved, self.ensemble = at_least_one(n_retrieved), ensemble
+
+    def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
+        """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
+        queries, lists = paired(contexts, candidates)
+        return self._rerank(queries, self.retriever.score(queries, lists), lists)
+
+    def score_pool(self, contexts: Sequence[ContextLike], pool: Sequence[str]) -> Floats:
+        """One shared pool for every context: ``[B, N]``."""
+        queries, shared = contexts_of(contexts), as_texts(pool, "pool")
+        rows = self._rerank(queries, list(self.retriever.score_pool(queries, shared)), [shared] * len(queries))
+        return np.array(rows, np.float32).reshape(len(queries), len(shared))
+
+    def n_context_tokens(self, context: ContextLike) -> int | None:
+        """As the retriever reads it, or else the re-ranker."""
+        first = self.retriever.n_context_tokens(context)
+        return self.reranker.n_context_tokens(context) if first is None else first
+
+    @property
+    def cut(self) -> tuple[Cut, ...]:
+        """What was too long for either stage."""
+        return (*self.retriever.cut, *self.reranker.cut)
+
+    def _rerank(
+        self, contexts: Sequence[Context], first: Sequence[Floats], candidates: Sequence[Sequence[str]]
+    ) -> list[Floats]:
+        # equal texts count once in the shortlist: they tie, and a copy must not push another reply out
+        shortlists = [
+            _shortlist(values, texts, self.n_retrieved) for values, texts in zip(first, candidates, strict=True)
+        ]
+        texts = [[pool[i] for i in shortlist] for pool, shortlist in zip(candidates, shortlists, strict=True)]
+        results = []
+        for values, pool, shortlist, second in zip(
+            first, candidates, shortlists, self.reranker.score(contexts, texts), strict=True
+        ):
+            total = dict(
+                zip([pool[i] for i in shortlist], total_score(values[shortlist], second, self.ensemble), strict=True)
+            )
+            floor = min(total.values(), default=np.float32(0)) - 1 - values.max(initial=-np.inf)
+            rest = (values + floor).astype(np.float32)  # all below the worst of the shortlist
+            results.append(np.array([total.get(text, low) for text, low in zip(pool, rest, strict=True)], np.float32))
+        return results
+
+
+def _shortlist(values: Floats, texts: Sequence[str], n: int) -> list[int]:
+    """Rows of the best n distinct texts; ties by text, so that the order in which candidates come changes nothing."""
+    last = {text: row for row, text in enumerate(texts)}
+    rows = np.fromiter(last.values(), np.intp, len(last))
+    return sorted(rows[as_good_as(values[rows], n)].tolist(), key=lambda i: (-values[i], texts[i]))[:n]
+
+
+def total_score(first: Floats, second: Floats, ensemble: Ensemble | None) -> Floats:
+    """The scores of both stages as one ``[n]``."""
+    return second if ensemble is None or not len(second) else combine(first, second, ensemble)
+
+
+def at_least_one(n_retrieved: int) -> int:
+    """A length of the shortlist, if it is one."""
+    if n_retrieved < 1:
+        raise UsageError(f"n_retrieved is {n_retrieved}; the re-ranker needs one candidate at least")
+    return n_retrieved
