@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from polyrank.evaluation.runs import members
 from scipy import stats
 
 from polyrank.config.models import BiConfig, TextPolicy
@@ -19,6 +18,7 @@ from polyrank.errors import DataError, UsageError
 from polyrank.evaluation import Evaluation, Record, breakdown, paired_test, paired_tests, summarise, write_scores
 from polyrank.evaluation.comparison import Scored, by_model, compared, compared_figures, read_scored
 from polyrank.evaluation.layout import comma_separated, latex, markdown, remarks
+from polyrank.loading.runs import resolve_runs
 from polyrank.ranking.metrics import Group, Placement
 from polyrank.ranking.statistics import holm, paired_t, student_p
 from polyrank.training import train
@@ -248,20 +248,20 @@ def runs(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_folder_means_each_of_its_seeds(runs: Path, tmp_path: Path) -> None:
-    found = members([str(runs / "low"), "bm25", str(runs / "high" / "seed-2" / "model")])
+    found = resolve_runs([str(runs / "low"), "bm25", str(runs / "high" / "seed-2" / "model")])
     assert [(member.group, member.seed) for member in found] == [
         (str(runs / "low"), 1), (str(runs / "low"), 2), ("bm25", None), (str(runs / "high"), 2),
     ]  # fmt: skip
     assert [Path(member.name).parts[-2] for member in found[:2]] == ["seed-1", "seed-2"]
     assert set(found[0].figures) == {"loss", "R@1", "MRR"}
-    (seed,) = members([str(runs / "low" / "seed-1")])
+    (seed,) = resolve_runs([str(runs / "low" / "seed-1")])
     assert (seed.name, seed.group) == (str(runs / "low" / "seed-1" / "model"), str(runs / "low"))
-    (elsewhere,) = members(["other/seed-7"])  # a model that says nothing of its seed
+    (elsewhere,) = resolve_runs(["other/seed-7"])  # a model that says nothing of its seed
     assert (elsewhere.group, elsewhere.seed) == ("other", 7)
     shutil.copytree(runs / "low" / "seed-2", tmp_path / "seed-9")
-    (moved,) = members([str(tmp_path / "seed-9")])
+    (moved,) = resolve_runs([str(tmp_path / "seed-9")])
     assert moved.seed == 2  # it was trained with that, whatever its folder is called
-    (labelled,) = members([str(runs / "low" / "seed-1" / "model")], ["mine"])
+    (labelled,) = resolve_runs([str(runs / "low" / "seed-1" / "model")], ["mine"])
     assert (labelled.group, labelled.seed) == ("mine", 1)
 
 

@@ -56,7 +56,7 @@ def test_pairs_are_ranked_among_drawn_responses_or_all(tmp_path: Path) -> None:
     assert json.loads(drawn.stdout)["n_candidates"] == 3
     assert "each response is ranked among 2 other responses" in drawn.stderr
     assert "--pool responses" in drawn.stderr
-    refused = run("evaluate", tmp_path / "no-such-model", pairs, "--candidates", "5")  # whatever the model is
+    refused = run("evaluate", "bm25", pairs, "--candidates", "5")
     assert refused.returncode == 3
     assert "4 different responses do not make lists of 5 candidates; ask for 2 to 4" in refused.stderr
     both = run("evaluate", "bm25", pairs, "--pool", "responses", "--candidates", "3")

@@ -1,39 +1,37 @@
-"""What a library message calls an argument, as a user of the command line writes it: `turns` -> --last-turns."""
+"""What a library message calls an argument, as a user of the command line writes it: `n_candidates` -> --candidates.
+
+Messages of the library name an argument in backticks, alone or with a value: `limit`, `pool=responses`.
+"""
 
 import re
 import sys
-from functools import cache
 from typing import Any
 
 _ARGUMENT = re.compile(r"`(\w+)(?:=([^`]*))?`")
+_options: dict[str, str] = {}
+
+
+def take_options(command: Any) -> None:
+    """From now on name arguments as the command does that was called.
+
+    Args:
+        command: all commands, as one of typer's groups.
+    """
+    for word in sys.argv[1:]:
+        command = getattr(command, "commands", {}).get(word, command)
+    for parameter in command.params:
+        option = parameter.param_type_name == "option"
+        name = parameter.name.rstrip("_")
+        _options[name] = max(parameter.opts, key=len) if option else parameter.metavar or name.upper()
 
 
 def as_options(message: str) -> str:
-    """A message with arguments that are named in backticks as options of the command that runs; others stay."""
-    return _ARGUMENT.sub(_option, message) if "`" in message else message
+    """A message with its arguments as options of the command that was called; those that it does not have stay."""
+    return _ARGUMENT.sub(_option, message)
 
 
 def _option(found: re.Match[str]) -> str:
     name, value = found.groups()
-    option = _options().get(name)
-    if option is None:
+    if name not in _options:
         return found[0]
-    return option if value in (None, "True") else f"{option} {value}"
-
-
-@cache
-def _options() -> dict[str, str]:
-    """The options of the command that runs, by the names of its arguments."""
-    import typer
-
-    from polyrank.cli.commands import app
-
-    command: Any = typer.main.get_command(app)
-    for word in sys.argv[1:]:
-        command = getattr(command, "commands", {}).get(word, command)
-    return {
-        parameter.name.rstrip("_"): max(parameter.opts, key=len)
-        if parameter.param_type_name == "option"
-        else parameter.human_readable_name
-        for parameter in command.params
-    }
+    return _options[name] if value in (None, "True") else f"{_options[name]} {value}"

@@ -35,6 +35,7 @@ from polyrank.cli import (
     sums,
     training,
 )
+from polyrank.cli.arguments import take_options
 from polyrank.cli.console import complain, one_speaks
 from polyrank.cli.interrupts import drop_unwritten
 from polyrank.errors import PolyrankError, ResourceError, UsageError
@@ -67,6 +68,7 @@ def options(
 ) -> None:
     """Options before the command."""
     _settings["debug"] = debug
+    take_options(context.command)
     one_speaks(context)
 
 

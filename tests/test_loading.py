@@ -1,0 +1,99 @@
+"""Names and paths become references once, before anything is opened."""
+
+from pathlib import Path
+
+import pytest
+
+from polyrank.cli import arguments
+from polyrank.errors import ConfigError, DataError, OfflineError, UsageError
+from polyrank.evaluation import read_task
+from polyrank.loading import Lengths, resolve_backbone, resolve_contestants, resolve_data, resolve_model, resolve_ranker
+from polyrank.loading.models import lasting_name
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_bare_hub_name_is_announced_before_anything_is_fetched(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(OfflineError, match="models/support is no folder"):
+        resolve_model("models/support")
+    assert capsys.readouterr().err == ("models/support is not a folder here; looking it up on the Hugging Face Hub\n")
+    with pytest.raises(OfflineError):
+        resolve_model("hf:models/support")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize("name", ["./models/support", Path("models/support"), "models/support/", "../support"])
+def test_a_path_is_never_the_hub(name: str | Path) -> None:
+    with pytest.raises(UsageError, match="is no model folder"):
+        resolve_model(name)
+
+
+@pytest.mark.usefixtures("offline")
+def test_who_accepts_the_hub_only_as_such_looks_up_no_bare_name(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is no model folder"):
+        resolve_model("models/support", bare_hub_names=False)
+    with pytest.raises(ConfigError, match="there is no folder models/support"):
+        resolve_backbone("models/support", bare_hub_names=False)
+    for resolve in (resolve_model, resolve_backbone):
+        with pytest.raises(OfflineError):
+            resolve("hf:models/support", bare_hub_names=False)
+    (tmp_path / "models").mkdir()  # where a folder of that name could be, nothing else is meant
+    with pytest.raises(UsageError, match="is no model folder"):
+        resolve_model("models/support")
+
+
+def test_a_hub_name_lasts_as_one_of_the_hub() -> None:
+    assert lasting_name("owner/model") == lasting_name("hf:owner/model") == "hf:owner/model"
+    assert lasting_name("untuned:owner/model") == "untuned:hf:owner/model"
+
+
+def test_lengths_go_to_the_models_that_have_such_a_setting() -> None:
+    lengths = Lengths(max_context_tokens=40)
+    with pytest.raises(UsageError, match="`max_context_tokens` is not for shipped:convert"):
+        resolve_model("shipped:convert", lengths=lengths)
+    with pytest.raises(UsageError, match="`max_candidate_tokens` = 0 is no number of tokens"):
+        resolve_model("untuned:embedded", lengths=Lengths(max_candidate_tokens=0))
+    first, second = resolve_ranker("bm25", rerank="untuned:embedded", lengths=lengths).stages
+    assert (first.lengths, second.lengths) == (Lengths(), lengths)
+    of_all = resolve_contestants(["bm25", "untuned:embedded"], lengths=lengths)
+    assert [model.ranker.stages[0].lengths for model in of_all] == [Lengths(), lengths]
+    with pytest.raises(UsageError, match="is not for bm25"):
+        resolve_contestants(["bm25", "tfidf"], lengths=lengths)
+
+
+def test_files_of_rows_have_their_form_by_their_name(tmp_path: Path) -> None:
+    for name in ("b.CSV", "a.jsonl.gz", "c.parquet", "notes.md"):
+        (tmp_path / name).touch()
+    found = resolve_data(tmp_path)
+    assert [(each.path.name, each.form, each.stem) for each in found] == [
+        ("a.jsonl.gz", "json", "a"), ("b.CSV", "csv", "b"), ("c.parquet", "parquet", "c"),
+    ]  # fmt: skip
+    assert resolve_data(tmp_path / "*.parquet") == found[2:]
+    with pytest.raises(DataError, match="names no file of rows"):
+        resolve_data(tmp_path / "*.xml")
+
+
+def test_python_names_arguments_and_the_command_line_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.main import get_command
+
+    from polyrank.cli.commands import app
+
+    with pytest.raises(UsageError) as error:
+        read_task("pairs.jsonl", pool="responses", n_candidates=3)
+    message = str(error.value)
+    assert message == "`n_candidates=3` and `pool=responses` exclude each other; give one"
+    monkeypatch.setattr(arguments, "_options", {})
+    assert arguments.as_options(message) == message
+    monkeypatch.setattr("sys.argv", ["polyrank", "evaluate", "bm25", "pairs.jsonl"])
+    arguments.take_options(get_command(app))
+    assert arguments.as_options(message) == "--candidates 3 and --pool responses exclude each other; give one"
+    assert arguments.as_options("`overwrite=True`, `data` or `unknown`") == "--overwrite, DATA or `unknown`"
