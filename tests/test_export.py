@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from polyrank.cli.commands import app
 from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, DataError, MissingExtraError, UsageError
-from polyrank.loading.models import Backend, read_backend
+from polyrank.loading.models import Backend, export_folder, read_backend
 from polyrank.models import new_model
 from polyrank.models.artifacts import load_model, save_model
 from polyrank.records import Context, Example
@@ -24,7 +24,6 @@ from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported import (
     Agreement,
     check_export,
-    export_folder,
     export_model,
     export_to_sentence_transformers,
     fastest_backend,

@@ -15,27 +15,27 @@ from polyrank.answering.build import build_index
 from polyrank.answering.calibration import choose_settings, curve_of, is_right, outcomes, try_threshold
 from polyrank.answering.pipeline import (
     PIPELINE,
-    PipelineConfig,
     catalogue,
     make_retriever,
-    open_ranker,
     read_mode,
-    read_pipeline,
     write_pipeline,
 )
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.config.checked import from_dict
 from polyrank.config.models import BiConfig, CrossConfig, TextPolicy
+from polyrank.config.pipeline import PipelineConfig
 from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
 from polyrank.evaluation import plot_coverage
+from polyrank.loading import resolve_ranker
+from polyrank.loading.answering import read_pipeline
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.ranking.abstention import Abstention, area, calibrate
 from polyrank.ranking.ensembles import ENSEMBLES, Ensemble
 from polyrank.records import Candidate, Context, Example, Ranked
 from polyrank.scorers.lexical import BM25, TfIdf
-from polyrank.scorers.open import load_encoder
+from polyrank.scorers.open import corpus_of, load_encoder, open_ranker
 from polyrank.storage.document import read_document, seal
 
 REPLIES = ["restart the router", "the bill is too high", "thanks", "did that", "the light is red", "wifi is down"]
@@ -176,11 +176,11 @@ def test_a_pipeline_and_two_names_rank_lists_alike(models: dict[str, Path], tmp_
         tmp_path / "p",
         PipelineConfig(index=str(models["index"]), reranker=str(models["cross"]), n_retrieved=3, ensemble="softmax"),
     )
-    one = open_ranker(str(tmp_path / "p")).score(CONTEXTS, [REPLIES] * 2)
+    one = open_ranker(resolve_ranker(str(tmp_path / "p"))).score(CONTEXTS, [REPLIES] * 2)
     second: dict[str, Any] = {"rerank": str(models["cross"]), "n_retrieved": 3, "ensemble": "softmax"}
-    two = open_ranker(str(models["bi"]), **second).score(CONTEXTS, [REPLIES] * 2)
+    two = open_ranker(resolve_ranker(str(models["bi"]), **second)).score(CONTEXTS, [REPLIES] * 2)
     np.testing.assert_array_equal(one, two)
-    pool = open_ranker(str(tmp_path / "p"), pool=POOL).score_pool(CONTEXTS, REPLIES)
+    pool = open_ranker(resolve_ranker(str(tmp_path / "p")), corpus=corpus_of(pool=POOL)).score_pool(CONTEXTS, REPLIES)
     np.testing.assert_allclose(pool, np.stack(one), rtol=1e-5)
     found = open_pipeline(tmp_path / "p").respond(CONTEXTS, 3)
     assert [reply.text for reply in found[0]] == [REPLIES[i] for i in np.argsort(-one[0])[:3]]
@@ -197,12 +197,12 @@ def test_a_second_stage_over_an_index_is_that_of_a_pipeline(models: dict[str, Pa
 def test_stages_that_are_no_stages_are_refused(models: dict[str, Path], tmp_path: Path) -> None:
     bi, cross = str(models["bi"]), str(models["cross"])
     write_pipeline(tmp_path / "p", PipelineConfig(index=str(models["index"])))
-    with pytest.raises(UsageError, match=re.escape(f"write {bi} --rerank {cross}")):
-        open_ranker(f"{bi} > {cross}")
-    with pytest.raises(UsageError, match="name the second with --rerank"):
-        open_ranker(bi, ensemble="raw")
+    with pytest.raises(UsageError, match=re.escape(f"write {bi} with `rerank={cross}`")):
+        resolve_ranker(f"{bi} > {cross}")
+    with pytest.raises(UsageError, match="name the second with `rerank`"):
+        resolve_ranker(bi, ensemble="raw")
     with pytest.raises(UsageError, match="has its own stages"):
-        open_ranker(str(tmp_path / "p"), rerank=cross)
+        resolve_ranker(str(tmp_path / "p"), rerank=cross)
     with pytest.raises(UsageError, match="has its own stages"):
         open_pipeline(tmp_path / "p", rerank=cross)
 
@@ -225,7 +225,7 @@ def test_what_cannot_be_is_said(models: dict[str, Path], tmp_path: Path) -> None
     with pytest.raises(ArtifactError, match="no pipeline"):
         read_pipeline(tmp_path)
     write_pipeline(tmp_path / "p", PipelineConfig(index=str(models["index"]), model=str(tmp_path / "gone")))
-    with pytest.raises(UsageError, match=r"which is not there; give the model's folder with --model"):
+    with pytest.raises(UsageError, match=r"which is not there; give the model's folder as `model`"):
         open_pipeline(tmp_path / "p")
     assert open_pipeline(tmp_path / "p", model=models["bi"]).respond(CONTEXTS, 1)
     with pytest.raises(UsageError, match="already exists"):
@@ -443,5 +443,8 @@ def test_ranking_by_a_lexical_pipeline_and_by_one_stage(models: dict[str, Path],
     write_pipeline(tmp_path / "p", PipelineConfig(index=str(models["index"]), retriever="bm25"))
     write_pipeline(tmp_path / "q", PipelineConfig(index=str(models["index"])))
     for place, name in ((tmp_path / "p", "bm25"), (tmp_path / "q", str(models["bi"]))):
-        got, want = (open_ranker(str(n), pool=POOL).score(CONTEXTS, [REPLIES] * 2) for n in (place, name))
+        got, want = (
+            open_ranker(resolve_ranker(str(n)), corpus=corpus_of(pool=POOL)).score(CONTEXTS, [REPLIES] * 2)
+            for n in (place, name)
+        )
         np.testing.assert_array_equal(got, want)
