@@ -231,9 +231,9 @@ def test_two_stages_say_both_scores_and_that_nothing_is_good(
     say(page, "my wifi is down")
     assert shown(page) == best(paths["stages"], ["my wifi is down"])
     expect(page.locator(".note")).to_contain_text("No good answer")
+    page.get_by_role("button", name="Why reply 1").click()
     expect(page.locator(".card").first).to_contain_text("retriever")
     expect(page.locator(".card").first).to_contain_text("re-ranker")
-    page.get_by_role("button", name="Why reply 1").click()
     for heading in ("First stage: the retriever", "Second stage: the re-ranker"):
         expect(page.get_by_role("heading", name=heading)).to_be_visible()
 
@@ -309,16 +309,146 @@ def test_the_catalogue_is_changed_and_the_next_answer_knows(watched: Watched, se
     assert stored() == {"id": id_, "text": "it did restart, thanks", "metadata": {"order": order, "team": "new"}}
 
     page.get_by_role("button", name=f"Remove {id_}").click()
-    expect(page.locator("#n-candidates")).to_have_text("7 replies")
-    expect(page.get_by_role("button", name="Undo")).to_be_focused()
+    expect(page.locator("#n-candidates")).to_have_text("0 of 7 replies")
+    expect(page.get_by_role("button", name=f"Undo removing {id_}")).to_be_focused()
     page.keyboard.press("Enter")
-    expect(page.locator("#n-candidates")).to_have_text("8 replies")
+    expect(page.locator("#n-candidates")).to_have_text("1 of 8 replies")
     assert stored()["metadata"] == {"order": order, "team": "new"}
     page.get_by_role("button", name=f"Remove {id_}").click()
-    expect(page.locator("#n-candidates")).to_have_text("7 replies")
+    expect(page.locator("#n-candidates")).to_have_text("0 of 7 replies")
     page.get_by_role("link", name="Chat").click()
     expect(page.locator(".take .text", has_text="did restart")).to_have_count(0)
     assert len(shown(page)) == 5
+
+
+def test_bars_are_proportional_and_scores_are_in_the_details(watched: Watched, server: Running) -> None:
+    page = watched.open(server.url)
+    say(page, "my wifi is down")
+    with server.client() as client:
+        answer = client.post("/v1/respond", json={"model": "support", "context": ["my wifi is down"], "k": 5}).json()
+    scores = [reply["score"] for reply in answer["results"]]
+    assert min(scores) > 0, "cosines of this network; the scale then starts at 0"
+    widths = page.locator(".card > .meter").evaluate_all(
+        "all => all.map(one => one.firstChild.getBoundingClientRect().width / one.getBoundingClientRect().width)"
+    )
+    assert widths == pytest.approx([score / scores[0] for score in scores], abs=0.01)
+    gaps = [(scores[0] - score) / scores[0] for score in scores[1:]]
+    words = ["close to" if gap <= 0.05 else "behind" if gap <= 0.3 else "far behind" for gap in gaps]
+    expect(page.locator(".standing")).to_have_text(["the best", *(f"{one} the first" for one in words)])
+    expect(page.locator(".card").first).not_to_contain_text(f"{scores[0]:.3f}")
+    page.get_by_role("button", name="Why reply 1").click()
+    expect(page.locator(".why-slot").first).to_contain_text(f"Score {scores[0]:.3f}")
+
+
+@pytest.mark.parametrize(
+    ("scores", "bars"),
+    [
+        ([12.6, 12.5], [[0, 1], [0, 12.5 / 12.6]]),
+        ([-2, -8], [[0.75, 1], [0, 1]]),
+        ([3, -1], [[0.25, 1], [0, 0.25]]),
+        ([0, 0], [[0, 0], [0, 0]]),
+    ],
+)
+def test_the_scale_of_bars_holds_zero(
+    scores: list[float], bars: list[list[float]], watched: Watched, server: Running
+) -> None:
+    page = watched.open(server.url)
+    drawn = page.evaluate(
+        "async all => { const { scaleOf } = await import('/page/replies.js'); return all.map(scaleOf(all)) }", scores
+    )
+    assert [one == pytest.approx(bar) for one, bar in zip(drawn, bars, strict=True)] == [True] * len(bars)
+
+
+def test_why_begins_with_the_largest_share_even_of_no_word(watched: Watched, server: Running) -> None:
+    page = watched.open(server.url)
+    begin = """async ([turns, rest]) => {
+        const { explained } = await import('/page/why.js');
+        const text = share => ({ text: "hi", share, tokens: [{ text: "hi", start: 0, end: 2, share }] });
+        const why = { score: 1, exact: true, turns: turns.map(text), background: [], rest, candidate: text(1) };
+        return explained(why).querySelector(".why-total").textContent;
+    }"""
+    assert "Most comes from no word, such as boundary marks (+0.700)." in page.evaluate(begin, [[0.1, 0.2], 0.7])
+    assert "Most comes from turn 2 (+0.700)." in page.evaluate(begin, [[0.1, 0.7], 0.2])
+
+
+def test_removed_rows_stay_in_place_and_each_comes_back(watched: Watched, server: Running) -> None:
+    page = watched.open(server.url, "catalogue")
+    rows = page.locator("#rows > li")
+    expect(rows).to_have_count(7)
+    before = rows.all_inner_texts()
+    page.get_by_role("button", name="Remove r1").dblclick()  # acts once, and not on the row that came up
+    expect(page.locator("#n-candidates")).to_have_text("6 replies")
+    page.get_by_role("button", name="Remove r3").click()
+    expect(page.locator("#n-candidates")).to_have_text("5 replies")
+    expect(rows).to_have_count(7)
+    expect(rows.nth(1)).to_contain_text("Removed r1")
+    expect(rows.nth(3)).to_contain_text("Removed r3")
+    page.get_by_role("button", name="Undo removing r1").click()
+    expect(page.locator("#n-candidates")).to_have_text("6 replies")
+    page.get_by_role("button", name="Undo removing r3").click()
+    expect(page.locator("#n-candidates")).to_have_text("7 replies")
+    assert rows.all_inner_texts() == before
+
+
+def test_the_catalogue_is_filtered_exported_and_imported(watched: Watched, server: Running, tmp_path: Path) -> None:
+    page = watched.open(server.url, "catalogue")
+    expect(page.locator("#n-candidates")).to_have_text("7 replies")
+    page.get_by_label("Filter by metadata").fill('team = "billing"')
+    expect(page.locator("#n-candidates")).to_have_text("1 of 7 replies")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export").click()
+    row = {"id": "r1", "text": "pay the bill", "metadata": {"team": "billing"}}
+    assert [json.loads(line) for line in Path(download.value.path()).read_text("utf-8").splitlines()] == [row]
+    page.get_by_label("Filter by metadata").fill("")
+    expect(page.locator("#n-candidates")).to_have_text("7 replies")
+
+    long = "please wait " * 60
+    file = tmp_path / "more.jsonl"
+    file.write_text(json.dumps({"id": "n1", "text": long, "metadata": {"team": "new"}}) + "\n\n", "utf-8")
+    page.locator("#import-file").set_input_files(file)
+    expect(page.locator("#n-candidates")).to_have_text("8 replies")
+    page.get_by_label("Search").fill("n1")
+    expect(page.locator("#n-candidates")).to_have_text("1 of 8 replies")
+    folded = page.locator(".candidate .text").bounding_box()["height"]
+    page.get_by_role("button", name="Show all").click()
+    assert page.locator(".candidate .text").bounding_box()["height"] > folded
+    page.get_by_role("button", name="Remove n1").click()
+    expect(page.locator("#n-candidates")).to_have_text("0 of 7 replies")
+
+    file.write_text('{"text": "fine"}\n{"words": 1}\n', "utf-8")
+    page.locator("#import-file").set_input_files(file)
+    expect(page.locator("#catalogue-error")).to_contain_text("Line 2 is not a JSON object")
+    expect(page.locator("#n-candidates")).to_have_text("0 of 7 replies")
+
+
+def test_a_first_visit_offers_turns_to_begin_with(watched: Watched, server: Running) -> None:
+    page = watched.open(server.url)
+    examples = page.locator("#example-turns button")
+    expect(examples).to_have_count(3)
+    text = examples.first.inner_text()
+    examples.first.click()
+    expect(page.locator(".take").first).to_be_visible()
+    assert turns(page) == [text]
+    expect(page.locator("#examples")).to_be_hidden()
+
+
+@pytest.mark.parametrize("by_itself", [False, True])
+def test_the_chat_recovers_after_an_outage(by_itself: bool, watched: Watched, server: Running) -> None:
+    page = watched.open(server.url)
+    for path in ("**/v1/respond", "**/live"):
+        page.route(path, lambda route: route.abort())
+    page.get_by_label("Customer says").fill("my wifi is down")
+    page.keyboard.press("Enter")
+    expect(page.locator(".note")).to_contain_text("does not answer")
+    expect(page.get_by_role("button", name="Retry")).to_be_visible()
+    page.unroute("**/v1/respond")
+    if by_itself:
+        page.unroute("**/live")
+    else:
+        page.get_by_role("button", name="Retry").click()
+    expect(page.locator(".take").first).to_be_visible()
+    expect(page.locator(".note")).to_have_text("")
+    watched.problems.clear()  # the browser's own notes of requests that failed
 
 
 def test_what_looks_like_a_script_is_a_text(watched: Watched, server: Running) -> None:
@@ -412,15 +542,15 @@ def test_a_filter_chooses_and_a_wrong_one_is_told_beside_it(watched: Watched, se
     page = watched.open(server.url)
     say(page, "hello")
     page.get_by_text("Settings").click()
-    page.get_by_label("Filter").fill('team = "billing"')
-    page.get_by_label("Filter").press("Enter")
+    page.get_by_label("Filter", exact=True).fill('team = "billing"')
+    page.get_by_label("Filter", exact=True).press("Enter")
     expect(page.locator(".take .text")).to_have_text(["pay the bill"])
-    page.get_by_label("Filter").fill("team = = 1")
-    page.get_by_label("Filter").press("Enter")
+    page.get_by_label("Filter", exact=True).fill("team = = 1")
+    page.get_by_label("Filter", exact=True).press("Enter")
     expect(page.locator("#filter-error")).to_contain_text("character 8")
     expect(page.locator(".take")).to_have_count(0)
-    page.get_by_label("Filter").fill("")
-    page.get_by_label("Filter").press("Enter")
+    page.get_by_label("Filter", exact=True).fill("")
+    page.get_by_label("Filter", exact=True).press("Enter")
     expect(page.locator(".take")).to_have_count(5)
     expect(page.locator("#filter-error")).to_be_hidden()
     (refused,) = watched.problems  # the browser's own note of the status

@@ -2,6 +2,7 @@
 
 const AGAIN = new Set(["starting", "overloaded", "stopping"]);
 const PATIENCE_S = 120;
+const OUTAGE_S = 2; // between two looks at a server that does not answer
 
 /** Tells of waiting: "wait" with a sentence in `detail`, and "go" when it is over. */
 export const waits = new EventTarget();
@@ -45,6 +46,14 @@ export async function askText(path, { body, method = "GET", signal } = {}) {
     }
   } finally {
     if (waited) waits.dispatchEvent(new Event("go"));
+  }
+}
+
+/** Resolves when the server answers again; rejects when `signal` aborts. */
+export async function whenBack(signal) {
+  for (;;) {
+    await pause(OUTAGE_S, signal);
+    if (await fetch("/live", { signal }).then((response) => response.ok, () => false)) return;
   }
 }
 

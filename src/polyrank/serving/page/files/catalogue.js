@@ -5,9 +5,13 @@ import { chips, el, get, say, sentence } from "./dom.js";
 
 const LIMIT = 50;
 const TYPING_MS = 200; // until what is typed is looked for
+const LONG = 300; // characters of a text that is folded
+const AT_ONCE = 100; // replies of a file sent in one request
+const PAGE = 1000; // replies of one page of an export
 
 let model = null;
 let next = null;
+let nCandidates = 0; // of the catalogue, as the last change left it
 let controller = null;
 let timer = null;
 let onChange = () => {};
@@ -16,14 +20,19 @@ const shown = new Map(); // rows by id
 /** Bind what is on the page; `changed` is called after every change. */
 export function start(changed) {
   onChange = changed;
-  get("search").addEventListener("input", () => {
-    clearTimeout(timer);
-    timer = setTimeout(load, TYPING_MS);
-  });
+  for (const field of ["search", "catalogue-filter"]) {
+    get(field).addEventListener("input", () => {
+      clearTimeout(timer);
+      timer = setTimeout(load, TYPING_MS);
+    });
+  }
+  get("export").addEventListener("click", once(exportFile));
+  get("import").addEventListener("click", () => get("import-file").click());
+  get("import-file").addEventListener("change", once(importFile));
   get("more").addEventListener("click", () => load(next));
   get("add").addEventListener("click", () => open(null));
   get("editor-cancel").addEventListener("click", () => get("editor").close());
-  get("editor-form").addEventListener("submit", save);
+  get("editor-form").addEventListener("submit", once(save));
 }
 
 /** Show the candidates of a model. */
@@ -38,26 +47,47 @@ export async function load(after = null) {
   controller = new AbortController();
   const { signal } = controller;
   const stored = model.kind !== "model";
-  get("add").disabled = !stored;
+  for (const id of ["add", "import", "export"]) get(id).disabled = !stored;
   if (!stored) {
     clear();
-    count(null);
+    get("n-candidates").textContent = "";
     sentence(get("catalogue-error"), `${model.id} is a model, which has no catalogue; choose an index or a pipeline.`);
     return;
   }
-  const query = new URLSearchParams({ model: model.id, limit: LIMIT, q: get("search").value.trim() });
+  const query = new URLSearchParams({ model: model.id, limit: LIMIT, ...chosen() });
   if (typeof after === "string") query.set("after", after);
   await attempt(async () => {
     const page = await ask(`/v1/candidates?${query}`, { signal, exact: true });
     if (!query.has("after")) clear();
     next = page.next;
     get("more").hidden = next === null;
-    count(page.n_candidates);
     const rows = page.candidates.filter((candidate) => !shown.has(candidate.id)).map(rowOf);
     get("rows").append(...rows);
     get("no-rows").hidden = shown.size > 0;
+    count(page.n_candidates);
     if (query.has("after")) rows[0]?.querySelector("button").focus();
   });
+}
+
+/** What the search and the filter ask for. */
+function chosen() {
+  const [q, filter] = [get("search").value.trim(), get("catalogue-filter").value.trim()];
+  return { ...(q && { q }), ...(filter && { filter }) };
+}
+
+/** A listener that does nothing while its last call is at work, so that a double click acts once. */
+function once(work) {
+  let busy = false;
+  return async (event) => {
+    event?.preventDefault();
+    if (busy) return;
+    busy = true;
+    try {
+      await work(event);
+    } finally {
+      busy = false;
+    }
+  };
 }
 
 function clear() {
@@ -67,8 +97,11 @@ function clear() {
   get("no-rows").hidden = true;
 }
 
+/** Say how many there are, and how many of them are shown for what was asked. */
 function count(n) {
-  get("n-candidates").textContent = n === null ? "" : `${n.toLocaleString("en")} replies`;
+  const all = `${n.toLocaleString("en")} replies`;
+  const matching = `${shown.size.toLocaleString("en")}${next === null ? "" : " or more"} of ${all}`;
+  get("n-candidates").textContent = Object.keys(chosen()).length ? matching : all;
 }
 
 /** Do something; an error of the server's is shown as a sentence. */
@@ -88,17 +121,30 @@ function rowOf(candidate) {
   const row = el(
     "li",
     { class: "candidate" },
-    el("p", { class: "text", dir: "auto" }, candidate.text),
+    folded(candidate.text),
     el(
       "div",
       { class: "row under" },
       el("code", { class: "quiet" }, candidate.id),
       chips(candidate.metadata),
-      el("span", { class: "actions" }, action("Edit", () => open(candidate)), action("Remove", () => remove(candidate))),
+      el("span", { class: "actions" }, action("Edit", () => open(candidate)), action("Remove", once(() => remove(candidate)))),
     ),
   );
   shown.set(candidate.id, row);
   return row;
+}
+
+/** A text; of a long one the beginning, and a button for the rest. */
+function folded(text) {
+  if (text.length <= LONG) return el("p", { class: "text", dir: "auto" }, text);
+  const shownText = el("p", { class: "text folded", dir: "auto" }, text);
+  const toggle = el("button", { type: "button", class: "plain", "aria-expanded": "false" }, "Show all");
+  toggle.addEventListener("click", () => {
+    const isFolded = shownText.classList.toggle("folded");
+    toggle.textContent = isFolded ? "Show all" : "Show less";
+    toggle.setAttribute("aria-expanded", String(!isFolded));
+  });
+  return [shownText, toggle];
 }
 
 const focusOn = (id, action) => shown.get(id)?.querySelector(`[aria-label^="${action}"]`)?.focus();
@@ -118,8 +164,7 @@ function open(candidate) {
   get("editor-text").focus();
 }
 
-async function save(event) {
-  event.preventDefault();
+async function save() {
   const candidate = { text: get("editor-text").value };
   const id = get("editor-id").value.trim();
   if (id) candidate.id = edited ? edited.id : id;
@@ -137,6 +182,7 @@ async function save(event) {
     if (old) old.replaceWith(row);
     else get("rows").prepend(row);
     get("no-rows").hidden = true;
+    count(nCandidates);
     toast(edited ? "Changed." : "Added.");
     focusOn(saved.id, "Edit");
   }, get("editor-error"));
@@ -158,37 +204,93 @@ function read(text) {
 /** Add a candidate; with its id. */
 async function add(candidate, replace) {
   const answer = await ask("/v1/candidates", { body: { model: model.id, candidates: [candidate], replace } });
-  count(answer.n_candidates);
+  nCandidates = answer.n_candidates;
   onChange();
   return { ...candidate, id: answer.ids[0] };
 }
 
+/** Remove a candidate. Its row stays where it is until the list is loaded again, with a button that brings it back. */
 function remove(candidate) {
   return attempt(async () => {
-    const answer = await ask(`/v1/candidates/remove`, { body: { model: model.id, ids: [candidate.id] } });
+    const answer = await ask("/v1/candidates/remove", { body: { model: model.id, ids: [candidate.id] } });
+    const undo = el("button", { type: "button", class: "plain", "aria-label": `Undo removing ${candidate.id}` }, "Undo");
+    const gone = el("li", { class: "candidate removed" }, el("div", { class: "row under" }, "Removed ", el("code", { class: "quiet" }, candidate.id), el("span", { class: "actions" }, undo)));
+    undo.addEventListener("click", once(() => restore(candidate, gone)));
+    shown.get(candidate.id).replaceWith(gone);
+    shown.delete(candidate.id);
     count(answer.n_candidates);
     onChange();
-    const row = shown.get(candidate.id);
-    const after = row.nextElementSibling;
-    row.remove();
-    shown.delete(candidate.id);
-    toast("Removed.", () =>
-      attempt(async () => {
-        const back = await add(candidate, false);
-        get("rows").insertBefore(rowOf(back), after?.isConnected ? after : null);
-        toast("Back again.");
-        focusOn(back.id, "Remove");
-      }),
-    );
+    undo.focus();
+    toast("Removed.");
   });
 }
 
-/** Say what was done, with a way back. */
-function toast(text, undo = null) {
+function restore(candidate, gone) {
+  return attempt(async () => {
+    const back = await add(candidate, false);
+    gone.replaceWith(rowOf(back));
+    count(nCandidates);
+    toast("Restored.");
+    focusOn(back.id, "Remove");
+  });
+}
+
+/** Download what the search and the filter match, as JSON lines. */
+function exportFile() {
+  return attempt(async () => {
+    const lines = [];
+    for (let after = null; ; ) {
+      const query = new URLSearchParams({ model: model.id, limit: PAGE, ...chosen(), ...(after && { after }) });
+      const page = await ask(`/v1/candidates?${query}`, { exact: true });
+      for (const { id, text, metadata } of page.candidates) lines.push(JSON.stringify({ id, text, ...(Object.keys(metadata).length && { metadata }) }));
+      after = page.next;
+      if (after === null) break;
+      toast(`${lines.length.toLocaleString("en")} replies read…`);
+    }
+    const url = URL.createObjectURL(new Blob(lines.map((line) => `${line}\n`), { type: "application/jsonl" }));
+    el("a", { href: url, download: `${model.id}.jsonl` }).click();
+    URL.revokeObjectURL(url);
+    toast(`${lines.length.toLocaleString("en")} replies exported.`);
+  });
+}
+
+/** Add the replies of a file: JSON lines with `text`, and perhaps `id` and `metadata`; or one text on each line. */
+function importFile() {
+  const [file] = get("import-file").files;
+  return attempt(async () => {
+    const candidates = repliesOf(await file.text(), file.name.endsWith(".jsonl"));
+    get("import-file").value = "";
+    for (let first = 0; first < candidates.length; first += AT_ONCE) {
+      const part = candidates.slice(first, first + AT_ONCE);
+      try {
+        await ask("/v1/candidates", { body: { model: model.id, candidates: part, replace: false } });
+      } catch (error) {
+        if (!(error instanceof ApiError)) throw error;
+        await load();
+        throw new ApiError(`Lines 1 to ${first} are added, those from ${first + 1} are not. ${error.message}`);
+      }
+      toast(`${Math.min(first + AT_ONCE, candidates.length).toLocaleString("en")} of ${candidates.length.toLocaleString("en")} replies added.`);
+    }
+    onChange();
+    await load();
+  });
+}
+
+function repliesOf(text, isJson) {
+  const lines = text.split(/\r?\n/).map((line, i) => [line.trim(), i + 1]).filter(([line]) => line);
+  if (!lines.length) throw new ApiError("The file holds no replies.");
+  return lines.map(([line, number]) => {
+    if (!isJson) return { text: line };
+    const row = read(line);
+    if (typeof row?.text !== "string") throw new ApiError(`Line ${number} is not a JSON object with a "text"; nothing was added.`);
+    return { text: row.text, metadata: row.metadata ?? {}, ...(row.id && { id: row.id }) };
+  });
+}
+
+/** Say what was done. */
+function toast(text) {
   const bar = get("toast");
-  const back = undo && el("button", { type: "button", onclick: undo }, "Undo");
   bar.hidden = false;
-  bar.replaceChildren(el("span", {}, text), ...(back ? [back] : []));
-  back?.focus();
+  bar.textContent = text;
   say(text);
 }

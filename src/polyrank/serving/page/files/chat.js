@@ -1,10 +1,12 @@
 // The conversation: turns, what is written next, and the panels that answer.
 
+import { ask } from "./api.js";
 import { el, get, sentence } from "./dom.js";
 import { tell } from "./feedback.js";
 import { repliesPanel } from "./replies.js";
 
 const SPEAKERS = { customer: "Customer", agent: "Agent" };
+const EXAMPLES = 3;
 
 let models = [];
 let panels = [];
@@ -52,13 +54,30 @@ export function use(name) {
   get("compare").replaceChildren(el("option", { value: "" }, "nothing"), ...others.map((model) => el("option", {}, model.id)));
   get("compare").value = compared?.id ?? "";
   const shown = [models.find((model) => model.id === name), compared].filter(Boolean);
-  const calls = { take, edit, leave: () => get("turn").focus(), refused };
+  const calls = { take, edit, leave: () => get("turn").focus(), refused, retry: refresh };
   for (const panel of panels) panel.stop();
   panels = shown.map((model) => repliesPanel(model, calls));
   get("panels").replaceChildren(...panels.map((panel) => panel.element));
   get("view-chat").classList.toggle("compares", panels.length > 1);
   get("candidates-label").hidden = shown.every((model) => model.kind !== "model");
   refresh();
+  suggest(shown[0]);
+}
+
+/** Offer texts of the catalogue, questions first, as a first turn. */
+async function suggest(model) {
+  const list = get("example-turns");
+  list.replaceChildren();
+  if (model.kind === "model") return;
+  const page = await ask(`/v1/candidates?${new URLSearchParams({ model: model.id, limit: 200 })}`).catch(() => null);
+  if (panels[0]?.model !== model) return; // another was chosen meanwhile
+  const texts = [...new Set((page?.candidates ?? []).map(({ text }) => text))].filter((text) => text.length <= 120);
+  texts.sort((a, b) => b.includes("?") - a.includes("?"));
+  const begin = (text) => () => {
+    change([...turns, { speaker: "customer", text }]);
+    get("turn").focus();
+  };
+  list.replaceChildren(...texts.slice(0, EXAMPLES).map((text) => el("li", {}, el("button", { type: "button", dir: "auto", onclick: begin(text) }, text))));
 }
 
 /** Ask all panels again, such as after a change of the catalogue. */
@@ -142,6 +161,7 @@ function show(next) {
   get("undo").disabled = !earlier.length;
   get("fresh").disabled = !turns.length;
   get("no-turns").hidden = turns.length > 0;
+  get("examples").hidden = turns.length > 0;
   const list = get("turns");
   list.replaceChildren(...turns.map(turnRow));
   list.scrollTop = list.scrollHeight;

@@ -6,6 +6,7 @@ import { bars, histogram } from "./plots.js";
 
 const OWN = /^\/($|page\/|openapi|metrics|live|ready)|^none$/; // routes that say nothing about models
 const ROUTES = 6; // whose latencies are drawn
+const FEWEST = 30; // outcomes that a bar needs: of fewer, the interval is wider than most differences
 
 /** Show the figures of this moment. `routes`: those that the server has. */
 export async function show(routes) {
@@ -15,7 +16,7 @@ export async function show(routes) {
   try {
     const [models, metrics] = await Promise.all([ask("/v1/models"), askText("/metrics")]);
     const report = routes.has("/v1/feedback/report") ? await ask("/v1/feedback/report").catch(() => null) : null;
-    target.replaceChildren(...[served(models.data), ...requests(samples(metrics)), report && use(report)].filter(Boolean));
+    target.replaceChildren(...[report && use(report), ...requests(samples(metrics)), served(models.data)].filter(Boolean));
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     sentence(get("figures-error"), error.message);
@@ -99,16 +100,16 @@ function latency(route, buckets) {
 function use(report) {
   const drawn = (title, rows) => {
     const known = (rows ?? []).filter((row) => row.acceptance != null);
-    const row = ({ name, acceptance, interval }) => ({
-      name,
-      parts: [{ kind: "ok", value: acceptance }],
-      interval,
-      text: `${Math.round(100 * acceptance)}%`,
-    });
+    const row = ({ name, acceptance, interval, ...counts }) => {
+      const n = counts.n_shown ?? counts.taken + counts.edited + counts.refused;
+      const used = counts.taken + counts.edited;
+      if (n < FEWEST) return { name, parts: [], text: `${used} of ${n}` };
+      return { name, parts: [{ kind: "ok", value: acceptance }], interval, text: `${Math.round(100 * acceptance)}% of ${n}` };
+    };
     return known.length ? bars(title, known.map(row), 1) : null;
   };
   const { n_requests, taken, edited, refused } = report;
-  const plots = [drawn("Taken, by rank", report.by_rank), drawn("Taken, by week", report.by_week)].filter(Boolean);
-  const text = `${n_requests} answers shown: ${taken} taken, ${edited} edited, ${refused} refused. Bars: shares with 95% intervals.`;
+  const plots = [drawn("Taken, by week", report.by_week), drawn("Taken, by rank", report.by_rank)].filter(Boolean);
+  const text = `${n_requests} answers shown: ${taken} taken, ${edited} edited, ${refused} refused. Bars: shares with 95% intervals, where ${FEWEST} or more are known.`;
   return el("section", {}, el("h3", {}, "What became of suggestions"), el("p", { class: "quiet" }, text), el("div", { class: "tiles wide" }, plots));
 }

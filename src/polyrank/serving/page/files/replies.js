@@ -1,9 +1,12 @@
 // The replies of one model to the conversation, as cards.
 
-import { ApiError, ask } from "./api.js";
+import { ApiError, ask, whenBack } from "./api.js";
 import { chips, duration, el, number, say } from "./dom.js";
 import { isWanted, tell } from "./feedback.js";
 import { explained } from "./why.js";
+
+const NEAR = 0.05; // of the largest score: a difference that is called close
+const FAR = 0.3;
 
 let n_panels = 0;
 
@@ -11,9 +14,10 @@ let n_panels = 0;
  * A panel of cards.
  *
  * `take(answer, reply)` and `edit(answer, reply)` are called with what somebody chose, `leave()` where the keyboard
- * goes back to what is being written, and `refused(error)` with an error of the question itself: true where it was shown.
+ * goes back to what is being written, `retry()` to ask again, and `refused(error)` with an error of the question itself:
+ * true where it was shown.
  */
-export function repliesPanel(model, { take, edit, leave, refused }) {
+export function repliesPanel(model, { take, edit, leave, refused, retry }) {
   const prefix = `panel-${++n_panels}`;
   const facts = el("p", { class: "facts quiet" });
   const note = el("p", { class: "note", id: `${prefix}-note` });
@@ -54,13 +58,21 @@ export function repliesPanel(model, { take, edit, leave, refused }) {
     } catch (error) {
       if (signal.aborted) return;
       if (!(error instanceof ApiError)) throw error;
-      clear(refused(error) ? "" : error.message, true);
+      if (refused(error)) clear("");
+      else fail(error, signal);
     } finally {
       if (!signal.aborted) {
         element.removeAttribute("aria-busy");
         list.inert = false;
       }
     }
+  }
+
+  /** Show an error with a way to ask again; after an outage the panel asks by itself once the server answers. */
+  function fail(error, signal) {
+    clear(error.message, true);
+    note.append(" ", el("button", { type: "button", onclick: retry }, "Retry"));
+    if (!error.status) whenBack(signal).then(retry, () => {});
   }
 
   function clear(hint, wrong = false) {
@@ -86,23 +98,19 @@ export function repliesPanel(model, { take, edit, leave, refused }) {
         ? "No good answer. These are nearest, but not good enough."
         : "";
     const scores = results.map((reply) => reply.score);
-    const [least, most] = [Math.min(...scores), Math.max(...scores)];
-    const share = (score) => (most > least ? 0.12 + (0.88 * (score - least)) / (most - least) : 1);
-    list.replaceChildren(...results.map((reply, i) => card(reply, i, share(reply.score))));
+    const scale = scaleOf(scores);
+    list.replaceChildren(...results.map((reply, i) => card(reply, i, scale(reply.score), standing(i, scores))));
     list.classList.toggle("weak", given.abstained);
     none.hidden = !(isWanted() && given.request_id && results.length);
     const best = results.length ? ` The best: ${results[0].text}` : "";
     say(`${model.id}: ${given.abstained ? "no good answer. " : ""}${results.length} replies.${best}`);
   }
 
-  function card(reply, i, share) {
+  function card(reply, i, [start, end], words) {
     const slot = el("div", { class: "why-slot", id: `${prefix}-why-${i}`, hidden: true });
     const fill = el("span", { class: "fill" });
-    fill.style.width = `${100 * share}%`;
-    const stages = [
-      ["retriever", reply.retrieval_score],
-      ["re-ranker", reply.rerank_score],
-    ].filter(([, score]) => score != null);
+    fill.style.marginInlineStart = `${100 * start}%`;
+    fill.style.width = `${100 * (end - start)}%`;
     const unseen = el("span", { class: "unseen" }, ` reply ${i + 1}`);
     const why = el(
       "button",
@@ -120,12 +128,11 @@ export function repliesPanel(model, { take, edit, leave, refused }) {
         el("span", { class: "rank" }, String(i + 1)),
         el("span", { class: "text", dir: "auto" }, reply.text),
       ),
-      el("div", { class: "meter", title: "compared with the replies shown", "aria-hidden": "true" }, fill),
+      el("div", { class: "meter", title: "the score, on a scale that starts at 0", "aria-hidden": "true" }, fill),
       el(
         "div",
         { class: "row under" },
-        el("span", { class: "figure" }, "score ", number(reply.score)),
-        stages.map(([name, score]) => el("span", { class: "figure quiet" }, `${name} ${number(score)}`)),
+        el("span", { class: "standing" }, words),
         chips(reply.metadata),
         asked.includes(reply.text) && el("span", { class: "quiet" }, "said already"),
         el(
@@ -144,14 +151,15 @@ export function repliesPanel(model, { take, edit, leave, refused }) {
     slot.hidden = !opens;
     button.setAttribute("aria-expanded", String(opens));
     if (!opens || slot.childElementCount) return;
-    slot.replaceChildren(el("p", { class: "quiet" }, "Taking the score apart…"));
+    const details = reply.retrieval_score == null ? "" : el("p", { class: "figure quiet" }, scoresOf(reply));
+    slot.replaceChildren(details, el("p", { class: "quiet" }, "Taking the score apart…"));
     try {
       const why = await ask("/v1/explain", { body: { model: model.id, context: asked, text: reply.text, filter } });
-      slot.replaceChildren(explained(why));
+      slot.replaceChildren(details, explained(why));
       say(slot.querySelector(".why-total").textContent);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
-      slot.replaceChildren(el("p", { class: "error" }, error.message));
+      slot.replaceChildren(details, el("p", { class: "error" }, error.message));
       say(error.message);
     }
   }
@@ -192,6 +200,29 @@ export function repliesPanel(model, { take, edit, leave, refused }) {
   }
 
   return { element, show, choose, enter, model, stop: () => controller?.abort() };
+}
+
+/** Where the bar of a score starts and ends, as shares of the meter, on one scale that holds all scores and 0. */
+export function scaleOf(scores) {
+  const [least, most] = [Math.min(0, ...scores), Math.max(0, ...scores)];
+  const at = (score) => (most > least ? (score - least) / (most - least) : 0);
+  return (score) => [at(Math.min(score, 0)), at(Math.max(score, 0))];
+}
+
+/** How the reply of a rank, from 0, compares with the first, in words. */
+export function standing(i, scores) {
+  if (!i) return "the best";
+  const gap = (scores[0] - scores[i]) / Math.max(...scores.map(Math.abs), Number.MIN_VALUE);
+  return gap <= NEAR ? "close to the first" : gap <= FAR ? "behind the first" : "far behind the first";
+}
+
+/** The scores of both stages. */
+function scoresOf(reply) {
+  const stages = [
+    ["retriever", reply.retrieval_score],
+    ["re-ranker", reply.rerank_score],
+  ];
+  return stages.filter(([, score]) => score != null).map(([name, score]) => `${name} ${number(score)}`).join(" · ");
 }
 
 /** Replies of an index or a pipeline; of a model, the given texts in its order. */

@@ -47,16 +47,21 @@ function sides(why, level) {
 
 function summary(why, stages) {
   if (stages) return METHODS[why.score === why.parts.reranker?.score ? "second" : "stages"];
-  const turn = why.turns.reduce((best, text) => (text.share > best.share ? text : best), why.turns[0]);
+  const parts = [
+    ...why.turns.map((text, i) => [`turn ${i + 1}`, text.share]),
+    ...why.background.map((text) => ["the background", text.share]),
+    [why.exact ? "no word, such as boundary marks" : "no word", why.rest],
+  ];
+  const [most, share] = parts.reduce((best, part) => (Math.abs(part[1]) > Math.abs(best[1]) ? part : best));
   const strongest = why.turns
     .flatMap((text) => words(text.tokens))
     .filter((token) => token.share > 0)
     .sort((a, b) => b.share - a.share)
     .slice(0, 3)
     .map((token) => `“${token.text}” ${signed(token.share)}`);
-  const most = why.turns.length > 1 ? `Most comes from turn ${why.turns.indexOf(turn) + 1} (${signed(turn.share)}). ` : "";
+  const largest = parts.length > 2 || most !== "turn 1" ? `Most comes from ${most} (${signed(share)}). ` : "";
   const named = strongest.length ? `Strongest: ${strongest.join(", ")}. ` : "";
-  return `${most}${named}${METHODS[why.method] ?? ""}`;
+  return `${largest}${named}${METHODS[why.method] ?? ""}`;
 }
 
 /** Tokens with those that go on with the same word made one. Signs of Chinese and Japanese stay by themselves. */
