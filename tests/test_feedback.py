@@ -472,6 +472,24 @@ def test_figures_by_hand() -> None:
     assert report([])["acceptance"] is None
 
 
+def test_a_question_that_is_asked_again_counts_once() -> None:
+    """Such as with other settings: only the last of them, and none that has an outcome is lost."""
+    requests = [
+        use("1", "x", None, time=MONDAY - timedelta(days=7), model="m", conversation="c"),
+        use("2", "x", None, time=MONDAY, model="m", conversation="c"),
+        use("3", "x", "taken", "a", time=MONDAY, model="m", conversation="c"),
+        use("4", "y", None, time=MONDAY, model="m", conversation="c"),  # another context
+        use("5", "y", None, time=MONDAY, model="n", conversation="c"),  # another model
+        use("6", "y", None, time=MONDAY, model="m", conversation="d"),  # another conversation
+        use("7", "x", None, time=MONDAY, model="m"),  # of no known conversation
+        use("8", "x", None, time=MONDAY, model="m"),
+    ]
+    figures = report(requests)
+    assert (figures["n_requests"], figures["taken"], figures["unanswered"]) == (6, 1, 5)
+    assert [(row["name"], row["n_requests"]) for row in figures["by_week"]] == [("2026-W02", 6)]
+    assert [(row["name"], row["unanswered"]) for row in figures["by_model"]] == [("m", 4), ("n", 1)]
+
+
 def test_a_report_is_drawn_with_its_intervals(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     figures = report([use(f"{i}", "x", "taken", "ab"[i % 2], time=MONDAY + timedelta(days=5 * i)) for i in range(8)])

@@ -42,6 +42,9 @@ def report(requests: Iterable[RequestFeedback]) -> dict[str, Any]:
     they are counted among the requests with an outcome that showed a reply there. None where there is nothing to
     divide by.
 
+    A page asks again when somebody changes a setting. Of the requests of one conversation with the same context and
+    model, one without an outcome therefore does not count where another follows.
+
     Returns:
         ``n_requests``, ``taken``, ``edited``, ``refused``, ``unanswered``, ``acceptance``, ``interval`` and ``mrr`` of
         all; and lists ``by_rank``, ``by_week`` (ISO weeks, in UTC) and ``by_model``, each entry with its ``name``.
@@ -49,14 +52,21 @@ def report(requests: Iterable[RequestFeedback]) -> dict[str, Any]:
     everything, weeks, models = _Group(), dict[str, _Group](), dict[str, _Group]()
     shown_at: Counter[int] = Counter()
     used_at: dict[int, Counter[str]] = {}
+    waiting: dict[int, tuple[_Group, ...]] = {}  # of requests without an outcome, by what they asked
     for request in requests:
         shown = request.shown
         week = "{}-W{:02}".format(*shown.time.isocalendar()[:2])
         model = shown.model or "unknown"
         if shown.fingerprint:
             model += f" ({shown.fingerprint[:12]})"
-        for group in (everything, weeks.setdefault(week, _Group()), models.setdefault(model, _Group())):
+        groups = (everything, weeks.setdefault(week, _Group()), models.setdefault(model, _Group()))
+        for group in groups:
             group.add(request)
+        if shown.conversation:
+            for group in waiting.pop(key := hash((shown.conversation, shown.context, model)), ()):
+                group.counts["unanswered"] -= 1
+            if request.outcome is None:
+                waiting[key] = groups
         if request.outcome is not None:
             shown_at.update(range(1, len(shown.replies) + 1))
             if request.rank is not None:
@@ -68,8 +78,8 @@ def report(requests: Iterable[RequestFeedback]) -> dict[str, Any]:
         by_rank.append({"name": str(rank)} | counts | _share(used.total(), n))
     return everything.figures() | {
         "by_rank": by_rank,
-        "by_week": [{"name": name} | group.figures() for name, group in sorted(weeks.items())],
-        "by_model": [{"name": name} | group.figures() for name, group in models.items()],
+        "by_week": [{"name": name} | group.figures() for name, group in sorted(weeks.items()) if group.counts.total()],
+        "by_model": [{"name": name} | group.figures() for name, group in models.items() if group.counts.total()],
     }
 
 
