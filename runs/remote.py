@@ -18,10 +18,10 @@ from statistics import median
 from time import perf_counter
 
 import numpy as np
-
 from polyrank.answering.dense import DenseSearch, search_of
+
 from polyrank.bench.machine import describe_machine
-from polyrank.index import Index, write_index
+from polyrank.index import LocalIndex, write_index
 from polyrank.index.remote import Address, RemoteIndex, write_remote
 from polyrank.records import Candidate
 
@@ -54,7 +54,7 @@ def measure(n: int, d: int, address: str, folder: Path) -> None:
         where = (folder / name,) if name == "local" else (folder / name, Address.of(address))
         write(*where, pool, (vectors[i : i + 4096] for i in range(0, n, 4096)), fingerprint="random", model="random")
         taken[name] = perf_counter() - start
-    with Index(folder / "local") as local, RemoteIndex(folder / "remote", timeout_s=120) as remote:
+    with LocalIndex(folder / "local") as local, RemoteIndex(folder / "remote", timeout_s=120) as remote:
         for m in (1, 16):
             contexts = random.normal(size=(N_CONTEXTS, 1, d)) + SPREAD * (m > 1) * random.normal(
                 size=(N_CONTEXTS, m, d)

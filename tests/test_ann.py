@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from polyrank.errors import ArtifactError, MissingExtraError, UsageError
-from polyrank.index.ann import CODES_FROM, Kind, build_ann, choose_kind, read_ann
+from polyrank.index.local.ann import CODES_FROM, Kind, build_ann, choose_kind, read_ann
 
 KINDS: list[Kind] = ["flat", "sq8", "ivfpq", "hnsw"]
 
@@ -109,7 +109,8 @@ def test_bad_input(vectors: np.ndarray) -> None:
 def test_without_the_library_the_remedy_is_named() -> None:
     code = (
         "import sys; sys.modules['faiss'] = None\n"
-        "import numpy as np; from polyrank.index.ann import build_ann; from polyrank.errors import MissingExtraError\n"
+        "import numpy as np; from polyrank.index.local.ann import build_ann\n"
+        "from polyrank.errors import MissingExtraError\n"
         "try: build_ann(np.ones((2, 2), np.float32))\n"
         "except MissingExtraError as error: print(error)"
     )

@@ -15,7 +15,7 @@ from polyrank.cli.console import drawable
 from polyrank.cli.ranking import _query_of_line
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import write_index
-from polyrank.index.ann import read_kind
+from polyrank.index.local.ann import read_kind
 from polyrank.records import Candidate, Context
 from polyrank.scorers.open import encoder_of_index, load_encoder
 from polyrank.storage.durable import new_folder, write_file

@@ -35,7 +35,8 @@ from polyrank.config.checked import (
 from polyrank.config.models import MODEL, BiConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.pipeline import PipelineConfig
 from polyrank.errors import ArtifactError, ConfigError, MissingExtraError, OfflineError, UsageError
-from polyrank.index import open_index, store
+from polyrank.index import open_index
+from polyrank.index.local import store
 from polyrank.loading.answering import read_pipeline
 from polyrank.loading.backbones import resolve_backbone
 from polyrank.loading.models import is_there, lasting_name, model_folder, portable_name, resolved_name

@@ -25,7 +25,7 @@ from polyrank.config.models import BiConfig, CrossConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.data.pool import text_id
 from polyrank.errors import ArtifactError
-from polyrank.index import Writer
+from polyrank.index import LocalWriter
 from polyrank.training import train
 from processes import run
 from train_settings import train_config
@@ -457,7 +457,7 @@ def test_what_cannot_be_is_refused_with_2(trained: dict[str, Path], say: Say, ar
 
 
 def test_who_else_writes_is_named_with_6(trained: dict[str, Path], say: Say) -> None:
-    with Writer(trained["index"]):
+    with LocalWriter(trained["index"]):
         code, out, err = say("index", "remove", trained["index"], "1")
     assert (code, out) == (6, "")
     assert f"is being written to by process {os.getpid()}" in err

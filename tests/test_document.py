@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from polyrank.config.models import MODEL
 from polyrank.errors import ArtifactError
-from polyrank.index.matrix import MATRIX
+from polyrank.index.local.matrix import MATRIX
 from polyrank.loading.folders import PIPELINE
 from polyrank.storage.document import (
     SEAL,

@@ -17,7 +17,7 @@ from polyrank.config.pipeline import PipelineConfig
 from polyrank.data.in_memory import rows_of
 from polyrank.data.pool import pool_of, text_id
 from polyrank.errors import DataError, LockedError, UsageError
-from polyrank.index.store import FILE
+from polyrank.index.local.store import FILE
 from polyrank.records import Candidate, Context, Example, contexts_of
 from polyrank.scorers.lexical import BM25
 

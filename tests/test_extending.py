@@ -248,7 +248,7 @@ import sys
 sys.modules["fcntl"] = None
 import numpy as np
 from pathlib import Path
-from polyrank.index import Writer, open_index, write_index
+from polyrank.index import LocalWriter, open_index, write_index
 from polyrank.records import Candidate
 from polyrank.storage.lock import hold
 from polyrank.storage.durable import new_folder
@@ -257,7 +257,7 @@ with new_folder(Path("made")) as folder:
 with hold(Path("lock"), "in use"), hold(Path("lock"), "in use"):
     pass
 write_index(Path("index"), [Candidate("a", "hi")], np.ones((1, 2), np.float32), fingerprint="f", model="m")
-with Writer("index") as writer:
+with LocalWriter("index") as writer:
     print(writer.remove(["a"]), len(writer), (Path("made") / "x").read_text())
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -20,10 +20,10 @@ from polyrank.answering.answering import Pipeline
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.errors import ArtifactError, DataError, UsageError
-from polyrank.index import Block, Index, Writer, as_filter, open_index, read_filter, write_index
-from polyrank.index.filtered import COPIED_SHARE, MAX_FILTERS, FilteredViews
+from polyrank.index import Block, LocalIndex, LocalWriter, as_filter, open_index, read_filter, write_index
 from polyrank.index.filters import MAX_CHARACTERS, MAX_DEPTH, MAX_TERMS, MAX_VALUES, positions_where
-from polyrank.index.store import FILE, Meta, connect, read_meta
+from polyrank.index.local.filtered import COPIED_SHARE, MAX_FILTERS, FilteredViews
+from polyrank.index.local.store import FILE, Meta, connect, read_meta
 from polyrank.ranking.abstention import Abstention
 from polyrank.records import Candidate
 from polyrank.scorers.lexical import BM25, TfIdf
@@ -329,7 +329,7 @@ def test_the_best_that_pass_are_found_whatever_changes(precision: Precision, tmp
     held = dict(enumerate(zip(pool, rounded, strict=True), 1))
     last = 300
     context = generator.standard_normal((2, 8)).astype(np.float32)
-    with open_index(tmp_path / "i") as index, Writer(tmp_path / "i") as writer:
+    with open_index(tmp_path / "i") as index, LocalWriter(tmp_path / "i") as writer:
 
         def check() -> None:
             index.refresh()
@@ -370,7 +370,7 @@ def test_what_is_searched_is_kept_from_search_to_search(tmp_path: Path) -> None:
     vectors = vectors_of(np.random.default_rng(1), 400)
     write_index(tmp_path / "i", pool_of(400), vectors, fingerprint="f", model="m")
     few, many = read_filter("n = 3"), read_filter("n != 3")
-    with open_index(tmp_path / "i") as index, Writer(tmp_path / "i") as writer:
+    with open_index(tmp_path / "i") as index, LocalWriter(tmp_path / "i") as writer:
         view = index.view(few)
         assert index.view(read_filter("n=3")) is view
         assert len(view[0][0].rows) == 20 <= COPIED_SHARE * 400
@@ -416,7 +416,7 @@ def test_views_and_what_is_known_of_rows_are_of_one_change(tmp_path: Path) -> No
             return read_meta(connection, path)
 
     filtered, before = FilteredViews(path), meta()
-    with open_index(path) as early, Writer(path) as writer:
+    with open_index(path) as early, LocalWriter(path) as writer:
         writer.add(pool_of(3), vectors[:3], replace=True)
         with open_index(path) as late:
             assert filtered.view(condition, early.view(), before) is None
@@ -577,7 +577,7 @@ def test_lists_of_an_index_follow_what_is_added(tmp_path: Path) -> None:
     encoder = Hashed()
     vectors = encoder.encode_candidates([reply.text for reply in REPLIES])
     write_index(tmp_path / "i", REPLIES[:3], vectors[:3], fingerprint=encoder.fingerprint, model="m")
-    with open_index(tmp_path / "i") as index, Writer(tmp_path / "i") as writer:
+    with open_index(tmp_path / "i") as index, LocalWriter(tmp_path / "i") as writer:
         lexical = LexicalRetriever(TfIdf(), index)
         assert [r.id for r in lexical.respond(["restart"], filter="team = 'tech'")[0]] == ["r0"]
         writer.add(REPLIES[3:4], vectors[3:4])
@@ -597,7 +597,7 @@ def test_no_candidate_is_missed_while_all_are_replaced(tmp_path: Path) -> None:
     vectors = encoder.encode_candidates([candidate.text for candidate in pool])
     write_index(tmp_path / "i", pool, vectors, fingerprint=encoder.fingerprint, model="m")
     stop, failures, n_answers = threading.Event(), [], [0]
-    with open_index(tmp_path / "i") as index, Writer(tmp_path / "i") as writer:
+    with open_index(tmp_path / "i") as index, LocalWriter(tmp_path / "i") as writer:
         retriever = Retriever(encoder, index)
 
         def read(number: int) -> None:
@@ -683,4 +683,4 @@ def test_ids_and_a_filter_are_not_removed_together(catalogue: Path) -> None:
 
 def test_names_in_public() -> None:
     assert polyrank.read_filter("lang = 'en'") == polyrank.Filter('lang = "en"', "", ())
-    assert isinstance(Index.rows_where, Callable)
+    assert isinstance(LocalIndex.rows_where, Callable)

@@ -19,11 +19,12 @@ from polyrank.answering.build import add_to_index, build_index
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.errors import ArtifactError, DataError, MissingExtraError, UsageError
-from polyrank.index import Writer, browse, open_index, write_index
+from polyrank.index import LocalWriter, open_catalogue, open_index, write_index
 from polyrank.models.scoring import scores
 from polyrank.records import Candidate, Context
 from polyrank.scorers.lexical import BM25
 from polyrank.scorers.protocols import Encoder, Responds
+from polyrank.search import NearestSearch
 from polyrank.storage.quantized import read_precision
 
 
@@ -76,12 +77,33 @@ def build(path: Path, pool: Sequence[Candidate] = POOL, encoder: Encoder | None 
 
 def test_pages_and_candidates_by_id(tmp_path: Path) -> None:
     build(tmp_path / "index")
-    page = browse.page(tmp_path / "index", n=2)
-    assert (page.candidates, page.n) == (tuple(POOL[:2]), 5)
-    assert browse.page(tmp_path / "index", after=page.next or 0).candidates == tuple(POOL[2:])
-    assert browse.page(tmp_path / "index", words=["restart"]).candidates == (POOL[1], POOL[4])
-    assert browse.page(tmp_path / "index", words=["\ud800"]).candidates == ()  # no text holds half a character
-    assert browse.candidate_of(tmp_path / "index", "3") == POOL[3]
+    for opened in (open_catalogue, open_index):
+        with opened(tmp_path / "index") as index:
+            page = index.page(n=2)
+            assert (page.candidates, page.n) == (tuple(POOL[:2]), 5)
+            assert index.page(after=page.next or 0).candidates == tuple(POOL[2:])
+            assert index.page(words=["restart", ""]).candidates == (POOL[1], POOL[4])
+            assert index.page(words=["\ud800"]).candidates == ()  # no text holds half a character
+            assert index.candidate("3") == POOL[3]
+            for unknown in ("nosuch", "\ud800"):
+                with pytest.raises(UsageError, match="has no candidate"):
+                    index.candidate(unknown)
+
+
+def test_a_catalogue_reads_no_vectors(tmp_path: Path) -> None:
+    build(tmp_path / "index")
+    (matrix,) = (tmp_path / "index").glob("matrix-*")
+    (matrix / "vectors.npy").write_bytes(b"damaged")
+    with pytest.raises(ArtifactError, match="is damaged"):
+        open_index(tmp_path / "index")
+    with open_catalogue(tmp_path / "index") as index:
+        assert (len(index), index.find(["3"]), index.model) == (5, {"3": POOL[3]}, "somewhere")
+        with LocalWriter(tmp_path / "index") as writer:
+            writer.remove(["3"])
+        assert index.refresh()
+        assert (len(index), index.find(["3"])) == (4, {})
+        with pytest.raises(AssertionError, match="without its vectors"):
+            index.search(NearestSearch(np.ones((1, 1, 4), np.float32), np.ones((1, 1), np.bool_), 1))
 
 
 @given(
@@ -236,7 +258,7 @@ def test_texts_are_encoded_part_by_part_and_equal_ones_once(tmp_path: Path, monk
 def test_a_retriever_follows_the_writer(tmp_path: Path) -> None:
     build(tmp_path / "i")
     encoder = Hashed()
-    with open_index(tmp_path / "i") as index, Writer(tmp_path / "i") as writer:
+    with open_index(tmp_path / "i") as index, LocalWriter(tmp_path / "i") as writer:
         dense, lexical = Retriever(encoder, index), LexicalRetriever(BM25(), index)
         context = [Context(("purple elephant",))]
         add_to_index(writer, encoder, [Candidate("p", "purple elephant")])
@@ -252,7 +274,7 @@ def test_a_retriever_follows_the_writer(tmp_path: Path) -> None:
 def test_what_an_index_holds_already_is_left_as_it_is(tmp_path: Path) -> None:
     build(tmp_path / "i")
     encoder = Hashed()
-    with Writer(tmp_path / "i") as writer:
+    with LocalWriter(tmp_path / "i") as writer:
         before = writer.change
         assert add_to_index(writer, encoder, POOL[1:3]) == 0
         assert add_to_index(writer, encoder, POOL[1:3], replace=True) == 0
@@ -295,7 +317,7 @@ def test_threads_share_retrievers_while_the_index_is_changed_and_replaced(tmp_pa
         for thread in threads:
             thread.start()
         for generation in range(1, 13):
-            with Writer(tmp_path / "i") as writer:
+            with LocalWriter(tmp_path / "i") as writer:
                 for i in range(10):
                     writer.remove([f"c{i}"])
             numbered(tmp_path / "i", generation)

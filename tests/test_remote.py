@@ -1,5 +1,6 @@
 """An index on a Milvus server: the same as the local one in all that both do, and honest where a server fails."""
 
+import inspect
 import itertools
 import json
 import os
@@ -23,8 +24,19 @@ from polyrank.answering.answering import Pipeline
 from polyrank.answering.build import add_to_index, build_index
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.errors import ArtifactError, DataError, LockedError, OfflineError, ResourceError, UsageError
-from polyrank.index import AnyIndex, AnyWriter, browse, open_index, open_writer, read_filter, verify_index, write_index
-from polyrank.index.matrix import Block
+from polyrank.index import (
+    Block,
+    Index,
+    IndexWriter,
+    LocalIndex,
+    LocalWriter,
+    open_catalogue,
+    open_index,
+    open_writer,
+    read_filter,
+    verify_index,
+    write_index,
+)
 from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, read_address, write_remote
 from polyrank.index.remote.facts import condition, facts
 from polyrank.index.remote.rows import key_of
@@ -108,13 +120,13 @@ def test_a_search_gives_the_best_of_all_and_proves_it(make: Make) -> None:
     vectors = vectors_of(pool)
     with open_index(make(pool, vectors)) as index:
         retriever = Retriever(Hashed(), index)
-        for context, (ranked, result) in zip(CONTEXTS, retriever.find(CONTEXTS, 10), strict=True):
+        for context, result in zip(CONTEXTS, retriever.answer_all(CONTEXTS, 10), strict=True):
             turns = [context] if isinstance(context, str) else context
             scores = scores_by_hand(Hashed().encode_candidates(turns), vectors)
             best = np.lexsort((np.arange(300), -scores.astype(np.float32)))[:10]
-            assert [reply.id for reply in ranked] == [f"c{i}" for i in best]
-            assert [reply.score for reply in ranked] == scores[best].astype(np.float32).tolist()
-            assert [reply.metadata for reply in ranked] == [pool[i].metadata for i in best]
+            assert [reply.id for reply in result.ranked] == [f"c{i}" for i in best]
+            assert [reply.score for reply in result.ranked] == scores[best].astype(np.float32).tolist()
+            assert [reply.metadata for reply in result.ranked] == [pool[i].metadata for i in best]
             assert result.exact
 
 
@@ -126,19 +138,19 @@ def test_equal_scores_come_in_the_order_in_which_they_were_added(make: Make) -> 
         writer.add(late, vectors_of(late))
     with open_index(path) as index:
         retriever = Retriever(Hashed(), index, distinct=False)
-        ((ranked, result),) = retriever.find(["the same"], 300)
-        assert [reply.id for reply in ranked] == [*(f"t{i}" for i in range(200)), "a late one"]
+        result = retriever.answer("the same", 300)
+        assert [reply.id for reply in result.ranked] == [*(f"t{i}" for i in range(200)), "a late one"]
         assert result.exact
-        ((ranked, result),) = retriever.find(["the same"], 3)
-        assert [reply.id for reply in ranked] == ["t0", "t1", "t2"]
+        result = retriever.answer("the same", 3)
+        assert [reply.id for reply in result.ranked] == ["t0", "t1", "t2"]
         assert result.exact
 
 
 def test_a_text_is_given_once(make: Make) -> None:
     pool = [Candidate(f"t{i}", f"text {i // 30}", {}) for i in range(150)]
     with open_index(make(pool, vectors_of(pool))) as index:
-        ((ranked, result),) = Retriever(Hashed(), index).find(["text 3"], 5)
-        assert sorted(reply.id for reply in ranked) == ["t0", "t120", "t30", "t60", "t90"]
+        result = Retriever(Hashed(), index).answer("text 3", 5)
+        assert sorted(reply.id for reply in result.ranked) == ["t0", "t120", "t30", "t60", "t90"]
         assert result.exact
 
 
@@ -153,10 +165,10 @@ def test_a_filter_leaves_what_passes(make: Make) -> None:
             ("n in (3, 4, 999)", [3, 4]),
             ('not exists lang or lang = "fr"', []),
         ]:
-            ((ranked, result),) = retriever.find(["w1 w2"], 5, filter=text)
+            result = retriever.answer("w1 w2", 5, filter=text)
             scores = scores_by_hand(Hashed().encode_candidates(["w1 w2"]), vectors[passing])
             expected = [f"c{passing[i]}" for i in np.argsort(-scores, kind="stable")[:5]]
-            assert [reply.id for reply in ranked] == expected
+            assert [reply.id for reply in result.ranked] == expected
             assert result.exact
             assert [candidate for _, candidate in index.iter_candidates(read_filter(text))] == [
                 pool[i] for i in passing
@@ -218,19 +230,18 @@ def test_words_are_looked_for_in_either_kind(make: Make) -> None:
 def test_pages_are_alike(make: Make) -> None:
     pool = [Candidate(f"i{i}", f"Text {i} {'ÄB' if i % 2 else '100%'}", {"n": i}) for i in range(25)]
     path = make(pool, vectors_of(pool))
-    page = browse.page(path, n=10)
-    assert page.candidates == tuple(pool[:10])
-    assert page.n == 25
-    assert page.next is not None
-    assert browse.page(path, after=page.next, n=10).candidates == tuple(pool[10:20])
-    assert browse.page(path, after=page.next, n=15).next is None
-    for words, expected in [(["TEXT", "Äb"], pool[1::2]), (["äb"], []), (["100%"], pool[::2]), (["i7"], [pool[7]])]:
-        assert browse.page(path, words=words).candidates == tuple(expected), words
-    assert browse.page(path, filter=read_filter("n < 2"), n=1).candidates == (pool[0],)
-    assert browse.count(path) == 25
-    assert browse.candidate_of(path, "i3") == pool[3]
-    assert browse.candidate_of(path, "nobody") is None
-    assert browse.candidate_of(path, "\ud800") is None
+    with open_catalogue(path) as index:
+        page = index.page(n=10)
+        assert page.candidates == tuple(pool[:10])
+        assert page.n == 25
+        assert page.next is not None
+        assert index.page(after=page.next, n=10).candidates == tuple(pool[10:20])
+        assert index.page(after=page.next, n=15).next is None
+        for words, expected in [(["TEXT", "Äb"], pool[1::2]), (["äb"], []), (["100%"], pool[::2]), (["i7"], [pool[7]])]:
+            assert index.page(words=words).candidates == tuple(expected), words
+        assert index.page(filter=read_filter("n < 2"), n=1).candidates == (pool[0],)
+        assert len(index) == 25
+        assert index.find(["i3", "nobody", "\ud800"]) == {"i3": pool[3]}
 
 
 AWKWARD = ['"', "'", "\\", "a\nb", "\t", "%s", "'; drop", "ü😀", "x" * 5000, " ", "\0", "]", "c' or 1 == 1"]
@@ -294,17 +305,16 @@ def test_one_writer_at_a_time(make: Make) -> None:
     open_writer(path).close()
 
 
-def surface(kind: type) -> set[str]:
-    return {name for name in vars(kind) if not name.startswith("_")}
-
-
-def test_both_kinds_have_one_surface() -> None:
-    local = {"fingerprint", "model", "dimension", "precision", "change", "candidate", "iter_candidates"}
-    local |= {"refresh", "info", "close", "path", "opening"}
-    for index in AnyIndex.__args__:
-        assert local <= surface(index) | {"dimension", "change", "path", "opening"}, index
-    for writer in AnyWriter.__args__:
-        assert surface(AnyWriter.__args__[0]) <= surface(writer), writer
+def test_no_kind_has_more_or_less_than_the_other() -> None:
+    """What one kind alone can do belongs to it; a caller of the base must not depend on it."""
+    assert not {*RemoteIndex.__abstractmethods__, *LocalIndex.__abstractmethods__}
+    assert not {*RemoteWriter.__abstractmethods__, *LocalWriter.__abstractmethods__}
+    for local, remote, base in ((LocalIndex, RemoteIndex, Index), (LocalWriter, RemoteWriter, IndexWriter)):
+        for name in base.__abstractmethods__:
+            ours, theirs = (inspect.getattr_static(kind, name) for kind in (local, remote))
+            assert type(ours) is type(theirs), name
+            if inspect.isfunction(ours):
+                assert inspect.signature(ours) == inspect.signature(theirs), name
 
 
 # -- filters -----------------------------------------------------------------------------------------------------------
@@ -464,13 +474,13 @@ def test_an_index_with_a_graph_says_that_it_proves_nothing(milvus: Milvus, tmp_p
     write_remote(tmp_path / "ix", milvus.address(), pool, vectors, fingerprint="f" * 64, model="m", ann="hnsw")
     with RemoteIndex(tmp_path / "ix") as index:
         assert index.info()["kind"] == "HNSW"
-        ((ranked, result),) = Retriever(Hashed(), index).find(["w1 w2"], 10)
+        result = Retriever(Hashed(), index).answer("w1 w2", 10)
         assert not result.exact
         scores = scores_by_hand(Hashed().encode_candidates(["w1 w2"]), vectors)
         best = {f"c{i}" for i in np.argsort(-scores)[:10]}
-        assert len(best & {reply.id for reply in ranked}) >= 8
+        assert len(best & {reply.id for reply in result.ranked}) >= 8
         by_id = {candidate.id: score for candidate, score in zip(pool, scores.astype(np.float32), strict=True)}
-        assert [reply.score for reply in ranked] == [by_id[reply.id] for reply in ranked]
+        assert [reply.score for reply in result.ranked] == [by_id[reply.id] for reply in result.ranked]
 
 
 def test_a_longer_vector_loosens_the_bound(milvus: Milvus, tmp_path: Path) -> None:
@@ -520,7 +530,8 @@ def test_what_is_not_ours_is_left_alone(milvus: Milvus, tmp_path: Path) -> None:
         write_remote(
             tmp_path / "b", own, pool_of(2), vectors_of(pool_of(2)), fingerprint="f", model="m", overwrite=True
         )
-    assert browse.count(tmp_path / "ix") == 2
+    with open_catalogue(tmp_path / "ix") as index:
+        assert len(index) == 2
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from polyrank.errors import ArtifactError, DataError, LockedError, OfflineError, ResourceError, UsageError
+from polyrank.index import is_index
 from polyrank.index.filters import read_filter
 from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, read_address, write_remote
-from polyrank.index.remote.address import REMOTE, is_remote, write_address
+from polyrank.index.remote.address import REMOTE, write_address
 from polyrank.index.remote.facts import condition, facts
+from polyrank.index.remote.milvus import MilvusCollection
 from polyrank.index.remote.rows import checked, key_of, requests, rows_of
-from polyrank.index.remote.server import Server
 from polyrank.records import Candidate
 from polyrank.storage.document import seal
 
@@ -112,8 +113,8 @@ def test_what_names_none_is_refused(text: str, problem: str) -> None:
 
 def test_a_folder_keeps_the_address(tmp_path: Path) -> None:
     write_address(tmp_path / "i", ADDRESS)
-    assert is_remote(tmp_path / "i")
-    assert not is_remote(tmp_path)
+    assert is_index(tmp_path / "i")
+    assert not is_index(tmp_path)
     assert read_address(tmp_path / "i") == ADDRESS
     assert [entry.name for entry in (tmp_path / "i").iterdir()] == ["remote.json"]
     with pytest.raises(UsageError):
@@ -266,7 +267,7 @@ def test_a_connection_is_made_once_with_the_token_of_the_environment(
 ) -> None:
     monkeypatch.setenv("POLYRANK_MILVUS_TOKEN", "me:secret")
     script.answers["query"] = [{"count(*)": 3}]
-    server = Server(ADDRESS, timeout_s=5)
+    server = MilvusCollection(ADDRESS, timeout_s=5)
     assert (server.count(), server.count()) == (3, 3)
     (made,) = script.made
     assert (made["uri"], made["token"], made["dedicated"]) == (ADDRESS.uri, "me:secret", True)
@@ -283,7 +284,7 @@ def test_a_connection_is_made_once_with_the_token_of_the_environment(
 def test_a_search_asks_for_inner_products(script: Script) -> None:
     script.answers["search"] = [[{"key": "k1", "distance": 2}, {"key": "k2", "distance": 1.5}], []]
     vectors = np.array([[1, 2], [3, 4]], np.float32)
-    server = Server(ADDRESS)
+    server = MilvusCollection(ADDRESS)
     assert server.nearest(vectors, 200, "x", graph=True) == [[("k1", 2.0), ("k2", 1.5)], []]
     server.nearest(vectors, 5, "", graph=True)
     server.nearest(vectors, 5, "", graph=False)
@@ -310,7 +311,7 @@ def test_a_scan_asks_for_each_key_once(script: Script, n: int, ranges: int) -> N
         return [{"key": filter}]
 
     script.answers["query"] = query
-    server = Server(ADDRESS)
+    server = MilvusCollection(ADDRESS)
     asked = [row["key"] for row in server.scan("", ["text"])]
     assert len(asked) == ranges
     bounds = [text.removeprefix('key >= "').removesuffix('"').split('" and key < "') for text in asked]
@@ -320,7 +321,7 @@ def test_a_scan_asks_for_each_key_once(script: Script, n: int, ranges: int) -> N
 
 
 def test_a_collection_is_made_for_what_is_written(script: Script) -> None:
-    server = Server(ADDRESS)
+    server = MilvusCollection(ADDRESS)
     server.create("replies_1", dimension=7, kind="HNSW", said="{}")
     server.create("replies_2", dimension=7, kind="FLAT", said="{}")
     (_, names, made), (_, _, flat) = script.asked
@@ -346,7 +347,7 @@ def test_a_collection_is_made_for_what_is_written(script: Script) -> None:
 def test_only_indexes_of_polyrank_are_read(script: Script) -> None:
     vector = {"name": "vector", "params": {"dim": 5}}
     whole = {"collection_name": "replies_1", "properties": {"polyrank": "said"}, "fields": [{"name": "row"}, vector]}
-    server = Server(ADDRESS)
+    server = MilvusCollection(ADDRESS)
     script.answers["describe_collection"] = whole
     assert server.describe() == ("replies_1", "said", 5)
     for less in ({"properties": None}, {"properties": {}}, {"fields": []}, {"fields": [vector, vector]}):
@@ -366,11 +367,11 @@ def test_only_indexes_of_polyrank_are_read(script: Script) -> None:
 )
 def test_the_kind_is_that_of_inner_products(script: Script, answer: Any, kind: str) -> None:
     script.answers["describe_index"] = answer
-    assert Server(ADDRESS).kind() == kind
+    assert MilvusCollection(ADDRESS).kind() == kind
 
 
 def test_an_alias_is_looked_for_in_every_collection(script: Script) -> None:
-    server = Server(ADDRESS)
+    server = MilvusCollection(ADDRESS)
     script.answers["list_collections"] = ["a", "b", "c"]
     script.answers["list_aliases"] = lambda name, **_: {"aliases": ["replies"] if name == "b" else ["x"]}
     assert server.alias() == "b"
@@ -388,7 +389,7 @@ def test_an_alias_is_looked_for_in_every_collection(script: Script) -> None:
 
 
 def test_what_is_written_is_counted(script: Script) -> None:
-    server = Server(ADDRESS)
+    server = MilvusCollection(ADDRESS)
     script.answers["upsert"] = {"upsert_count": 2}
     server.write([{"key": "a"}, {"key": "b"}])
     server.write([{"key": "a"}, {"key": "b"}], collection="other")
@@ -410,11 +411,11 @@ def test_what_is_written_is_counted(script: Script) -> None:
 
 def test_a_field_of_any_row(script: Script) -> None:
     script.answers["query"] = [{"norm": 0.0}]
-    assert Server(ADDRESS).first("norm > 1", "norm") == 0.0
+    assert MilvusCollection(ADDRESS).first("norm > 1", "norm") == 0.0
     (settings,) = script.of("query")
     assert (settings["filter"], settings["output_fields"], settings["limit"]) == ("norm > 1", ["norm"], 1)
     script.answers["query"] = []
-    assert Server(ADDRESS).first("norm > 1", "norm") is None
+    assert MilvusCollection(ADDRESS).first("norm > 1", "norm") is None
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
@@ -422,7 +423,7 @@ def test_a_field_of_any_row(script: Script) -> None:
 
 def test_a_server_that_is_away_is_asked_again_on_a_new_connection(script: Script) -> None:
     script.answers["query"] = iter([refused(2), refused(2), [{"count(*)": 4}]])
-    assert Server(ADDRESS, timeout_s=30).count() == 4
+    assert MilvusCollection(ADDRESS, timeout_s=30).count() == 4
     assert len(script.made) == 3
     assert len(script.of("close")) == 2
 
@@ -430,7 +431,7 @@ def test_a_server_that_is_away_is_asked_again_on_a_new_connection(script: Script
 def test_a_server_that_stays_away_is_given_up(script: Script) -> None:
     script.answers["query"] = refused(2)
     with pytest.raises(OfflineError, match=r"^http://127\.0\.0\.1:19530 did not answer within 0\.5 seconds; start"):
-        Server(ADDRESS, timeout_s=0.5).count()
+        MilvusCollection(ADDRESS, timeout_s=0.5).count()
     assert 1 < len(script.of("query")) <= 3
     assert len(script.of("close")) == len(script.made) == len(script.of("query"))
     # what is left of the time, but long enough to get an answer
@@ -439,11 +440,11 @@ def test_a_server_that_stays_away_is_given_up(script: Script) -> None:
 
 def test_a_collection_that_is_not_loaded_is_loaded_once(script: Script) -> None:
     script.answers["query"] = iter([refused(101), [{"count(*)": 4}]])
-    assert Server(ADDRESS).count() == 4
+    assert MilvusCollection(ADDRESS).count() == 4
     assert [name for name, *_ in script.asked] == ["query", "load_collection", "query"]
     script.answers["query"] = refused(101, "not loaded\nat all")
     with pytest.raises(ResourceError, match=r"refuses to query \(not loaded at all\); see the server's log"):
-        Server(ADDRESS).count()
+        MilvusCollection(ADDRESS).count()
     assert len(script.of("load_collection")) == 2
 
 
@@ -457,7 +458,7 @@ def test_a_collection_that_is_not_loaded_is_loaded_once(script: Script) -> None:
 def test_each_refusal_is_an_error_of_its_kind(script: Script, code: int, kind: type[Exception], words: str) -> None:
     script.answers["describe_collection"] = refused(code)
     with pytest.raises(kind) as error:
-        Server(ADDRESS).describe()
+        MilvusCollection(ADDRESS).describe()
     assert str(error.value) == words
     assert len(script.asked) == 2  # asked once, then the connection is closed
 
@@ -479,19 +480,19 @@ def test_errors_of_the_connection(script: Script, code: str, kind: type[Exceptio
 
     script.answers["query"] = Lost()
     with pytest.raises(kind, match=words):
-        Server(ADDRESS, timeout_s=9).count()
+        MilvusCollection(ADDRESS, timeout_s=9).count()
     assert len(script.of("query")) == 1
 
 
 def test_what_is_no_error_of_the_library_is_not_hidden(script: Script) -> None:
     script.answers["query"] = ZeroDivisionError("a bug")
     with pytest.raises(ZeroDivisionError, match="a bug"):
-        Server(ADDRESS).count()
+        MilvusCollection(ADDRESS).count()
 
 
 def test_threads_share_a_connection(script: Script) -> None:
     script.answers["query"] = [{"count(*)": 4}]
-    server = Server(ADDRESS)
+    server = MilvusCollection(ADDRESS)
     threads = [threading.Thread(target=server.count) for _ in range(8)]
     for thread in threads:
         thread.start()

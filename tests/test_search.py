@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from polyrank.errors import ArtifactError, ConfigError, UsageError
-from polyrank.index.ann import build_ann
+from polyrank.index.local.ann import build_ann
 from polyrank.models.scoring import scores
 from polyrank.search import Result, kernels, score_rows, search
 from polyrank.search.best import Best

@@ -28,10 +28,12 @@ import numpy as np
 import pytest
 
 import polyrank
-from polyrank.index import Writer
+from polyrank.index import LocalWriter
+from polyrank.records import Context
 from polyrank.scorers.load import untuned_scorer
 from polyrank.serving.guard import LARGE_BODIES
 from polyrank.serving.pool import Computed, Pool, RefusedError
+from polyrank.serving.tasks import Scored, ScoreTask
 from polyrank.serving.worker import Setup
 from processes import run
 from servers import Running, serving
@@ -434,15 +436,13 @@ def test_answers_do_not_get_mixed_up(server: Running, client: httpx.Client, tiny
 def test_one_bad_item_of_a_batch_fails_alone(folder: Path, tiny_backbone: Path) -> None:
     batches: list[int] = []
 
-    async def three() -> list[Computed | BaseException]:
+    async def three() -> list[Computed[Scored] | BaseException]:
         setup = Setup({"m": f"untuned:{tiny_backbone}"}, "cpu", "torch", 1)
         pool = Pool(setup, watched=lambda batch, seconds: batches.append(len(batch or ())))
         pool.start()
         try:
-            asked = [{"context": [text], "texts": REPLIES} for text in ("hello", "\ud800", "my wifi")]
-            return await asyncio.gather(
-                *(pool.compute("score", "m", [payload], [50]) for payload in asked), return_exceptions=True
-            )
+            asked = [ScoreTask(Context((text,)), REPLIES) for text in ("hello", "\ud800", "my wifi")]
+            return await asyncio.gather(*(pool.compute("m", [task], [50]) for task in asked), return_exceptions=True)
         finally:
             await pool.close()
 
@@ -452,12 +452,12 @@ def test_one_bad_item_of_a_batch_fails_alone(folder: Path, tiny_backbone: Path) 
     assert isinstance(good, Computed)
     assert isinstance(also_good, Computed)
     scores = untuned_scorer(str(tiny_backbone)).score(["hello", "my wifi"], [REPLIES, REPLIES])
-    np.testing.assert_allclose(good.values[0]["scores"], scores[0], atol=1e-5)
-    np.testing.assert_allclose(also_good.values[0]["scores"], scores[1], atol=1e-5)
+    np.testing.assert_allclose(good.values[0].scores, scores[0], atol=1e-5)
+    np.testing.assert_allclose(also_good.values[0].scores, scores[1], atol=1e-5)
 
 
 def test_a_process_that_cannot_be_started_is_tried_again(tiny_backbone: Path) -> None:
-    async def work() -> Computed:
+    async def work() -> Computed[Scored]:
         pool = Pool(Setup({"m": f"untuned:{tiny_backbone}"}, "cpu", "torch", 1))
         pool.start()
         await pool.until_ready()
@@ -470,16 +470,16 @@ def test_a_process_that_cannot_be_started_is_tried_again(tiny_backbone: Path) ->
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (used, most))
         try:
-            return await pool.compute("score", "m", [{"context": ["hi"], "texts": REPLIES}], [50])
+            return await pool.compute("m", [ScoreTask(Context(("hi",)), REPLIES)], [50])
         finally:
             await pool.close()
 
-    assert len(asyncio.run(work()).values[0]["scores"]) == len(REPLIES)
+    assert len(asyncio.run(work()).values[0].scores) == len(REPLIES)
 
 
 def test_while_another_process_writes_changes_are_refused(server: Running, client: httpx.Client, folder: Path) -> None:
     one = {"candidates": [{"text": "one more", "id": "more"}]}
-    with Writer(folder / "index"):
+    with LocalWriter(folder / "index"):
         refused = client.post("/v1/candidates", json=one)
         assert refused.status_code == 409
         assert "retry-after" in refused.headers
@@ -489,7 +489,7 @@ def test_while_another_process_writes_changes_are_refused(server: Running, clien
     # the server gives the lock back when it is idle
     end = time.monotonic() + 30
     while True:
-        with contextlib.suppress(polyrank.LockedError), Writer(folder / "index") as writer:
+        with contextlib.suppress(polyrank.LockedError), LocalWriter(folder / "index") as writer:
             # and what another process does the next request sees
             assert writer.remove(["more"]) == 1
             break

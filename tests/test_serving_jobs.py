@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyrank.records import Context
 from polyrank.serving.jobs import FIRST_COST, IN_TIME, LINE_S, SHORT_LINE, Job, OverloadedError, Waiting
+from polyrank.serving.tasks import EmbedTask, ScoreTask
 
 TOGETHER = 100
 ROOM = 1e9
@@ -30,7 +32,8 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 def request(
     loop: asyncio.AbstractEventLoop, *tokens: int, name: str = "a", deadline: float = ROOM, operation: str = "score"
 ) -> list[Job]:
-    return [Job(operation, name, None, n, deadline, loop.create_future()) for n in tokens]
+    task = ScoreTask(Context(("hi",)), []) if operation == "score" else EmbedTask([])
+    return [Job(name, task, n, deadline, loop.create_future()) for n in tokens]
 
 
 def late(job: Job) -> bool:

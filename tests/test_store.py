@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 from polyrank.errors import ArtifactError, DataError, LockedError, PolyrankError, UsageError
-from polyrank.index import Index, Writer, open_index, store, verify_index, write_index
-from polyrank.index import writer as writer_module
+from polyrank.index import Index, LocalWriter, open_index, verify_index, write_index
 from polyrank.index.checks import as_vectors, candidate_faults, refuse, vector_faults
-from polyrank.index.lock import LOCK
-from polyrank.index.matrix import open_matrix, write_matrix
-from polyrank.index.store import FILE
-from polyrank.index.verify import _problems_of
+from polyrank.index.local import store
+from polyrank.index.local import writer as writer_module
+from polyrank.index.local.lock import LOCK
+from polyrank.index.local.matrix import open_matrix, write_matrix
+from polyrank.index.local.store import FILE
+from polyrank.index.local.verify import _problems_of
 from polyrank.records import Candidate
 from polyrank.search import search
 from polyrank.storage.document import checksum
@@ -85,7 +86,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.want: dict[str, tuple[Candidate, tuple[float, ...]]] = {
             f"c{i}": (candidate(f"c{i}"), stored(vector(i), precision)) for i in range(2)
         }
-        self.writer = Writer(self.path)
+        self.writer = LocalWriter(self.path)
         self.reader = open_index(self.path)
         return multiple("c0", "c1")
 
@@ -126,7 +127,7 @@ class StoreMachine(RuleBasedStateMachine):
     def reopen(self) -> None:
         self.writer.close()
         assert not (self.path / f"{FILE}-wal").exists() or not (self.path / f"{FILE}-wal").stat().st_size
-        self.writer = Writer(self.path)
+        self.writer = LocalWriter(self.path)
 
     @rule()
     def new_reader(self) -> None:
@@ -181,7 +182,7 @@ def or_error(answer: Callable[[], Any]) -> Any:
 
 def without_c5(path: Path) -> set[str]:
     """Who is left when one is removed."""
-    with Writer(path) as writer:
+    with LocalWriter(path) as writer:
         assert writer.remove(["c5"]) == 1
         writer.compact()
     with open_index(path) as index:
@@ -243,7 +244,7 @@ def test_a_lost_matrix_is_made_again_and_a_damaged_one_is_refused(tmp_path: Path
     with pytest.raises(ArtifactError, match=r"vectors.npy is damaged.*polyrank index compact"):
         open_index(path)
     assert any("vectors.npy" in problem for problem in verify_index(path))
-    with Writer(path) as writer:
+    with LocalWriter(path) as writer:
         writer.compact()
     assert ask(path) == want
     assert verify_index(path) == []
@@ -255,10 +256,11 @@ def test_a_lost_matrix_is_made_again_and_a_damaged_one_is_refused(tmp_path: Path
 
 def test_one_writer_at_a_time_and_a_dead_ones_lock_is_free(tmp_path: Path) -> None:
     path = small(tmp_path / "i")
-    with Writer(path), pytest.raises(LockedError, match=f"being written to by process {os.getpid()}; wait"):
-        Writer(path)
+    with LocalWriter(path), pytest.raises(LockedError, match=f"being written to by process {os.getpid()}; wait"):
+        LocalWriter(path)
     code = (
-        "import os, sys; from polyrank.index import Writer; w = Writer(sys.argv[1]); print('locked', flush=True);"
+        "import os, sys; from polyrank.index import open_writer; w = open_writer(sys.argv[1])\n"
+        "print('locked', flush=True);"
         "sys.stdin.read(); os._exit(9)"
     )
     with subprocess.Popen(
@@ -267,23 +269,23 @@ def test_one_writer_at_a_time_and_a_dead_ones_lock_is_free(tmp_path: Path) -> No
         assert child.stdout is not None
         assert child.stdout.readline() == "locked\n"
         with pytest.raises(LockedError, match=f"process {child.pid}"):
-            Writer(path)
+            LocalWriter(path)
         with pytest.raises(LockedError, match=f"process {child.pid}"):
             write_index(path, [], np.zeros((0, D), np.float32), fingerprint="f", model="m", overwrite=True)
         with open_index(path) as index:  # readers do not care
             assert len(content(index)) == 3
         child.communicate("")
-    Writer(path).close()
+    LocalWriter(path).close()
 
 
 def test_a_reader_in_another_process_sees_each_acknowledged_batch(tmp_path: Path) -> None:
     path = small(tmp_path / "i")
     code = """
 import sys, numpy as np
-from polyrank.index import Writer
+from polyrank.index import LocalWriter
 from polyrank.storage.quantized import Precision, pack
 from polyrank.records import Candidate
-with Writer(sys.argv[1]) as writer:
+with LocalWriter(sys.argv[1]) as writer:
     for line in sys.stdin:
         name = line.strip()
         writer.add([Candidate(name + part, name) for part in "ab"], np.ones((2, 4), np.float32))
@@ -332,7 +334,7 @@ def test_compaction_starts_by_itself_and_readers_go_on(tmp_path: Path, monkeypat
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
-    with Writer(path) as writer:
+    with LocalWriter(path) as writer:
         for i in range(120):
             writer.add([candidate(f"n{i}")], vector(i)[None])
             if i % 3 == 0:
@@ -355,13 +357,13 @@ def test_leftovers_of_the_dead_are_swept(tmp_path: Path) -> None:
         (path / name).mkdir()
         (path / name / "vectors.npy").write_bytes(b"half")
     assert len(ask(path)[0]) == 3
-    Writer(path).close()
+    LocalWriter(path).close()
     assert sorted(p.name.split("-")[0] for p in path.iterdir()) == ["candidates.db", "matrix", "writer.lock"]
 
 
 def test_an_empty_index_takes_the_dimension_of_its_first_vectors(tmp_path: Path) -> None:
     write_index(tmp_path / "i", [], np.zeros((0, 0), np.float32), fingerprint="f", model="m")
-    with Writer(tmp_path / "i") as writer:
+    with LocalWriter(tmp_path / "i") as writer:
         assert writer.add([], np.zeros((0, 0), np.float32)) == 1
         writer.add([candidate("a")], np.ones((1, 7), np.float32))
         with pytest.raises(DataError, match="candidate 0: its vector has 8 numbers, this index takes 7"):
@@ -371,7 +373,7 @@ def test_an_empty_index_takes_the_dimension_of_its_first_vectors(tmp_path: Path)
 
 
 def test_a_batch_is_all_or_nothing_and_faults_have_their_places(tmp_path: Path) -> None:
-    with Writer(small(tmp_path / "i")) as writer:
+    with LocalWriter(small(tmp_path / "i")) as writer:
         rows = [vector(1), np.full(D, np.nan), np.zeros(D), vector(2), np.ones(D + 1), vector(3), vector(4)]
         pool = [candidate("new"), candidate("x"), candidate("y"), candidate("c1"), candidate("z"), Candidate("e", " "),
                 Candidate("s", "\ud800")]  # fmt: skip
@@ -397,10 +399,10 @@ def test_what_is_newer_or_anothers_is_refused_untouched(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"f{16}.*e{16}"):
         open_index(path, fingerprint="e" * 64)
     with pytest.raises(ArtifactError, match=r"f{16}.*e{16}"):
-        Writer(path, fingerprint="e" * 64)
+        LocalWriter(path, fingerprint="e" * 64)
     with pytest.raises(ArtifactError, match="no index"):
         open_index(tmp_path)
-    with pytest.raises(UsageError, match="already exists"), Writer(path) as writer:
+    with pytest.raises(UsageError, match="already exists"), LocalWriter(path) as writer:
         writer.snapshot(path)
     connection = sqlite3.connect(path / FILE)
     with connection:
@@ -408,7 +410,7 @@ def test_what_is_newer_or_anothers_is_refused_untouched(tmp_path: Path) -> None:
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
     before = (path / FILE).read_bytes()
-    for attempt in (open_index, Writer):
+    for attempt in (open_index, LocalWriter):
         with pytest.raises(ArtifactError, match=r"in format 99, this reads up to 3; upgrade"):
             attempt(path)
     assert (path / FILE).read_bytes() == before
@@ -440,7 +442,7 @@ def test_a_precision_is_kept_and_takes_its_room(tmp_path: Path, precision: Preci
     pool, path = [candidate(f"c{i}") for i in range(n)], tmp_path / "i"
     write_index(path, pool, vectors, fingerprint="f", model="m", precision=precision)
     want = pack(vectors, precision)[:]
-    with Writer(path) as writer:
+    with LocalWriter(path) as writer:
         writer.add([candidate("more")], vectors[:1])
         with open_index(path) as index:
             assert (index.precision, index.info()["precision"]) == (precision, precision)
@@ -480,7 +482,7 @@ def test_an_index_of_the_format_before_is_read_and_brought_up_to_date(tmp_path: 
     connection.close()
     with open_index(path) as index:
         assert (index.info()["format"], index.precision, len(content(index))) == (2, "fp32", 3)
-    with Writer(path) as writer:
+    with LocalWriter(path) as writer:
         writer.remove(["c0"])
     with open_index(path) as index:
         assert (index.info()["format"], len(content(index))) == (3, 2)
@@ -495,7 +497,7 @@ def test_an_inner_product_index_is_kept_beside_the_matrix(tmp_path: Path, kind: 
     vectors = np.random.default_rng(3).normal(size=(n, 16)).astype(np.float32)
     write_index(tmp_path / "i", pool, vectors, fingerprint="f", model="m", ann=kind)
     queries, mask = np.random.default_rng(4).normal(size=(1, 3, 16)).astype(np.float32), np.ones((1, 3), np.bool_)
-    with Writer(tmp_path / "i") as writer, open_index(tmp_path / "i") as index:
+    with LocalWriter(tmp_path / "i") as writer, open_index(tmp_path / "i") as index:
         for _ in range(2):
             blocks, indexes = index.view()
             assert len(indexes) == len(blocks)
@@ -532,7 +534,7 @@ def test_a_matrix_is_made_anew_once_enough_has_changed(
     monkeypatch.setattr(writer_module, "MIN_STALE", 10)
     path = small(tmp_path / "i", n)
     matrices = {place.name for place in path.glob("matrix-*")}
-    with Writer(path) as writer:
+    with LocalWriter(path) as writer:
         for i in range(n_stale // 2):
             writer.add([candidate(f"n{i}")], vector(i)[None])
             writer.remove([f"n{i}"])
@@ -546,7 +548,7 @@ def test_rows_changed_before_a_writer_opened_count_too(tmp_path: Path, monkeypat
     matrices = {place.name for place in path.glob("matrix-*")}
     for turn in range(6):
         assert {place.name for place in path.glob("matrix-*")} == matrices
-        with Writer(path) as writer:
+        with LocalWriter(path) as writer:
             writer.add([candidate(f"n{turn}")], vector(turn)[None])
     assert {place.name for place in path.glob("matrix-*")} != matrices
 
@@ -554,7 +556,7 @@ def test_rows_changed_before_a_writer_opened_count_too(tmp_path: Path, monkeypat
 def test_many_small_additions_are_joined_into_one_block(tmp_path: Path) -> None:
     """Without what was removed; rows, vectors and their order stay."""
     path = small(tmp_path / "i", 2)
-    with Writer(path) as writer, open_index(path) as index:
+    with LocalWriter(path) as writer, open_index(path) as index:
         want = {f"c{i}": (candidate(f"c{i}"), stored(vector(i), "fp32")) for i in range(2)}
         sizes = []
         for i in range(20):
@@ -575,7 +577,7 @@ def test_many_small_additions_are_joined_into_one_block(tmp_path: Path) -> None:
 
 def test_an_index_says_what_it_is(tmp_path: Path) -> None:
     path = small(tmp_path / "i", 3)
-    with Writer(path) as writer, open_index(path) as index:
+    with LocalWriter(path) as writer, open_index(path) as index:
         assert (writer.change, writer.fingerprint, len(writer)) == (1, "f" * 64, 3)
         assert writer.add([candidate("a"), candidate("b")], np.ones((2, D), np.float32)) == 2
         assert writer.remove(["a", "c0", "c0", "never"]) == 2
@@ -618,11 +620,11 @@ def test_a_damaged_index_is_not_left_open(tmp_path: Path) -> None:
 
 def test_numbers_of_rows_are_never_used_again(tmp_path: Path) -> None:
     path = small(tmp_path / "i", 3)
-    with Writer(path) as writer:
+    with LocalWriter(path) as writer:
         writer.remove(["c2"])
         writer.add([candidate("d")], vector(4)[None])
         writer.compact()
-    with Writer(path) as writer:
+    with LocalWriter(path) as writer:
         writer.remove(["d"])
         writer.add([candidate("e"), candidate("f")], np.ones((2, D), np.float32))
     with open_index(path) as index:
@@ -702,7 +704,7 @@ def test_rows_that_are_out_of_order_in_a_matrix_are_found(tmp_path: Path) -> Non
 def test_a_matrix_of_another_index_is_refused(tmp_path: Path) -> None:
     """Of another change, or with vectors of another length."""
     path, other, wide = small(tmp_path / "i"), small(tmp_path / "other"), tmp_path / "wide"
-    with Writer(other) as writer:
+    with LocalWriter(other) as writer:
         writer.remove(["c0"])
         writer.compact()
     pool = [candidate(f"c{i}") for i in range(3)]

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from polyrank.errors import ArtifactError, DataError, LockedError
-from polyrank.index import KnownVectors, Writer, open_index, verify_index, write_index
-from polyrank.index.lock import LOCK, acknowledged
-from polyrank.index.store import FILE
+from polyrank.index import KnownVectors, LocalWriter, open_index, verify_index, write_index
+from polyrank.index.local.lock import LOCK, acknowledged
+from polyrank.index.local.store import FILE
 from polyrank.records import Candidate
 from polyrank.storage.durable import new_folder
 from processes import run
@@ -35,7 +35,7 @@ def made(path: Path, names: str, value: float = 1.0, *, fingerprint: str = "f" *
     return path
 
 
-def add(writer: Writer, names: str, *, replace: bool = False) -> None:
+def add(writer: LocalWriter, names: str, *, replace: bool = False) -> None:
     pool = [Candidate(name, f"new text of {name}") for name in names]
     writer.add(pool, np.ones((len(names), D), np.float32), replace=replace)
 
@@ -58,7 +58,7 @@ def python(code: str, *arguments: str | Path) -> "subprocess.Popen[str]":
 def killed_writer(path: Path) -> None:
     """Add "x", then "y", and die with both in SQLite's log."""
     code = """
-writer = Writer(sys.argv[1])
+writer = LocalWriter(sys.argv[1])
 for name in "xy":
     writer.add([Candidate(name, name)], np.ones((1, 4), np.float32))
 os.kill(os.getpid(), 9)
@@ -78,7 +78,7 @@ def test_an_open_index_follows_one_that_replaces_it(tmp_path: Path) -> None:
         assert index.blocks()[0].vectors.tolist() == [[2.0] * D] * 3
         assert before[0].vectors.tolist() == [[1.0] * D] * 3
         assert not index.refresh()
-        with Writer(path) as writer:
+        with LocalWriter(path) as writer:
             add(writer, "e")
         assert index.refresh()
         assert len(index) == 4
@@ -112,7 +112,7 @@ def test_what_the_log_has_lost_is_missed(tmp_path: Path) -> None:
         shutil.rmtree(path)
         shutil.copytree(saved, path)
         log.unlink() if damaged is None else log.write_bytes(damaged)
-        for attempt in (open_index, Writer):
+        for attempt in (open_index, LocalWriter):
             with pytest.raises(ArtifactError, match=r"number 3 was acknowledged.*-wal is lost; restore"):
                 attempt(path)
         assert any("was acknowledged" in problem for problem in verify_index(path))
@@ -124,14 +124,14 @@ def test_what_the_log_has_lost_is_missed(tmp_path: Path) -> None:
 
 def test_damaged_names_of_columns_are_found_before_they_are_used(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abc")
-    with Writer(path) as writer:
+    with LocalWriter(path) as writer:
         writer.remove("b")
     data = (path / FILE).read_bytes()
     table = data.index(b"CREATE TABLE removed")
     for name in (b"row", b"change", b"digest", b"INTEGER", b"BLOB"):
         at = data.index(name, table)
         (path / FILE).write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        for attempt in (open_index, Writer):
+        for attempt in (open_index, LocalWriter):
             with pytest.raises(ArtifactError, match="is damaged"):
                 attempt(path)
         assert verify_index(path)
@@ -141,7 +141,7 @@ def test_damaged_names_of_columns_are_found_before_they_are_used(tmp_path: Path)
 
 def test_a_removal_whose_number_is_damaged_hides_no_other(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abcd")
-    with Writer(path) as writer:
+    with LocalWriter(path) as writer:
         writer.remove("c")
     connection = sqlite3.connect(path / FILE, isolation_level=None)
     for number in (1, 2, 4, 7):
@@ -175,7 +175,7 @@ def test_what_is_not_known_to_be_acknowledged_is_not_missed(tmp_path: Path) -> N
         assert ids(path) == "abc"
     (path / LOCK).unlink()
     assert acknowledged(path) == 0
-    with Writer(path) as writer:
+    with LocalWriter(path) as writer:
         add(writer, "d")
     assert acknowledged(path) == 2
 
@@ -192,7 +192,7 @@ def test_what_could_not_be_taken_in_is_tried_again(tmp_path: Path) -> None:
             assert len(index) == 3
         connection.execute("UPDATE meta SET value = ? WHERE key = 'n'", (n,))
         index.refresh()
-        with Writer(path) as writer:
+        with LocalWriter(path) as writer:
             add(writer, "d")
         assert index.refresh()
         assert len(index) == 4
@@ -202,7 +202,7 @@ def test_what_could_not_be_taken_in_is_tried_again(tmp_path: Path) -> None:
 def test_vectors_of_what_came_later_are_not_known(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "ab", 3.0)
     with open_index(path) as index:
-        with Writer(path) as writer:
+        with LocalWriter(path) as writer:
             add(writer, "c")
             add(writer, "a", replace=True)
         known = KnownVectors(index)
@@ -231,7 +231,7 @@ refused(lambda: write_index(place + "/j", pool, vectors, fingerprint="f", model=
 assert os.listdir(place) == ["i"], os.listdir(place)
 refused(lambda: write_index(place + "/i", pool, vectors, fingerprint="f", model="m", overwrite=True))
 assert os.listdir(place) == ["i"], os.listdir(place)
-with Writer(place + "/i") as writer, open_index(place + "/i") as index:
+with LocalWriter(place + "/i") as writer, open_index(place + "/i") as index:
     refused(lambda: writer.add(pool, vectors))
     assert len(writer) == 3 and not index.refresh() and len(index) == 3
     limit(resource.RLIM_INFINITY)
@@ -272,7 +272,7 @@ def test_readers_open_and_verify_while_the_matrix_is_swapped(tmp_path: Path) -> 
 
     reader = threading.Thread(target=read)
     reader.start()
-    with Writer(path) as writer:
+    with LocalWriter(path) as writer:
         while n_opened < 20 and not failures:
             add(writer, "abc", replace=True)
             writer.compact()
@@ -283,7 +283,7 @@ def test_readers_open_and_verify_while_the_matrix_is_swapped(tmp_path: Path) -> 
 
 def test_a_snapshot_is_of_one_moment(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "")
-    with Writer(path) as writer:
+    with LocalWriter(path) as writer:
         stop = threading.Event()
 
         def write() -> None:
@@ -310,12 +310,12 @@ def test_a_snapshot_is_of_one_moment(tmp_path: Path) -> None:
         assert not numbers or size - 2 * len(numbers) in ((1, 2) if len(numbers) == 1 else (1, 3))
         n_batches.append(len(numbers))
     assert n_batches == sorted(n_batches)
-    Writer(tmp_path / "copy4").close()
+    LocalWriter(tmp_path / "copy4").close()
 
 
 def test_the_command_line_names_the_holder_and_the_damage(tmp_path: Path) -> None:
     path = made(tmp_path / "i", "abc")
-    with python("w = Writer(sys.argv[1]); print('locked', flush=True); sys.stdin.read()", path) as child:
+    with python("w = LocalWriter(sys.argv[1]); print('locked', flush=True); sys.stdin.read()", path) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "locked\n"
         done = run("index", "remove", path, "a")
@@ -375,7 +375,7 @@ for line in sys.stdin:
         print("".join(c.id for _, c in index.iter_candidates()), len(index), flush=True)
     except PolyrankError as error:
         print(error.exit_code, flush=True)
-try: Writer(sys.argv[1])
+try: LocalWriter(sys.argv[1])
 except ResourceError as error: print(error.exit_code, flush=True)
 """
 
@@ -392,22 +392,22 @@ except ResourceError as error: print(error.exit_code, flush=True)
         path, other = made(folder / "i", "abc"), made(folder / "other", "a")
         with python(code, path, other) as child:
             assert ask(child) == "abc 3"
-            with Writer(path) as writer:
+            with LocalWriter(path) as writer:
                 add(writer, "d")
                 assert ask(child) in ("abcd 4", "5")  # what is in the log is read, or the index is refused
             assert ask(child) == "abcd 4"
             killed_writer(path)
             assert ask(child) in ("abcdxy 6", "5")
-            Writer(path).close()
+            LocalWriter(path).close()
             assert ask(child) == "abcdxy 6"
             assert child.communicate("")[0] == "5\n"
-        with Writer(path) as writer:
+        with LocalWriter(path) as writer:
             writer.remove("xy")
         killed_writer(path)
         (path / f"{FILE}-shm").unlink()
         with python(code, path, other) as child:
             assert ask(child) == "5"
-            Writer(path).close()
+            LocalWriter(path).close()
             assert ask(child) == "abcdxy 6"
             child.communicate("")
 
@@ -415,10 +415,10 @@ except ResourceError as error: print(error.exit_code, flush=True)
 def test_the_lock_of_a_replaced_index_is_worth_nothing(tmp_path: Path) -> None:
     """Who opened the lock's file of an index that is replaced meanwhile must not write to what is gone."""
     path = made(tmp_path / "i", "abc")
-    with Writer(path), pytest.raises(LockedError):
+    with LocalWriter(path), pytest.raises(LockedError):
         made(path, "xyz")
     made(path, "xyz")
-    with Writer(path) as writer:
+    with LocalWriter(path) as writer:
         add(writer, "w")
     assert ids(path) == "wxyz"
 
@@ -434,7 +434,7 @@ def test_a_writer_that_was_interrupted_at_any_moment_goes_on(tmp_path: Path) -> 
     try:
         for turn in range(60):
             path = made(tmp_path / "i", "a")
-            with Writer(path) as writer:
+            with LocalWriter(path) as writer:
                 try:
                     signal.setitimer(signal.ITIMER_REAL, 0.0001 + 0.00004 * turn)
                     add(writer, "b")
@@ -456,7 +456,7 @@ def test_deep_metadata_is_refused(tmp_path: Path) -> None:
     for _ in range(101):
         deep = [deep]
     path = made(tmp_path / "i", "a")
-    with Writer(path) as writer:
+    with LocalWriter(path) as writer:
         with pytest.raises(DataError, match="candidate 0: its metadata is nested deeper than 100"):
             writer.add([Candidate("b", "b", {"m": deep[0]})], np.ones((1, D), np.float32))  # type: ignore[index]
         writer.add([Candidate("b", "b", {"m": deep[0][0]})], np.ones((1, D), np.float32))  # type: ignore[index]
@@ -470,11 +470,11 @@ def test_a_compaction_where_the_library_is_missing_does_without(
     pool = [Candidate(name, name) for name in "abc"]
     write_index(tmp_path / "i", pool, np.eye(3, dtype=np.float32), fingerprint="f", model="m", ann="flat")
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with Writer(tmp_path / "i") as writer:
+    with LocalWriter(tmp_path / "i") as writer:
         writer.add([Candidate("d", "d")], np.ones((1, 3), np.float32))
         writer.compact()
     assert not list((tmp_path / "i").glob("matrix-*/products.ann"))
     monkeypatch.undo()
-    with Writer(tmp_path / "i") as writer:
+    with LocalWriter(tmp_path / "i") as writer:
         writer.compact()
     assert list((tmp_path / "i").glob("matrix-*/products.ann"))

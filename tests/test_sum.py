@@ -14,7 +14,7 @@ from polyrank.answering.retrievers import Retriever
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.errors import ArtifactError, DataError, UsageError
 from polyrank.frozen.sums import fit_sum
-from polyrank.index import Writer, open_index
+from polyrank.index import LocalWriter, open_index
 from polyrank.loading.models import read_sum
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
@@ -105,7 +105,7 @@ def test_the_attention_of_a_poly_encoder_is_its_own(models: dict[str, Path]) -> 
 def test_exact_search_is_brute_force(models: dict[str, Path], tmp_path: Path, name: str, precision: Precision) -> None:
     made = sum_of(models, name)
     build_index(tmp_path / "index", made, REPLIES[:50], model="m", precision=precision)
-    with Writer(tmp_path / "index") as writer:
+    with LocalWriter(tmp_path / "index") as writer:
         add_to_index(writer, made, [Candidate(f"new{i}", reply) for i, reply in enumerate(REPLIES[50:])])
     retriever = Retriever(made, open_index(tmp_path / "index"))
     for context, ranked in zip(CONTEXTS, retriever.respond(CONTEXTS, len(REPLIES)), strict=True):

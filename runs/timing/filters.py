@@ -24,7 +24,7 @@ from polyrank.bench.machine import describe_machine
 from polyrank.bench.scoring import make_inputs
 from polyrank.devices.choice import set_threads
 from polyrank.errors import UsageError
-from polyrank.index import Filter, Index, Writer, read_filter, write_index
+from polyrank.index import Filter, LocalIndex, LocalWriter, read_filter, write_index
 from polyrank.records import Candidate
 from polyrank.search import search
 from polyrank.storage.quantized import Precision, read_precision
@@ -76,7 +76,7 @@ def time_filters(
         path = Path(temporary) / "index"
         progress(f"building {n:,} candidates")
         contexts = _build(path, n, d, m, precision, n_queries)
-        with Index(path) as index:
+        with LocalIndex(path) as index:
             _seconds(index, contexts[0], None)  # derives what every search uses
             rows = []
             for share in shares:
@@ -100,7 +100,7 @@ def _build(path: Path, n: int, d: int, m: int, precision: Precision, n_queries: 
     return contexts_near(vectors, m, n_queries)
 
 
-def _one_share(path: Path, index: Index, contexts: Sequence[Any], share: float) -> list[dict[str, Any]]:
+def _one_share(path: Path, index: LocalIndex, contexts: Sequence[Any], share: float) -> list[dict[str, Any]]:
     limit = round(share * PARTS)
     # which all let the same through
     filters = [read_filter(f'lang = "en" and part < {limit - turn / 10:.1f}') for turn in range(TURNS)]
@@ -117,7 +117,7 @@ def _one_share(path: Path, index: Index, contexts: Sequence[Any], share: float) 
         measure("without", context, None)
         measure("next", context, filters[-1])
     vector = contexts[0][:1]
-    with Writer(path) as writer:
+    with LocalWriter(path) as writer:
         for turn in range(TURNS):
             writer.add([CHANGED], vector, replace=True)
             measure("after a change", contexts[turn % len(contexts)], filters[-1])
@@ -136,7 +136,7 @@ def _one_share(path: Path, index: Index, contexts: Sequence[Any], share: float) 
     ]
 
 
-def _seconds(index: Index, context: Any, condition: Filter | None) -> tuple[float, str]:
+def _seconds(index: LocalIndex, context: Any, condition: Filter | None) -> tuple[float, str]:
     """From a context to the texts of the ten best."""
     started = perf_counter()
     index.refresh()

@@ -23,7 +23,7 @@ import torch
 from polyrank.bench.machine import describe_machine
 from polyrank.bench.scoring import PLAIN, make_inputs
 from polyrank.devices.choice import set_threads
-from polyrank.index import Block, Index, Writer, write_index
+from polyrank.index import Block, LocalIndex, LocalWriter, write_index
 from polyrank.records import Candidate
 from polyrank.search import Mode, search
 from polyrank.search.ways import WAYS
@@ -50,7 +50,7 @@ def time_search(
         sizes: numbers of candidates.
         d: dimensions.
         m: context vectors; 1 for a Bi-encoder.
-        ann: kind of inner-product index, see ``polyrank.index.ann``; "none": an approximate search scans.
+        ann: kind of inner-product index, see ``polyrank.index.local.ann``; "none": an approximate search scans.
         precision: of the stored vectors; a search is then exact for the rounded ones, recall always of those in fp32.
         n_queries: contexts searched in each mode.
         folder: where to build; None: a temporary folder.
@@ -92,7 +92,7 @@ def _one_size(
     truth = [search(c[None], mask, [whole], K, ways=PLAIN)[0].rows.tolist() for c in contexts]
     del vectors, pool, whole
     started = perf_counter()
-    index = Index(path)
+    index = LocalIndex(path)
     row("open", perf_counter() - started)
     blocks, indexes = index.view()
     plain_seconds = 0.0
@@ -140,7 +140,7 @@ def _changes(path: Path, context: Any, row: Callable[..., None]) -> None:
     def read() -> None:
         mask = np.ones((1, len(context)), np.bool_)
         try:
-            index = Index(path)
+            index = LocalIndex(path)
             search(context[None], mask, index.blocks(), K)  # the first derives what is kept
         finally:
             opened.set()
@@ -151,7 +151,7 @@ def _changes(path: Path, context: Any, row: Callable[..., None]) -> None:
                 search(context[None], mask, index.blocks(), K)
                 searches.append(perf_counter() - started)
 
-    with Writer(path) as writer:
+    with LocalWriter(path) as writer:
         one, many = [], []
         for i in range(20):
             started = perf_counter()

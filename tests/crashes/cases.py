@@ -37,7 +37,7 @@ from crashes.workload import (
     violations,
 )
 from polyrank.errors import ArtifactError, PolyrankError
-from polyrank.index import Index, Writer, open_index, verify_index
+from polyrank.index import Index, LocalWriter, open_index, verify_index
 from polyrank.records import Candidate
 
 SHOWN = 10  # violations that are quoted
@@ -380,7 +380,7 @@ def lost_removals(seed: int = 0, places: slice = _ALL) -> Counts:
             damaged[place] ^= 1 << _bit(place)
             (copy / "candidates.db").write_bytes(damaged)
             try:
-                with Writer(copy) as writer:
+                with LocalWriter(copy) as writer:
                     writer.remove([id_])
                     writer.add([new], vector(new)[None])
                 now = held_by(copy)

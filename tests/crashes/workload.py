@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from polyrank.errors import PolyrankError, ResourceError
-from polyrank.index import Index, KnownVectors, Writer, open_index, verify_index, write_index
-from polyrank.index import writer as index_writer
+from polyrank.index import Index, KnownVectors, LocalWriter, open_index, verify_index, write_index
+from polyrank.index.local import writer as index_writer
 from polyrank.records import Candidate
 from polyrank.storage.quantized import Precision, pack
 
@@ -127,12 +127,12 @@ def script(seed: int, n_steps: int = N_STEPS) -> Script:
 
 
 class Session:
-    """Carries out steps below a folder, with one Writer at a time."""
+    """Carries out steps below a folder, with one LocalWriter at a time."""
 
     def __init__(self, folder: Path, *, lively: bool = False, precision: Precision = "fp32") -> None:
         self.precision = precision
         self.folder, self.index, self.ann = folder, folder / INDEX, "flat" if lively and HAS_FAISS else ""
-        self.writer: Writer | None = None
+        self.writer: LocalWriter | None = None
         self.reader: Index | None = None
         self._lively = lively
         index_writer.MIN_STALE = 8 if lively else 10_000
@@ -154,7 +154,7 @@ class Session:
             )  # fmt: skip
             return
         if self.writer is None:
-            self.writer = Writer(self.index)
+            self.writer = LocalWriter(self.index)
         if step.name in ("add", "replace"):
             self.writer.add(step.candidates, vectors, replace=step.name == "replace")
         elif step.name == "remove":
@@ -243,7 +243,7 @@ def violations(folder: Path, plan: Script, done: int, *, began: bool = True) -> 
 
 def _still_works(index: Path, held: Held, precision: Precision) -> list[str]:
     new = Candidate("after", "added after the crash")
-    with Writer(index) as writer:
+    with LocalWriter(index) as writer:
         writer.add([new], vector(new)[None])
         writer.remove(sorted(held)[:1])
     expected = {id_: value for id_, value in held.items() if id_ not in sorted(held)[:1]}

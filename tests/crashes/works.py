@@ -32,7 +32,7 @@ from polyrank.feedback import FeedbackStore, Outcome, Reply, Shown
 from polyrank.frozen.intents import IntentClassifier, save_intents
 from polyrank.frozen.intents.encoding import encode
 from polyrank.frozen.intents.head import Head
-from polyrank.index import Writer, write_index
+from polyrank.index import LocalWriter, write_index
 from polyrank.models import new_model
 from polyrank.models.artifacts import save_model
 from polyrank.records import Candidate, Context, Example
@@ -121,18 +121,18 @@ def _index(path: Path, turn: int) -> None:
 
 
 def _add(folder: Path) -> None:
-    with Writer(folder / "index") as writer:
+    with LocalWriter(folder / "index") as writer:
         writer.add([Candidate("new", "hello")], np.ones((1, 4), np.float32))
 
 
 def _compact(folder: Path) -> None:
-    with Writer(folder / "index") as writer:
+    with LocalWriter(folder / "index") as writer:
         writer.remove(["1"])
         writer.compact()
 
 
 def _snapshot(folder: Path) -> None:
-    with Writer(folder / "index") as writer:
+    with LocalWriter(folder / "index") as writer:
         writer.snapshot(folder / "copies" / "snapshot")
 
 

@@ -1,60 +1,35 @@
 """What answers: a pipeline or an index, opened by its path, asked, and changed while it is asked."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from polyrank.answering.build import add_to_index
 from polyrank.answering.explain import explain
 from polyrank.answering.explanation import Explanation
-from polyrank.answering.pipeline import dense, fingerprints, make_retriever
-from polyrank.answering.retrievers import LexicalRetriever, Retriever
+from polyrank.answering.pipeline import dense, make_retriever
+from polyrank.answering.protocol import Answer, Answering
 from polyrank.answering.two_stage import TwoStage
 from polyrank.config.pipeline import SHORTLIST, Ensemble
 from polyrank.data.pool import CandidateLike, pool_of
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.index import AnyIndex, AnyWriter, Filter, open_writer
+from polyrank.index import Filter, Index, IndexWriter, open_writer
 from polyrank.loading.answering import check_stages, read_pipeline
 from polyrank.loading.folders import PIPELINE
 from polyrank.loading.models import Backend
 from polyrank.ranking.abstention import N_SCORES, Abstention, confidence
-from polyrank.records import ContextLike, Ranked, contexts_of
+from polyrank.records import Candidate, ContextLike, Ranked
 from polyrank.scorers.open import encoder_of_index, load
-from polyrank.scorers.protocols import Encoder, Responds
+from polyrank.scorers.protocols import Encoder
 from polyrank.search import Mode
 from polyrank.storage.closing import Closing
 from polyrank.storage.document import has_document
 from polyrank.storage.durable import AnyPath
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Replies to one context.
-
-    Args:
-        ranked: best first; given also when they are not good enough.
-        confidence: in the best one; None where no threshold was calibrated.
-        abstained: there is no good answer.
-        exact: whether these are proven to be the best of the index; None where the search does not say.
-        n_scored: how many candidates were scored in full; None where the search does not say.
-        ways: how they were looked for, see ``polyrank.search.Result``; empty where the search does not say.
-    """
-
-    ranked: tuple[Ranked, ...]
-    confidence: float | None
-    abstained: bool
-    exact: bool | None = None
-    n_scored: int | None = None
-    ways: tuple[str, ...] = ()
-
-    @property
-    def text(self) -> str | None:
-        """The best reply; None where there is no good one."""
-        return None if self.abstained else self.ranked[0].text
-
-
-class Pipeline(Closing):
+class Pipeline(Answering, Closing):
     """Replies with their confidence, from candidates that may change at any time.
 
     What other processes change in the index shows in the next answer. The first change made here takes the index's
@@ -65,42 +40,43 @@ class Pipeline(Closing):
         abstention: when to give no answer; None: always answer.
     """
 
-    def __init__(self, retriever: Responds, abstention: Abstention | None = None) -> None:
-        self.retriever, self.abstention = retriever, abstention
-        self._encoder: Encoder | None = None
-        self._writer: AnyWriter | None = None
-
-    def answer(self, context: ContextLike, k: int = 5, *, filter: Filter | str | None = None) -> Answer:
-        """The best ``k`` replies to one context, and whether the best of them is a good answer.
-
-        Args:
-            context: one turn, a list of turns, oldest first, or a Context.
-            k: how many.
-            filter: leaves the candidates whose metadata pass, such as ``lang = "en"``; see ``polyrank.read_filter``.
-                A threshold is asked of the best of them.
-
-        Raises:
-            UsageError: ``k`` is less than one, or the filter cannot be read.
-        """
-        return self.answer_all([context], k, filter=filter)[0]
+    def __init__(
+        self,
+        retriever: Answering,
+        abstention: Abstention | None = None,
+        *,
+        open_encoder: Callable[[str], Encoder] = encoder_of_index,
+    ) -> None:
+        self.retriever, self.abstention, self._open_encoder = retriever, abstention, open_encoder
+        self.scorer, self.encoder, self.n_stages = retriever.scorer, retriever.encoder, retriever.n_stages
+        self._writer: IndexWriter | None = None
 
     def answer_all(
         self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
     ) -> list[Answer]:
-        """The same for many contexts at once, which is faster than one by one."""
-        n = k if self.abstention is None else max(k, N_SCORES)
-        if isinstance(self.retriever, Retriever):
-            return [
-                replace(self._answer_from(ranked, k), exact=result.exact, n_scored=result.n_scored, ways=result.ways)
-                for ranked, result in self.retriever.find(contexts, n, filter=filter)
-            ]
-        return [self._answer_from(ranked, k) for ranked in self.respond(contexts, n, filter=filter)]
+        """The best ``k`` replies to each context, and whether the best of them is a good answer; see ``Answering``.
+
+        A threshold applies to the best reply that passes the filter. Many contexts at once are faster than one by one.
+        """
+        if (known := self.abstention) is None:
+            return self.retriever.answer_all(contexts, k, filter=filter)
+        answers = []
+        for answer in self.retriever.answer_all(contexts, max(k, N_SCORES), filter=filter):
+            scores = [reply.score for reply in answer.ranked]
+            sure, abstained = confidence(scores, known.measure), known.abstains(scores)
+            answers.append(replace(answer, ranked=answer.ranked[:k], confidence=sure, abstained=abstained))
+        return answers
 
     def respond(
         self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
     ) -> list[list[Ranked]]:
-        """The best ``k`` replies to each context, best first, good enough or not."""
-        return self.retriever.respond(contexts_of(contexts), k, filter=filter)
+        return self.retriever.respond(contexts, k, filter=filter)
+
+    def candidate(self, id_: str) -> Candidate:
+        return self.retriever.candidate(id_)
+
+    def explained(self) -> Answering:
+        return self.retriever
 
     def explain(
         self,
@@ -129,10 +105,7 @@ class Pipeline(Closing):
         if text is not None and candidate_id is not None:
             raise UsageError(f"candidate_id = {candidate_id!r} and a text are two replies; give one of them")
         if candidate_id is not None:
-            first = self._first_stage
-            if not isinstance(first, Retriever | LexicalRetriever):
-                raise UsageError(f"this retriever finds no reply by its id {candidate_id!r}; give its text")
-            text = first.candidate(candidate_id).text
+            text = self.candidate(candidate_id).text
         elif text is None:
             (ranked,) = self.respond([context], 1, filter=filter)
             if not ranked:
@@ -140,31 +113,22 @@ class Pipeline(Closing):
             text = ranked[0].text
         return explain(self.retriever, context, text, max_words=max_words, filter=filter)
 
-    def _answer_from(self, ranked: Sequence[Ranked], k: int) -> Answer:
-        if self.abstention is None:
-            return Answer(tuple(ranked[:k]), None, not ranked)
-        scores = [reply.score for reply in ranked]
-        return Answer(tuple(ranked[:k]), confidence(scores, self.abstention.measure), self.abstention.abstains(scores))
-
     @property
-    def index(self) -> AnyIndex:
+    def index(self) -> Index:  # type: ignore[override]  # where there is none, nothing here makes sense
         """The candidates.
 
         Raises:
             UsageError: they are a list in memory.
         """
-        if (index := self._index) is None:
+        if (index := self.retriever.index) is None:
             raise UsageError("the candidates are a list in memory, which cannot be changed; open an index instead")
         return index
 
-    @property
-    def _first_stage(self) -> Responds:
-        return self.retriever.retriever if isinstance(self.retriever, TwoStage) else self.retriever
-
-    @property
-    def _index(self) -> AnyIndex | None:
-        first = self._first_stage
-        return first.index if isinstance(first, Retriever | LexicalRetriever) else None
+    def index_encoder(self) -> Encoder:
+        """What makes the index's vectors: the retriever's own, or, where that reads words, the one that it names."""
+        if self.encoder is None:
+            self.encoder = self._open_encoder(self.index.model)
+        return self.encoder
 
     def __len__(self) -> int:
         self.index.refresh()
@@ -187,7 +151,7 @@ class Pipeline(Closing):
             ResourceError: the disk is full; nothing was added.
         """
         new = pool_of(candidates)
-        add_to_index(self._changing(), self._encoder_of_index(), new, replace=replace)
+        add_to_index(self._changing(), self.index_encoder(), new, replace=replace)
         return [candidate.id for candidate in new]
 
     def replace(self, candidates: Iterable[CandidateLike]) -> list[str]:
@@ -211,24 +175,16 @@ class Pipeline(Closing):
     def close(self) -> None:
         """Give back the index and its lock."""
         with ExitStack() as both:
-            if self._index is not None:
-                both.callback(self._index.close)
+            if self.retriever.index is not None:
+                both.callback(self.retriever.index.close)
             if self._writer is not None:
                 both.callback(self._writer.close)
             self._writer = None
 
-    def _changing(self) -> AnyWriter:
+    def _changing(self) -> IndexWriter:
         if self._writer is None:
             self._writer = open_writer(self.index.path)
         return self._writer
-
-    def _encoder_of_index(self) -> Encoder:
-        """What makes the index's vectors: the retriever's own, or, where that reads words, the one that it names."""
-        if isinstance(first := self._first_stage, Retriever):
-            return first.encoder
-        if self._encoder is None:
-            self._encoder = encoder_of_index(self.index.model)
-        return self._encoder
 
 
 def open_pipeline(
@@ -284,9 +240,10 @@ def open_pipeline(
         abstention = Abstention(config.measure, config.threshold)
     retriever = make_retriever(config, distinct=distinct, device=device, backend=backend)
     for name, expected in tuning.get("fingerprints", {}).items():
-        if (actual := fingerprints(retriever).get(name)) != expected:
+        if (actual := retriever.fingerprints().get(name)) != expected:
             raise ArtifactError(
                 f"the settings of {path} were chosen with another {name} (fingerprint {expected[:12]}, now"
                 f" {str(actual)[:12]}); choose them again with polyrank pipeline create --overwrite"
             )
-    return Pipeline(retriever, abstention)
+    open_encoder = partial(encoder_of_index, device=device, backend=backend)
+    return Pipeline(retriever, abstention, open_encoder=open_encoder)

@@ -3,8 +3,6 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +10,8 @@ from numpy.typing import NDArray
 from polyrank.data.pool import CandidateLike, pool_of
 from polyrank.devices import processes
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.index import AnyWriter, Index, KnownVectors, write_index
+from polyrank.index import IndexWriter, KnownVectors, LocalIndex, check_fingerprint, write_index
 from polyrank.index.checks import check_candidates
-from polyrank.index.reader import check_fingerprint
-from polyrank.index.remote import Address, write_remote
-from polyrank.index.store import FILE
 from polyrank.records import Candidate
 from polyrank.scorers.open import load_encoder
 from polyrank.scorers.protocols import Encoder
@@ -68,15 +63,12 @@ def build_index(
         ResourceError: the disk is full; an earlier index is intact.
         OfflineError: the server does not answer.
     """
-    address = None if remote is None else Address.of(remote)
-    if address is not None and precision != "fp32":
-        raise UsageError(f"a remote index holds fp32, not {precision}; leave the precision out")
     if isinstance(encoder, str | os.PathLike):
         encoder = load_encoder(os.fspath(encoder))
     if not (model := model or encoder.name):
         raise UsageError("the encoder was not loaded by a name, so the index could not find it again; give model=")
     candidates = pool_of(candidates)
-    known = _known_vectors(path, encoder, precision) if overwrite and (Path(path) / FILE).exists() else None
+    known = _known_vectors(path, encoder, precision) if overwrite else None
     n_left = Counter(candidate.text for candidate in candidates)  # how often each text is still to come
     new = [text for text in n_left if known is None or text not in known]
     vectors = _vectors([candidate.text for candidate in candidates], encoder, known, n_left, len(new), progress)
@@ -84,13 +76,15 @@ def build_index(
         for _ in vectors:
             pass  # each process encodes its share of them
         return len(new)
-    write = partial(write_index, path, precision=precision) if address is None else partial(write_remote, path, address)
-    write(
+    write_index(
+        path,
         candidates,
         vectors,
         fingerprint=encoder.fingerprint,
         model=model,
         ann=ann,
+        precision=precision,
+        remote=remote,
         overwrite=overwrite,
     )
     return len(new)
@@ -124,7 +118,7 @@ def _vectors(
 
 
 def add_to_index(
-    writer: AnyWriter,
+    writer: IndexWriter,
     encoder: Encoder,
     candidates: Sequence[Candidate],
     *,
@@ -174,7 +168,7 @@ def _parts(texts: Sequence[str], progress: Progress | None) -> Iterator[Sequence
 def _known_vectors(path: AnyPath, encoder: Encoder, precision: Precision) -> KnownVectors | None:
     """Those of an earlier index of the same encoder; a damaged one, or one that rounds more, is worth nothing."""
     try:
-        with Index(Path(path)) as index:
+        with LocalIndex(path) as index:
             check_fingerprint(index.fingerprint, encoder.fingerprint, index.path)
             return KnownVectors(index) if index.precision in ("fp32", precision) else None
     except ArtifactError:

@@ -1,7 +1,8 @@
 """Settings of a pipeline that need data: ensemble and threshold, chosen on some examples and tried on others."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -9,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.answering.pipeline import fingerprints, make_retriever
-from polyrank.answering.two_stage import TwoStage
+from polyrank.answering.pipeline import make_retriever
+from polyrank.answering.protocol import Answer, Answering
 from polyrank.config.pipeline import Ensemble, PipelineConfig
 from polyrank.errors import DataError, UsageError
 from polyrank.index import Filter, open_index
@@ -18,7 +19,6 @@ from polyrank.negatives.mine import with_texts
 from polyrank.ranking.abstention import N_SCORES, Point, area, calibrate, confidence, coverage_curve
 from polyrank.ranking.ensembles import choose_ensemble
 from polyrank.records import ContextLike, Example, Ranked
-from polyrank.scorers.protocols import Responds
 
 
 def choose_settings(
@@ -53,12 +53,12 @@ def choose_settings(
         raise DataError("there are no validation examples; give a file with at least one")
     retriever, examples = make_retriever(config, device=device), _named(config, examples)
     tuning: dict[str, Any] = {"n_examples": len(examples)}
-    if isinstance(retriever, TwoStage) and ensemble is not None:
+    if retriever.n_stages == 2 and ensemble is not None:
         if ensemble == "auto":
-            ensemble, tuning["ensembles"] = _best_ensemble(retriever, examples)
-        config, retriever.ensemble = replace(config, ensemble=ensemble), ensemble
+            ensemble, tuning["ensembles"] = _best_ensemble(retriever, config.n_retrieved, examples)
+        config, retriever = replace(config, ensemble=ensemble), retriever.with_ensemble(ensemble)
     if "ensembles" in tuning or precision is not None:
-        tuning["fingerprints"] = fingerprints(retriever)
+        tuning["fingerprints"] = retriever.fingerprints()
     if precision is not None:
         hidden = _hidden(len(examples), no_answer, seed)
         scores, right = outcomes(retriever, examples, hidden.tolist())
@@ -123,7 +123,7 @@ def _named(config: PipelineConfig, examples: Sequence[Example]) -> list[Example]
 
 
 def outcomes(
-    retriever: Responds, examples: Sequence[Example], hidden: Sequence[bool]
+    retriever: Answering, examples: Sequence[Example], hidden: Sequence[bool]
 ) -> tuple[list[list[float]], list[bool]]:
     """Scores of the best replies to each example, best first, and whether the best one is right.
 
@@ -135,30 +135,30 @@ def outcomes(
     scores, right = [], []
     for start in range(0, len(examples), 32):
         part = examples[start : start + 32]
-        source = _without(retriever, part, hidden[start : start + 32])
+        # right answers go before the second stage: an ensemble's scales depend on all of the shortlist
+        source = retriever.with_retriever(partial(_Without, part, hidden[start : start + 32]))
         for example, ranked in zip(part, source.respond([e.query for e in part], N_SCORES), strict=True):
             scores.append([reply.score for reply in ranked])
             right.append(bool(ranked) and is_right(example, ranked[0]))
     return scores, right
 
 
-@dataclass(frozen=True, slots=True)
-class _Without:
+class _Without(Answering):
     """Answers to these examples as if right answers were not there.
 
     Args:
-        retriever: of one stage.
         examples: one for each context, in order.
         hidden: whether an example's right answers are missing.
+        retriever: of one stage.
     """
 
-    retriever: Responds
-    examples: Sequence[Example]
-    hidden: Sequence[bool]
+    def __init__(self, examples: Sequence[Example], hidden: Sequence[bool], retriever: Answering) -> None:
+        self.examples, self.hidden, self.retriever = examples, hidden, retriever
+        self.scorer, self.encoder, self.index = retriever.scorer, retriever.encoder, retriever.index
 
-    def respond(
+    def answer_all(
         self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
-    ) -> list[list[Ranked]]:
+    ) -> list[Answer]:
         """The best ``k`` of what is left."""
         without_answer = [e for e, hidden in zip(self.examples, self.hidden, strict=True) if hidden]
         n = k + max((len(e.relevant_ids) + len(e.relevant) for e in without_answer), default=0)
@@ -170,16 +170,8 @@ class _Without:
             ]
             # a text may stand in an index many times, and all its copies are right
             if all(len(row) == k or len(ranked) < n for row, ranked in zip(filtered, results, strict=True)):
-                return filtered
+                return [Answer(tuple(row), None, not row) for row in filtered]
             n *= 2
-
-
-def _without(retriever: Responds, examples: Sequence[Example], hidden: Sequence[bool]) -> Responds:
-    """Right answers go before the second stage: an ensemble's scales depend on all of the shortlist."""
-    if not isinstance(retriever, TwoStage):
-        return _Without(retriever, examples, hidden)
-    first = _Without(retriever.retriever, examples, hidden)
-    return TwoStage(first, retriever.reranker, n_retrieved=retriever.n_retrieved, ensemble=retriever.ensemble)
 
 
 def is_right(example: Example, reply: Ranked) -> bool:
@@ -192,12 +184,14 @@ def _hidden(n: int, no_answer: float, seed: int) -> NDArray[np.bool_]:
     return np.random.Generator(np.random.PCG64(seed)).random(n) < no_answer
 
 
-def _best_ensemble(both: TwoStage, examples: Sequence[Example]) -> tuple[Ensemble | None, dict[str, float]]:
+def _best_ensemble(
+    both: Answering, n_retrieved: int, examples: Sequence[Example]
+) -> tuple[Ensemble | None, dict[str, float]]:
     """By the scores of each stage alone, whatever the ensemble is now."""
     first, second, right = [], [], []
     for start in range(0, len(examples), 32):
         part = examples[start : start + 32]
-        for example, ranked in zip(part, both.respond([e.query for e in part], both.n_retrieved), strict=True):
+        for example, ranked in zip(part, both.respond([e.query for e in part], n_retrieved), strict=True):
             if ranked:
                 first.append(np.array([reply.stages["retriever"] for reply in ranked], np.float32))
                 second.append(np.array([reply.stages["reranker"] for reply in ranked], np.float32))

@@ -8,7 +8,6 @@ what it loses without a turn or a word. Shapes: M vectors, T tokens, D dimension
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from functools import singledispatch
 from typing import Any
@@ -27,8 +26,9 @@ from polyrank.answering.explanation import (
 )
 from polyrank.answering.occlusion import METHOD as LEFT_OUT
 from polyrank.answering.occlusion import candidate_left_out, context_left_out, reader
-from polyrank.answering.retrievers import LexicalRetriever, Retriever
+from polyrank.answering.protocol import Answering
 from polyrank.answering.two_stage import TwoStage
+from polyrank.config.pipeline import Ensemble
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import Filter
 from polyrank.models.mixture import Mixture
@@ -39,7 +39,7 @@ from polyrank.scorers.encoded import score_row
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.lexical import BM25, TfIdf, located_words
 from polyrank.scorers.mapped import MapEncoder
-from polyrank.scorers.protocols import Responds, Scorer
+from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.summed import SumEncoder
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.text import Texts
@@ -60,7 +60,7 @@ class Question:
 
 
 def explain(
-    scorer: Scorer | Responds,
+    scorer: Scorer | Answering,
     context: ContextLike,
     candidate: str,
     *,
@@ -73,7 +73,7 @@ def explain(
     Of any other scorer they are what the score loses without the turn or the word, which costs a score for each.
 
     Args:
-        scorer: any; or a Retriever, a LexicalRetriever or a TwoStage, which is taken apart into its stages.
+        scorer: any; or what answers, which is taken apart into its stages.
         context: one turn, a list of turns, oldest first, or a Context.
         candidate: its text.
         max_words: how many words of each side are left out one by one, where that is the way: of a context the last
@@ -194,43 +194,42 @@ def _explain_words(scorer: BM25 | TfIdf, context: Context, candidate: str, asked
 
 
 @_explain.register
-def _explain_index(retriever: Retriever, context: Context, candidate: str, asked: Question) -> Explanation:
-    return _explain(retriever.encoder, context, candidate, asked)
+def _explain_answering(answering: Answering, context: Context, candidate: str, asked: Question) -> Explanation:
+    return _explain(answering.explained(), context, candidate, asked)
 
 
 @_explain.register
-def _explain_lexical(retriever: LexicalRetriever, context: Context, candidate: str, asked: Question) -> Explanation:
-    return _explain(retriever.fitted(), context, candidate, asked)
+def _explain_two_stages(stages: TwoStage, context: Context, candidate: str, asked: Question) -> Explanation:
+    def shortlist() -> list[str]:
+        (replies,) = stages.retriever.respond([context], stages.n_retrieved, filter=asked.filter)
+        return [*(reply.text for reply in replies), candidate]
 
-
-@_explain.register(TwoStage)
-@_explain.register(TwoStageScorer)
-def _explain_stages(
-    stages: TwoStage | TwoStageScorer, context: Context, candidate: str, asked: Question
-) -> Explanation:
     first = _explain(stages.retriever, context, candidate, asked)
-    second = _explain(_reranker(stages, context, candidate, asked), context, candidate, asked)
+    second = _explain(stages.reranker.fitted_to(shortlist), context, candidate, asked)
+    total = _total(stages, context, candidate, asked) if stages.ensemble in OVER_SHORTLIST else None
+    return _of_stages(first, second, stages.ensemble, candidate, total)
+
+
+@_explain.register
+def _explain_two_scorers(stages: TwoStageScorer, context: Context, candidate: str, asked: Question) -> Explanation:
+    first, second = (_explain(stage, context, candidate, asked) for stage in (stages.retriever, stages.reranker))
+    return _of_stages(first, second, stages.ensemble, candidate)
+
+
+def _of_stages(
+    first: Explanation, second: Explanation, ensemble: Ensemble | None, candidate: str, total: float | None = None
+) -> Explanation:
+    """Of two stages by those of each. ``total``: their score, where it depends on other candidates."""
     parts = {"retriever": first, "reranker": second}
-    if stages.ensemble is None:
+    if ensemble is None:
         return replace(second, vectors=(), parts=parts)
-    if stages.ensemble == "raw":
+    if ensemble == "raw":
         return added(first.score + second.score, [(name, 1.0, part) for name, part in parts.items()])
-    if isinstance(stages, TwoStage) and stages.ensemble in OVER_SHORTLIST:
-        total = _total(stages, context, candidate, asked)
-    else:
+    if total is None:
         first_score, second_score = (np.array([part.score], np.float32) for part in (first, second))
-        total = float(combine(first_score, second_score, stages.ensemble)[0])
+        total = float(combine(first_score, second_score, ensemble)[0])
     side = CandidateShare(candidate, (), total, OF_STAGES, exact=False)
     return Explanation(total, OF_STAGES, False, (), (), total, side, parts=parts)
-
-
-def _reranker(stages: TwoStage | TwoStageScorer, context: Context, candidate: str, asked: Question) -> Scorer:
-    """The second stage, with the shortlist's word statistics where it takes them from what it ranks."""
-    reranker = stages.reranker
-    if isinstance(stages, TwoStageScorer) or not isinstance(reranker, BM25 | TfIdf) or reranker.is_fitted:
-        return reranker
-    (shortlist,) = stages.retriever.respond([context], stages.n_retrieved, filter=asked.filter)
-    return copy(reranker).fit(list(dict.fromkeys([*(reply.text for reply in shortlist), candidate])))
 
 
 def _total(stages: TwoStage, context: Context, candidate: str, asked: Question) -> float:

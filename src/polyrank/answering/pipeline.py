@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from polyrank.answering.protocol import Answering
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.config.checked import read_choice
@@ -19,21 +20,9 @@ from polyrank.loading.models import Backend, portable_name
 from polyrank.records import Candidate
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.open import encoder_of_index, load
-from polyrank.scorers.protocols import Responds
 from polyrank.search import Mode
 from polyrank.storage.document import has_document, seal
 from polyrank.storage.durable import new_folder
-
-
-def fingerprints(retriever: Responds) -> dict[str, str]:
-    """Of the networks in a retriever: what its threshold and its ensemble depend on."""
-    result: dict[str, str] = {}
-    if isinstance(retriever, TwoStage):
-        result["re-ranker"] = getattr(retriever.reranker, "fingerprint", "")
-        retriever = retriever.retriever
-    if isinstance(retriever, Retriever):
-        result["retriever"] = retriever.encoder.fingerprint
-    return {name: value for name, value in result.items() if value}
 
 
 def catalogue(path: Path) -> list[Candidate]:
@@ -57,7 +46,7 @@ def read_mode(name: str | None) -> Mode | None:
 
 def make_retriever(
     config: PipelineConfig, *, distinct: bool = True, device: str = "auto", backend: Backend = "torch"
-) -> Responds:
+) -> Answering:
     """The stages that the settings name; its paths are absolute or relative to the working directory.
 
     Args:
@@ -66,7 +55,7 @@ def make_retriever(
         device: for networks.
         backend: of every model, see ``polyrank.load``.
     """
-    retriever: Responds
+    retriever: Answering
     if config.retriever == "dense":
         model = None if config.model is None else Path(config.model)
         retriever = dense(Path(config.index), model, config.mode, distinct, device, backend)

@@ -1,26 +1,24 @@
 """Retrievers: a context in, ranked replies out. Dense search over an index, or lexical search over candidates."""
 
 from collections.abc import Sequence
-from copy import copy
 from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.answering.dense import search_of
+from polyrank.answering.protocol import Answer, Answering
 from polyrank.errors import UsageError
-from polyrank.index import AnyIndex, Filter, as_filter
-from polyrank.index.filtered import MAX_FILTERS
+from polyrank.index import Filter, Index, as_filter, check_fingerprint
 from polyrank.index.filters import positions_where
-from polyrank.index.reader import check_fingerprint
+from polyrank.index.local.filtered import MAX_FILTERS
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, ContextLike, Ranked, contexts_of
 from polyrank.scorers.lexical import BM25, TfIdf
-from polyrank.scorers.protocols import Encoder, Floats
-from polyrank.search import Mode, Result
+from polyrank.scorers.protocols import Encoder, Floats, Scorer
+from polyrank.search import Mode, NearestSearch, Result
 
 
-class Retriever:
+class Retriever(Answering):
     """Dense search: every live candidate of the index, as of each call.
 
     Args:
@@ -34,50 +32,30 @@ class Retriever:
         ArtifactError: the index was made by another encoder.
     """
 
-    def __init__(self, encoder: Encoder, index: AnyIndex, *, mode: Mode = "exact", distinct: bool = True) -> None:
+    encoder: Encoder
+    index: Index
+
+    def __init__(self, encoder: Encoder, index: Index, *, mode: Mode = "exact", distinct: bool = True) -> None:
         check_fingerprint(index.fingerprint, encoder.fingerprint, index.path)
-        self.encoder, self.index, self.mode, self.distinct = encoder, index, mode, distinct
-        self._searching = search_of(index)
+        self.scorer = self.encoder = encoder
+        self.index, self.mode, self.distinct = index, mode, distinct
 
-    def candidate(self, id_: str) -> Candidate:
-        """The candidate of an id.
-
-        Raises:
-            UsageError: there is none.
-        """
-        self.index.refresh()
-        return self.index.candidate(id_)
-
-    def respond(
+    def answer_all(
         self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
-    ) -> list[list[Ranked]]:
-        """The best ``k`` replies to each context, best first; ties by row. Fewer when there are fewer.
-
-        Args:
-            contexts: what to answer.
-            k: how many.
-            filter: leaves the candidates whose metadata pass, see ``polyrank.read_filter``; None: all.
-
-        Raises:
-            UsageError: ``k`` is less than one, or the filter cannot be read.
-            ArtifactError: the index is damaged, or the encoder's scores are not finite.
-        """
-        return [ranked for ranked, _ in self.find(contexts, k, filter=filter)]
-
-    def find(
-        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
-    ) -> list[tuple[list[Ranked], Result]]:
-        """As ``respond``, with what the search says of each: whether it is exact, and what it took."""
+    ) -> list[Answer]:
         _check_k(k)
         condition = as_filter(filter)
         self.index.refresh()
         if not contexts:
             return []
         vectors, mask = self.encoder.encode_contexts(contexts_of(contexts))
-        results = self._search(vectors, mask, k, condition)
-        if not self.distinct:
-            return results
-        return [self._widened(vectors[[i]], mask[[i]], k, condition, *found) for i, found in enumerate(results)]
+        found = self._search(vectors, mask, k, condition)
+        if self.distinct:
+            found = [self._widened(vectors[[i]], mask[[i]], k, condition, *one) for i, one in enumerate(found)]
+        return [
+            Answer(tuple(ranked), None, not ranked, result.exact, result.n_scored, result.ways)
+            for ranked, result in found
+        ]
 
     def _widened(
         self,
@@ -98,11 +76,12 @@ class Retriever:
     def _search(
         self, vectors: Floats, mask: NDArray[np.bool_], k: int, filter: Filter | None
     ) -> list[tuple[list[Ranked], Result]]:
-        return self._searching(vectors, mask, k, self.mode, filter)
+        found = self.index.search(NearestSearch(vectors, mask, k, self.mode), filter)
+        return [(_ranked(candidates, result.scores), result) for candidates, result in found]
 
 
-class LexicalRetriever:
-    """BM25 or TF-IDF over candidates, with the surface of a Retriever.
+class LexicalRetriever(Answering):
+    """BM25 or TF-IDF over candidates.
 
     Args:
         scorer: fitted, or it takes word statistics from the candidates.
@@ -110,60 +89,43 @@ class LexicalRetriever:
         distinct: give each text once, with the id of its first candidate, whatever else has that text.
     """
 
-    def __init__(
-        self, scorer: BM25 | TfIdf, candidates: Sequence[Candidate] | AnyIndex, *, distinct: bool = True
-    ) -> None:
-        self.scorer, self.distinct = scorer, distinct
-        self.index = candidates if isinstance(candidates, AnyIndex) else None
-        # replaced as a whole, since threads may share this
-        self._cached = (0, 0), _Pool(() if isinstance(candidates, AnyIndex) else candidates)
+    def __init__(self, scorer: BM25 | TfIdf, candidates: Sequence[Candidate] | Index, *, distinct: bool = True) -> None:
+        self.scorer, self.encoder, self.distinct = scorer, None, distinct
+        self.index = candidates if isinstance(candidates, Index) else None
+        pool = _Pool(() if isinstance(candidates, Index) else candidates)
+        self._cached = (0, 0), pool  # replaced as a whole, since threads may share this
 
-    def respond(
+    def answer_all(
         self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
-    ) -> list[list[Ranked]]:
-        """The best ``k`` replies to each context, best first; ties by row. Fewer when there are fewer candidates.
-
-        Args:
-            contexts: what to answer.
-            k: how many.
-            filter: as of ``Retriever``. Scores are those that the candidates have among all: word statistics that
-                come from the candidates come from all of them.
+    ) -> list[Answer]:
+        """See ``Answering``. Scores behind a filter are those that the candidates have among all of them.
 
         Raises:
-            UsageError: ``k`` is less than one, or the filter cannot be read.
             DataError: there is a filter, and the metadata of a candidate in memory cannot be written as JSON.
-            ArtifactError: the index is damaged.
         """
         _check_k(k)
         condition = as_filter(filter)
         pool = self._current()
         some = pool.everywhere if condition is None else pool.positions(condition)
         scores = self.scorer.score_pool(contexts_of(contexts), pool.texts)
-        return [self._best(pool.candidates, some, row[some], k) for row in scores]
+        best = [self._best(pool.candidates, some, row[some], k) for row in scores]
+        return [Answer(tuple(ranked), None, not ranked) for ranked in best]
 
-    def fitted(self) -> BM25 | TfIdf:
+    def explained(self) -> Scorer:
         """The scorer with the word statistics that it ranks by, which may come from the candidates."""
-        if self.scorer.is_fitted:
-            return self.scorer
-        return copy(self.scorer).fit(list(dict.fromkeys(self._current().texts)))
+        return self.scorer.fitted_to(lambda: self._current().texts)
 
     def candidate(self, id_: str) -> Candidate:
-        """The candidate of an id.
-
-        Raises:
-            UsageError: there is none.
-        """
         for candidate in self._current().candidates:
             if candidate.id == id_:
                 return candidate
-        raise UsageError(f"there is no candidate {id_!r} to be found; give the id of one that respond gives")
+        raise UsageError(f"there is no candidate {id_!r}; give the id of one that respond returns")
 
     def _current(self) -> "_Pool":
         """The candidates as of now."""
         if self.index is not None:
             self.index.refresh()
-            now = self.index.opening, self.index.change  # a new index begins its count of changes anew
-            if now != self._cached[0]:
+            if (now := self.index.version) != self._cached[0]:
                 self._cached = now, _Pool([candidate for _, candidate in self.index.iter_candidates()])
         return self._cached[1]
 
@@ -173,8 +135,8 @@ class LexicalRetriever:
         """The best ``k`` of the candidates at some positions, by score, then by position; ``values``: one for each."""
         n = k
         while True:
-            best = [(candidates[positions[i]], float(values[i])) for i in top_rows(values, n)]
-            ranked = [Ranked(c.id, c.text, score, c.metadata) for c, score in best]
+            best = top_rows(values, n)
+            ranked = _ranked([candidates[positions[i]] for i in best], values[best])
             texts = _distinct(ranked) if self.distinct else ranked
             if len(texts) >= k or len(ranked) < n:
                 return texts[:k]
@@ -189,6 +151,10 @@ class _Pool:
         self.texts = [candidate.text for candidate in candidates]
         self.everywhere = np.arange(len(self.candidates))
         self.positions = lru_cache(MAX_FILTERS)(partial(positions_where, self.candidates))
+
+
+def _ranked(candidates: Sequence[Candidate], scores: Floats) -> list[Ranked]:
+    return [Ranked(c.id, c.text, float(score), c.metadata) for c, score in zip(candidates, scores, strict=True)]
 
 
 def _check_k(k: int) -> None:

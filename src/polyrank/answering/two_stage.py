@@ -1,19 +1,20 @@
 """Two stages over an index: a fast retriever draws a shortlist, an accurate re-ranker orders it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from polyrank.answering.protocol import Answer, Answering
 from polyrank.config.pipeline import SHORTLIST, Ensemble
 from polyrank.index import Filter
 from polyrank.ranking.top import top_rows
-from polyrank.records import ContextLike, Ranked, contexts_of
-from polyrank.scorers.protocols import Responds, Scorer
+from polyrank.records import Candidate, ContextLike, contexts_of
+from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.two_stage import at_least_one, total_score
 
 
-class TwoStage:
+class TwoStage(Answering):
     """Retrieve, then re-rank.
 
     Args:
@@ -25,15 +26,18 @@ class TwoStage:
     Source: Tao et al., Efficient and Effective Retrieval-based Dialogue via Mutual Learning.
     """
 
+    n_stages = 2
+
     def __init__(
-        self, retriever: Responds, reranker: Scorer, *, n_retrieved: int = SHORTLIST, ensemble: Ensemble | None = None
+        self, retriever: Answering, reranker: Scorer, *, n_retrieved: int = SHORTLIST, ensemble: Ensemble | None = None
     ) -> None:
-        self.retriever, self.reranker = retriever, reranker
+        self.retriever, self.reranker, self.scorer = retriever, reranker, reranker
+        self.index, self.encoder = retriever.index, retriever.encoder
         self.n_retrieved, self.ensemble = at_least_one(n_retrieved), ensemble
 
-    def respond(
+    def answer_all(
         self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
-    ) -> list[list[Ranked]]:
+    ) -> list[Answer]:
         """The best ``k`` of the shortlist, best first, with the scores of both stages; ties by the retriever's order.
 
         At most ``n_retrieved`` replies are given, since no others are seen by the re-ranker. A filter is the
@@ -42,18 +46,30 @@ class TwoStage:
         contexts = contexts_of(contexts)
         shortlists = self.retriever.respond(contexts, self.n_retrieved, filter=filter)
         scored = self.reranker.score(contexts, [[reply.text for reply in shortlist] for shortlist in shortlists])
-        results = []
+        answers = []
         for shortlist, second in zip(shortlists, scored, strict=True):
             first = np.array([reply.score for reply in shortlist], np.float32)
             total = total_score(first, second, self.ensemble)
-            results.append(
-                [
-                    replace(
-                        shortlist[i],
-                        score=float(total[i]),
-                        stages={"retriever": float(first[i]), "reranker": float(second[i])},
-                    )
-                    for i in top_rows(total, k)
-                ]
+            ranked = tuple(
+                replace(
+                    shortlist[i],
+                    score=float(total[i]),
+                    stages={"retriever": float(first[i]), "reranker": float(second[i])},
+                )
+                for i in top_rows(total, k)
             )
-        return results
+            answers.append(Answer(ranked, None, not ranked))
+        return answers
+
+    def candidate(self, id_: str) -> Candidate:
+        return self.retriever.candidate(id_)
+
+    def fingerprints(self) -> dict[str, str]:
+        own = {"re-ranker": self.reranker.fingerprint} if self.reranker.fingerprint else {}
+        return own | self.retriever.fingerprints()
+
+    def with_retriever(self, change: Callable[[Answering], Answering]) -> Answering:
+        return TwoStage(change(self.retriever), self.reranker, n_retrieved=self.n_retrieved, ensemble=self.ensemble)
+
+    def with_ensemble(self, ensemble: Ensemble | None) -> Answering:
+        return TwoStage(self.retriever, self.reranker, n_retrieved=self.n_retrieved, ensemble=ensemble)

@@ -46,22 +46,16 @@ def index_build(
     """Encode candidates once and write them as an index. Replacing one, only new texts are encoded."""
     from polyrank.answering.build import build_index
     from polyrank.data import read_pool
-    from polyrank.index.ann import read_kind
+    from polyrank.index import check_target
     from polyrank.index.checks import check_candidates
-    from polyrank.index.remote import Address
-    from polyrank.index.remote.address import OURS as OURS_REMOTE
-    from polyrank.index.writer import OURS
+    from polyrank.index.local.ann import read_kind
     from polyrank.loading.models import lasting_name, read_backend
     from polyrank.scorers.open import load_encoder
-    from polyrank.storage.durable import check_replaceable
     from polyrank.storage.quantized import read_precision
 
     # all that can be wrong before a model is loaded
     kind, stored, runtime = read_kind(ann), read_precision(precision), read_backend(backend)
-    if remote is not None:
-        Address.of(remote)
-    ours = OURS if remote is None else OURS_REMOTE
-    by_first(lambda: check_replaceable(output, ours=ours, replace=overwrite))
+    by_first(lambda: check_target(output, precision=stored, remote=remote, overwrite=overwrite))
     pool = read_pool(candidates, say=talk)
     check_candidates(pool)
     encoder = load_encoder(model, device=device, backend=runtime)

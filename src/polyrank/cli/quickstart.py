@@ -18,12 +18,10 @@ from polyrank.data import read_examples, read_pool
 from polyrank.errors import MissingExtraError, UsageError
 from polyrank.evaluation import Evaluation, evaluate, plot_comparison, summarise
 from polyrank.evaluation.layout import SHOWN
-from polyrank.index import open_index
-from polyrank.index.writer import OURS
+from polyrank.index import check_target, open_index
 from polyrank.records import Context, Ranked
 from polyrank.scorers.open import corpus_of, load, load_encoder
 from polyrank.scorers.protocols import Scorer
-from polyrank.storage.durable import check_replaceable
 from polyrank.training import train
 
 QUESTIONS = (
@@ -82,7 +80,7 @@ def quickstart(
     if output.exists() and any(output.iterdir()) and not overwrite:
         raise UsageError(f"{output} already exists; pass --overwrite or choose another --output")
     index = output / "index"
-    check_replaceable(index, ours=OURS, replace=overwrite)
+    check_target(index, overwrite=overwrite)
     say(
         "The sample: a support desk of a fictional internet provider, written for this package. It is small; its"
         " figures show that things work, not how good a model is on your data."

@@ -103,16 +103,15 @@ def encode(
 
     Run it again after an interruption: blocks that are finished are not encoded again.
     """
-    from polyrank.index.ann import read_kind
-    from polyrank.index.writer import OURS
+    from polyrank.index import check_target
+    from polyrank.index.local.ann import read_kind
     from polyrank.integrations.ray.blocks import index_blocks
     from polyrank.loading.models import read_backend
-    from polyrank.storage.durable import check_replaceable
     from polyrank.storage.quantized import read_precision
 
     kind, stored, runtime = read_kind(ann), read_precision(precision), read_backend(backend)
     if index is not None:
-        check_replaceable(index, ours=OURS, replace=overwrite)
+        check_target(index, overwrite=overwrite)
     interrupts.say_way_on("run it again, and it goes on where it stopped")
     with _on_ray(), _progress() as progress:
         from polyrank.integrations.ray import encode as run

@@ -76,8 +76,8 @@ def serve(
 
     def ready(server: "Server") -> None:
         for name, info in server.pool.info.items():
-            n = info.get("n_candidates")
-            talk(f"ready: {name}, {info['kind']}" + (f" of {n:,} candidates" if n is not None else ""))
+            n = "" if info.n_candidates is None else f" of {info.n_candidates:,} candidates"
+            talk(f"ready: {name}, {info.kind}{n}")
 
     log_to_stderr()
     interrupts.forget()  # the server has signals of its own

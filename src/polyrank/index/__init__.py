@@ -1,23 +1,33 @@
-"""Where candidates live: a durable store with a matrix to be searched, and the lexical scorers. No torch."""
+"""Where candidates live: an index in a folder or on a server, read by many and changed by one writer. No torch."""
 
 from polyrank.index.filters import Filter, as_filter, read_filter
-from polyrank.index.known_vectors import KnownVectors
-from polyrank.index.matrix import Block
-from polyrank.index.opening import AnyIndex, AnyWriter, is_index, open_index, open_writer
-from polyrank.index.reader import Index
-from polyrank.index.verify import verify_index
-from polyrank.index.writer import Writer, write_index
+from polyrank.index.local import LocalIndex, LocalWriter
+from polyrank.index.local.known_vectors import KnownVectors
+from polyrank.index.opening import (
+    check_target,
+    is_index,
+    open_catalogue,
+    open_index,
+    open_writer,
+    verify_index,
+    write_index,
+)
+from polyrank.index.protocol import Block, Index, IndexWriter, Page, check_fingerprint
 
 __all__ = [
-    "AnyIndex",
-    "AnyWriter",
     "Block",
     "Filter",
     "Index",
+    "IndexWriter",
     "KnownVectors",
-    "Writer",
+    "LocalIndex",
+    "LocalWriter",
+    "Page",
     "as_filter",
+    "check_fingerprint",
+    "check_target",
     "is_index",
+    "open_catalogue",
     "open_index",
     "open_writer",
     "read_filter",

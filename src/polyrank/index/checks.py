@@ -1,7 +1,8 @@
 """What an index refuses to hold, named by position. Knows nothing of files."""
 
+import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +80,22 @@ def _depth(value: object) -> int:
 def metadata_json(candidate: Candidate) -> str:
     """The one way to write a candidate's metadata."""
     return json.dumps(candidate.metadata, ensure_ascii=False, allow_nan=False, sort_keys=True)
+
+
+def row_digest(row: int, id_: str, text: str, metadata: str, change: int, vector: bytes) -> bytes:
+    """SHA-256 of everything that a row says, each part with its length."""
+    parts = (str(row).encode(), id_.encode(), text.encode(), metadata.encode(), str(change).encode(), vector)
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(len(part).to_bytes(8, "little"))
+        whole.update(part)
+    return whole.digest()
+
+
+def id_faults(candidates: Sequence[Candidate], known: Container[str]) -> Faults:
+    """Ids that are in the index already and may not be replaced."""
+    fault = "is in the index already (to replace it: --replace, in Python replace=True)"
+    return {i: f"id {c.id!r} {fault}" for i, c in enumerate(candidates) if c.id in known}
 
 
 def vector_faults(vectors: Vectors) -> Faults:

@@ -24,8 +24,6 @@ class EncoderScorer(NetworkScorer[EncoderNetwork | ExportedEncoder | SentenceEnc
     Vectors of candidates are remembered by text, so ranking the same catalogue again costs only the context.
     """
 
-    max_remembered = 100_000
-
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.dimension = self.model.dimension

@@ -8,6 +8,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from math import log, sqrt
 from typing import Self
@@ -113,6 +114,9 @@ class BM25(Scorer):
     def is_fitted(self) -> bool:
         """Whether it has word statistics of its own; else they come from what it ranks."""
         return self._fitted is not None
+
+    def fitted_to(self, texts: Callable[[], Sequence[str]]) -> Scorer:
+        return self if self.is_fitted else copy(self).fit(list(dict.fromkeys(texts())))
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
@@ -229,6 +233,9 @@ class TfIdf(Scorer):
     def is_fitted(self) -> bool:
         """Whether it has word statistics of its own; else they come from what it ranks."""
         return self._fitted is not None
+
+    def fitted_to(self, texts: Callable[[], Sequence[str]]) -> Scorer:
+        return self if self.is_fitted else copy(self).fit(list(dict.fromkeys(texts())))
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""

@@ -17,6 +17,7 @@ from polyrank.errors import ArtifactError
 from polyrank.loading.models import portable_name
 from polyrank.models.mixture import Mixture
 from polyrank.records import Context, ContextLike
+from polyrank.scorers.network import NetworkScorer
 from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.storage.durable import check_replaceable
 from polyrank.storage.tensors import read_tensors, write_tensors
@@ -77,6 +78,11 @@ class MapEncoder(Encoder):
     def n_context_tokens(self, context: ContextLike) -> int | None:
         """As the encoder reads it."""
         return self.encoder.n_context_tokens(context)
+
+    @property
+    def networks(self) -> tuple[NetworkScorer[Any], ...]:
+        """Of the frozen encoder."""
+        return self.encoder.networks
 
     @property
     def cut(self) -> tuple[Cut, ...]:

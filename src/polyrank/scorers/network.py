@@ -58,6 +58,9 @@ class NetworkScorer(Generic[Model]):
         max_tokens: padded tokens per batch; None: what suits the device.
     """
 
+    max_remembered = 100_000
+    """Candidates whose vectors are kept, where there are vectors."""
+
     def __init__(
         self,
         model: Model,
@@ -71,6 +74,11 @@ class NetworkScorer(Generic[Model]):
         self.device = device or torch.device("cpu")
         self.model, self.texts, self.fingerprint = model, texts, fingerprint
         self.dtype, self.max_tokens = dtype, max_tokens or tokens_per_batch(self.device)
+
+    @property
+    def networks(self) -> "tuple[NetworkScorer[Any], ...]":
+        """Itself."""
+        return (self,)
 
     @property
     def cut(self) -> tuple[Cut, ...]:

@@ -3,8 +3,8 @@
 Whoever inherits from them gets the methods that are the same for all.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from polyrank.scorers.inputs import as_candidates, as_texts, paired
 
 if TYPE_CHECKING:  # BM25 needs no torch
     from polyrank.index.filters import Filter
+    from polyrank.scorers.network import NetworkScorer
     from polyrank.text.cut import Cut
 
 Floats = NDArray[np.float32]
@@ -71,9 +72,18 @@ class Scorer(Protocol):
         return [Ranked(candidate.id, candidate.text, score, candidate.metadata) for candidate, score in best]
 
     @property
+    def networks(self) -> "tuple[NetworkScorer[Any], ...]":
+        """The scorers of one network each that it is made of."""
+        return ()
+
+    @property
     def cut(self) -> "tuple[Cut, ...]":
         """What was too long to be read whole, for each network that reads."""
         return ()
+
+    def fitted_to(self, texts: Callable[[], Sequence[str]]) -> "Scorer":
+        """With word statistics from texts, where it takes them from what it ranks; else itself."""
+        return self
 
     def n_context_tokens(self, context: ContextLike) -> int | None:
         """How many tokens of a context are read, boundaries included; None for who reads words."""

@@ -21,6 +21,7 @@ from polyrank.storage.document import read_document, seal
 from polyrank.storage.durable import check_replaceable, new_folder
 
 if TYPE_CHECKING:  # what a folder says is read without torch
+    from polyrank.scorers.network import NetworkScorer
     from polyrank.text.cut import Cut
 
 PROBE = Context(("how are you today ?", "fine , and you ?"))  # has several vectors wherever any context has
@@ -79,6 +80,11 @@ class SumEncoder(Encoder):
     def n_context_tokens(self, context: ContextLike) -> int | None:
         """As the first part reads it."""
         return self.parts[0].n_context_tokens(context)
+
+    @property
+    def networks(self) -> "tuple[NetworkScorer[Any], ...]":
+        """Of all encoders."""
+        return tuple(network for part in self.parts for network in part.networks)
 
     @property
     def cut(self) -> "tuple[Cut, ...]":

@@ -5,6 +5,7 @@ This package knows nothing of texts, models or files but the machine's profile.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -13,18 +14,20 @@ from numpy.typing import NDArray
 
 from polyrank.devices.choice import cpu_has_bf16, free_cores
 from polyrank.errors import UsageError
+from polyrank.index.protocol import Engine
 from polyrank.search import kernels
 from polyrank.search.best import Best, Result
 from polyrank.search.blocks import Block, Floats, n_alive
 from polyrank.search.policy import Policy
 from polyrank.search.profile import load_profile
 from polyrank.search.query import Machine
+from polyrank.search.remote import search_remote
 from polyrank.search.scan import scan
 from polyrank.search.scoring import real_vectors, score_rows
 from polyrank.search.shortlist import ProductIndex, shortlist
 from polyrank.search.ways import WAYS
 
-__all__ = ["Block", "Mode", "ProductIndex", "Result", "score_rows", "search"]
+__all__ = ["Block", "Mode", "NearestSearch", "ProductIndex", "Result", "score_rows", "search"]
 
 Mode = Literal["exact", "approximate"]
 
@@ -99,6 +102,24 @@ def search(
                     if some:
                         scan(some, block, machine)
     return [one.result(exact=sure) for one, sure in zip(best, exact, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class NearestSearch:
+    """What ``polyrank.index.Index.search`` takes: the k best of whatever the index has; arguments as of ``search``."""
+
+    contexts: Floats
+    mask: NDArray[np.bool_]
+    k: int
+    mode: Mode = "exact"
+
+    def of_blocks(self, blocks: Sequence[Block], indexes: Sequence[ProductIndex | None]) -> list[Result]:
+        """By vectors."""
+        return search(self.contexts, self.mask, blocks, self.k, mode=self.mode, indexes=indexes)
+
+    def of_engine(self, engine: Engine) -> list[Result]:
+        """By an engine's lists of products."""
+        return search_remote(self.contexts, self.mask, engine, self.k, exact=self.mode == "exact")
 
 
 def _check(

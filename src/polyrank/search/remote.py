@@ -7,41 +7,18 @@ grow until they do, hold everything, or are as long as the engine gives. The eng
 may be off by as much as that rounds (``rounding_of_product``) for the longest vector that the index holds.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
-
 import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.errors import UsageError
+from polyrank.index.protocol import Engine
 from polyrank.search.best import Best, Result
-from polyrank.search.blocks import Block, Floats
+from polyrank.search.blocks import Floats
 from polyrank.search.scoring import real_vectors, rounding_of_product
 
 FIRST, GROWTH = 32, 4  # products listed at first beyond twice k, and how many times longer the next lists are
 APPROXIMATE = 100  # products listed by an approximate search at least
 LONGEST = 16_384  # what Milvus lists at most
-
-
-class Engine(Protocol):
-    """What lists products (``polyrank.index.remote.Engine`` is one)."""
-
-    @property
-    def exact(self) -> bool:
-        """Whether a list holds the largest products for certain."""
-        ...
-
-    def norm_bound(self) -> float:
-        """No candidate's vector is longer."""
-        ...
-
-    def nearest(self, vectors: Floats, n: int) -> list[tuple[list[str], Floats]]:
-        """Keys and products ``[n']`` of the largest products with each of ``[m, D]``; fewer than n: these are all."""
-        ...
-
-    def fetch(self, keys: Sequence[str]) -> Block:
-        """The candidates of these keys that are there still."""
-        ...
 
 
 def search_remote(

@@ -14,7 +14,7 @@ Positions = NDArray[np.int64]
 
 
 class ProductIndex(Protocol):
-    """An inner-product index of the vectors of one block (``polyrank.index.ann.Ann`` is one)."""
+    """An inner-product index of the vectors of one block (``polyrank.index.local.ann.Ann`` is one)."""
 
     def search(self, queries: Floats, k: int) -> tuple[Floats, Positions]:
         """Products and positions, ``[M, k]`` each, best first; -1 where there are no more."""

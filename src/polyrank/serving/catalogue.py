@@ -1,23 +1,25 @@
-"""Changes to an index that come over HTTP: one at a time, durable when they are acknowledged.
+"""An index as HTTP reads and changes it: one change at a time, durable when it is acknowledged.
 
 The index's lock is held only while changes come, and a moment longer, so that other programs can change it too.
 """
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from polyrank.index import AnyWriter, open_writer
+from polyrank.index import Index, IndexWriter, open_catalogue, open_writer
 from polyrank.records import Candidate
+
+T = TypeVar("T")
 
 IDLE_S = 2.0  # the lock is kept for this long, since opening a large index to write reads all its digests
 
 
 class Catalogue:
-    """One index, to be changed. Its methods block; any thread may call them.
+    """One index. Its methods block; any thread may call them.
 
     Args:
         path: of the index.
@@ -26,13 +28,22 @@ class Catalogue:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._mutex = threading.Lock()
-        self._writer: AnyWriter | None = None
+        self._writer: IndexWriter | None = None
         self._used = 0.0
+
+    def read(self, look: Callable[[Index], T]) -> T:
+        """What is there as of the last change, whoever made it.
+
+        Raises:
+            ArtifactError: the index is missing or damaged.
+        """
+        with open_catalogue(self.path) as index:
+            return look(index)
 
     def add(
         self, candidates: Sequence[Candidate], vectors: Any, *, replace: bool, fingerprint: str | None = None
     ) -> int:
-        """Add candidates, all or none; how many there are then. See ``polyrank.index.Writer.add``.
+        """Add candidates, all or none; how many there are then. See ``polyrank.index.IndexWriter.add``.
 
         Raises:
             DataError, LockedError, ResourceError: nothing was added.
@@ -53,7 +64,7 @@ class Catalogue:
             writer = self._open(None)
             return writer.remove(ids), len(writer)
 
-    def _open(self, fingerprint: str | None) -> AnyWriter:
+    def _open(self, fingerprint: str | None) -> IndexWriter:
         self._used = time.monotonic()
         if self._writer is not None and fingerprint not in (None, self._writer.fingerprint):
             self._close()

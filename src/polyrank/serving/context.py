@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Depends, Request
 
 from polyrank.config.serving import LimitSettings, ServingSettings
 from polyrank.errors import UsageError
+from polyrank.records import Candidate, Context
 from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.errors import HttpError, shown
 from polyrank.serving.guard import Keys
@@ -19,6 +20,7 @@ from polyrank.serving.jobs import OverloadedError
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.pool import Computed, Pool
 from polyrank.serving.remembering import FeedbackLog
+from polyrank.serving.tasks import Task
 
 T = TypeVar("T")
 
@@ -87,10 +89,10 @@ class Server:
         if asked:
             self.check_name(asked)
         self.check_ready()
-        if asked and kinds and self.pool.info[asked]["kind"] not in kinds:
+        if asked and kinds and self.pool.info[asked].kind not in kinds:
             raise HttpError(400, f"{asked} is no {' and no '.join(kinds)}, and has no {wanted}", param="model")
         for name in [asked] if asked else self.models:
-            if name and (not kinds or self.pool.info[name]["kind"] in kinds):
+            if name and (not kinds or self.pool.info[name].kind in kinds):
                 return name
         raise HttpError(400, f"no {' and no '.join(kinds)} is served, and so there is no {wanted}", param="model")
 
@@ -142,8 +144,8 @@ class Server:
                         422, f"{param}[{position}] holds a lone surrogate; send UTF-8", param=param
                     ) from None
 
-    def context(self, context: str | Sequence[str], background: Sequence[str]) -> dict[str, list[str]]:
-        """A conversation as the model's process takes it.
+    def context(self, context: str | Sequence[str], background: Sequence[str]) -> Context:
+        """A conversation, checked.
 
         Raises:
             HttpError: it has no turn, too many, or a bad one.
@@ -159,17 +161,18 @@ class Server:
             )
         self.check_texts(turns, "context")
         self.check_texts(background, "background")
-        return {"context": turns, "background": list(background)}
+        return Context(tuple(turns), tuple(background))
 
-    def tokens(self, name: str, texts: Sequence[str], side: str) -> int:
-        """About how many tokens of texts a model reads. ``side``: "context" or "candidate"."""
-        most = self.pool.info[name].get(f"max_{side}_tokens") or 512
+    def tokens(self, name: str, texts: Sequence[str], side: Literal["context", "candidate"]) -> int:
+        """About how many tokens of texts a model reads."""
+        info = self.pool.info[name]
+        most = (info.max_context_tokens if side == "context" else info.max_candidate_tokens) or 512
         return sum(min(len(text) // CHARACTERS_PER_TOKEN + 3, most) for text in texts)
 
-    async def compute(self, operation: str, name: str, payloads: Sequence[Any], tokens: Sequence[int]) -> Computed:
+    async def compute(self, name: str, tasks: Sequence[Task[T]], tokens: Sequence[int]) -> Computed[T]:
         """See ``polyrank.serving.pool.Pool.compute``."""
         self.check_ready()
-        return await self.pool.compute(operation, name, payloads, tokens)
+        return await self.pool.compute(name, tasks, tokens)
 
     async def blocking(self, work: Callable[..., T], *arguments: Any) -> T:
         """Something that waits for the disk, away from the event loop.
@@ -190,14 +193,21 @@ class Server:
 
     def catalogue(self, name: str) -> Catalogue:
         """The candidates of an index or a pipeline."""
-        path = self.index_path(name).resolve()
+        path = Path(self.pool.info[name].index or "").resolve()
         if path not in self.catalogues:
             self.catalogues[path] = Catalogue(path)
         return self.catalogues[path]
 
-    def index_path(self, name: str) -> Path:
-        """Where the candidates of an index or a pipeline are."""
-        return Path(self.pool.info[name]["index"])
+    async def candidate(self, name: str, id_: str) -> Candidate:
+        """The candidate of an id.
+
+        Raises:
+            HttpError: there is none.
+        """
+        found: dict[str, Candidate] = await self.blocking(self.catalogue(name).read, lambda index: index.find([id_]))
+        if id_ not in found:
+            raise HttpError(404, "no candidate has this id", param="id", code="not_found")
+        return found[id_]
 
 
 async def server_of(request: Request) -> Server:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from polyrank.serving.tasks import Task
+
 SMOOTHING = 0.2  # weight of the newest batch in what a token costs
 FIRST_COST = 2e-5  # seconds for one token, until it is measured
 IN_TIME = 0.8  # share of the time until a deadline that may be spent on waiting, as estimated
@@ -26,17 +28,15 @@ class Job:
     """One thing to compute.
 
     Args:
-        operation: what.
         name: of which model.
-        payload: of what.
+        task: what.
         n_tokens: about how many tokens will be read.
         deadline: when it is no longer wanted, by ``time.monotonic``.
         result: set once it is computed.
     """
 
-    operation: str
     name: str
-    payload: Any
+    task: Task[Any]
     n_tokens: int
     deadline: float
     result: "asyncio.Future[Any]"
@@ -48,7 +48,7 @@ class Job:
     @property
     def kind(self) -> tuple[str, str]:
         """Jobs of one kind may be computed together."""
-        return self.operation, self.name
+        return self.task.operation, self.name
 
 
 class OverloadedError(Exception):

@@ -45,7 +45,7 @@ class Metrics:
         if batch is None:
             self._deaths.inc()
             return
-        operation = batch[0].operation
+        operation = batch[0].task.operation
         self._batches.labels(operation).observe(len(batch))
         self._busy.labels(operation).inc(seconds)
         self._tokens.labels(operation).inc(sum(job.n_tokens for job in batch))

@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar
 
 from polyrank.errors import PolyrankError
 from polyrank.serving.jobs import Job, Waiting
+from polyrank.serving.tasks import Batch, ServedInfo, Started, Task, TaskOutcome
 from polyrank.serving.worker import Setup, work
+
+R = TypeVar("R")
 
 log = logging.getLogger("polyrank.serving")
 
@@ -59,15 +62,15 @@ class DiedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
+class Computed(Generic[R]):
     """What became of one request.
 
     Args:
-        values: of its parts.
+        values: the results of its parts.
         waiting_ms, computing_ms: in the line, and from its first batch to the end of its last.
     """
 
-    values: list[Any]
+    values: list[R]
     waiting_ms: float
     computing_ms: float
 
@@ -81,7 +84,7 @@ class Worker:
 
     @classmethod
     def start(cls, setup: Setup) -> "Worker":
-        """Start a process; ``receive`` says when it is ready."""
+        """Start a process; ``until_started`` waits until it is ready."""
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=work, args=(theirs, setup), name="polyrank-worker", daemon=True)
@@ -89,22 +92,22 @@ class Worker:
         theirs.close()
         return cls(process, ours)
 
-    def receive(self) -> Any:
-        """The next message. Blocks.
+    def until_started(self) -> Started:
+        """How its start went. Blocks.
 
         Raises:
             EOFError, OSError: it has died.
         """
-        return self.connection.recv()
+        return self.connection.recv()  # type: ignore[no-any-return]
 
-    def compute(self, batch: Sequence[Job]) -> Any:
+    def compute(self, batch: Sequence[Job]) -> list[TaskOutcome]:
         """The outcomes of jobs of one kind. Blocks.
 
         Raises:
             EOFError, OSError: it has died.
         """
-        self.connection.send((batch[0].operation, batch[0].name, [job.payload for job in batch]))
-        return self.connection.recv()
+        self.connection.send(Batch(batch[0].name, [job.task for job in batch]))
+        return self.connection.recv()  # type: ignore[no-any-return]
 
     def kill(self) -> None:
         """End it now; there is nothing that it could lose. Blocks."""
@@ -137,7 +140,7 @@ class Pool:
     ) -> None:
         self.setup, self.n, self.timeout_s, self._watched = setup, n, timeout_s, watched
         self.waiting = Waiting(most_waiting)
-        self.info: dict[str, dict[str, Any]] = {}
+        self.info: dict[str, ServedInfo] = {}
         self.failure: FailedError | None = None
         self.n_ready = 0
         self.n_deaths = 0
@@ -193,14 +196,13 @@ class Pool:
         self.waiting.check_room(self.n_computing, self.timeout_s)
 
     async def compute(
-        self, operation: str, name: str, payloads: Sequence[Any], tokens: Sequence[int], timeout_s: float | None = None
-    ) -> "Computed":
+        self, name: str, tasks: Sequence[Task[R]], tokens: Sequence[int], timeout_s: float | None = None
+    ) -> Computed[R]:
         """The results of the parts of one request, in their order.
 
         Args:
-            operation: what to compute.
             name: of what is served.
-            payloads: the parts.
+            tasks: the parts.
             tokens: about how many tokens each of them has.
             timeout_s: seconds until it is given up.
 
@@ -213,8 +215,7 @@ class Pool:
         loop = asyncio.get_running_loop()
         deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         jobs = [
-            Job(operation, name, payload, max(n, 16), deadline, loop.create_future())
-            for payload, n in zip(payloads, tokens, strict=True)
+            Job(name, task, max(n, 16), deadline, loop.create_future()) for task, n in zip(tasks, tokens, strict=True)
         ]
         self.waiting.add(jobs, self.n_computing)
         self._wanted.set()
@@ -236,14 +237,14 @@ class Pool:
         """
         async with self._reloading:
             for number in range(self.n):
-                worker, message = await self._opened()
-                if message[0] != "ready":
-                    log.error("the old one stays, since the new one cannot be opened: %s", message[2])
+                worker, started = await self._opened()
+                if started.exit_code:
+                    log.error("the old one stays, since the new one cannot be opened: %s", started.error)
                     await self._end(worker)
                     return False
                 assert worker is not None, "what is ready was started"
                 self._replacements[number] = worker
-                self.info = message[1]
+                self.info = started.info
                 self._wanted.set()
             self.n_reloads += 1
             log.info("everything was opened anew")
@@ -259,17 +260,17 @@ class Pool:
         await asyncio.gather(*map(self._end, list(self._alive)))
         self._threads.shutdown(wait=False)
 
-    async def _opened(self) -> tuple[Worker | None, Any]:
-        """A process, and what became of its start: see ``polyrank.serving.worker``."""
+    async def _opened(self) -> tuple[Worker | None, Started]:
+        """A process, and how its start went."""
         worker, self._started = self._started, None
         try:
             worker = worker or Worker.start(self.setup)  # a millisecond or two, unlike the opening
             self._alive.add(worker)
-            return worker, await asyncio.get_running_loop().run_in_executor(self._threads, worker.receive)
+            return worker, await asyncio.get_running_loop().run_in_executor(self._threads, worker.until_started)
         except EOFError:
-            return worker, ("failed", 1, "its process died while it was opened")
+            return worker, Started(exit_code=1, error="its process died while it was opened")
         except OSError as error:
-            return worker, ("failed", 5, f"its process could not be started: {error}")
+            return worker, Started(exit_code=5, error=f"its process could not be started: {error}")
 
     async def _end(self, worker: Worker | None) -> None:
         if worker is not None:
@@ -282,10 +283,10 @@ class Pool:
         while not self._closing:
             if pause:
                 await asyncio.sleep(pause)
-            worker, message = await self._opened()
-            if worker is not None and message[0] == "ready":
+            worker, started = await self._opened()
+            if worker is not None and not started.exit_code:
                 self._workers[number] = worker
-                self.info, self.failure, pause = message[1], None, 0.0
+                self.info, self.failure, pause = started.info, None, 0.0
                 self.n_ready += 1
                 self._first_ready.set()
                 try:
@@ -295,11 +296,11 @@ class Pool:
                 worker = self._workers.pop(number)  # another one, where it was replaced
             else:
                 first = not self._first_ready.is_set()
-                self.failure = FailedError(message[2], message[1])
+                self.failure = FailedError(started.error, started.exit_code)
                 self._first_ready.set()
                 if first:
                     return
-                log.error("a process could not be started: %s", message[2])
+                log.error("a process could not be started: %s", started.error)
                 pause = min(2 * pause or 0.1, LONGEST_PAUSE_S)
             self.n_deaths += 1
             self._watched(None, 0.0)
@@ -341,7 +342,7 @@ class Pool:
                 async with asyncio.timeout(max(STALLED_S, 4 * self.timeout_s)):
                     outcomes = await loop.run_in_executor(self._threads, worker.compute, batch)
             except (EOFError, OSError, TimeoutError):  # a TimeoutError is an OSError: it hangs, and is killed
-                log.error("process %s died, or hung, at %s of %d", worker.process.pid, batch[0].operation, len(batch))
+                log.error("process %s died, or hung, at %s of %d", worker.process.pid, batch[0].kind, len(batch))
                 self._again(batch)
                 return
             except asyncio.CancelledError:
@@ -363,13 +364,13 @@ class Pool:
         self._wanted.set()
 
 
-def _settle(job: Job, outcome: tuple[str, Any, Any]) -> None:
+def _settle(job: Job, outcome: TaskOutcome) -> None:
     if job.result.done():  # nobody waits for it any more
         return
-    if outcome[0] == "done":
-        job.result.set_result(outcome[1])
+    if outcome.error:
+        job.result.set_exception(RefusedError(outcome.error, outcome.message))
     else:
-        job.result.set_exception(RefusedError(outcome[1], outcome[2]))
+        job.result.set_result(outcome.result)
 
 
 def stamp(paths: Sequence[str]) -> str:
@@ -387,6 +388,6 @@ def stamp(paths: Sequence[str]) -> str:
     return json.dumps(seen)
 
 
-def watched_paths(info: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def watched_paths(info: Mapping[str, ServedInfo]) -> list[str]:
     """All folders that what is served is made of."""
-    return sorted({path for one in info.values() for path in one.get("watched", ())})
+    return sorted({path for one in info.values() for path in one.watched})

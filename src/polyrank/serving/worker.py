@@ -1,8 +1,7 @@
 """The process that computes: it opens what is served, and answers batches of jobs until nobody asks any more.
 
-Messages go through a pipe that only the server and this process hold. First comes what became of the start:
-``("ready", {name: info})`` or ``("failed", exit code, message)``. Then for each ``(operation, name, payloads)`` a list
-of outcomes, ``("done", result)`` or ``("refused", error's name, message)``, one for each payload.
+Messages go through a pipe that only the server and this process hold: first a ``Started``, then for each ``Batch`` a
+list of ``TaskOutcome``, one for each task; see ``polyrank.serving.tasks``.
 """
 
 import logging
@@ -16,13 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from polyrank.config.serving import ServingSettings
 from polyrank.errors import ArtifactError, PolyrankError, UsageError
+from polyrank.serving.tasks import Batch, Started, TaskOutcome
 
 if TYPE_CHECKING:  # torch, which the server's own process does without
     from polyrank.serving.served import Served
 
 log = logging.getLogger("polyrank.serving")
-
-Outcome = tuple[str, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +53,21 @@ def work(connection: Connection, setup: Setup) -> None:
         signal.signal(number, signal.SIG_IGN)
     try:
         served = _opened(setup)
-        connection.send(("ready", {name: one.info() for name, one in served.items()}))
+        connection.send(Started({name: one.info() for name, one in served.items()}))
     except PolyrankError as error:
-        connection.send(("failed", error.exit_code, str(error)))
+        connection.send(Started(exit_code=error.exit_code, error=str(error)))
         return
     except (OSError, MemoryError) as error:
-        connection.send(("failed", 5, f"cannot open what is served: {error}; free some memory or disk, or mend it"))
+        message = f"cannot open what is served: {error}; free some memory or disk, or repair it"
+        connection.send(Started(exit_code=5, error=message))
         return
-    except Exception as error:  # of libraries; whoever started the server sees it, and nobody else
-        connection.send(("failed", 1, f"cannot open what is served: {type(error).__name__}: {error}"))
+    except Exception as error:  # of libraries; the user who started the server sees it, and nobody else
+        message = f"cannot open what is served: {type(error).__name__}: {error}"
+        connection.send(Started(exit_code=1, error=message))
         return
     try:
         while True:
-            operation, name, payloads = connection.recv()
-            connection.send(_outcomes(served, name, operation, payloads))
+            connection.send(_outcomes(served, connection.recv()))
     except (EOFError, BrokenPipeError, ConnectionError):
         return
 
@@ -84,37 +83,38 @@ def _opened(setup: Setup) -> "dict[str, Served]":
     return {name: Served(name, path, setup.device, backend) for name, path in setup.models.items()}
 
 
-def _outcomes(served: "dict[str, Served]", name: str, operation: str, payloads: Sequence[Any]) -> list[Outcome]:
+def _outcomes(served: "dict[str, Served]", batch: Batch) -> list[TaskOutcome]:
     """Of all together; where that fails, of each alone, so that one bad request fails by itself."""
     try:
-        return [("done", result, None) for result in _computed(served, name, operation, payloads)]
+        return [TaskOutcome(result) for result in _computed(served, batch)]
     except Exception as error:
-        if len(payloads) == 1:
+        if len(batch.tasks) == 1:
             return [_refusal(error)]
-    return [outcome for payload in payloads for outcome in _outcomes(served, name, operation, [payload])]
+    return [outcome for task in batch.tasks for outcome in _outcomes(served, Batch(batch.name, [task]))]
 
 
-def _computed(served: "dict[str, Served]", name: str, operation: str, payloads: Sequence[Any]) -> list[Any]:
+def _computed(served: "dict[str, Served]", batch: Batch) -> Sequence[Any]:
     try:
-        return served[name].compute(operation, payloads)
+        return served[batch.name].compute(batch.tasks)
     except ArtifactError:
         try:
-            now = served[name].current()
-        except PolyrankError as error:  # whatever it is, who asks is not to blame, and sees no path
+            now = served[batch.name].current()
+        except PolyrankError as error:  # whatever it is, the client is not to blame, and sees no path
             raise ArtifactError(str(error)) from error
-        if now is served[name]:
+        if now is served[batch.name]:
             raise
-    log.info("%s was replaced, and opened anew", name)
-    served[name] = now
-    return now.compute(operation, payloads)
+    log.info("%s was replaced, and opened again", batch.name)
+    served[batch.name] = now
+    return now.compute(batch.tasks)
 
 
-def _refusal(error: Exception) -> Outcome:
+def _refusal(error: Exception) -> TaskOutcome:
     if isinstance(error, PolyrankError):
-        return ("refused", type(error).__name__, str(error))
+        return TaskOutcome(error=type(error).__name__, message=str(error))
     if isinstance(error, TypeError | ValueError) and "surrogate" in str(error):
-        return ("refused", UsageError.__name__, "a text holds a lone surrogate, which no model reads; send UTF-8")
+        message = "a text holds a lone surrogate, which no model reads; send UTF-8"
+        return TaskOutcome(error=UsageError.__name__, message=message)
     # where it happened, but not what it says, which may be what a user wrote
     frames = "; ".join(f"{frame.name} {frame.lineno}" for frame in traceback.extract_tb(error.__traceback__)[-4:])
     log.error("internal error: %s in %s", type(error).__name__, frames)
-    return ("refused", type(error).__name__, "internal error")
+    return TaskOutcome(error=type(error).__name__, message="internal error")

@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.storage.document import DocumentKind, has_document, read_document, seal
+from polyrank.storage.document import DocumentKind, read_document, seal
 from polyrank.storage.durable import new_folder
 
 REMOTE = DocumentKind(
@@ -63,11 +63,6 @@ class Address:
             )
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         return cls(f"{parts.scheme}://{host}:{port or 19530}", collection)
-
-
-def is_remote(path: Path) -> bool:
-    """Whether a folder is that of a remote index."""
-    return has_document(path, REMOTE)
 
 
 def read_address(path: Path) -> Address:

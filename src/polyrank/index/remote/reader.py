@@ -10,17 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank._version import __version__
-from polyrank.errors import ArtifactError, PolyrankError, UsageError
+from polyrank.errors import ArtifactError, PolyrankError
 from polyrank.index.checks import Vectors
 from polyrank.index.filters import Filter
-from polyrank.index.matrix import Block
-from polyrank.index.reader import check_fingerprint
+from polyrank.index.protocol import Block, H, Index, Page, Search, check_fingerprint
 from polyrank.index.remote.address import Address, read_address
 from polyrank.index.remote.facts import condition
+from polyrank.index.remote.milvus import KEY, TIMEOUT_S, MilvusCollection
 from polyrank.index.remote.rows import FIELDS, ROWS_AT_A_TIME, checked, key_of
-from polyrank.index.remote.server import KEY, TIMEOUT_S, Server
 from polyrank.records import Candidate
-from polyrank.storage.closing import Closing
 from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision
 
@@ -28,7 +26,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CollectionInfo:
     """What a remote index says of itself; a property of its collection.
 
     Args:
@@ -43,18 +41,14 @@ class Said:
     written_by: str = __version__
 
 
-class RemoteIndex(Closing):
-    """Candidates and their vectors in a Milvus collection, with the surface of ``polyrank.index.Index``.
+class RemoteIndex(Index):
+    """Candidates and their vectors in a Milvus collection.
 
-    An answer is of what is there at that moment; nothing is kept but the connection. Safe to use from several
-    threads.
+    An answer is of what is there at that moment; nothing is kept but the connection.
 
     Args:
         path: the folder that names the server and the collection.
         timeout_s: for each request to the server, with all attempts.
-
-    Attributes:
-        opening: counts how often the collection was found replaced.
 
     Raises:
         ArtifactError: the folder or the collection is missing, damaged or too new.
@@ -62,42 +56,46 @@ class RemoteIndex(Closing):
         MissingExtraError: pymilvus is not installed.
     """
 
-    precision: Precision = "fp32"
-
     def __init__(self, path: AnyPath, *, timeout_s: float = TIMEOUT_S) -> None:
         self.path = Path(path)
-        self.server = Server(read_address(self.path), timeout_s=timeout_s)
-        self.opening, self.change = 0, 0
+        self.server = MilvusCollection(read_address(self.path), timeout_s=timeout_s)
+        self.opening, self.n_changes = 0, 0
         self._collection = ""
         self._norm = 1.0
         self.refresh()
 
     def refresh(self) -> bool:
-        """Look what the collection says of itself. Always true, since what it holds may have changed.
-
-        Raises:
-            ArtifactError: it was replaced by one of another encoder.
-        """
-        collection, said, dimension = self.server.describe()
-        now = _read_said(said, self.server.address)
+        """See ``Index``. Always true, since nothing tells what others changed."""
+        collection, text, dimension = self.server.describe()
+        now = _read_info(text, self.server.address)
         if self.opening:
             check_fingerprint(now.fingerprint, self.fingerprint, self.path)
         if collection != self._collection:
             self.opening += 1
             self._kind = self.server.kind()
-        self._collection, self._said, self.dimension = collection, now, dimension
-        self.change += 1  # nothing tells what others changed
+        self._collection, self._info, self._dimension = collection, now, dimension
+        self.n_changes += 1
         return True
 
     @property
     def fingerprint(self) -> str:
-        """Of the encoder that made the vectors."""
-        return self._said.fingerprint
+        return self._info.fingerprint
 
     @property
     def model(self) -> str:
-        """Where that encoder's folder was."""
-        return self._said.model
+        return self._info.model
+
+    @property
+    def dimension(self) -> int:
+        return self._dimension
+
+    @property
+    def precision(self) -> Precision:
+        return "fp32"
+
+    @property
+    def change(self) -> int:
+        return self.n_changes
 
     @property
     def exact(self) -> bool:
@@ -107,13 +105,14 @@ class RemoteIndex(Closing):
     def __len__(self) -> int:
         return self.server.count()
 
-    def engine(self, filter: Filter | None = None) -> "Engine":
-        """What searches are asked of.
+    def engine(self, filter: Filter | None = None) -> "MilvusEngine":
+        """What lists the largest products of what passes a filter."""
+        return MilvusEngine(self, _condition(filter))
 
-        Args:
-            filter: leaves the candidates whose metadata pass, see ``polyrank.index.remote.facts``.
-        """
-        return Engine(self, "" if filter is None else condition(filter.tree))
+    def search(self, search: Search[H], filter: Filter | None = None) -> list[tuple[list[Candidate], H]]:
+        engine = self.engine(filter)
+        hits = search.of_engine(engine)
+        return [([engine.candidates[row] for row in one.rows.tolist()], one) for one in hits]
 
     def norm_bound(self) -> float:
         """No vector is longer, as the server itself says just now."""
@@ -121,19 +120,7 @@ class RemoteIndex(Closing):
             self._norm = 2.0 * max(self._norm, float(longer))
         return self._norm
 
-    def candidate(self, id_: str) -> Candidate:
-        """The candidate of an id.
-
-        Raises:
-            UsageError: there is none.
-            ArtifactError: it is damaged.
-        """
-        if (candidate := self.find([id_]).get(id_)) is None:
-            raise UsageError(f"{self.path} has no candidate {id_!r}; give the id of one that respond prints")
-        return candidate
-
     def find(self, ids: Sequence[str]) -> dict[str, Candidate]:
-        """Candidates by id, of those ids that are there."""
         rows = self.get([key for key in map(key_of, dict.fromkeys(ids)) if key])
         return {candidate.id: candidate for _, candidate, _ in rows}
 
@@ -149,33 +136,33 @@ class RemoteIndex(Closing):
             result += [checked(row, self.server.address) for row in self.server.get(part, FIELDS)]
         return result
 
+    def page(self, *, after: int = 0, n: int = 50, words: Sequence[str] = (), filter: Filter | None = None) -> Page:
+        """See ``Index``. Costs what is stored: everything that passes the filter is fetched."""
+        pairs = [
+            (row, candidate)
+            for row, candidate in self.iter_candidates(filter)
+            if row > after and all(_holds(candidate, word) for word in words)
+        ]
+        shown = tuple(candidate for _, candidate in pairs[:n])
+        return Page(shown, pairs[n - 1][0] if len(pairs) > n else None, len(self))
+
     def iter_candidates(self, filter: Filter | None = None) -> Iterator[tuple[int, Candidate]]:
-        """All rows and their candidates, in the order in which they were added.
-
-        Each page is of its own moment: what others change meanwhile is there or not.
-
-        Args:
-            filter: leaves the candidates whose metadata pass; None: all.
-
-        Raises:
-            ArtifactError: one is damaged.
-        """
-        rows = self.server.scan("" if filter is None else condition(filter.tree), FIELDS)
+        """See ``Index``. The server gives a range of keys at a time, each as of its own moment."""
+        rows = self.server.scan(_condition(filter), FIELDS)
         pairs = (checked(row, self.server.address)[:2] for row in rows)
         yield from sorted(pairs, key=lambda pair: (pair[0], pair[1].id))
 
     def info(self) -> dict[str, Any]:
-        """What the index says of itself."""
         address = {"remote": str(self.server.address), "collection": self._collection, "kind": self._kind}
-        return asdict(self._said) | {"n": len(self), "dimension": self.dimension, "precision": "fp32"} | address
+        return asdict(self._info) | {"n": len(self), "dimension": self.dimension, "precision": "fp32"} | address
 
     def close(self) -> None:
         """Let go of the connection."""
         self.server.close()
 
 
-class Engine:
-    """A remote index through a filter, as ``polyrank.search.remote`` asks it; remembers the candidates that it fetched.
+class MilvusEngine:
+    """A remote index through a filter, an ``Engine``; remembers the candidates that it fetched.
 
     Args:
         index: to ask.
@@ -229,14 +216,27 @@ def remote_problems(path: AnyPath) -> list[str]:
     return problems
 
 
-def _read_said(text: str, address: Address) -> Said:
+def _read_info(text: str, address: Address) -> CollectionInfo:
     try:
-        said = Said(**json.loads(text))
+        info = CollectionInfo(**json.loads(text))
     except (TypeError, ValueError) as error:
         raise ArtifactError(f"{address} does not say how it was made; build it again with --overwrite") from error
-    if said.format > FORMAT:
+    if info.format > FORMAT:
         raise ArtifactError(
-            f"{address}: written by polyrank {said.written_by} in format {said.format}, this reads up to {FORMAT};"
+            f"{address}: written by polyrank {info.written_by} in format {info.format}, this reads up to {FORMAT};"
             " upgrade polyrank"
         )
-    return said
+    return info
+
+
+def _condition(filter: Filter | None) -> str:
+    return "" if filter is None else condition(filter.tree)
+
+
+def _holds(candidate: Candidate, word: str) -> bool:
+    """Whether a word is part of the text or the id, ASCII letters in either case, as SQLite has it."""
+    return any(_lower(word) in _lower(text) for text in (candidate.text, candidate.id))
+
+
+def _lower(text: str) -> str:
+    return text.translate({upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)})

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from polyrank.errors import ArtifactError
-from polyrank.index.checks import Faults, Vectors, metadata_json
+from polyrank.index.checks import Faults, Vectors, metadata_json, row_digest
 from polyrank.index.remote.address import Address
 from polyrank.index.remote.facts import facts
-from polyrank.index.remote.server import KEY, MAX_STRING, Row
-from polyrank.index.store import row_digest
+from polyrank.index.remote.milvus import KEY, MAX_STRING, Row
 from polyrank.records import Candidate
 
 MAX_FACTS = 65_536  # bytes of a row's facts as JSON

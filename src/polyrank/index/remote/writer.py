@@ -11,22 +11,29 @@ from pathlib import Path
 import numpy as np
 
 from polyrank.errors import PolyrankError, ResourceError, UsageError
-from polyrank.index.checks import Vectors, as_vectors, candidate_faults, check_candidates, refuse, vector_faults
-from polyrank.index.reader import check_fingerprint
+from polyrank.index.checks import (
+    Vectors,
+    as_vectors,
+    candidate_faults,
+    check_candidates,
+    id_faults,
+    refuse,
+    vector_faults,
+)
+from polyrank.index.protocol import IndexWriter, check_fingerprint
 from polyrank.index.remote.address import OURS, Address, read_address, write_address
-from polyrank.index.remote.reader import RemoteIndex, Said
+from polyrank.index.remote.milvus import TIMEOUT_S, MilvusCollection
+from polyrank.index.remote.reader import CollectionInfo, RemoteIndex
 from polyrank.index.remote.rows import ROWS_AT_A_TIME, key_of, requests, rows_of
-from polyrank.index.remote.server import TIMEOUT_S, Server
 from polyrank.records import Candidate
 from polyrank.storage import lock
-from polyrank.storage.closing import Closing
 from polyrank.storage.durable import AnyPath, check_replaceable
 
 KINDS = {"": "FLAT", "flat": "FLAT", "hnsw": "HNSW"}
 
 
-class RemoteWriter(Closing):
-    """Changes a remote index, with the surface of ``polyrank.index.Writer``.
+class RemoteWriter(IndexWriter):
+    """Changes a remote index.
 
     One writer works at a time of those that use the same folder; others elsewhere should take turns, since of two that
     write the same id at once the server keeps one. A request is repeated while the server is away and there is time.
@@ -61,45 +68,27 @@ class RemoteWriter(Closing):
 
     @property
     def change(self) -> int:
-        """A number that grows with each change made here."""
         return self._index.change
 
     @property
     def fingerprint(self) -> str:
-        """Of the encoder that made the vectors."""
         return self._index.fingerprint
 
     def __len__(self) -> int:
         return len(self._index)
 
     def find(self, ids: Sequence[str]) -> dict[str, Candidate]:
-        """Candidates by id, of those ids that are there."""
         return self._index.find(ids)
 
     def add(
         self, candidates: Sequence[Candidate], vectors: Vectors | Sequence[Vectors], *, replace: bool = False
     ) -> int:
-        """Add candidates; what is wrong with any of them is found before the first is written.
-
-        Args:
-            candidates: with distinct ids and texts that are not empty, as long as the server holds.
-            vectors: ``[n, D]``, finite and not zero.
-            replace: whether candidates of the same ids are replaced; else they are an error.
-
-        Returns:
-            The number of the change, once the server has acknowledged all.
-
-        Raises:
-            DataError: names the first five faulty candidates by position; nothing was written.
-            OfflineError, ResourceError: says how many were acknowledged.
-        """
+        """See ``IndexWriter``. An error of the server says how many candidates it has acknowledged."""
         self._index.refresh()
         array, faults = as_vectors(vectors, len(candidates), self._index.dimension)
         rows, too_long = rows_of(candidates, array, self._next_row(len(candidates)))
         if not replace:
-            there = self._index.find([candidate.id for candidate in candidates])
-            fault = "is in the index already (to replace it: --replace, in Python replace=True)"
-            faults |= {i: f"id {c.id!r} {fault}" for i, c in enumerate(candidates) if c.id in there}
+            faults |= id_faults(candidates, self._index.find([candidate.id for candidate in candidates]))
         refuse(vector_faults(array) | faults | too_long | candidate_faults(candidates))
         n = 0
         try:
@@ -111,8 +100,8 @@ class RemoteWriter(Closing):
                 f"{error} ({n:,} of {len(rows):,} candidates were acknowledged; add them all again, with --replace, in"
                 " Python replace=True)"
             ) from error
-        self._index.change += 1
-        return self._index.change
+        self._index.n_changes += 1
+        return self.change
 
     def _next_row(self, n: int) -> int:
         """Behind every row that is there: microseconds, since no engine tells the largest number."""
@@ -121,11 +110,10 @@ class RemoteWriter(Closing):
         return first
 
     def remove(self, ids: Sequence[str]) -> int:
-        """Remove candidates; ids that are not there are fine. Returns how many were there."""
         there = list(self._index.find(ids))
         for start in range(0, len(there), ROWS_AT_A_TIME):
             self._index.server.delete([key_of(id_) for id_ in there[start : start + ROWS_AT_A_TIME]])
-        self._index.change += bool(there)
+        self._index.n_changes += bool(there)
         return len(there)
 
     def compact(self) -> None:
@@ -133,11 +121,6 @@ class RemoteWriter(Closing):
         self._index.server.flush()
 
     def snapshot(self, path: AnyPath) -> None:
-        """Not here.
-
-        Raises:
-            UsageError: always.
-        """
         raise UsageError(
             f"{self.path} lives in {self._index.server.address}; back up the server, or write the candidates to {path}"
             " with polyrank index dump"
@@ -183,13 +166,13 @@ def write_remote(
     if not candidates:  # nothing tells D
         raise UsageError(f"{address} cannot be built of 0 candidates; give one at least")
     parts = iter([vectors] if isinstance(vectors, np.ndarray) else vectors)
-    server = Server(address, timeout_s=timeout_s)
+    server = MilvusCollection(address, timeout_s=timeout_s)
     collection = f"{address.collection}_{os.urandom(4).hex()}"
     try:
         old = server.alias()
         if old is not None and not overwrite:
             raise UsageError(f"{address} is there already; choose another name or pass --overwrite")
-        said = json.dumps(asdict(Said(fingerprint, model)))
+        said = json.dumps(asdict(CollectionInfo(fingerprint, model)))
         n, dimension = 0, None
         try:
             for part in parts:

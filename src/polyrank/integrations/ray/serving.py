@@ -16,6 +16,7 @@ from polyrank.errors import ConfigError, ResourceError, UsageError
 from polyrank.integrations.ray.cluster import connected
 from polyrank.loading.models import lasting_name
 from polyrank.serving.pool import FailedError, Worker
+from polyrank.serving.tasks import Started
 from polyrank.serving.worker import Setup
 
 APP = "polyrank"
@@ -127,13 +128,14 @@ def _check_models(models: Mapping[str, str], settings: ServingSettings) -> None:
     """Open them once here: a replica's trouble would come back as a page of text, after several tries."""
     worker = Worker.start(Setup.of(models, settings))
     try:
-        message = worker.receive()
+        started = worker.until_started()
     except EOFError:
-        message = ("failed", 1, "the process that opened what is served died; see whether there is memory for it")
+        died = "the process that opened what is served died; see whether there is memory for it"
+        started = Started(exit_code=1, error=died)
     finally:
         worker.kill()
-    if message[0] != "ready":
-        raise FailedError(message[2], message[1])
+    if started.exit_code:
+        raise FailedError(started.error, started.exit_code)
 
 
 def _builder(models: dict[str, str], settings: ServingSettings) -> Callable[[], Any]:

@@ -5,13 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 
 from polyrank.data.pool import text_id
-from polyrank.index import browse
 from polyrank.index.checks import check_candidates
 from polyrank.index.filters import read_filter
 from polyrank.records import Candidate
 from polyrank.serving.context import ANSWERS, Here, Server, parts
-from polyrank.serving.errors import HttpError
 from polyrank.serving.strict import StrictRoute
+from polyrank.serving.tasks import EmbedTask
 from polyrank.serving.wire import (
     AddAnswer,
     AddRequest,
@@ -38,10 +37,10 @@ async def add(asked: AddRequest, server: Here) -> AddAnswer:
     check_candidates(candidates)
     tokens = [server.tokens(name, [text], "candidate") for text in texts]
     cut = parts(texts, tokens)
-    payloads = [{"texts": texts[part], "input_type": "document"} for part in cut]
-    computed = await server.compute("embed", name, payloads, [sum(tokens[part]) for part in cut])
-    vectors = np.concatenate([value["vectors"] for value in computed.values])
-    fingerprint = computed.values[0]["fingerprint"]
+    tasks = [EmbedTask(texts[part]) for part in cut]
+    computed = await server.compute(name, tasks, [sum(tokens[part]) for part in cut])
+    vectors = np.concatenate([value.vectors for value in computed.values if value.vectors is not None])
+    fingerprint = computed.values[0].fingerprint
     catalogue = server.catalogue(name)
     n = await server.blocking(
         lambda: catalogue.add(candidates, vectors, replace=asked.replace, fingerprint=fingerprint)
@@ -72,10 +71,7 @@ async def _remove(server: Server, model: str | None, ids: list[str]) -> RemoveAn
 async def get(server: Here, id_: Id, model: ModelName = None) -> CandidateRow:
     """As it was added."""
     name = server.name_of(model, ANSWERS, "candidates")
-    candidate = await server.blocking(browse.candidate_of, server.index_path(name), id_)
-    if candidate is None:
-        raise HttpError(404, "no candidate has this id", param="id", code="not_found")
-    return _row(candidate)
+    return _row(await server.candidate(name, id_))
 
 
 @router.get("/v1/candidates", summary="A page of candidates, all or those with some words")
@@ -91,7 +87,8 @@ async def candidates(
     name = server.name_of(model, ANSWERS, "candidates")
     passing = None if filter is None else read_filter(filter)
     page = await server.blocking(
-        lambda: browse.page(server.index_path(name), after=int(after or 0), n=limit, words=q.split(), filter=passing)
+        server.catalogue(name).read,
+        lambda index: index.page(after=int(after or 0), n=limit, words=q.split(), filter=passing),
     )
     return CandidatesAnswer(
         candidates=[_row(candidate) for candidate in page.candidates],

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 from polyrank.serving.context import Here, Server, parts
 from polyrank.serving.errors import HttpError
 from polyrank.serving.strict import StrictRoute
+from polyrank.serving.tasks import EmbedTask, Side
 from polyrank.serving.wire import (
     CohereEmbedAnswer,
     CohereEmbedRequest,
@@ -28,18 +29,18 @@ async def vectors_of(
     server: Server, name: str, texts: Sequence[str], input_type: str, param: str, forms: Sequence[str]
 ) -> tuple[dict[str, list[bytes]], int]:
     """Vectors as JSON in each form, see ``polyrank.serving.served.written``, and how many tokens were read."""
-    if server.pool.info[name]["dimension"] is None:
+    if server.pool.info[name].dimension is None:
         raise HttpError(400, f"{name} has no vectors; ask it to rerank", param="model", code="no_embeddings")
     server.check_texts(texts, param)
     if not texts:
         return {form: [] for form in forms}, 0
-    side = "query" if input_type in QUERIES else "document"
+    side: Side = "query" if input_type in QUERIES else "document"
     tokens = [server.tokens(name, [text], "context" if side == "query" else "candidate") for text in texts]
     cut = parts(texts, tokens)
-    payloads = [{"texts": texts[part], "input_type": side, "forms": forms} for part in cut]
-    values = (await server.compute("embed", name, payloads, [sum(tokens[part]) for part in cut])).values
-    rows = {form: [row for value in values for row in value["vectors"][form]] for form in forms}
-    return rows, sum(value["n_tokens"] for value in values)
+    tasks = [EmbedTask(texts[part], side, forms) for part in cut]
+    values = (await server.compute(name, tasks, [sum(tokens[part]) for part in cut])).values
+    rows = {form: [row for value in values for row in value.rows[form]] for form in forms}
+    return rows, sum(value.n_tokens for value in values)
 
 
 def listed(rows: Sequence[bytes]) -> bytes:
@@ -67,7 +68,7 @@ async def embeddings(asked: EmbeddingsRequest, server: Here) -> Response:
             param="input",
             code="token_ids",
         )
-    dimension = server.pool.info[name]["dimension"]
+    dimension = server.pool.info[name].dimension
     if asked.dimensions not in (None, dimension):
         raise HttpError(400, f"{name} gives vectors of {dimension} numbers, and no others", param="dimensions")
     form = asked.encoding_format

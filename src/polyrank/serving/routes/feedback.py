@@ -5,7 +5,6 @@ from typing import Any
 from fastapi import APIRouter
 
 from polyrank.feedback import Outcome, Reply, Shown, report
-from polyrank.records import Context
 from polyrank.serving.context import Here
 from polyrank.serving.errors import HttpError
 from polyrank.serving.strict import StrictRoute
@@ -26,7 +25,7 @@ async def feedback(asked: FeedbackRequest, server: Here) -> FeedbackAnswer:
             Shown(
                 asked.request_id,
                 tuple(Reply(reply.id, reply.score, reply.text) for reply in asked.shown.results),
-                None if context is None else Context(tuple(context["context"]), tuple(context["background"])),
+                context,
                 conversation=asked.shown.conversation or "",
                 model=asked.shown.model or "",
             )

@@ -6,12 +6,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 
 from polyrank.errors import PolyrankError
-from polyrank.index.browse import count
 from polyrank.serving.context import Here, Server
 from polyrank.serving.errors import HttpError
 from polyrank.serving.wire import ModelRow, ModelsAnswer, Status
 
-TOLD = ("kind", "backend", "scorer", "fingerprint", "dimension", "max_context_tokens", "max_candidate_tokens", "stages")
+SHOWN = ("kind", "backend", "scorer", "fingerprint", "dimension", "max_context_tokens", "max_candidate_tokens")
 
 router = APIRouter(tags=["server"])
 
@@ -46,12 +45,14 @@ async def model(name: Annotated[str, Path(description="Of what is served.")], se
 
 
 async def _row(server: Server, name: str) -> ModelRow:
-    info = server.pool.info.get(name, {})
-    row = {key: info[key] for key in TOLD if key in info}
-    if info.get("index"):
+    if (info := server.pool.info.get(name)) is None:  # it is being opened
+        return ModelRow(id=name, created=server.started)
+    row = {key: getattr(info, key) for key in SHOWN}
+    if info.index is not None:
+        row["stages"] = info.stages
         row["n_candidates"] = None
         with suppress(PolyrankError):  # an index that cannot be read does not hide the others
-            row["n_candidates"] = await server.blocking(count, server.index_path(name))
+            row["n_candidates"] = await server.blocking(server.catalogue(name).read, len)
     return ModelRow(id=name, created=server.started, **row)
 
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request
 
 from polyrank.serving.context import Here, Server, parts
 from polyrank.serving.strict import StrictRoute
+from polyrank.serving.tasks import ScoreTask
 from polyrank.serving.wire import (
     CohereRerankAnswer,
     CohereRerankRequest,
@@ -24,19 +25,16 @@ async def scores_of(
     server: Server, name: str, context: str | Sequence[str], background: Sequence[str], texts: list[str], param: str
 ) -> tuple[list[float], int]:
     """Raw scores of texts, and how many tokens were read."""
-    payload = server.context(context, background)
+    checked = server.context(context, background)
     server.check_texts(texts, param)
     if not texts:
         return [], 0
-    n_context = server.tokens(name, [*payload["context"], *payload["background"]], "context")
+    n_context = server.tokens(name, [*checked.turns, *checked.background], "context")
     tokens = [server.tokens(name, [text], "candidate") + n_context for text in texts]
     cut = parts(texts, tokens)
-    payloads = [{**payload, "texts": texts[part]} for part in cut]
-    computed = await server.compute("score", name, payloads, [sum(tokens[part]) for part in cut])
-    return (
-        [score for value in computed.values for score in value["scores"]],
-        sum(value["n_tokens"] for value in computed.values),
-    )
+    tasks = [ScoreTask(checked, texts[part]) for part in cut]
+    values = (await server.compute(name, tasks, [sum(tokens[part]) for part in cut])).values
+    return [score for value in values for score in value.scores], sum(value.n_tokens for value in values)
 
 
 @router.post("/v1/score", summary="Raw scores, in the order of the candidates")

@@ -15,10 +15,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.index.ann import Ann
 from polyrank.index.filters import Filter, rows_where
-from polyrank.index.matrix import Block
-from polyrank.index.store import Meta, connect, read_meta, transaction
+from polyrank.index.local.ann import Ann
+from polyrank.index.local.store import Meta, connect, read_meta, transaction
+from polyrank.index.protocol import Block
 from polyrank.storage.quantized import AnyVectors, take
 
 MAX_FILTERS = 8  # whose results are kept

@@ -1,4 +1,4 @@
-"""Everything that is wrong with an index, as sentences. No torch."""
+"""Everything that is wrong with a local index, as sentences. No torch."""
 
 import sqlite3
 from pathlib import Path
@@ -6,20 +6,15 @@ from pathlib import Path
 import numpy as np
 
 from polyrank.errors import PolyrankError
-from polyrank.index import store
-from polyrank.index.lock import acknowledged, check_acknowledged
-from polyrank.index.matrix import REMEDY, open_matrix, read_manifest, verified
-from polyrank.index.reader import Index
-from polyrank.index.remote import is_remote, remote_problems
-from polyrank.index.store import FILE
-from polyrank.storage.durable import AnyPath
+from polyrank.index.local import store
+from polyrank.index.local.lock import acknowledged, check_acknowledged
+from polyrank.index.local.matrix import REMEDY, open_matrix, read_manifest, verified
+from polyrank.index.local.reader import LocalIndex
+from polyrank.index.local.store import FILE
 
 
-def verify_index(path: AnyPath) -> list[str]:
-    """Read every byte that matters; empty when the index is sound."""
-    folder = Path(path)
-    if is_remote(folder):
-        return remote_problems(folder)
+def local_problems(folder: Path) -> list[str]:
+    """Everything that is wrong with a local index: every byte that matters is read."""
     try:
         connection = store.connect(folder, write=False)
     except PolyrankError as error:
@@ -43,7 +38,7 @@ def verify_index(path: AnyPath) -> list[str]:
         connection.close()
     if not problems:
         try:
-            Index(folder).close()
+            LocalIndex(folder).close()
         except PolyrankError as error:
             problems.append(str(error))
     return problems

@@ -3,7 +3,7 @@
 import numpy as np
 
 from polyrank.index.checks import Vectors
-from polyrank.index.reader import Index
+from polyrank.index.local.reader import LocalIndex
 
 
 class KnownVectors:
@@ -13,7 +13,7 @@ class KnownVectors:
         index: of the encoder that would encode them.
     """
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: LocalIndex) -> None:
         self._blocks = index.blocks()
         rows = {row for block in self._blocks for row in block.rows.tolist()}
         # what a writer has added since is not in the blocks

@@ -16,14 +16,21 @@ from pathlib import Path
 import numpy as np
 
 from polyrank.errors import ArtifactError, MissingExtraError, ResourceError, UsageError
-from polyrank.index import lock, store
-from polyrank.index.ann import check_library, read_kind
-from polyrank.index.checks import Vectors, as_vectors, candidate_faults, check_candidates, refuse, vector_faults
-from polyrank.index.matrix import write_matrix
-from polyrank.index.reader import check_fingerprint
-from polyrank.index.store import FILE, Meta
+from polyrank.index.checks import (
+    Vectors,
+    as_vectors,
+    candidate_faults,
+    check_candidates,
+    id_faults,
+    refuse,
+    vector_faults,
+)
+from polyrank.index.local import lock, store
+from polyrank.index.local.ann import check_library, read_kind
+from polyrank.index.local.matrix import write_matrix
+from polyrank.index.local.store import FILE, Meta
+from polyrank.index.protocol import IndexWriter, check_fingerprint
 from polyrank.records import Candidate
-from polyrank.storage.closing import Closing
 from polyrank.storage.durable import AnyPath, check_replaceable, disk_error, new_folder, sync_folder
 from polyrank.storage.quantized import Precision
 
@@ -34,7 +41,7 @@ PATIENCE_MS = 1000
 _log = logging.getLogger(__name__)
 
 
-def write_index(
+def write_local(
     path: AnyPath,
     candidates: Sequence[Candidate],
     vectors: Vectors | Iterable[Vectors],
@@ -45,27 +52,7 @@ def write_index(
     precision: Precision = "fp32",
     overwrite: bool = False,
 ) -> None:
-    """Write an index folder, whole or not at all.
-
-    Args:
-        path: the folder to make.
-        candidates: with distinct ids and texts that are not empty; metadata that JSON can hold.
-        vectors: ``[N, D]``, one for each, finite and not zero; or an iterable of arrays ``[n, D]``, so that they need
-            not all be in memory.
-        fingerprint: of the encoder.
-        model: where the encoder's folder is, for whoever opens the index.
-        ann: kind of inner-product index to keep beside the matrix ("auto": by size); empty for none. Approximate
-            searches use it.
-        precision: vectors are rounded to it when they are stored, and every search, exact ones too, is of what is
-            stored: "bf16" takes half the room, "int8" about a quarter.
-        overwrite: whether an existing index may be replaced.
-
-    Raises:
-        DataError: names the first five faulty candidates by position; nothing is written.
-        UsageError: something is at ``path``, there is no such kind of inner-product index, or its library is missing.
-        LockedError: somebody is writing to the index that would be replaced.
-        ResourceError: the disk is full; an earlier index is intact.
-    """
+    """Write an index folder, whole or not at all; see ``polyrank.index.write_index``."""
     target, kind = Path(path), read_kind(ann)  # at once: a small index has no use for it until it has grown
     check_library(kind)
     check_replaceable(target, ours=OURS, replace=overwrite)
@@ -114,8 +101,8 @@ def _new_matrix(connection: sqlite3.Connection, path: Path, meta: Meta) -> Meta:
     return dataclasses.replace(meta, matrix=name, matrix_change=meta.change)
 
 
-class Writer(Closing):
-    """The one that changes an index.
+class LocalWriter(IndexWriter):
+    """Changes an index in a folder.
 
     Args:
         path: the index folder.
@@ -170,12 +157,10 @@ class Writer(Closing):
 
     @property
     def change(self) -> int:
-        """Number of the last change."""
         return self._meta.change
 
     @property
     def fingerprint(self) -> str:
-        """Of the encoder that made the vectors."""
         return self._meta.fingerprint
 
     def __len__(self) -> int:
@@ -184,27 +169,13 @@ class Writer(Closing):
     def add(
         self, candidates: Sequence[Candidate], vectors: Vectors | Sequence[Vectors], *, replace: bool = False
     ) -> int:
-        """Add candidates: all of them or, with an error, none.
-
-        Args:
-            candidates: with distinct ids and texts that are not empty.
-            vectors: ``[n, D]``, finite and not zero.
-            replace: whether candidates of the same ids are replaced; else they are an error.
-
-        Returns:
-            The number of the change, once it is durable.
-
-        Raises:
-            DataError: names the first five faulty candidates by position.
-            ResourceError: the disk is full or failing; nothing was added, and it may be tried again.
-        """
+        """See ``IndexWriter``; all of them or, with any error, none."""
         with self._turn():
             # an empty index of no dimension takes that of its first vectors
             array, faults = as_vectors(vectors, len(candidates), self._meta.dimension or None)
-            old_rows = self._rows([candidate.id for candidate in candidates])
+            old_rows = store.rows_of(self._connection, self.path, [candidate.id for candidate in candidates])
             if not replace:
-                fault = "is in the index already (to replace it: --replace, in Python replace=True)"
-                faults |= {i: f"id {c.id!r} {fault}" for i, c in enumerate(candidates) if c.id in old_rows}
+                faults |= id_faults(candidates, old_rows)
             refuse(vector_faults(array) | faults | candidate_faults(candidates))
             if not candidates:
                 return self._meta.change
@@ -217,9 +188,8 @@ class Writer(Closing):
             return self._commit(change, len(old_rows) + len(candidates)).change
 
     def remove(self, ids: Sequence[str]) -> int:
-        """Remove candidates; ids that are not there are fine. Returns how many were there."""
         with self._turn():
-            old_rows = self._rows(ids)
+            old_rows = store.rows_of(self._connection, self.path, ids)
             if old_rows:
                 rows = sorted(old_rows.values())
                 self._commit(lambda meta: store.delete(self._connection, meta, self.path, rows), len(rows))
@@ -235,28 +205,8 @@ class Writer(Closing):
             yield
 
     def find(self, ids: Sequence[str]) -> dict[str, Candidate]:
-        """Candidates by id, of those ids that are there.
-
-        Raises:
-            ArtifactError: one is damaged.
-        """
         with self._turn():
-            rows = self._rows(ids)
-            stored = store.read_rows(self._connection, self.path, list(rows.values()))
-        return {row.candidate.id: row.candidate for row in stored}
-
-    def _rows(self, ids: Sequence[str]) -> dict[str, int]:
-        """Rows of the ids that are there."""
-        rows: dict[str, int] = {}
-        with store.sqlite_errors(self.path):
-            for id_ in dict.fromkeys(ids):
-                try:
-                    row = self._connection.execute("SELECT row FROM candidates WHERE id = ?", (id_,)).fetchone()
-                except UnicodeEncodeError:  # a lone surrogate is no stored id
-                    continue
-                if row is not None:
-                    rows[id_] = row[0]
-        return rows
+            return store.find(self._connection, self.path, ids)
 
     def _commit(self, change: Callable[[Meta], Meta], n_rows: int) -> Meta:
         """Make a change that adds and removes so many rows."""
@@ -328,12 +278,6 @@ class Writer(Closing):
         return failure
 
     def snapshot(self, path: AnyPath) -> None:
-        """Copy the index as it is now into a new folder, whole or not at all.
-
-        Raises:
-            UsageError: something is at ``path`` already.
-            ResourceError: the disk is full.
-        """
         if Path(path).exists():
             raise UsageError(f"{path} already exists; choose another path for the snapshot")
         with self._turn(), new_folder(Path(path)) as folder, store.sqlite_errors(self.path):

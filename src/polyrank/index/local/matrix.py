@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.errors import ArtifactError, MissingExtraError
-from polyrank.index.ann import CODES_FROM, Ann, build_ann, read_ann
 from polyrank.index.checks import Vectors
-from polyrank.index.store import Meta
+from polyrank.index.local.ann import CODES_FROM, Ann, build_ann, read_ann
+from polyrank.index.local.store import Meta
+from polyrank.index.protocol import Block
 from polyrank.storage.document import DocumentKind, seal, unseal
 from polyrank.storage.durable import new_folder
 from polyrank.storage.quantized import PackedVectors, from_rows, pack
@@ -30,21 +31,6 @@ ROWS_AT_A_TIME = 4096
 KINDS = {"fp32": "<f4", "bf16": "<u2", "int8": "|i1"}
 REMEDY = "run polyrank index compact, which makes it again"
 MATRIX = DocumentKind(name="matrix of an index", file="manifest.json", missing=REMEDY, remedy=REMEDY, spaced=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Vectors to search.
-
-    Args:
-        vectors: ``[n, D]``, read-only; fp32 when some of them are taken.
-        rows: ``[n]``, the rows that they are of, ascending.
-        alive: ``[n]``, false where a row was removed since; None: all are live.
-    """
-
-    vectors: Vectors | PackedVectors
-    rows: NDArray[np.int64]
-    alive: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True)

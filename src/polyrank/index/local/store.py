@@ -5,7 +5,6 @@ set: it is brought up to date by one addition for each change, and a row that is
 Rows never change: a replaced candidate is a removed row and a new one. No torch.
 """
 
-import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,9 @@ from typing import Any
 
 from polyrank._version import __version__
 from polyrank.errors import ArtifactError
-from polyrank.index.checks import Vectors, metadata_json
+from polyrank.index.checks import Vectors, metadata_json, row_digest
+from polyrank.index.filters import Filter
+from polyrank.index.protocol import Page
 from polyrank.records import Candidate
 from polyrank.storage import sqlite
 from polyrank.storage.document import check_format, checksum
@@ -52,7 +53,7 @@ class Meta:
         digest: of the live rows.
         matrix: name of the derived matrix's folder; empty for none.
         matrix_change: the change that it is of; removals up to it are no longer listed.
-        ann: kind of the inner-product index beside the matrix, see ``polyrank.index.ann``; empty for none.
+        ann: kind of the inner-product index beside the matrix, see ``polyrank.index.local.ann``; empty for none.
         precision: of the vectors, see ``polyrank.storage.quantized``.
         format, written_by: of the file.
     """
@@ -88,16 +89,6 @@ class Row:
     vector: bytes
     change: int
     digest: bytes
-
-
-def row_digest(row: int, id_: str, text: str, metadata: str, change: int, vector: bytes) -> bytes:
-    """SHA-256 of everything that a row says, each part with its length."""
-    parts = (str(row).encode(), id_.encode(), text.encode(), metadata.encode(), str(change).encode(), vector)
-    whole = hashlib.sha256()
-    for part in parts:
-        whole.update(len(part).to_bytes(8, "little"))
-        whole.update(part)
-    return whole.digest()
 
 
 def connect(path: Path, *, write: bool) -> sqlite3.Connection:
@@ -250,11 +241,49 @@ def read_rows(connection: sqlite3.Connection, path: Path, rows: Sequence[int]) -
     return result
 
 
-def row_of(connection: sqlite3.Connection, path: Path, id_: str) -> int | None:
-    """The number of an id's row; None where there is none."""
+def rows_of(connection: sqlite3.Connection, path: Path, ids: Sequence[str]) -> dict[str, int]:
+    """Rows of the ids that are there."""
+    rows: dict[str, int] = {}
     with sqlite_errors(path):
-        row = connection.execute("SELECT row FROM candidates WHERE id = ?", (id_,)).fetchone()
-    return None if row is None else int(row[0])
+        for id_ in dict.fromkeys(ids):
+            try:
+                row = connection.execute("SELECT row FROM candidates WHERE id = ?", (id_,)).fetchone()
+            except UnicodeEncodeError:  # a lone surrogate is no stored id
+                continue
+            if row is not None:
+                rows[id_] = row[0]
+    return rows
+
+
+def find(connection: sqlite3.Connection, path: Path, ids: Sequence[str]) -> dict[str, Candidate]:
+    """Candidates by id, of those ids that are there; inside the caller's transaction."""
+    stored = read_rows(connection, path, list(rows_of(connection, path, ids).values()))
+    return {row.candidate.id: row.candidate for row in stored}
+
+
+def page(
+    connection: sqlite3.Connection, path: Path, after: int, n: int, words: Sequence[str], filter: Filter | None
+) -> Page:
+    """See ``polyrank.index.Index.page``; inside the caller's transaction."""
+    n_live = read_meta(connection, path).n
+    try:
+        patterns = [f"%{_literal(word)}%" for word in words if word and word.encode()]
+    except UnicodeEncodeError:  # a lone surrogate, which no stored text holds
+        return Page((), None, n_live)
+    condition = "row > ?" + " AND (text LIKE ? ESCAPE '\\' OR id LIKE ? ESCAPE '\\')" * len(patterns)
+    values = [after, *(pattern for pattern in patterns for _ in range(2))]
+    if filter is not None:
+        condition, values = f"{condition} AND {filter.where}", [*values, *filter.bound]
+    query = f"SELECT row FROM candidates WHERE {condition} ORDER BY row LIMIT ?"
+    with sqlite_errors(path):
+        rows = [row for (row,) in connection.execute(query, (*values, n + 1))]
+    candidates = tuple(row.candidate for row in read_rows(connection, path, rows[:n]))
+    return Page(candidates, rows[n - 1] if len(rows) > n else None, n_live)
+
+
+def _literal(word: str) -> str:
+    """A word as a pattern in which no letter stands for others."""
+    return word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
 def scan_rows(connection: sqlite3.Connection, path: Path, *, after: int = 0) -> Iterator[Row]:

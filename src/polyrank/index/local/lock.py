@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from polyrank.errors import ArtifactError
-from polyrank.index.store import FILE, REMEDY
+from polyrank.index.local.store import FILE, REMEDY
 from polyrank.storage import lock
 
 LOCK = "writer.lock"

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.errors import ArtifactError, UsageError
-from polyrank.index.ann import Ann
-from polyrank.index.filtered import FilteredViews, View
+from polyrank.errors import ArtifactError
 from polyrank.index.filters import Filter, rows_where
-from polyrank.index.lock import acknowledged, check_acknowledged
-from polyrank.index.matrix import REMEDY, Block, open_matrix
-from polyrank.index.store import (
+from polyrank.index.local import store
+from polyrank.index.local.ann import Ann
+from polyrank.index.local.filtered import FilteredViews, View
+from polyrank.index.local.lock import acknowledged, check_acknowledged
+from polyrank.index.local.matrix import REMEDY, open_matrix
+from polyrank.index.local.store import (
     FILE,
     Meta,
     check_sum,
@@ -29,37 +30,34 @@ from polyrank.index.store import (
     read_meta,
     read_rows,
     removed_rows,
-    row_of,
     scan_rows,
     sqlite_errors,
     transaction,
 )
+from polyrank.index.protocol import Block, H, Index, Page, Search, check_fingerprint
 from polyrank.records import Candidate
-from polyrank.storage.closing import Closing
+from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision, bytes_per_vector, from_rows
 from polyrank.storage.sqlite import ReadConnection
 
 MAX_BLOCKS = 8  # blocks of added rows are joined beyond this number
 
 
-class Index(Closing):
-    """Candidates and their vectors, as of the last ``refresh``.
+class LocalIndex(Index):
+    """Candidates and their vectors, as of the last ``refresh``, in the files of a folder.
 
-    Any number of readers work beside one Writer, in the same process or others. Safe to use from several threads.
+    Any number of readers work next to one writer, in the same process or others. Row numbers are those of one opening.
 
     Args:
         path: the index folder.
-
-    Attributes:
-        opening: counts how often the folder was opened, anew where another index replaced it. Row
-            numbers are those of one opening.
+        searched: whether the vectors are needed; without them opening costs next to nothing.
 
     Raises:
         ArtifactError: missing, damaged, or too new.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: AnyPath, *, searched: bool = True) -> None:
+        self.path, self._searched = Path(path), searched
         self._lock = threading.Lock()
         self.opening = 1
         self._connection, self._state = self._opened()
@@ -83,27 +81,22 @@ class Index(Closing):
 
     @property
     def fingerprint(self) -> str:
-        """Of the encoder that made the vectors."""
         return self._state.meta.fingerprint
 
     @property
     def model(self) -> str:
-        """Where that encoder's folder was."""
         return self._state.meta.model
 
     @property
     def dimension(self) -> int:
-        """D."""
         return self._state.meta.dimension
 
     @property
     def precision(self) -> Precision:
-        """In which the vectors are stored, see ``polyrank.storage.quantized``."""
         return self._state.meta.precision
 
     @property
     def change(self) -> int:
-        """Number of the last change that was taken in."""
         return self._state.meta.change
 
     def __len__(self) -> int:
@@ -123,6 +116,7 @@ class Index(Closing):
         Raises:
             ArtifactError: the index is damaged.
         """
+        assert self._searched, "it was opened without its vectors"
         while filter is not None:
             state = self._state
             view = state.filtered.view(filter, state.view, state.meta)
@@ -153,28 +147,29 @@ class Index(Closing):
                 raise ArtifactError(f"{self.path} was replaced by another index; search again")
             return [row.candidate for row in read_rows(self._connection, self.path, rows)]
 
-    def candidate(self, id_: str) -> Candidate:
-        """The candidate of an id, as of the last change, taken in or not.
+    def search(self, search: Search[H], filter: Filter | None = None) -> list[tuple[list[Candidate], H]]:
+        while True:
+            opening = self.opening
+            blocks, indexes = self.view(filter)
+            hits = search.of_blocks(blocks, indexes)
+            try:
+                return [(self.candidates(one.rows.tolist(), opening=opening), one) for one in hits]
+            except ArtifactError:
+                # a reply was removed, or the index replaced, between the search and the reading of its text; it may be
+                # another thread that took it in
+                changed = self.refresh() or self.opening != opening
+                if not changed and self.view(filter)[0] is blocks:
+                    raise
 
-        Raises:
-            UsageError: there is none.
-            ArtifactError: it is damaged.
-        """
+    def find(self, ids: Sequence[str]) -> dict[str, Candidate]:
         with self._lock, transaction(self._connection, self.path, write=False):
-            row = row_of(self._connection, self.path, id_)
-            if row is None:
-                raise UsageError(f"{self.path} has no candidate {id_!r}; give the id of one that respond prints")
-            return read_rows(self._connection, self.path, [row])[0].candidate
+            return store.find(self._connection, self.path, ids)
+
+    def page(self, *, after: int = 0, n: int = 50, words: Sequence[str] = (), filter: Filter | None = None) -> Page:
+        with self._lock, transaction(self._connection, self.path, write=False):
+            return store.page(self._connection, self.path, after, n, words, filter)
 
     def iter_candidates(self, filter: Filter | None = None) -> Iterator[tuple[int, Candidate]]:
-        """All live rows and their candidates, by row. Of the last change, taken in or not.
-
-        Args:
-            filter: leaves the candidates whose metadata pass; None: all.
-
-        Raises:
-            ArtifactError: one is damaged; or, after the last, some are missing.
-        """
         connection = connect(self.path, write=False)
         try:
             with transaction(connection, self.path, write=False):
@@ -189,11 +184,7 @@ class Index(Closing):
             connection.close()
 
     def refresh(self) -> bool:
-        """Take in what was committed since; whether anything changed. Microseconds when nothing did.
-
-        Raises:
-            ArtifactError: what was committed is damaged, or of another encoder; the earlier view stays.
-        """
+        """See ``Index``. Microseconds when nothing has changed, and then False."""
         with self._lock:
             still = isinstance(self._connection, ReadConnection)
             if _identity(self.path, still=still) != self._state.file:  # the whole folder was replaced
@@ -212,10 +203,9 @@ class Index(Closing):
             previous = self._state
             now = self._loaded(self._connection, previous)
             self._state = replace(now, file=previous.file, filtered=previous.filtered)
-            return self._state.view is not previous.view
+            return now.meta.change != previous.meta.change
 
     def info(self) -> dict[str, Any]:
-        """What the index says of itself."""
         meta = self._state.meta
         return {
             "format": meta.format,
@@ -260,6 +250,8 @@ class Index(Closing):
             check_acknowledged(self.path, meta.change, expected)
             if previous is not None and previous.meta.change == meta.change:
                 return replace(previous, meta=meta, version=version)
+            if not self._searched:
+                return _State(meta, ((), ()), version, FilteredViews(self.path))
             if previous is not None and previous.meta.change >= meta.matrix_change:
                 blocks, indexes = previous.view
                 view = _View(list(blocks), previous.meta.change, previous.meta.digest, indexes[0] if indexes else None)
@@ -356,15 +348,3 @@ def _identity(path: Path, *, still: bool = False) -> tuple[int, ...]:
         return (0, 0)
     identity = (status.st_dev, status.st_ino)
     return (*identity, status.st_mtime_ns, status.st_size, log_size(path)) if still else identity
-
-
-def check_fingerprint(of_index: str, of_encoder: str, path: Path) -> None:
-    """Refuse an index that another encoder's vectors are in.
-
-    Raises:
-        ArtifactError: names both fingerprints.
-    """
-    if of_index != of_encoder:
-        raise ArtifactError(
-            f"{path} was made by encoder {of_index[:16]}, this one is {of_encoder[:16]}; build the index again"
-        )

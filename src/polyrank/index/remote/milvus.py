@@ -1,7 +1,7 @@
 """One collection of a Milvus server: the only module that speaks to one. No torch.
 
 Every call has a time limit; a server that is away is asked again until then, on a new connection, which is safe
-because each call here does the same when it is made twice. What it answers is believed, see ``store`` for the rest.
+because each call here does the same when it is made twice. What it answers is believed, see ``rows`` for the rest.
 """
 
 import logging
@@ -30,8 +30,8 @@ NOT_CONNECTED = 2
 Row = dict[str, Any]
 
 
-class Server:
-    """A server, for one collection or alias.
+class MilvusCollection:
+    """One collection or alias of a server.
 
     Args:
         address: of both.

@@ -1,0 +1,110 @@
+"""What answers: one stage, two, or a pipeline of either; and what an answer is.
+
+To add a kind of stage, subclass ``Answering``: ``answer_all`` is all that it has to define.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from polyrank.config.pipeline import Ensemble
+from polyrank.errors import UsageError
+from polyrank.index import Filter, Index
+from polyrank.records import Candidate, ContextLike, Ranked
+from polyrank.scorers.protocols import Encoder, Scorer
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Replies to one context.
+
+    Args:
+        ranked: best first; given also when they are not good enough.
+        confidence: in the best one; None where no threshold was calibrated.
+        abstained: there is no good answer.
+        exact: whether these are proven to be the best of the index; None where the search does not say.
+        n_scored: how many candidates were scored in full; None where the search does not say.
+        ways: how they were looked for, see ``polyrank.search.Result``; empty where the search does not say.
+    """
+
+    ranked: tuple[Ranked, ...]
+    confidence: float | None
+    abstained: bool
+    exact: bool | None = None
+    n_scored: int | None = None
+    ways: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str | None:
+        """The best reply; None where there is no good one."""
+        return None if self.abstained else self.ranked[0].text
+
+
+class Answering(ABC):
+    """Answers contexts with replies.
+
+    Attributes:
+        scorer: what orders the replies in the end.
+        encoder: what the vectors of the index come from; None: nothing here encodes.
+        index: the candidates; None: a list in memory.
+        n_stages: how many there are.
+    """
+
+    scorer: Scorer
+    encoder: Encoder | None
+    index: Index | None
+    n_stages = 1
+
+    @abstractmethod
+    def answer_all(
+        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
+    ) -> list[Answer]:
+        """The best ``k`` replies to each context, best first, ties by row; fewer when there are fewer candidates.
+
+        Args:
+            contexts: each of them one turn, a list of turns, oldest first, or a Context.
+            k: how many.
+            filter: leaves the candidates whose metadata pass, such as ``lang = "en"``; see ``polyrank.read_filter``.
+                None: all.
+
+        Raises:
+            UsageError: ``k`` is less than one, or the filter cannot be read.
+            ArtifactError: the index is damaged, or the scores are not finite.
+        """
+
+    def answer(self, context: ContextLike, k: int = 5, *, filter: Filter | str | None = None) -> Answer:
+        """The same for one context."""
+        return self.answer_all([context], k, filter=filter)[0]
+
+    def respond(
+        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
+    ) -> list[list[Ranked]]:
+        """The same without what is known of each answer: replies, good enough or not."""
+        return [list(answer.ranked) for answer in self.answer_all(contexts, k, filter=filter)]
+
+    def candidate(self, id_: str) -> Candidate:
+        """The candidate of an id.
+
+        Raises:
+            UsageError: there is none.
+        """
+        if self.index is None:
+            raise UsageError(f"there is no index to look for the id {id_!r} in; give the text of the reply")
+        self.index.refresh()
+        return self.index.candidate(id_)
+
+    def explained(self) -> "Scorer | Answering":
+        """Whose scores an explanation takes apart."""
+        return self.scorer
+
+    def fingerprints(self) -> dict[str, str]:
+        """Of the networks: what a threshold and an ensemble depend on."""
+        return {"retriever": self.encoder.fingerprint} if self.encoder and self.encoder.fingerprint else {}
+
+    def with_retriever(self, change: "Callable[[Answering], Answering]") -> "Answering":
+        """The same with another first stage, made from the present one."""
+        return change(self)
+
+    def with_ensemble(self, ensemble: Ensemble | None) -> "Answering":
+        """The same with the scores of its two stages added on another scale; of one stage, itself."""
+        return self
