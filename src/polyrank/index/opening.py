@@ -8,12 +8,11 @@ from pathlib import Path
 from polyrank.errors import UsageError
 from polyrank.index.checks import Vectors
 from polyrank.index.local import LocalIndex, LocalWriter, local_problems, write_local
-from polyrank.index.local.store import FILE
 from polyrank.index.local.writer import OURS
 from polyrank.index.protocol import Index, IndexWriter, check_fingerprint
 from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, remote_problems, write_remote
 from polyrank.index.remote.address import OURS as OURS_REMOTE
-from polyrank.index.remote.address import REMOTE
+from polyrank.loading.folders import FolderKind, folder_kind
 from polyrank.records import Candidate
 from polyrank.storage.durable import AnyPath, check_replaceable
 from polyrank.storage.quantized import Precision
@@ -24,13 +23,11 @@ class Kind:
     """A kind of index.
 
     Args:
-        mark: the file by which its folder is recognised.
         files: all that its folder holds.
         index, catalogue, writer: open it to search it, to look candidates up, and to change it.
         problems: everything that is wrong with one, as sentences.
     """
 
-    mark: str
     files: Sequence[str]
     index: Callable[[Path], Index]
     catalogue: Callable[[Path], Index]
@@ -38,18 +35,21 @@ class Kind:
     problems: Callable[[Path], list[str]]
 
 
-LOCAL = Kind(FILE, OURS, LocalIndex, partial(LocalIndex, searched=False), LocalWriter, local_problems)
-KINDS = (Kind(REMOTE.file, OURS_REMOTE, RemoteIndex, RemoteIndex, RemoteWriter, remote_problems), LOCAL)
+LOCAL = Kind(OURS, LocalIndex, partial(LocalIndex, searched=False), LocalWriter, local_problems)
+KINDS: dict[FolderKind, Kind] = {
+    "index": LOCAL,
+    "remote": Kind(OURS_REMOTE, RemoteIndex, RemoteIndex, RemoteWriter, remote_problems),
+}
 
 
 def _kind_of(path: AnyPath) -> Kind:
-    """The kind of a folder; of one that is none, the local one, whose errors say so."""
-    return next((kind for kind in KINDS if (Path(path) / kind.mark).is_file()), LOCAL)
+    """The kind of a folder; of one that is not an index, the local one, whose errors say so."""
+    return KINDS.get(folder_kind(Path(path)), LOCAL)
 
 
 def is_index(path: AnyPath) -> bool:
     """Whether a folder is that of an index."""
-    return (Path(path) / _kind_of(path).mark).is_file()
+    return folder_kind(Path(path)) in KINDS
 
 
 def open_index(path: AnyPath, *, fingerprint: str | None = None) -> Index:
@@ -111,7 +111,7 @@ def check_target(
         Address.of(remote)
         if precision != "fp32":
             raise UsageError(f"a remote index holds fp32, not {precision}; leave the precision out")
-    check_replaceable(Path(path), ours=OURS if remote is None else OURS_REMOTE, replace=overwrite)
+    check_replaceable(Path(path), ours=KINDS["index" if remote is None else "remote"].files, replace=overwrite)
 
 
 def write_index(
