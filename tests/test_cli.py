@@ -19,7 +19,7 @@ import pytest
 import safetensors.torch
 
 import polyrank
-from polyrank.answering.answering import open_pipeline
+from polyrank.answering.pipeline import open_pipeline
 from polyrank.cli import commands
 from polyrank.config.models import BiConfig, CrossConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe

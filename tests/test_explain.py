@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 import polyrank
 from convert_models import CORPUS, make
 from polyrank import BM25, Candidate, Context, TfIdf, explain
-from polyrank.answering.answering import Pipeline
 from polyrank.answering.explanation import Explanation, TextShare, words_of
+from polyrank.answering.pipeline import Pipeline
 from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.cli.commands import app

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import polyrank
-from polyrank.answering.answering import Pipeline
+from polyrank.answering.pipeline import Pipeline
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.errors import ArtifactError, DataError, UsageError

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyrank.answering.answering import Pipeline, open_pipeline
 from polyrank.answering.build import build_index
 from polyrank.answering.calibration import choose_settings, curve_of, is_right, outcomes, try_threshold
 from polyrank.answering.pipeline import (
     PIPELINE,
+    Pipeline,
     catalogue,
     make_retriever,
+    open_pipeline,
     read_mode,
     write_pipeline,
 )

@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from milvus import Milvus
-from polyrank.answering.answering import Pipeline
 from polyrank.answering.build import add_to_index, build_index
+from polyrank.answering.pipeline import Pipeline
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.errors import ArtifactError, DataError, LockedError, OfflineError, ResourceError, UsageError
 from polyrank.index import (

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from polyrank._version import __version__ as __version__
 
 if TYPE_CHECKING:  # the one list of public names: type checkers read it, and the code below does too
-    from polyrank.answering.answering import Pipeline as Pipeline
-    from polyrank.answering.answering import open_pipeline as open  # noqa: A004, F401 - public as polyrank.open
     from polyrank.answering.build import build_index as build_index
     from polyrank.answering.explain import explain as explain
     from polyrank.answering.explanation import Explanation as Explanation
+    from polyrank.answering.pipeline import Pipeline as Pipeline
+    from polyrank.answering.pipeline import open_pipeline as open  # noqa: A004, F401 - public as polyrank.open
     from polyrank.answering.protocol import Answer as Answer
     from polyrank.answering.retrievers import LexicalRetriever as LexicalRetriever
     from polyrank.answering.retrievers import Retriever as Retriever

@@ -1,28 +1,259 @@
-"""The pipeline folder: retriever, re-ranker, ensemble and threshold as one artifact, loaded by one path.
+"""A pipeline: retriever, re-ranker, ensemble and threshold, opened by one path, asked, and changed while it is asked.
 
-It is one file, pipeline.json, that names an index and models (relative to the folder where that is possible) and holds
-the settings that were chosen on validation data. Models and index stay where they are.
+Its folder holds one file, pipeline.json, that names an index and models (relative to the folder where that is possible)
+and the settings that were chosen on validation data. Models and index stay where they are.
 """
 
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polyrank.answering.protocol import Answering
+from polyrank.answering.build import add_to_index
+from polyrank.answering.explain import explain
+from polyrank.answering.explanation import Explanation
+from polyrank.answering.protocol import Answer, Answering
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.config.checked import read_choice
-from polyrank.config.pipeline import PipelineConfig
-from polyrank.index import open_index
-from polyrank.loading.answering import read_pipeline
+from polyrank.config.pipeline import SHORTLIST, Ensemble, PipelineConfig
+from polyrank.data.pool import CandidateLike, pool_of
+from polyrank.errors import ArtifactError, UsageError
+from polyrank.index import Filter, Index, IndexWriter, open_index, open_writer
+from polyrank.loading.answering import check_stages, read_pipeline
 from polyrank.loading.folders import PIPELINE
 from polyrank.loading.models import Backend, portable_name
-from polyrank.records import Candidate
+from polyrank.ranking.abstention import N_SCORES, Abstention, confidence
+from polyrank.records import Candidate, ContextLike, Ranked
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.open import encoder_of_index, load
+from polyrank.scorers.protocols import Encoder
 from polyrank.search import Mode
+from polyrank.storage.closing import Closing
 from polyrank.storage.document import has_document, seal
-from polyrank.storage.durable import new_folder
+from polyrank.storage.durable import AnyPath, new_folder
+
+
+class Pipeline(Answering, Closing):
+    """Replies with their confidence, from candidates that may change at any time.
+
+    What other processes change in the index shows in the next answer. The first change made here takes the index's
+    lock, which ``close``, or the end of a ``with`` block, gives back.
+
+    Args:
+        retriever: one stage or two.
+        abstention: when to give no answer; None: always answer.
+    """
+
+    def __init__(
+        self,
+        retriever: Answering,
+        abstention: Abstention | None = None,
+        *,
+        open_encoder: Callable[[str], Encoder] = encoder_of_index,
+    ) -> None:
+        self.retriever, self.abstention, self._open_encoder = retriever, abstention, open_encoder
+        self.scorer, self.encoder, self.n_stages = retriever.scorer, retriever.encoder, retriever.n_stages
+        self._writer: IndexWriter | None = None
+
+    def answer_all(
+        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
+    ) -> list[Answer]:
+        """The best ``k`` replies to each context, and whether the best of them is a good answer; see ``Answering``.
+
+        A threshold applies to the best reply that passes the filter. Many contexts at once are faster than one by one.
+        """
+        if (known := self.abstention) is None:
+            return self.retriever.answer_all(contexts, k, filter=filter)
+        answers = []
+        for answer in self.retriever.answer_all(contexts, max(k, N_SCORES), filter=filter):
+            scores = [reply.score for reply in answer.ranked]
+            sure, abstained = confidence(scores, known.measure), known.abstains(scores)
+            answers.append(replace(answer, ranked=answer.ranked[:k], confidence=sure, abstained=abstained))
+        return answers
+
+    def respond(
+        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
+    ) -> list[list[Ranked]]:
+        return self.retriever.respond(contexts, k, filter=filter)
+
+    def candidate(self, id_: str) -> Candidate:
+        return self.retriever.candidate(id_)
+
+    def explained(self) -> Answering:
+        return self.retriever
+
+    def explain(
+        self,
+        context: ContextLike,
+        text: str | None = None,
+        *,
+        candidate_id: str | None = None,
+        max_words: int = 64,
+        filter: Filter | str | None = None,
+    ) -> Explanation:
+        """Why a reply has its score, see ``polyrank.explain``.
+
+        Of a pipeline of two stages, both are explained. Vectors that the index holds in bf16 or int8 give scores that
+        differ a little from those explained here, which the encoder gives.
+
+        Args:
+            context: what it answers.
+            text: the reply, of the index or any other.
+            candidate_id: instead of its text, its id. None of the two: the best reply.
+            max_words: see ``polyrank.explain``.
+            filter: what it was answered through.
+
+        Raises:
+            UsageError: both are given, there is no such id, or no reply at all.
+        """
+        if text is not None and candidate_id is not None:
+            raise UsageError(f"candidate_id = {candidate_id!r} and a text are two replies; give one of them")
+        if candidate_id is not None:
+            text = self.candidate(candidate_id).text
+        elif text is None:
+            (ranked,) = self.respond([context], 1, filter=filter)
+            if not ranked:
+                raise UsageError("there is no reply to explain; add one to the index, or give a text")
+            text = ranked[0].text
+        return explain(self.retriever, context, text, max_words=max_words, filter=filter)
+
+    @property
+    def index(self) -> Index:  # type: ignore[override]  # where there is none, nothing here makes sense
+        """The candidates.
+
+        Raises:
+            UsageError: they are a list in memory.
+        """
+        if (index := self.retriever.index) is None:
+            raise UsageError("the candidates are a list in memory, which cannot be changed; open an index instead")
+        return index
+
+    def index_encoder(self) -> Encoder:
+        """What makes the index's vectors: the retriever's own, or, where that reads words, the one that it names."""
+        if self.encoder is None:
+            self.encoder = self._open_encoder(self.index.model)
+        return self.encoder
+
+    def __len__(self) -> int:
+        self.index.refresh()
+        return len(self.index)
+
+    def add(self, candidates: Iterable[CandidateLike], *, replace: bool = False) -> list[str]:
+        """Add candidates: all of them or, with an error, none; durable when this returns.
+
+        Args:
+            candidates: texts, rows with "text" and maybe "id" and "metadata", or Candidates. The id of one without
+                comes from its text.
+            replace: whether candidates of the same ids are replaced; else they are an error.
+
+        Returns:
+            Their ids.
+
+        Raises:
+            DataError: names faulty candidates by position.
+            LockedError: another process is changing the index.
+            ResourceError: the disk is full; nothing was added.
+        """
+        new = pool_of(candidates)
+        add_to_index(self._changing(), self.index_encoder(), new, replace=replace)
+        return [candidate.id for candidate in new]
+
+    def replace(self, candidates: Iterable[CandidateLike]) -> list[str]:
+        """Add candidates in place of those of the same ids, as ``add`` does."""
+        return self.add(candidates, replace=True)
+
+    def remove(self, ids: Sequence[str]) -> int:
+        """Remove candidates by id; ids that are not there are fine. Returns how many were there."""
+        if isinstance(ids, str):
+            raise TypeError(f"ids = {ids!r} is one id; write a list of ids")
+        return self._changing().remove(ids)
+
+    def snapshot(self, path: AnyPath) -> None:
+        """Copy the index as it is now into a new folder, whole or not at all.
+
+        Raises:
+            UsageError: something is there already.
+        """
+        self._changing().snapshot(path)
+
+    def close(self) -> None:
+        """Give back the index and its lock."""
+        with ExitStack() as both:
+            if self.retriever.index is not None:
+                both.callback(self.retriever.index.close)
+            if self._writer is not None:
+                both.callback(self._writer.close)
+            self._writer = None
+
+    def _changing(self) -> IndexWriter:
+        if self._writer is None:
+            self._writer = open_writer(self.index.path)
+        return self._writer
+
+
+def open_pipeline(
+    path: AnyPath,
+    *,
+    model: AnyPath | None = None,
+    mode: Mode | None = None,
+    rerank: str | None = None,
+    n_retrieved: int = SHORTLIST,
+    ensemble: Ensemble | None = None,
+    distinct: bool = True,
+    device: str = "auto",
+    backend: Backend = "torch",
+) -> Pipeline:
+    """Open a pipeline folder, or an index folder as a pipeline of one stage: ``polyrank.open``.
+
+    Args:
+        path: the folder.
+        model: the encoder's folder, where it has moved.
+        mode: of the dense search; None: the pipeline's.
+        rerank: the second stage over an index; a pipeline has its own.
+        n_retrieved, ensemble: see ``TwoStage``; with ``rerank``.
+        distinct: give each text once, whatever else in the index has that text.
+        device: for networks.
+        backend: of every model, see ``polyrank.load``.
+
+    Raises:
+        ArtifactError: it is neither, or something in it is damaged.
+        UsageError: a model is not where it should be, the folder leaves no room for a second stage, or a setting is
+            one that nothing in the pipeline heeds.
+    """
+    path, model = Path(path), None if model is None else Path(model)
+    check_stages(path, rerank, ensemble)
+    if not has_document(path, PIPELINE):
+        first = dense(path, model, mode or "exact", distinct, device, backend)
+        if rerank is None:
+            return Pipeline(first)
+        second = load(rerank, device=device, backend=backend)
+        return Pipeline(TwoStage(first, second, n_retrieved=n_retrieved, ensemble=ensemble))
+    config, tuning = read_pipeline(path)
+    if config.retriever != "dense" and (mode or model):
+        raise UsageError(f"{path} retrieves by {config.retriever}, which takes no model and no mode; leave them out")
+    if config.retriever != "dense" and config.reranker is None and backend != "torch":
+        raise UsageError(f"{path} retrieves by {config.retriever}, which has no {backend} export; leave it out")
+    if config.threshold is not None and not distinct:
+        raise UsageError(f"the threshold of {path} was chosen with each text once; ask its index for all of them")
+    if mode is not None:
+        config = replace(config, mode=mode)
+    if model is not None:
+        config = replace(config, model=str(model))
+    abstention = None
+    if config.measure is not None and config.threshold is not None:
+        abstention = Abstention(config.measure, config.threshold)
+    retriever = make_retriever(config, distinct=distinct, device=device, backend=backend)
+    for name, expected in tuning.get("fingerprints", {}).items():
+        if (actual := retriever.fingerprints().get(name)) != expected:
+            raise ArtifactError(
+                f"the settings of {path} were chosen with another {name} (fingerprint {expected[:12]}, now"
+                f" {str(actual)[:12]}); choose them again with polyrank pipeline create --overwrite"
+            )
+    open_encoder = partial(encoder_of_index, device=device, backend=backend)
+    return Pipeline(retriever, abstention, open_encoder=open_encoder)
 
 
 def catalogue(path: Path) -> list[Candidate]:

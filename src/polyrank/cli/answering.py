@@ -4,6 +4,7 @@ import json
 import math
 import re
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +26,7 @@ from polyrank.cli.console import (
 from polyrank.errors import ArtifactError, DataError
 
 if TYPE_CHECKING:
-    from polyrank.answering.answering import Pipeline
+    from polyrank.answering.pipeline import Pipeline
     from polyrank.index import Filter
     from polyrank.records import Context, Ranked
 
@@ -56,19 +57,12 @@ def respond(
 
     A line is text, a list of turns, or {"context": [...], "background": [...]}.
     """
-    from polyrank.answering.answering import open_pipeline
-    from polyrank.answering.pipeline import read_mode
-    from polyrank.data.rows import row_error
+    from polyrank.answering.pipeline import open_pipeline, read_mode
     from polyrank.index import as_filter
     from polyrank.loading.models import read_backend
     from polyrank.ranking.ensembles import read_ensemble
 
-    asked = None
-    if context:
-        try:
-            asked = context_of_row({"context": context})
-        except ValueError as error:
-            raise DataError(f"the context on the command line: {error}") from error
+    asked = given_contexts(context)
     condition = as_filter(filter)  # before a model is loaded
     use_threads(threads)
     pipeline = open_pipeline(
@@ -94,16 +88,10 @@ def respond(
             row |= {"exact": result.exact, "n_scored": result.n_scored, "ways": result.ways}
         print_row(row, str(path))
 
-    if asked is not None:
-        answer(asked)
-    elif sys.stdin.isatty():
+    if not context and sys.stdin.isatty():
         _chat(pipeline, k, condition)
     else:
-        for number, line in stdin_lines():
-            try:
-                query = context_of_line(line)
-            except ValueError as error:
-                raise row_error(STDIN, number, error) from error
+        for query in asked:
             answer(query)
 
 
@@ -126,7 +114,31 @@ def print_row(row: dict[str, Any], model: str) -> None:
         ) from error
 
 
-def context_of_line(line: str) -> "Context":
+def given_contexts(turns: list[str] | None) -> "Iterable[Context]":
+    """The context on the command line, checked at once; without one, those of stdin, line by line.
+
+    Raises:
+        DataError: names what is wrong, and the line.
+    """
+    if not turns:
+        return _stdin_contexts()
+    try:
+        return [context_of_row({"context": turns})]
+    except ValueError as error:
+        raise DataError(f"the context on the command line: {error}") from error
+
+
+def _stdin_contexts() -> "Iterator[Context]":
+    from polyrank.data.rows import row_error
+
+    for number, line in stdin_lines():
+        try:
+            yield _context_of_line(line)
+        except ValueError as error:
+            raise row_error(STDIN, number, error) from error
+
+
+def _context_of_line(line: str) -> "Context":
     """A line as a context: a JSON list of turns, an object as in data files, or plain text as one turn.
 
     Raises:

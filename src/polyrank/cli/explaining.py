@@ -1,16 +1,16 @@
 """``polyrank explain``: why a reply has its score, drawn for people or as JSON."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from unicodedata import category
 
 import typer
 
-from polyrank.cli.answering import context_of_line, context_of_row, print_row
+from polyrank.cli.answering import given_contexts, print_row
 from polyrank.cli.console import (
-    STDIN,
     Device,
     EnsembleName,
     FilterText,
@@ -19,10 +19,9 @@ from polyrank.cli.console import (
     Runtime,
     Threads,
     console,
-    stdin_lines,
     use_threads,
 )
-from polyrank.errors import DataError, UsageError
+from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from polyrank.answering.explanation import Explanation, TokenShare, VectorShare
-    from polyrank.records import Context
 
 BAR = 12  # characters of the longest
 STRONGEST = 5  # words, and context vectors, that are named with their numbers
@@ -68,87 +66,40 @@ def explain(
     Shares are the terms of the score where it is a sum of such: of Bi- and Poly-encoders, BM25, TF-IDF and sums of
     them. Of other models a share is what the score loses without the turn or the word.
     """
+    from polyrank.loading.answering import is_answering
+
     if reply is not None and candidate_id is not None:
         raise UsageError(f"--reply and --id {candidate_id} are two replies; give one of them")
-    asked = None
-    if context:
-        try:
-            asked = context_of_row({"context": context})
-        except ValueError as error:
-            raise DataError(f"the context on the command line: {error}") from error
-    elif sys.stdin.isatty():
+    if not context and sys.stdin.isatty():
         raise UsageError("there is no context; write its turns behind the path, oldest first")
-    if not _answers(Path(path)) and (reply is None or model is not None or filter is not None):
+    asked, answers = given_contexts(context), is_answering(Path(path))
+    if not answers and (reply is None or model is not None or filter is not None):
         needless = "--filter" if model is None else "--model"
         what = f"{needless} is of an index; leave it out" if reply is not None else "give one with --reply TEXT"
         raise UsageError(f"{path} is no index or pipeline, and has no replies of its own; {what}")
+    from polyrank.answering.explain import explain as explain_scorer
+    from polyrank.answering.pipeline import open_pipeline
+    from polyrank.index import as_filter
+    from polyrank.loading import read_backend, resolve_ranker
+    from polyrank.ranking.ensembles import read_ensemble
+    from polyrank.scorers.open import open_ranker
+
     use_threads(threads)
-    why = _explainer(path, reply, candidate_id, words, filter, model, rerank, n_retrieved, ensemble, device, backend)
-    for query in _contexts() if asked is None else [asked]:
+    condition, scale, runtime = as_filter(filter), read_ensemble(ensemble), read_backend(backend)
+    stages: dict[str, Any] = {"rerank": rerank, "n_retrieved": n_retrieved, "ensemble": scale, "backend": runtime}
+    if answers:
+        pipeline = open_pipeline(path, model=model, device=device, **stages)
+        why = partial(pipeline.explain, text=reply, candidate_id=candidate_id, max_words=words, filter=condition)
+    else:
+        scorer = open_ranker(resolve_ranker(path, **stages), device=device)
+        why = partial(explain_scorer, scorer, candidate=reply or "", max_words=words)
+    for query in asked:
         with console().status("explaining"):
             explanation = why(query)
         if json_:
             print_row(explanation.as_dict(), path)
         else:
             _draw(explanation)
-
-
-def _answers(path: Path) -> bool:
-    """Whether it is an index or a pipeline."""
-    from polyrank.loading.answering import is_answering
-
-    return is_answering(path)
-
-
-def _explainer(
-    path: str,
-    reply: str | None,
-    candidate_id: str | None,
-    words: int,
-    filter: str | None,
-    model: Path | None,
-    rerank: str | None,
-    n_retrieved: int,
-    ensemble: str,
-    device: str,
-    backend: str,
-) -> "Callable[[Context], Explanation]":
-    """What explains the reply that was asked for to each context."""
-    from polyrank.answering.answering import open_pipeline
-    from polyrank.answering.explain import explain
-    from polyrank.index import as_filter
-    from polyrank.loading import read_backend, resolve_ranker
-    from polyrank.ranking.ensembles import read_ensemble
-    from polyrank.scorers.open import open_ranker
-
-    scale, runtime = read_ensemble(ensemble), read_backend(backend)
-    if _answers(Path(path)):
-        pipeline = open_pipeline(
-            path,
-            model=model,
-            rerank=rerank,
-            n_retrieved=n_retrieved,
-            ensemble=scale,
-            device=device,
-            backend=runtime,
-        )
-        condition = as_filter(filter)
-        return lambda context: pipeline.explain(
-            context, reply, candidate_id=candidate_id, max_words=words, filter=condition
-        )
-    ranker = resolve_ranker(path, rerank=rerank, n_retrieved=n_retrieved, ensemble=scale, backend=runtime)
-    scorer = open_ranker(ranker, device=device)
-    return lambda context: explain(scorer, context, reply or "", max_words=words)
-
-
-def _contexts() -> "Iterator[Context]":
-    from polyrank.data.rows import row_error
-
-    for number, line in stdin_lines():
-        try:
-            yield context_of_line(line)
-        except ValueError as error:
-            raise row_error(STDIN, number, error) from error
 
 
 def _draw(explanation: "Explanation") -> None:

@@ -44,8 +44,7 @@ def mine(
     """Find hard negatives: wrong candidates that a retriever ranks high. Writes lists to train on."""
     from rich.progress import track
 
-    from polyrank.answering.answering import open_pipeline
-    from polyrank.answering.pipeline import catalogue
+    from polyrank.answering.pipeline import catalogue, open_pipeline
     from polyrank.data import choose_speaker, read_examples, read_pool, write_examples
     from polyrank.negatives.hard import HardNegatives
     from polyrank.negatives.mine import from_pool, from_retriever, with_texts

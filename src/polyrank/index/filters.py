@@ -18,7 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import isfinite
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,13 @@ _CONSTANTS = {"true": True, "false": False, "null": None}
 _ORDERS = ("<", "<=", ">", ">=")
 _NUMBER = "type IN ('integer', 'real') AND value"
 _READ_NUMBER = "json_extract(?, '$')"  # by the parser of the metadata, so that what is written alike is equal
+
+
+def value_kind(value: Value) -> Literal["text", "number", "constant"]:
+    """What a value is to a filter: true, false and null are neither texts nor numbers."""
+    if isinstance(value, str):
+        return "text"
+    return "constant" if value is None or isinstance(value, bool) else "number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +242,7 @@ class _Parser:
             if self._take(order):
                 at = self._now
                 value = self._value()
-                if isinstance(value, bool) or value is None:
+                if value_kind(value) == "constant":
                     self._fault(f'a text or a number after "{order}"', at)
                 text = f"{name} {order} {_written(value)}"
                 return _term(text, (order, path, value), *_ordered(order, value))
@@ -378,16 +385,16 @@ def _term(text: str, tree: Tree, test: str, bound: Sequence[str], *, negated: bo
     return _Part(text, where, (path, path, *bound), ("not", tree) if negated else tree)
 
 
-def _ordered(order: str, value: str | int | float) -> tuple[str, list[str]]:
-    if isinstance(value, str):
-        return f"type = 'text' AND value {order} ?", [value]
+def _ordered(order: str, value: Value) -> tuple[str, list[str]]:
+    if value_kind(value) == "text":
+        return f"type = 'text' AND value {order} ?", [str(value)]
     return f"{_NUMBER} {order} {_READ_NUMBER}", [_written(value)]
 
 
 def _equal(values: Sequence[Value]) -> tuple[str, list[str]]:
-    texts = [value for value in values if isinstance(value, str)]
-    constants = [_written(value) for value in values if value is None or isinstance(value, bool)]
-    numbers = [_written(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    texts = [str(value) for value in values if value_kind(value) == "text"]
+    constants = [_written(value) for value in values if value_kind(value) == "constant"]
+    numbers = [_written(value) for value in values if value_kind(value) == "number"]
     tests = [
         f"{test} IN ({', '.join([mark] * len(group))})"
         for test, mark, group in (

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from polyrank.answering.answering import Pipeline
+from polyrank.answering.pipeline import Pipeline
 from polyrank.errors import MissingExtraError
 from polyrank.scorers.protocols import Scorer
 

@@ -13,8 +13,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from polyrank.answering.answering import Pipeline, open_pipeline
 from polyrank.answering.explain import explain
+from polyrank.answering.pipeline import Pipeline, open_pipeline
 from polyrank.config.models import MODEL
 from polyrank.errors import UsageError
 from polyrank.index import is_index, open_catalogue

@@ -9,8 +9,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import sqrt
-from os import PathLike
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args
 
@@ -19,7 +17,6 @@ from numpy.typing import NDArray
 
 from polyrank.config.checked import read_choice
 from polyrank.errors import ArtifactError, MissingExtraError, UsageError
-from polyrank.storage.durable import write_file
 from polyrank.storage.quantized import AnyVectors
 
 Kind = Literal["flat", "sq8", "ivfpq", "hnsw"]
@@ -92,14 +89,6 @@ class Ann:
         header = json.dumps({"kind": self.kind, "n": len(self), "d": self.dimension}).encode()
         body = header + b"\n" + bytes(_faiss().serialize_index(self._index))
         return MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
-
-    def write(self, path: str | PathLike[str]) -> None:
-        """Write to a file, whole or not at all.
-
-        Raises:
-            ResourceError: the disk is full or failing.
-        """
-        write_file(Path(path), self.to_bytes())
 
 
 def read_kind(name: str) -> str:
@@ -179,19 +168,17 @@ def build_ann(vectors: AnyVectors, kind: Kind | Literal["auto"] = "auto") -> Ann
     return Ann(kind, index)
 
 
-def read_ann(source: bytes | str | PathLike[str]) -> Ann:
-    """Read what ``Ann.to_bytes`` or ``Ann.write`` made.
+def read_ann(data: bytes) -> Ann:
+    """Read what ``Ann.to_bytes`` made.
 
     Raises:
         MissingExtraError: faiss is not installed.
         ArtifactError: the bytes are damaged or none of ours.
     """
     faiss = _faiss()
-    data = source if isinstance(source, bytes) else Path(source).read_bytes()
-    name = "an ANN index" if isinstance(source, bytes) else str(Path(source))
     digest, _, body = data.removeprefix(MAGIC).partition(b"\n")
     if not data.startswith(MAGIC) or digest != hashlib.sha256(body).hexdigest().encode():
-        raise ArtifactError(f"{name} is damaged or not an index of inner products; build it again")
+        raise ArtifactError("an inner-product index is damaged, or not one of polyrank's; build it again")
     header, _, payload = body.partition(b"\n")
     return Ann(json.loads(header)["kind"], faiss.deserialize_index(np.frombuffer(payload, np.uint8)))
 

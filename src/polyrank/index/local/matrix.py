@@ -23,7 +23,7 @@ from polyrank.index.local.ann import CODES_FROM, Ann, build_ann, read_ann
 from polyrank.index.local.store import Meta
 from polyrank.index.protocol import Block
 from polyrank.storage.document import DocumentKind, seal, unseal
-from polyrank.storage.durable import new_folder
+from polyrank.storage.durable import new_folder, write_file
 from polyrank.storage.quantized import PackedVectors, from_rows, pack
 
 ANN = "products.ann"
@@ -94,7 +94,7 @@ def write_matrix(path: Path, rows: Iterable[tuple[int, bytes]], meta: Meta) -> N
             kind = meta.ann if n >= CODES_FROM or meta.ann == "hnsw" else "flat"
             with (folder / "vectors.npy").open("rb") as stream:
                 vectors = _as_vectors(_map(stream), scales)
-            build_ann(vectors, kind).write(folder / ANN)  # type: ignore[arg-type]  # checked there
+            write_file(folder / ANN, build_ann(vectors, kind).to_bytes())  # type: ignore[arg-type]  # checked there
             parts.append(ANN)
         for name in parts:
             with (folder / name).open("rb") as stream:

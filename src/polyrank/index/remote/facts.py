@@ -24,7 +24,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from polyrank.index.filters import Tree
+from polyrank.index.filters import Tree, value_kind
 
 Facts: TypeAlias = dict[str, str | bool]
 
@@ -40,9 +40,10 @@ def facts(metadata: Mapping[str, Any]) -> Facts:
         result[_name("e", path)] = True
         ordered: dict[str, list[str]] = {}
         for one in value if isinstance(value, list) else [value]:
-            if not isinstance(one, list | dict):
-                result[_name("v", path, one)] = True
-            if isinstance(one, str | int | float) and not isinstance(one, bool):
+            if isinstance(one, list | dict):
+                continue
+            result[_name("v", path, one)] = True
+            if value_kind(one) != "constant":
                 kind, digits = _ordered(one)
                 ordered.setdefault(kind, []).append(digits)
         for kind, values in ordered.items():
@@ -86,7 +87,7 @@ def _name(kind: str, path: Sequence[str], *value: Any) -> str:
     """Of a fact: 96 bits of SHA-256 say which."""
     parts: list[Any] = [kind, *path]
     for one in value:
-        plain = one is None or isinstance(one, bool)
+        plain = value_kind(one) == "constant"
         parts.append([json.dumps(one)] if plain else [*_ordered(one)])  # in a list: no part of the path
     return kind + hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 

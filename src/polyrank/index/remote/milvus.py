@@ -43,7 +43,7 @@ class MilvusCollection:
 
     def __init__(self, address: Address, *, timeout_s: float = TIMEOUT_S) -> None:
         self.address, self.timeout_s = address, timeout_s
-        self._library = _pymilvus()
+        self._library, self._errors = _pymilvus()
         self._lock = threading.Lock()
         self._client: Any = None
 
@@ -196,10 +196,8 @@ class MilvusCollection:
             left = max(deadline - time.monotonic(), PAUSE_S)
             try:
                 return getattr(self._connected(left), what)(*arguments, timeout=left, **settings)
-            except Exception as error:
+            except self._errors as error:
                 code = _code(error)
-                if code == "":
-                    raise
                 if code == str(NOT_LOADED) and not loaded and what != "load_collection":
                     self._ask("load_collection", self.address.collection)  # as after a restart of the server
                     loaded = True
@@ -237,23 +235,19 @@ class MilvusCollection:
         return ResourceError(f"{self.address} refuses to {what.replace('_', ' ')} ({reason}); see the server's log")
 
 
-def _pymilvus() -> ModuleType:
+def _pymilvus() -> tuple[ModuleType, tuple[type[Exception], ...]]:
+    """The library, and what its calls raise."""
     try:
         import pymilvus
+        from grpc import RpcError
     except ImportError as error:
         raise MissingExtraError("pymilvus", "milvus") from error
     for name in ("pymilvus", "pymilvus.milvus_client"):  # it logs each error as a traceback, and raises it besides
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    library: ModuleType = pymilvus
-    return library
+    return pymilvus, (RpcError, pymilvus.exceptions.MilvusException)
 
 
-def _code(error: Exception) -> str:
-    """Of an error of the library, or of the one that carries its calls; empty: it is neither."""
-    from grpc import RpcError, StatusCode
-    from pymilvus.exceptions import MilvusException
-
-    code = error.code() if isinstance(error, RpcError) else getattr(error, "code", None)
-    if not isinstance(error, RpcError | MilvusException):
-        return ""
-    return code.name if isinstance(code, StatusCode) else str(code)
+def _code(error: Any) -> str:
+    """Of an error of the library, which is a number or a name; or of gRPC, which has it for each call."""
+    code = error.code() if callable(error.code) else error.code
+    return getattr(code, "name", None) or str(code)
