@@ -1027,8 +1027,8 @@ def test_impossible_arguments(write: Write, options: dict[str, Any], problem: st
 @pytest.mark.parametrize(
     ("module", "name", "content"),
     [
+        ("pyarrow", "x.parquet", b"PAR1"),
         ("charset_normalizer", "x.csv", "conversation,sender,text\n1,a,grüße\n1,b,x".encode("cp1252")),
-        ("polars", "x.parquet", b"PAR1"),
         ("fastexcel", "x.xlsx", b"PK\x03\x04"),
         ("dateutil.parser", "x.csv", "chat,time,sender,text\n1,3 April 2024,a,x\n1,3 April 2024,b,x"),
     ],
@@ -1037,7 +1037,7 @@ def test_what_is_not_installed_is_named(
     write: Write, monkeypatch: pytest.MonkeyPatch, module: str, name: str, content: Any
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtraError, match=r'install it with: pip install "polyrank\[chats\]"'):
+    with pytest.raises(MissingExtraError, match=r'install it with: pip install "polyrank\[(chats|parquet)\]"'):
         import_chats(write(name, content))
 
 

@@ -4,6 +4,8 @@ Each function returns what the field holds or raises a ValueError that says what
 caller knows the file and the line. This module knows types; it refuses to know kinds of rows.
 """
 
+import json
+from collections.abc import Collection
 from typing import Any
 
 from polyrank.data.rows import Row, named
@@ -99,6 +101,21 @@ def identifiers(row: Row, name: str) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise ValueError(f'field "{name}" names the same id twice; name each once')
     return names
+
+
+def metadata(row: Row, *, without: Collection[str], empty: Collection[object] = (None,)) -> dict[str, Any]:
+    """The ``metadata`` of a row, and its other fields, unless they are ``without`` or hold nothing.
+
+    >>> metadata({"text": "hi", "metadata": {"n": 1}, "lang": "en", "tier": None}, without=["text"])
+    {'lang': 'en', 'n': 1}
+    """
+    known = {} if row.get("metadata") in (None, "") else row["metadata"]
+    if not isinstance(known, dict):
+        raise ValueError(f'field "metadata" holds {named(known)}; write an object')
+    others = {name: value for name, value in row.items() if name != "metadata" and name not in without}
+    # pandas writes an empty number as NaN; Parquet has dates and bytes, which metadata, being JSON, cannot hold
+    kept = {name: value for name, value in others.items() if value not in empty and value == value}
+    return (json.loads(json.dumps(kept, default=str, allow_nan=False)) if kept else {}) | known
 
 
 def indices(row: Row, name: str) -> tuple[int, ...]:

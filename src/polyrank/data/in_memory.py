@@ -31,10 +31,11 @@ def rows_of(source: Iterable[Any]) -> Iterator[Any]:
 
 def _plain(value: Any) -> Any:
     """Arrays become lists, NumPy's numbers Python's, and NaN, by which pandas says that there is nothing, None."""
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+    match value:
+        case np.ndarray() | np.generic():
+            return _plain(value.tolist())
+        case Mapping():
+            return {str(name): _plain(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
     return None if value != value else value

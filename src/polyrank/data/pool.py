@@ -1,9 +1,7 @@
 """Files of candidates: a reply catalogue, or the pool that pool examples point into."""
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from math import isnan
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,7 +11,6 @@ from polyrank.data.rows import (
     MAX_LINE_BYTES,
     Row,
     checked,
-    named,
     numbered_lines,
     row_error,
     rows,
@@ -26,8 +23,6 @@ from polyrank.records import Candidate
 
 CandidateLike: TypeAlias = Candidate | str | Mapping[str, Any]
 """What is taken for a candidate: its text, a row with "text" and maybe "id" and "metadata", or a Candidate."""
-
-KNOWN = ("id", "text", "metadata")
 
 
 def read_pool(
@@ -188,13 +183,5 @@ def _rows(path: Path, max_line_bytes: int) -> Iterator[tuple[int, Candidate]]:
 
 
 def _candidate(row: Row) -> Candidate:
-    metadata = row.get("metadata")
-    if metadata is not None and not isinstance(metadata, dict):
-        raise ValueError(f'field "metadata" holds {named(metadata)}; write an object')
-    # pandas writes an empty number as NaN
-    absent = {name for name, value in row.items() if value is None or (isinstance(value, float) and isnan(value))}
-    others = {name: value for name, value in row.items() if name not in KNOWN and name not in absent}
-    if others:  # Parquet has dates and bytes, which metadata, being JSON, cannot hold
-        others = json.loads(json.dumps(others, default=str, allow_nan=False))
     text = fields.text(row, "text")
-    return Candidate(fields.optional_id(row, text_id(text)), text, others | (metadata or {}))
+    return Candidate(fields.optional_id(row, text_id(text)), text, fields.metadata(row, without=("id", "text")))

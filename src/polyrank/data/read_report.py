@@ -18,6 +18,26 @@ Source = Iterator[tuple[Example, ...] | DataError]
 KEPT_MESSAGES = 3
 
 
+class BadRows:
+    """Counts bad rows and keeps what is wrong with the first ones.
+
+    Args:
+        skip: count them, instead of raising the first.
+    """
+
+    def __init__(self, *, skip: bool) -> None:
+        self.n, self.messages = 0, list[str]()
+        self._skip = skip
+
+    def add(self, error: DataError) -> None:
+        """One more; raised unless bad rows are skipped."""
+        if not self._skip:
+            raise error
+        self.n += 1
+        if len(self.messages) < KEPT_MESSAGES:
+            self.messages.append(str(error))
+
+
 class NoExamplesError(DataError):
     """Rows there are, but none gives an example."""
 
@@ -121,28 +141,24 @@ def collect(source: Source, path: Path, *, skip_bad: bool = False) -> Loaded:
         DataError: a row is bad and ``skip_bad`` is false; or the file gives no example at all.
     """
     examples: list[Example] = []
-    n_rows = n_skipped = n_bad = 0
-    messages: list[str] = []
+    n_rows = n_skipped = 0
+    bad = BadRows(skip=skip_bad)
     for item in source:
         n_rows += 1
         if isinstance(item, DataError):
-            if not skip_bad:
-                raise item
-            n_bad += 1
-            if len(messages) < KEPT_MESSAGES:
-                messages.append(str(item))
+            bad.add(item)
         else:
             n_skipped += not item
             examples += item
     if not n_rows:
         raise DataError(f"{path}: holds no rows; give a file with at least one")
     if not examples:
-        why = f"; the first bad one: {messages[0]}" if messages else "; check its kind and format"
+        why = f"; the first bad one: {bad.messages[0]}" if bad.n else "; check its kind and format"
         raise NoExamplesError(f"{path}: none of its {counted(n_rows, 'row')} gives an example{why}")
-    return Loaded(examples, _report(examples, n_rows, n_skipped, n_bad, tuple(messages)))
+    return Loaded(examples, _report(examples, n_rows, n_skipped, bad))
 
 
-def _report(examples: list[Example], n_rows: int, n_skipped: int, n_bad: int, messages: tuple[str, ...]) -> ReadReport:
+def _report(examples: list[Example], n_rows: int, n_skipped: int, bad: BadRows) -> ReadReport:
     answered: set[int] = set()
     n_answered = n_empty = n_repeated = 0
     for example in examples:
@@ -157,8 +173,8 @@ def _report(examples: list[Example], n_rows: int, n_skipped: int, n_bad: int, me
         n_rows=n_rows,
         n_examples=len(examples),
         n_skipped=n_skipped,
-        n_bad=n_bad,
-        messages=messages,
+        n_bad=bad.n,
+        messages=tuple(bad.messages),
         min_candidates=min(len(example.candidates) for example in examples),
         max_candidates=max(len(example.candidates) for example in examples),
         n_unanswered=len(examples) - n_answered,

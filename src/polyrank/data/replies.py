@@ -1,19 +1,16 @@
 """A catalogue of replies: from a table or a list of texts, or what is said again and again in conversations."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from math import isnan
 from pathlib import Path
-from typing import Any
 
 from polyrank.data import fields
 from polyrank.data.chats.columns import ANSWER, TEXT, keys_of, listed, usual
-from polyrank.data.chats.files import content, csv_rows, members
-from polyrank.data.chats.messages import Settings
+from polyrank.data.chats.files import Rows, content, csv_rows, members
+from polyrank.data.chats.messages import ReadLog, ReadOptions
 from polyrank.data.pool import text_id
-from polyrank.data.rows import Row, named, row_error, suffix
+from polyrank.data.rows import row_error, suffix
 from polyrank.data.same_words import same_words
 from polyrank.errors import DataError, UsageError
 from polyrank.records import Candidate, Example
@@ -47,7 +44,8 @@ def read_replies(
         UsageError: the file has no column of that name.
     """
     path = Path(path)
-    rows = _rows(path, Settings(note=lambda line: say(f"{path}: {line}"), encoding=encoding, sheet=sheet))
+    log = ReadLog(say=lambda line: say(f"{path}: {line}"))
+    rows = _rows(path, ReadOptions(log=log, encoding=encoding, sheet=sheet))
     if not rows:
         raise DataError(f"{path}: holds no replies; give a file with at least one")
     column = _text_column(path, keys_of(row for _, row in rows), column, say)
@@ -57,7 +55,11 @@ def read_replies(
     for number, row in rows:
         try:
             text = "" if row.get(column) is None else fields.text(row, column).strip()
-            reply = Candidate(fields.optional_id(row, text_id(text)), text, _metadata(row, column))
+            reply = Candidate(
+                fields.optional_id(row, text_id(text)),
+                text,
+                fields.metadata(row, without=("id", column), empty=(None, "")),
+            )
         except ValueError as error:
             raise row_error(path, number, error) from error
         n_blank += not text
@@ -78,19 +80,16 @@ def read_replies(
     return list(replies.values())
 
 
-def _rows(path: Path, settings: Settings) -> list[tuple[int, Row]]:
-    """Rows with their numbers; the first bad one is raised."""
-    rows: list[tuple[int, Row]] = []
-    for member in members(path, settings.note):
-        held = content(member, settings)
-        if isinstance(held, str) and suffix(Path(member.path)) in (".csv", ".tsv", ".tab"):
-            held = csv_rows(member, held)
-        if isinstance(held, str):
-            held = [(number, {"text": line}) for number, line in enumerate(held.split("\n"), 1)]
-        for number, row in held:
-            if isinstance(row, DataError):
-                raise row
-            rows.append((number, row))
+def _rows(path: Path, options: ReadOptions) -> Rows:
+    """Rows with their numbers."""
+    rows: Rows = []
+    for member in members(path, options.log.note):
+        text, held = content(member, options)
+        if text is not None and suffix(Path(member.path)) in (".csv", ".tsv", ".tab"):
+            held = csv_rows(member, text, options.log)
+        elif text is not None:
+            held = [(number, {"text": line}) for number, line in enumerate(text.split("\n"), 1)]
+        rows += held
     return rows
 
 
@@ -109,17 +108,6 @@ def _text_column(path: Path, keys: list[str], asked: str | None, say: Callable[[
     if known[0] != "text":
         say(f"{path}: replies are in column {known[0]!r}")
     return known[0]
-
-
-def _metadata(row: Row, column: str) -> dict[str, Any]:
-    known = row.get("metadata") or {}
-    if not isinstance(known, dict):
-        raise ValueError(f'field "metadata" holds {named(known)}; write an object')
-    others = {name: value for name, value in row.items() if name not in ("id", "metadata", column)}
-    kept = {k: v for k, v in others.items() if v not in (None, "") and not (isinstance(v, float) and isnan(v))}
-    if kept:  # Parquet has dates, which metadata, being JSON, cannot hold
-        kept = json.loads(json.dumps(kept, default=str))
-    return kept | known
 
 
 def frequent_replies(examples: Iterable[Example], *, min_count: int = 2, top: int | None = None) -> list[Candidate]:

@@ -92,6 +92,20 @@ def named(value: object) -> str:
     return TYPE_NAMES.get(type(value), "a number")
 
 
+def object_of(value: object) -> Row:
+    """The object that a JSON value is; an empty one where it is none.
+
+    >>> object_of({"a": 1}), object_of("a")
+    ({'a': 1}, {})
+    """
+    return value if isinstance(value, dict) else {}
+
+
+def objects_in(value: object) -> list[Row]:
+    """The objects of a JSON list; none where it is no list."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     """The file's bytes, unzipped if it is named ``.gz``.
@@ -278,25 +292,33 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, Row | DataError]]:
     Raises:
         MissingExtraError: pyarrow is not installed.
     """
+    _parquet_library()
+    # read through our own stream, so that absent files and folders get the same words as everywhere
+    with opened(path) as stream:
+        yield from parquet_stream(path, stream)
+
+
+def parquet_stream(path: Path, stream: BinaryIO) -> Iterator[tuple[int, Row | DataError]]:
+    """The same of an open file, which ``path`` names in messages."""
+    pyarrow = _parquet_library()
+    try:
+        number = 0
+        for batch in pyarrow.parquet.ParquetFile(stream).iter_batches(batch_size=1024):
+            for row in _parquet_values(batch):
+                number += 1
+                bad = isinstance(row, UnicodeDecodeError)
+                yield number, row_error(path, number, "holds text that is not UTF-8; save it as UTF-8") if bad else row
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not a sound Parquet file ({str(error).splitlines()[0]}); get it again") from error
+
+
+def _parquet_library() -> Any:
     try:
         import pyarrow
-        from pyarrow import parquet
+        import pyarrow.parquet
     except ImportError as error:
         raise MissingExtraError("pyarrow", "parquet") from error
-    with opened(path) as stream:
-        try:
-            number = 0
-            # read through our own stream, so that absent files and folders get the same words as everywhere
-            for batch in parquet.ParquetFile(stream).iter_batches(batch_size=1024):
-                for row in _parquet_values(batch):
-                    number += 1
-                    bad = isinstance(row, UnicodeDecodeError)
-                    yield (
-                        number,
-                        row_error(path, number, "holds text that is not UTF-8; save it as UTF-8") if bad else row,
-                    )
-        except (pyarrow.ArrowException, OSError) as error:
-            raise DataError(f"{path}: not a sound Parquet file ({str(error).splitlines()[0]}); get it again") from error
+    return pyarrow
 
 
 def _parquet_values(batch: Any) -> list[Any]:

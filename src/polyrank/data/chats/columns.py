@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from polyrank.data.chats.messages import Settings
+from polyrank.data.chats.messages import ReadOptions
 from polyrank.data.rows import Row
 from polyrank.errors import DataError, UsageError
 
@@ -137,29 +137,29 @@ class Columns:
     reply_to: tuple[str, ...] = ()
 
 
-def columns(keys: list[str], settings: Settings, where: object) -> Columns:
+def columns(keys: list[str], options: ReadOptions, where: object) -> Columns:
     """Settle which column is which, and note what was guessed.
 
     Args:
         keys: the columns there are.
-        settings: what the user named.
+        options: what the user named.
         where: the file, for messages.
 
     Raises:
         DataError: no column can be taken for the sender's or the text's.
         UsageError: a column that was named is not there.
     """
-    named_ones = [settings.conversation, *settings.time, settings.sender, settings.text]
+    named_ones = [options.conversation, *options.time, options.sender, options.text]
     for name in named_ones:
         if name is not None and name not in keys:
             raise UsageError(f"{where} has no column {name!r}; it has {listed(keys)}")
     free = [key for key in keys if key not in named_ones]
     role = usual(free, ROLE)
     columns = {
-        "conversation": [settings.conversation] if settings.conversation else usual(free, CONVERSATION)[:1],
-        "time": list(settings.time) or _time(free),
-        "sender": [settings.sender] if settings.sender else usual(free, SENDER) or role,
-        "text": [settings.text] if settings.text else usual(free, TEXT),
+        "conversation": [options.conversation] if options.conversation else usual(free, CONVERSATION)[:1],
+        "time": list(options.time) or _time(free),
+        "sender": [options.sender] if options.sender else usual(free, SENDER) or role,
+        "text": [options.text] if options.text else usual(free, TEXT),
     }
     for what in ("sender", "text"):
         if not columns[what]:
@@ -170,14 +170,14 @@ def columns(keys: list[str], settings: Settings, where: object) -> Columns:
     guessed = [
         f"{what} in {columns[what][0]!r}" if what != "time" else f"time in {' and '.join(map(repr, columns[what]))}"
         for what in columns
-        if columns[what] and not getattr(settings, what)
+        if columns[what] and not getattr(options, what)
     ]
     roles = [
         key for key in (*role, *usual(free, FROM_CUSTOMER), *usual(free, FROM_AGENT)) if key not in columns["sender"]
     ][:1]
     guessed += [f"role in {key!r}" for key in roles]
     if guessed:
-        settings.note(f"guessed by its name: {', '.join(guessed)}")
+        options.log.note(f"guessed by its name: {', '.join(guessed)}")
     taken = {*columns["text"], *columns["sender"][:1], *columns["conversation"]}
     rest = [key for key in free if key not in taken]
     return Columns(

@@ -20,7 +20,7 @@ MAX_MESSAGES = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class DatedMessage:
     """A message with its time, and as whom its sender spoke."""
 
     message: Message
@@ -39,12 +39,14 @@ class Counts:
     speakers: Counter[str] = field(default_factory=Counter)
 
 
-def dialogues(said: Sequence[Said], tally: Counts, *, join: bool, gap: timedelta, keep_system: bool) -> Iterator[Row]:
+def dialogues(
+    said: Sequence[DatedMessage], counts: Counts, *, join: bool, gap: timedelta, keep_system: bool
+) -> Iterator[Row]:
     """Rows of dialogues, in the order in which their first messages stand in the file.
 
     Args:
         said: all messages.
-        tally: where what becomes of them is counted.
+        counts: where what becomes of them is counted.
         join: make one turn of what a sender says without being interrupted.
         gap: silence that ends a conversation of a stream.
         keep_system: what a system says before all others is the conversation's background.
@@ -52,15 +54,15 @@ def dialogues(said: Sequence[Said], tally: Counts, *, join: bool, gap: timedelta
     Raises:
         DataError: a conversation is too long to be one.
     """
-    groups: dict[tuple[str, str | None], list[Said]] = {}
+    groups: dict[tuple[str, str | None], list[DatedMessage]] = {}
     for each in said:
         groups.setdefault((each.message.stream, each.message.conversation), []).append(each)
     n_streams = Counter(name for _, name in groups)
     for (stream, name), group in groups.items():
         parts = (
-            [(name if n_streams[name] == 1 else f"{stream}/{name}", in_order(group, tally))]
+            [(name if n_streams[name] == 1 else f"{stream}/{name}", in_order(group, counts))]
             if name
-            else [(f"{stream}:{number}", part) for number, part in enumerate(divided(in_order(group, tally), gap), 1)]
+            else [(f"{stream}:{number}", part) for number, part in enumerate(divided(in_order(group, counts), gap), 1)]
         )
         for id_, part in parts:
             if len(part) > MAX_MESSAGES:
@@ -68,18 +70,18 @@ def dialogues(said: Sequence[Said], tally: Counts, *, join: bool, gap: timedelta
                     f"{part[0].message.where}: the conversation that begins here has {len(part):,} messages, over"
                     f" {MAX_MESSAGES:,}; name the column of conversations or of times"
                 )
-            row = dialogue(id_, part, tally, join=join, keep_system=keep_system)
+            row = dialogue(id_, part, counts, join=join, keep_system=keep_system)
             if row is not None:
                 yield row
 
 
-def in_order(group: list[Said], tally: Counts) -> list[Said]:
+def in_order(group: list[DatedMessage], counts: Counts) -> list[DatedMessage]:
     """By time, oldest first; as in the file where times are equal. What a sender repeats at one time is left out."""
-    known: dict[object, Said] = {}
+    known: dict[object, DatedMessage] = {}
     for each in group:
         known.setdefault((each.time, each.message.sender, each.message.text) if each.time else id(each), each)
     kept = list(known.values())
-    tally.left_out[REPEATED] += len(group) - len(kept)
+    counts.left_out[REPEATED] += len(group) - len(kept)
     times = [each.time for each in kept if each.time]
     if len(times) > 1 and times[0] > times[-1] and all(a >= b for a, b in pairwise(times)):
         kept.reverse()  # the newest first, also among those of one minute
@@ -91,9 +93,9 @@ def in_order(group: list[Said], tally: Counts) -> list[Said]:
     return [kept[i] for i in sorted(range(len(kept)), key=keys.__getitem__)]
 
 
-def divided(said: Iterable[Said], gap: timedelta) -> Iterator[list[Said]]:
+def divided(said: Iterable[DatedMessage], gap: timedelta) -> Iterator[list[DatedMessage]]:
     """A stream's conversations: one ends where nobody says anything for so long."""
-    part: list[Said] = []
+    part: list[DatedMessage] = []
     last: datetime | None = None
     for each in said:
         if part and each.time and last and each.time - last > gap:
@@ -105,20 +107,20 @@ def divided(said: Iterable[Said], gap: timedelta) -> Iterator[list[Said]]:
         yield part
 
 
-def dialogue(id_: str, said: list[Said], tally: Counts, *, join: bool, keep_system: bool) -> Row | None:
+def dialogue(id_: str, said: list[DatedMessage], counts: Counts, *, join: bool, keep_system: bool) -> Row | None:
     """The row of a conversation; None where nobody answers."""
     talk = [each for each in said if not is_system(each.message)]
     background = [each.message.text for each in said[: said.index(talk[0])]] if talk and keep_system else []
     turns = list(_turns(talk, join=join))
-    tally.left_out[SYSTEM] += len(said) - len(talk) - len(background)
+    counts.left_out[SYSTEM] += len(said) - len(talk) - len(background)
     if len(turns) < 2:
-        tally.left_out[UNANSWERED] += len(talk)
-        tally.left_out[SYSTEM] += len(background)
+        counts.left_out[UNANSWERED] += len(talk)
+        counts.left_out[SYSTEM] += len(background)
         return None
-    tally.n_turns += len(turns)
-    tally.n_joined += len(talk) - len(turns)
-    tally.n_background += len(background)
-    tally.speakers.update(turn["speaker"] for turn in turns)
+    counts.n_turns += len(turns)
+    counts.n_joined += len(talk) - len(turns)
+    counts.n_background += len(background)
+    counts.speakers.update(turn["speaker"] for turn in turns)
     began = next((each.time for each in talk if each.time), None)
     row: Row = {"id": id_}
     if began is not None:
@@ -128,7 +130,7 @@ def dialogue(id_: str, said: list[Said], tally: Counts, *, join: bool, keep_syst
     return row | {"turns": turns}
 
 
-def _turns(talk: list[Said], *, join: bool) -> Iterator[dict[str, str]]:
+def _turns(talk: list[DatedMessage], *, join: bool) -> Iterator[dict[str, str]]:
     groups = (list(group) for _, group in groupby(talk, attrgetter("message.sender", "speaker")))
     for group in groups if join else ([each] for each in talk):
         yield {"speaker": group[0].speaker, "text": "\n".join(each.message.text for each in group)}

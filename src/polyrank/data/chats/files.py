@@ -11,19 +11,19 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from polyrank.data.chats.messages import Settings
+from polyrank.data.chats.messages import ReadLog, ReadOptions
 from polyrank.data.read_report import counted
-from polyrank.data.rows import GZIP_MAGIC, MAX_LINE_BYTES, Row, checked, row_error
+from polyrank.data.rows import GZIP_MAGIC, MAX_LINE_BYTES, Row, checked, parquet_stream, row_error
 from polyrank.errors import DataError, MissingExtraError, UsageError
 
-Rows = list[tuple[int, Row | DataError]]
+Rows = list[tuple[int, Row]]
 
 READ = (".txt", ".csv", ".tsv", ".tab", ".json", ".jsonl", ".ndjson", ".xlsx", ".xlsm", ".xls", ".ods", ".parquet")
 SEPARATORS = ",;\t|"
@@ -130,8 +130,8 @@ def _unpacked(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> b
     return gzip.decompress(data) if data[:2] == GZIP_MAGIC else data
 
 
-def content(member: Member, settings: Settings) -> str | Rows:
-    """The rows of a file of rows, or the text of any other.
+def content(member: Member, options: ReadOptions) -> tuple[str | None, Rows]:
+    """The good rows of a file of rows, or the text of any other; bad rows go to the log.
 
     Raises:
         DataError: it is empty, of a kind that is not read, or damaged.
@@ -143,10 +143,10 @@ def content(member: Member, settings: Settings) -> str | Rows:
         if data.startswith(magic):
             raise DataError(f"{member.path}: is {what}")
     if data.startswith(SHEETS):
-        return _sheet_rows(member, data, settings)
+        return None, _sheet_rows(member, data, options)
     if data.startswith(b"PAR1"):
-        return _parquet_rows(member, data)
-    text = decoded(member, data, settings).replace("\r\n", "\n")
+        return None, _good(parquet_stream(member.path, io.BytesIO(data)), options.log)
+    text = decoded(member, data, options).replace("\r\n", "\n")
     if not text.strip():
         raise DataError(f"{member.path}: is empty; give a file with messages")
     if "\n" not in text:
@@ -156,13 +156,13 @@ def content(member: Member, settings: Settings) -> str | Rows:
         page = "an HTML page" if start.startswith(("<html", "<!doctype", "<table", "<div", "<head")) else "XML"
         raise DataError(f"{member.path}: is {page}; export the chats as JSON, CSV, a sheet or text")
     if re.match(r"\{|\[\s*[\[{\]\"]", start):  # WhatsApp has a bracket before each date
-        return json_rows(member, text)
-    return text
+        return None, _good(json_rows(member, text), options.log)
+    return text, []
 
 
-def decoded(member: Member, data: bytes, settings: Settings) -> str:
+def decoded(member: Member, data: bytes, options: ReadOptions) -> str:
     """The text of a file: in the encoding that was named, its mark's, UTF-8, or what it looks like, which is noted."""
-    encoding = settings.encoding or next((name for mark, name in MARKS if data.startswith(mark)), None)
+    encoding = options.encoding or next((name for mark, name in MARKS if data.startswith(mark)), None)
     if encoding is None and data[:1000].count(0) > len(data[:1000]) // 4:
         encoding = "utf-16-be" if data[:1] == b"\0" else "utf-16-le"
     try:
@@ -183,14 +183,14 @@ def decoded(member: Member, data: bytes, settings: Settings) -> str:
     if best is None:
         raise DataError(f"{member.path}: is no text that can be read; name its encoding")
     guess = "cp1252" if "cp1252" in best.could_be_from_charset else best.encoding
-    settings.note(f"{member.path.name} is not UTF-8; read as {guess} (the option encoding names another)")
+    options.log.note(f"{member.path.name} is not UTF-8; read as {guess} (the option encoding names another)")
     try:
         return data.decode(guess)
     except UnicodeDecodeError as error:
         raise DataError(f"{member.path}: is not all {guess}; name its encoding") from error
 
 
-def csv_rows(member: Member, text: str) -> Rows:
+def csv_rows(member: Member, text: str, log: ReadLog) -> Rows:
     """Records with the line that each starts on; the separator is the one that the first line has most of."""
     start = 0
     separator = ""
@@ -212,7 +212,7 @@ def csv_rows(member: Member, text: str) -> Rows:
         except StopIteration:
             return rows
         except csv.Error as error:
-            rows.append((line, row_error(member.path, line, f"not CSV: {error}; check its quotes")))
+            log.bad.add(row_error(member.path, line, f"not CSV: {error}; check its quotes"))
             continue
         if not any(cell.strip() for cell in cells):
             continue
@@ -220,7 +220,7 @@ def csv_rows(member: Member, text: str) -> Rows:
             header = unique([cell.strip() for cell in cells])
         elif len(cells) > len(header) and any(cells[len(header) :]):
             problem = f"{len(cells)} cells, but the header names {len(header)}; check its separators and quotes"
-            rows.append((line, row_error(member.path, line, problem)))
+            log.bad.add(row_error(member.path, line, problem))
         else:
             rows.append((line, dict(zip(header, cells, strict=False))))
 
@@ -242,7 +242,7 @@ def unique(names: list[str]) -> list[str]:
     return numbered
 
 
-def _sheet_rows(member: Member, data: bytes, settings: Settings) -> Rows:
+def _sheet_rows(member: Member, data: bytes, options: ReadOptions) -> Rows:
     try:
         import fastexcel  # noqa: F401  # polars reads sheets with it
         import polars
@@ -266,13 +266,13 @@ def _sheet_rows(member: Member, data: bytes, settings: Settings) -> Rows:
         )
         raise DataError(f"{member.path}: {what}") from error
     filled = {name: sheet for name, sheet in sheets.items() if not sheet.is_empty()}
-    if settings.sheet is not None and settings.sheet not in sheets:
-        raise UsageError(f"{member.path} has no sheet {settings.sheet!r}; it has {', '.join(sheets)}")
+    if options.sheet is not None and options.sheet not in sheets:
+        raise UsageError(f"{member.path} has no sheet {options.sheet!r}; it has {', '.join(sheets)}")
     if not filled:
         raise DataError(f"{member.path}: is empty; give a file with messages")
-    name = settings.sheet or next(iter(filled))
-    if settings.sheet is None and len(filled) > 1:
-        settings.note(
+    name = options.sheet or next(iter(filled))
+    if options.sheet is None and len(filled) > 1:
+        options.log.note(
             f"{member.path.name}: read sheet {name!r} of {', '.join(filled)} (the option sheet names another)"
         )
     header: list[str] = []
@@ -287,19 +287,7 @@ def _sheet_rows(member: Member, data: bytes, settings: Settings) -> Rows:
     return rows
 
 
-def _parquet_rows(member: Member, data: bytes) -> Rows:
-    try:
-        import polars
-    except ImportError as error:
-        raise MissingExtraError("polars", "chats") from error
-    try:
-        return list(enumerate(polars.read_parquet(io.BytesIO(data)).to_dicts(), 1))
-    except (polars.exceptions.PolarsError, OSError) as error:
-        reason = str(error).split("\n")[0]
-        raise DataError(f"{member.path}: not a sound Parquet file ({reason}); get it again") from error
-
-
-def json_rows(member: Member, text: str) -> Rows:
+def json_rows(member: Member, text: str) -> Iterator[tuple[int, Row | DataError]]:
     """Objects of a JSON file, or of each of its lines, with their numbers; a list among them is one of messages."""
     try:
         value = json_decoder.decode(text.strip())
@@ -314,14 +302,15 @@ def json_rows(member: Member, text: str) -> Rows:
             raise row_error(
                 member.path, line, f"not JSON: {error.msg}; the file may be cut off, get it again"
             ) from error
-        return [
-            (number, _line(member, number, line)) for number, line in enumerate(text.split("\n"), 1) if line.strip()
-        ]
+        lines = enumerate(text.split("\n"), 1)
+        yield from ((number, _line(member, number, each)) for number, each in lines if each.strip())
+        return
     items = value if isinstance(value, list) else [value]
     if items and all(isinstance(item, str) for item in items):
         raise DataError(f"{member.path}: is a list of texts; write objects that name the sender of each")
     escaped = "\\ud" in text.lower()
-    return [(number, _object(member, number, item, escaped)) for number, item in enumerate(items, 1)]
+    for number, item in enumerate(items, 1):
+        yield number, _object(member, number, item, escaped)
 
 
 def _line(member: Member, number: int, line: str) -> Row | DataError:
@@ -344,6 +333,12 @@ def _object(member: Member, number: int, value: Any, escaped: bool) -> Row | Dat
         return row_error(member.path, number, error)
 
 
-def good(rows: Rows) -> Iterator[Row]:
-    """The rows that could be read."""
-    return (row for _, row in rows if not isinstance(row, DataError))
+def _good(rows: Iterable[tuple[int, Row | DataError]], log: ReadLog) -> Rows:
+    """The rows that could be read; the others go to the log."""
+    found: Rows = []
+    for number, row in rows:
+        if isinstance(row, DataError):
+            log.bad.add(row)
+        else:
+            found.append((number, row))
+    return found

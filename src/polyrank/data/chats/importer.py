@@ -1,17 +1,17 @@
 """``import_chats``: from a place to dialogues and the report of what became of every message."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import get_args
 
-from polyrank.data.chats.dialogues import Counts, Said, dialogues
+from polyrank.data.chats.dialogues import Counts, DatedMessage, dialogues
 from polyrank.data.chats.import_report import Chats, ChatsReport
-from polyrank.data.chats.messages import DateOrder, Form, Message, Settings, Skipped
+from polyrank.data.chats.messages import DateOrder, Form, Message, ReadLog, ReadOptions
 from polyrank.data.chats.reading import read
 from polyrank.data.chats.roles import is_system, speakers
 from polyrank.data.chats.times import order_of_dates, read_time
-from polyrank.data.read_report import KEPT_MESSAGES, counted
+from polyrank.data.read_report import counted
 from polyrank.data.rows import Row, write_rows
 from polyrank.errors import DataError, UsageError
 
@@ -70,13 +70,9 @@ def import_chats(
             raise UsageError(f"{name} {value!r} is unknown; use {', '.join(possible)} or none")
     if not 0 < gap_hours < 1e6:
         raise UsageError(f"gap_hours is {gap_hours}; give the hours of silence, more than 0 and less than 1,000,000")
-    notes: dict[str, None] = {}
-
-    def note(line: str) -> None:
-        notes[line] = None
-
-    settings = Settings(
-        note=note,
+    log = ReadLog(skip_bad=skip_bad)
+    options = ReadOptions(
+        log=log,
         conversation=conversation,
         time=(time,) if isinstance(time, str) else tuple(time or ()),
         sender=sender,
@@ -88,36 +84,30 @@ def import_chats(
     )
     agents = (agent,) if isinstance(agent, str) else tuple(agent)
     forms: dict[Form, None] = {}
-    tally, bad, messages = Counts(), _Bad(skip_bad), list[Message]()
-    for item in read(path, form, settings, forms):
-        if isinstance(item, Message):
-            messages.append(item)
-        elif isinstance(item, Skipped):
-            tally.left_out[item.reason] += 1
-        else:
-            bad.add(item)
-    n_messages = len(messages) + tally.left_out.total() + bad.n
-    said = _said(_dated(messages, date_order, note, bad), agents, note, path)
+    messages = list(read(path, form, options, forms))
+    n_messages = len(messages) + log.skipped.total() + log.bad.n
+    said = _with_speakers(_dated(messages, date_order, log), agents, log, path)
     if n_loose := sum(each.message.conversation is None for each in said):
         where = (
             f"where nobody says anything for {gap_hours:g} hours"
             if any(each.time for each in said)
             else "nowhere: no times"
         )
-        note(f"{counted(n_loose, 'message')} without a conversation divided {where}")
-    rows = list(dialogues(said, tally, join=join, gap=timedelta(hours=gap_hours), keep_system=keep_system))
+        log.note(f"{counted(n_loose, 'message')} without a conversation divided {where}")
+    counts = Counts(left_out=log.skipped)
+    rows = list(dialogues(said, counts, join=join, gap=timedelta(hours=gap_hours), keep_system=keep_system))
     report = ChatsReport(
         form=" and ".join(forms),
         n_messages=n_messages,
         n_conversations=len(rows),
-        n_turns=tally.n_turns,
-        n_joined=tally.n_joined,
-        n_background=tally.n_background,
-        left_out={reason: n for reason, n in tally.left_out.most_common() if n},
-        speakers=dict(tally.speakers.most_common()),
-        n_bad=bad.n,
-        messages=tuple(bad.messages),
-        notes=tuple(notes),
+        n_turns=counts.n_turns,
+        n_joined=counts.n_joined,
+        n_background=counts.n_background,
+        left_out={reason: n for reason, n in counts.left_out.most_common() if n},
+        speakers=dict(counts.speakers.most_common()),
+        n_bad=log.bad.n,
+        messages=tuple(log.bad.messages),
+        notes=tuple(log.notes),
     )
     if not rows:
         raise DataError(f"{path}: {_why_nothing(said, report)}")
@@ -129,44 +119,30 @@ def write_dialogues(path: Path | str, dialogues: Sequence[Row]) -> None:
     write_rows(Path(path), dialogues)
 
 
-class _Bad:
-    """Counts bad rows, or stops at the first."""
-
-    def __init__(self, skip: bool) -> None:
-        self.skip, self.n, self.messages = skip, 0, list[str]()
-
-    def add(self, error: DataError) -> None:
-        if not self.skip:
-            raise error
-        self.n += 1
-        if len(self.messages) < KEPT_MESSAGES:
-            self.messages.append(str(error))
-
-
 def _dated(
-    messages: Sequence[Message], order: DateOrder | None, note: Callable[[str], None], bad: _Bad
+    messages: Sequence[Message], order: DateOrder | None, log: ReadLog
 ) -> Iterator[tuple[Message, datetime | None]]:
     if order is None:
         order, is_guess = order_of_dates(message.time for message in messages)
         if is_guess:
-            note(f"dates can be read in several ways: the {order} is taken as first (option date order names it)")
+            log.note(f"dates can be read in several ways: the {order} is taken as first (option date order names it)")
     for message in messages:
         try:
             yield message, read_time(message.time, order)
         except ValueError as error:
-            bad.add(DataError(f"{message.where}: {error}"))
+            log.bad.add(DataError(f"{message.where}: {error}"))
 
 
-def _said(
-    dated: Iterator[tuple[Message, datetime | None]], agents: Sequence[str], note: Callable[[str], None], path: Path
-) -> list[Said]:
+def _with_speakers(
+    dated: Iterator[tuple[Message, datetime | None]], agents: Sequence[str], log: ReadLog, path: Path
+) -> list[DatedMessage]:
     known = list(dated)
     talk = [message for message, _ in known if not is_system(message)]
-    names = iter(speakers(talk, agents, note, path))
-    return [Said(message, at, "" if is_system(message) else next(names)) for message, at in known]
+    names = iter(speakers(talk, agents, log.note, path))
+    return [DatedMessage(message, at, "" if is_system(message) else next(names)) for message, at in known]
 
 
-def _why_nothing(said: Sequence[Said], report: ChatsReport) -> str:
+def _why_nothing(said: Sequence[DatedMessage], report: ChatsReport) -> str:
     """Why there is no dialogue, and what to do."""
     senders = {each.message.sender for each in said}
     if report.n_bad and not said:

@@ -1,13 +1,14 @@
-"""What every reader of chats makes of a file: messages, what was left out and why, and rows that are bad.
+"""What every reader of chats makes of a file: messages, and a log of what is not one.
 
 Knows no form of file.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from polyrank.errors import DataError
+from polyrank.data.read_report import BadRows
 
 Form = Literal["table", "questions", "conversations", "slack", "telegram", "transcript", "whatsapp"]
 DateOrder = Literal["day", "month", "year"]
@@ -42,26 +43,39 @@ class Message:
     sender_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
-    """A row that is no message, and why."""
-
-    reason: str
+Messages = Iterator[Message]
 
 
-Item = Message | Skipped | DataError
-Items = Iterator[Item]
+class ReadLog:
+    """What becomes of all that is not a message: guesses are noted, rows skipped for a reason, bad rows counted.
+
+    Args:
+        skip_bad: count bad rows, instead of raising the first.
+        say: takes each note, once.
+    """
+
+    def __init__(self, *, skip_bad: bool = False, say: Callable[[str], None] = lambda line: None) -> None:
+        self.notes: dict[str, None] = {}
+        self.skipped: Counter[str] = Counter()
+        self.bad = BadRows(skip=skip_bad)
+        self._say = say
+
+    def note(self, line: str) -> None:
+        """A line about what was guessed."""
+        if line not in self.notes:
+            self.notes[line] = None
+            self._say(line)
+
+    def skip(self, reason: str, n: int = 1) -> None:
+        """Count rows that are no messages."""
+        self.skipped[reason] += n
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How a file is read; None is guessed. See ``import_chats``.
+class ReadOptions:
+    """How a file is read; None is guessed. See ``import_chats``."""
 
-    Args:
-        note: takes a line about what was guessed.
-    """
-
-    note: Callable[[str], None]
+    log: ReadLog
     conversation: str | None = None
     time: tuple[str, ...] = ()
     sender: str | None = None

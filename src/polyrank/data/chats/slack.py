@@ -3,12 +3,13 @@
 import html
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
 from polyrank.data.chats.files import Member, Rows, content
-from polyrank.data.chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Item, Items, Message, Settings, Skipped
-from polyrank.data.rows import Row
+from polyrank.data.chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages, ReadLog, ReadOptions
+from polyrank.data.rows import Row, object_of
 from polyrank.errors import DataError
 
 DAY = re.compile(r"\d{4}-\d\d-\d\d\.json")
@@ -23,56 +24,57 @@ def is_slack(paths: Sequence[PurePath]) -> bool:
 
 def is_day(rows: Rows) -> bool:
     """Whether a file's rows are messages of Slack."""
-    first = next((row for _, row in rows if not isinstance(row, DataError)), {})
+    first = rows[0][1] if rows else {}
     return first.get("type") == "message" and isinstance(first.get("ts"), str)
 
 
-def slack(members: Sequence[Member], settings: Settings) -> Items:
+def slack(members: Sequence[Member], options: ReadOptions) -> Messages:
     """Each channel is a stream, and each thread in it a conversation."""
     names: dict[str, str] = {}
     for member in members:
         if member.path.name == "users.json":
-            names |= {str(row.get("id")): _name(row) for row in _objects(member, settings) if isinstance(row, dict)}
+            people = replace(options, log=ReadLog(skip_bad=True))  # a bad one speaks by their id
+            names |= {str(row.get("id")): _name(row) for _, row in _objects(member, people)}
     for member in members:
         if DAY.fullmatch(member.path.name) or len(members) == 1:
             channel = member.path.parent.name if len(members) > 1 else member.stem
-            for number, row in enumerate(_objects(member, settings), 1):
-                yield row if isinstance(row, DataError) else _item(f"{member.path}:{number}", channel, row, names)
+            for number, row in _objects(member, options):
+                if found := _message(f"{member.path}:{number}", channel, row, names, options.log):
+                    yield found
 
 
-def _objects(member: Member, settings: Settings) -> list[Row | DataError]:
+def _objects(member: Member, options: ReadOptions) -> Rows:
     if not member.read().strip(b" \r\n\t[]"):
         return []  # a day on which nobody said anything
-    rows = content(member, settings)
-    return (
-        [DataError(f"{member.path}: not JSON; get the export again")] if isinstance(rows, str) else [r for _, r in rows]
-    )
+    text, rows = content(member, options)
+    if text is not None:
+        options.log.bad.add(DataError(f"{member.path}: not JSON; get the export again"))
+    return rows
 
 
 def _name(user: Row) -> str:
-    profile = user.get("profile")
-    own = profile if isinstance(profile, dict) else {}
+    own = object_of(user.get("profile"))
     names = (own.get("display_name"), user.get("real_name"), own.get("real_name"), user.get("name"), user.get("id"))
     return str(next(filter(None, names), ""))
 
 
-def _item(where: str, channel: str, row: Row, names: dict[str, str]) -> Item:
+def _message(where: str, channel: str, row: Row, names: dict[str, str], log: ReadLog) -> Message | None:
     if row.get("subtype") == "tombstone":
-        return Skipped(DELETED)
+        log.skip(DELETED)
+        return None
     if row.get("type") != "message" or row.get("subtype") not in SAID:
-        return Skipped(SYSTEM)
+        log.skip(SYSTEM)
+        return None
     text = _plain(row.get("text"), names)
     if not text:
-        return Skipped(ATTACHMENT if row.get("files") or row.get("attachments") or row.get("blocks") else EMPTY)
+        log.skip(ATTACHMENT if row.get("files") or row.get("attachments") or row.get("blocks") else EMPTY)
+        return None
     user = str(row.get("user") or row.get("bot_id") or row.get("username") or "")
-    profile = row.get("user_profile") or row.get("bot_profile")
-    known = (
-        names.get(user)
-        or row.get("username")
-        or (_name({"profile": profile, **profile}) if isinstance(profile, dict) else "")
-    )
+    profile = object_of(row.get("user_profile") or row.get("bot_profile"))
+    known = names.get(user) or row.get("username") or (_name({"profile": profile, **profile}) if profile else "")
     if not (user or known):
-        return DataError(f"{where}: a message without a user; remove it")
+        log.bad.add(DataError(f"{where}: a message without a user; remove it"))
+        return None
     thread = row.get("thread_ts")
     return Message(
         where=where,

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from polyrank.data.chats.columns import ANSWER, QUESTION, Columns, columns, flat, keys_of, listed, usual
-from polyrank.data.chats.files import Member, Rows, good
-from polyrank.data.chats.messages import ATTACHMENT, EMPTY, NOTE, SYSTEM, Item, Items, Message, Settings, Skipped
+from polyrank.data.chats.files import Member, Rows
+from polyrank.data.chats.messages import ATTACHMENT, EMPTY, NOTE, SYSTEM, Message, Messages, ReadLog, ReadOptions
 from polyrank.data.chats.texts import plain
 from polyrank.data.rows import Row, row_error
 from polyrank.errors import DataError, UsageError
@@ -32,24 +31,28 @@ FILE_KINDS = {"image", "photo", "video", "audio", "voice", "file", "document", "
 NOTE_KINDS = {"note", "internal", "internal note", "internal_note", "private", "private_note", "note_and_reopen"}
 
 
-def table(member: Member, rows: Rows, settings: Settings, *, stream: str | None = None) -> Items:
+def table(member: Member, rows: Rows, options: ReadOptions, *, stream: str | None = None) -> Messages:
     """A row is a message."""
-    flattened: Rows = [(number, row if isinstance(row, DataError) else flat(row)) for number, row in rows]
-    chosen = columns(keys_of(islice(good(flattened), N_LOOKED_AT)), settings, member.path)
+    flattened = [(number, flat(row)) for number, row in rows]
+    chosen = columns(first_keys(flattened), options, member.path)
     if chosen.conversation is None and chosen.ids and chosen.reply_to:
-        settings.note(f"conversations follow the replies in {chosen.reply_to[0]!r}")
+        options.log.note(f"conversations follow the replies in {chosen.reply_to[0]!r}")
         flattened = _threaded(flattened, chosen.ids[0], chosen.reply_to[0])
         chosen = replace(chosen, conversation=THREAD)
     for number, row in flattened:
-        if isinstance(row, DataError):
-            yield row
-        elif any(value not in (None, "") for value in row.values()):
-            yield message(row, chosen, f"{member.path}:{number}", stream or member.stem)
+        filled = any(value not in (None, "") for value in row.values())
+        if filled and (found := message(row, chosen, f"{member.path}:{number}", stream or member.stem, options.log)):
+            yield found
+
+
+def first_keys(rows: Rows) -> list[str]:
+    """The columns of the first rows."""
+    return keys_of(row for _, row in rows[:N_LOOKED_AT])
 
 
 def _threaded(rows: Rows, id_: str, reply_to: str) -> Rows:
     """Rows with their conversation: the first message that they answer, by way of others."""
-    parents = {_plain_id(row.get(id_)): _plain_id(row.get(reply_to)) for row in good(rows)}
+    parents = {_plain_id(row.get(id_)): _plain_id(row.get(reply_to)) for _, row in rows}
 
     def root(name: str) -> str:
         seen = {name}
@@ -57,10 +60,7 @@ def _threaded(rows: Rows, id_: str, reply_to: str) -> Rows:
             seen.add(name := parent)
         return name
 
-    return [
-        (number, row if isinstance(row, DataError) else row | {THREAD: root(_plain_id(row.get(id_)))})
-        for number, row in rows
-    ]
+    return [(number, row | {THREAD: root(_plain_id(row.get(id_)))}) for number, row in rows]
 
 
 def _plain_id(value: Any) -> str:
@@ -68,25 +68,30 @@ def _plain_id(value: Any) -> str:
     return "" if value is None else str(value).strip().removesuffix(".0")
 
 
-def message(row: Row, chosen: Columns, where: str, stream: str) -> Item:
-    """The message of a row, or why there is none."""
+def message(row: Row, chosen: Columns, where: str, stream: str, log: ReadLog) -> Message | None:
+    """The message of a row; None: the log says why there is none."""
     kinds = {str(row[key]).casefold() for key in chosen.kind if row.get(key)}
     if kinds & NOTE_KINDS or _flag(row, chosen.private) is True or _flag(row, chosen.public) is False:
-        return Skipped(NOTE)
+        log.skip(NOTE)
+        return None
     text = next(filter(None, (plain(row.get(key)) for key in chosen.text)), "")
     if kinds & SYSTEM_KINDS:
-        return Skipped(SYSTEM)
+        log.skip(SYSTEM)
+        return None
     if not text:
         parts = any(isinstance(row.get(key), list) and row[key] for key in chosen.text)  # of which none is a text
         with_file = parts or kinds & FILE_KINDS or any(row.get(key) for key in chosen.files)
-        return Skipped(ATTACHMENT if with_file else EMPTY)
+        log.skip(ATTACHMENT if with_file else EMPTY)
+        return None
     sender = _scalar(row, chosen.sender)
     role = _role(row, chosen)
     if not (sender or role):
-        return DataError(f"{where}: no sender in {listed(chosen.sender)}; fill it in or remove the row")
+        log.bad.add(DataError(f"{where}: no sender in {listed(chosen.sender)}; fill it in or remove the row"))
+        return None
     conversation = _scalar(row, (chosen.conversation,)) if chosen.conversation else None
     if chosen.conversation and not conversation:
-        return DataError(f"{where}: no conversation in {chosen.conversation!r}; fill it in or remove the row")
+        log.bad.add(DataError(f"{where}: no conversation in {chosen.conversation!r}; fill it in or remove the row"))
+        return None
     times = [row[key] for key in chosen.time if row.get(key) not in (None, "")]
     return Message(
         where=where,
@@ -133,39 +138,33 @@ def _role(row: Row, chosen: Columns) -> str | None:
     return _scalar(row, chosen.role)
 
 
-def question_columns(keys: list[str], settings: Settings) -> tuple[str, str] | None:
+def question_columns(keys: list[str], options: ReadOptions) -> tuple[str, str] | None:
     """The columns of questions and of answers, if there are both."""
-    for name in (settings.question, settings.answer):
+    for name in (options.question, options.answer):
         if name is not None and name not in keys:
             raise UsageError(f"there is no column {name!r}; there are {listed(keys)}")
-    answers = [settings.answer] if settings.answer else usual(keys, ANSWER)
-    questions = (
-        [settings.question] if settings.question else usual([key for key in keys if key not in answers], QUESTION)
-    )
+    answers = [options.answer] if options.answer else usual(keys, ANSWER)
+    questions = [options.question] if options.question else usual([key for key in keys if key not in answers], QUESTION)
     return (questions[0], answers[0]) if questions and answers else None
 
 
-def questions(member: Member, rows: Rows, settings: Settings) -> Items:
+def questions(member: Member, rows: Rows, options: ReadOptions) -> Messages:
     """A row is a conversation of two: a customer who asks and an agent who answers."""
-    keys = keys_of(islice(good(rows), N_LOOKED_AT))
-    chosen = question_columns(keys, settings)
+    keys = first_keys(rows)
+    chosen = question_columns(keys, options)
     if chosen is None:
         raise DataError(
             f"{member.path}: no columns of questions and answers; name them with the options question and answer:"
             f" {listed(keys)}"
         )
-    if not (settings.question and settings.answer):
-        settings.note(f"guessed by its name: question in {chosen[0]!r}, answer in {chosen[1]!r}")
+    if not (options.question and options.answer):
+        options.log.note(f"guessed by its name: question in {chosen[0]!r}, answer in {chosen[1]!r}")
     ids = usual(keys, ["id", "questionid", "faqid", "qid"])[:1]
     for number, row in rows:
-        if isinstance(row, DataError):
-            yield row
-            continue
         texts = [plain(row.get(key)) for key in chosen]
         if not all(texts):
-            yield row_error(
-                member.path, number, f"no text in {chosen[texts.index('')]!r}; fill it in or remove the row"
-            )
+            problem = f"no text in {chosen[texts.index('')]!r}; fill it in or remove the row"
+            options.log.bad.add(row_error(member.path, number, problem))
             continue
         where, conversation = f"{member.path}:{number}", _scalar(row, ids) or f"{member.stem}:{number}"
         for role, text in zip(("customer", "agent"), texts, strict=True):

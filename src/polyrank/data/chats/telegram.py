@@ -1,44 +1,46 @@
 """Telegram's export in JSON: ``result.json`` of one chat, or of all."""
 
-from typing import Any
-
 from polyrank.data.chats.files import Member
-from polyrank.data.chats.messages import ATTACHMENT, EMPTY, SYSTEM, Item, Items, Message, Skipped
+from polyrank.data.chats.messages import ATTACHMENT, EMPTY, SYSTEM, Message, Messages, ReadLog
 from polyrank.data.chats.texts import plain
-from polyrank.data.rows import Row, row_error
+from polyrank.data.rows import Row, object_of, objects_in, row_error
 
 FILES = ("photo", "file", "media_type", "sticker_emoji", "location_information", "contact_information", "poll")
 
 
 def chats_in(row: Row) -> list[Row] | None:
     """The chats of an export; None: it is none."""
-    listed = row.get("chats")
-    if isinstance(listed, dict) and isinstance(listed.get("list"), list):
-        return [chat for chat in listed["list"] if isinstance(chat, dict)]
-    messages = row.get("messages")
-    theirs = isinstance(messages, list) and any(
-        isinstance(message, dict) and "date" in message and ("from_id" in message or "actor_id" in message)
-        for message in messages
+    listed = object_of(row.get("chats")).get("list")
+    if listed is not None:
+        return objects_in(listed)
+    theirs = any(
+        "date" in message and ("from_id" in message or "actor_id" in message)
+        for message in objects_in(row.get("messages"))
     )
     return [row] if theirs else None
 
 
-def telegram(member: Member, row: Row) -> Items:
+def telegram(member: Member, row: Row, log: ReadLog) -> Messages:
     """Each chat is a stream."""
     for chat in chats_in(row) or ():
         stream = str(chat.get("name") or chat.get("id") or member.stem)
         for message in chat.get("messages") or ():
-            yield _item(member, stream, message)
+            if found := _message(member, stream, object_of(message), log):
+                yield found
 
 
-def _item(member: Member, stream: str, message: Any) -> Item:
-    if not isinstance(message, dict) or "id" not in message:
-        return row_error(member.path, 1, f"a message of {stream!r} is no object with an id; export the chat again")
+def _message(member: Member, stream: str, message: Row, log: ReadLog) -> Message | None:
+    if "id" not in message:
+        problem = f"a message of {stream!r} is no object with an id; export the chat again"
+        log.bad.add(row_error(member.path, 1, problem))
+        return None
     if message.get("type") != "message":
-        return Skipped(SYSTEM)
+        log.skip(SYSTEM)
+        return None
     text = plain(message.get("text"))
     if not text:
-        return Skipped(ATTACHMENT if any(message.get(name) for name in FILES) else EMPTY)
+        log.skip(ATTACHMENT if any(message.get(name) for name in FILES) else EMPTY)
+        return None
     sender_id = str(message.get("from_id") or "")
     return Message(
         where=f"{member.path}: message {message['id']}",

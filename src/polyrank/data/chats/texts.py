@@ -64,13 +64,16 @@ def plain(value: Any) -> str:
     >>> plain(["see ", {"type": "link", "text": "polyrank.org"}, {"type": "image_url", "image_url": {}}])
     'see polyrank.org'
     """
-    if value is None or isinstance(value, bool):
-        return ""
-    if isinstance(value, str):
-        return from_html(value).strip()
-    if isinstance(value, list | tuple):
-        return "".join(plain_part(part) for part in value).strip()
-    return plain(value.get("text", value.get("value", ""))) if isinstance(value, dict) else str(value)
+    match value:
+        case None | bool():
+            return ""
+        case str():
+            return from_html(value).strip()
+        case list() | tuple():
+            return "".join(map(plain_part, value)).strip()
+        case dict():
+            return plain(value.get("text", value.get("value", "")))
+    return str(value)
 
 
 def plain_part(part: Any) -> str:

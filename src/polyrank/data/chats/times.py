@@ -38,15 +38,16 @@ def read_time(value: Any, order: DateOrder) -> datetime | None:
     """
     if isinstance(value, str):
         value = _from_text(value.strip(), order)
-    if value is None:
-        return None
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        value = _from_number(float(value))
-    elif isinstance(value, date) and not isinstance(value, datetime):
-        value = datetime.combine(value, time())
-    if not isinstance(value, datetime):
-        raise ValueError(f"{str(value)[:40]!r} is no time; write times as 2024-01-31T21:15:00")
-    return value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
+    match value:
+        case None:
+            return None
+        case datetime():
+            return value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
+        case date():
+            return datetime.combine(value, time())
+        case int() | float() if not isinstance(value, bool):
+            return _from_number(float(value))
+    raise ValueError(f"{str(value)[:40]!r} is no time; write times as 2024-01-31T21:15:00")
 
 
 def _from_number(number: float) -> datetime:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 
 from polyrank.data.chats.files import Member
-from polyrank.data.chats.messages import Items, Message
+from polyrank.data.chats.messages import Message, Messages, ReadLog
 from polyrank.data.rows import row_error
 
 LINE = re.compile(r"(?:[\[(][\d:., APMapm]+[\])] *)?(?P<name>[^\W\d_][^:\n,;\t]{0,39}?) ?: +(?P<text>\S.*)")
@@ -21,7 +21,7 @@ def is_transcript(text: str) -> bool:
     return len(set(names)) > 1 and 2 * len(names) > len(lines) and 2 * len(set(names)) <= len(names) + 2
 
 
-def transcript(member: Member, text: str) -> Items:
+def transcript(member: Member, text: str, log: ReadLog) -> Messages:
     """Each block is a conversation; where no block has a second line, the whole file is one."""
     blocks = list(_blocks(text))
     alone = all(sum(LINE.match(line) is not None for _, line in block) < 2 for block in blocks)
@@ -38,7 +38,7 @@ def transcript(member: Member, text: str) -> Items:
             elif line and said:
                 said.append(line)
             elif line:
-                yield row_error(member.path, number, "begins with no name; write as: Ann: hello")
+                log.bad.add(row_error(member.path, number, "begins with no name; write as: Ann: hello"))
 
 
 def _blocks(text: str) -> Iterator[list[tuple[int, str]]]:

@@ -4,7 +4,7 @@ import re
 import unicodedata
 
 from polyrank.data.chats.files import Member
-from polyrank.data.chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Item, Items, Message, Skipped
+from polyrank.data.chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages, ReadLog
 from polyrank.data.chats.times import HALVES
 from polyrank.errors import DataError
 
@@ -48,43 +48,49 @@ def _plain(line: str) -> str:
     )
 
 
-def whatsapp(member: Member, text: str) -> Items:
+def whatsapp(member: Member, text: str, log: ReadLog) -> Messages:
     """Messages of several lines go on until a line begins with a date; lines without a sender are the system's."""
-    number, start, lines = 0, 0, list[str]()
+    start, lines = 0, list[str]()
+    parts: list[tuple[int, str]] = []
     for number, line in enumerate(text.split("\n"), 1):
         if begins(line):
-            if lines:
-                yield _item(member, start, "\n".join(lines))
+            parts.append((start, "\n".join(lines)))
             start, lines = number, [line]
         elif lines:
             lines.append(line)
         elif line.strip():
-            yield DataError(f"{member.path}:{number}: stands before the first date; remove it")
-    if lines:
-        yield _item(member, start, "\n".join(lines))
+            log.bad.add(DataError(f"{member.path}:{number}: stands before the first date; remove it"))
+    for number, raw in [*parts[1:], (start, "\n".join(lines))] if lines else ():
+        if found := _message(member, number, raw, log):
+            yield found
 
 
-def _item(member: Member, number: int, raw: str) -> Item:
+def _message(member: Member, number: int, raw: str, log: ReadLog) -> Message | None:
     first, _, more = raw.partition("\n")
     stamp = LINE.match(_plain(first))
     assert stamp is not None  # how the line was found
     date, clock = stamp["date"] or stamp["date2"], stamp["clock"] or stamp["clock2"]
     rest = _behind(first, stamp.start("rest"))
     if not SENDER.match(MARKS.sub("", rest)):
-        return Skipped(SYSTEM)
+        log.skip(SYSTEM)
+        return None
     name, _, said = f"{rest}\n{more}".partition(":")
     said = EDITED.sub("", said.strip())
     text = MARKS.sub("", said).strip()
     if GONE.fullmatch(text):
-        return Skipped(DELETED)
+        log.skip(DELETED)
+        return None
     if attached := ATTACHED.fullmatch(text):
         said = text = (attached["caption"] or "").strip()
     if (attached and not text) or PLACEHOLDER.fullmatch(text):
-        return Skipped(ATTACHMENT)
+        log.skip(ATTACHMENT)
+        return None
     if said.startswith("\u200e"):
-        return Skipped(ATTACHMENT if len(text.split()) < 5 else SYSTEM)
+        log.skip(ATTACHMENT if len(text.split()) < 5 else SYSTEM)
+        return None
     if not text:
-        return Skipped(EMPTY)
+        log.skip(EMPTY)
+        return None
     day = re.sub(r"\s", "", date).rstrip(".")
     time = f"{day} {re.sub(r'(?<=[0-9])[.](?=[0-9])', ':', clock)}"
     sender = MARKS.sub("", name).strip().removeprefix("~").strip()  # ~ marks who is not in the phone's book
