@@ -133,12 +133,12 @@ def _stdin_contexts() -> "Iterator[Context]":
 
     for number, line in stdin_lines():
         try:
-            yield _context_of_line(line)
+            yield context_of_line(line)
         except ValueError as error:
             raise row_error(STDIN, number, error) from error
 
 
-def _context_of_line(line: str) -> "Context":
+def context_of_line(line: str) -> "Context":
     """A line as a context: a JSON list of turns, an object as in data files, or plain text as one turn.
 
     Raises:
