@@ -80,8 +80,8 @@ CPU_SECONDS, SECONDS = 120, 600  # for one fault's tests; a fault that takes lon
 class Tests:
     """The tests that decide about a fault, quickest first."""
 
-    def __init__(self, first: list[str]) -> None:
-        self.coverage, self.first = Coverage(), first
+    def __init__(self, first: list[str], budget: float = 60.0) -> None:
+        self.coverage, self.first, self.budget = Coverage(), first, budget
         self.texts: dict[str, str] = {}
         self.unfit: set[str] = set()  # they fail without a fault, too
 
@@ -92,7 +92,7 @@ class Tests:
             self.texts[file] = (ROOT / file).read_text("utf-8") if (ROOT / file).exists() else ""
         return test not in self.unfit and f"def {name.partition('[')[0].rpartition('::')[2]}(" in self.texts[file]
 
-    def of(self, fault: Fault, budget: float = 60.0) -> list[str]:
+    def of(self, fault: Fault) -> list[str]:
         """Node ids for a fault; all files of its package where no test was seen to run the line."""
         files = [f"tests/{name}" for name in TESTS.get(fault.package, ()) if (ROOT / "tests" / name).exists()]
         found, at_import = self.coverage.tests(fault.path, fault.line)
@@ -104,7 +104,7 @@ class Tests:
         chosen, spent = (list(REFERENCES) if at_import else []), 0.0
         for test in ranked:
             spent += seconds.get(test, 0.3)
-            if len(chosen) > len(REFERENCES) and spent > budget:
+            if len(chosen) > len(REFERENCES) and spent > self.budget:
                 break
             chosen.append(test)
         chosen = sorted(chosen, key=lambda t: seconds.get(t, 0.3)) if ranked else files
@@ -417,6 +417,7 @@ def main() -> None:
     parser.add_argument("--package", action="append", default=[], choices=["polyrank", *TESTS])
     parser.add_argument("--id", action="append", default=[], help="only these faults, tried again")
     parser.add_argument("--tests", nargs="*", default=[], help="test files to measure; tests to run first, or alone")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of tests for one fault, as they were measured")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)
@@ -442,7 +443,12 @@ def main() -> None:
             kept = {fault.id for fault in faults if options.id or seen.get(fault.id, {}).get("outcome") == "survived"}
             faults = [fault for fault in faults if fault.id in kept and (options.id or fault.id not in equivalent)]
             seen = {name: record for name, record in seen.items() if name not in kept}
-        run([fault for fault in faults if fault.id not in seen], options.jobs, Tests(options.tests), SEEN)
+        run(
+            [fault for fault in faults if fault.id not in seen],
+            options.jobs,
+            Tests(options.tests, options.seconds),
+            SEEN,
+        )
     return None
 
 

@@ -488,3 +488,33 @@ def test_an_export_is_replaced_by_the_command(tmp_path: Path, cross: Path) -> No
     assert (written.exit_code, written.exception) == (0, None)
     assert re.search(r"onnx: worst cosine to fp32 [01]\.\d{6}, at least 0\.999 needed", written.stderr)
     assert isinstance(load_exported(path, "onnx"), CrossScorer)
+
+
+def test_the_form_that_takes_the_least_time_is_chosen(cross: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that a network in torch drives on, and an export does not."""
+    import time
+
+    now = [0.0]
+
+    def drive(*_: object) -> None:
+        now[0] += 1
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(drive)
+    try:
+        assert fastest_backend([cross]) == "onnx"
+    finally:
+        hook.remove()
+    assert now[0] > 0
+    assert fastest_backend([cross]) == "torch"  # both take no time now, and torch needs no export
+
+
+def test_an_export_that_is_there_is_told_before_any_work(tmp_path: Path, cross: Path) -> None:
+    path = tmp_path / "m"
+    shutil.copytree(cross, path)
+    for file in path.glob("*.safetensors"):
+        file.write_bytes(b"")
+    with pytest.raises(UsageError, match="already exists"):
+        export_model(path, "onnx")
+    with pytest.raises(ArtifactError):
+        export_model(path, "onnx", replace=True)

@@ -1,0 +1,497 @@
+"""The whole server within this process, HTTP aside: what each route answers, exactly. Cheap, so there is much of it."""
+
+import base64
+import json
+import math
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+import polyrank
+
+pytest.importorskip("fastapi")
+from starlette.testclient import TestClient
+
+from polyrank.config.serving import FeedbackSettings, LimitSettings, ServingSettings
+from polyrank.errors import UsageError
+from polyrank.serving.app import create_app
+from polyrank.serving.guard import Keys
+from polyrank.serving.pool import Worker
+from polyrank.serving.worker import Setup, work
+
+REPLIES = ["restart the router", "pay the bill", "the light is red", "hello hi", "thanks"]
+BASIC = ServingSettings(reload=False)
+
+
+class Here:
+    """What the pool sees of a process: this one, which it cannot end, and which ends when its pipe does."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.sentinel, self._other = os.pipe()  # nothing comes of it
+
+    def is_alive(self) -> bool:
+        return True
+
+    def kill(self) -> None:
+        os.close(self._other)
+
+    def join(self) -> None:
+        os.close(self.sentinel)
+
+
+@contextmanager
+def inside(models: dict[str, str], settings: ServingSettings = BASIC) -> Iterator[TestClient]:
+    """A server whose models are computed in a thread."""
+    ours, theirs = Pipe()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(signal, "signal", lambda *_: None)  # which only the main thread may
+        thread = threading.Thread(target=work, args=(theirs, Setup.of(models, settings)))
+        thread.start()
+        ours.poll(60)  # it is open
+    app, _ = create_app(models, settings, Worker(cast(Any, Here()), ours))
+    with TestClient(app, base_url="http://localhost") as client:
+        limit = time.monotonic() + 60
+        while client.get("/ready").status_code != 200:
+            assert time.monotonic() < limit
+        yield client
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def name(tiny_backbone: Path) -> str:
+    return f"untuned:{tiny_backbone}"
+
+
+@pytest.fixture(scope="module")
+def index(name: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("inside")
+    candidates = [
+        polyrank.Candidate(f"r{i}", text, {"team": "billing" if "bill" in text else "tech"})
+        for i, text in enumerate(REPLIES)
+    ]
+    polyrank.build_index(folder / "index", polyrank.load(name), candidates)
+    return folder / "index"
+
+
+@pytest.fixture(scope="module")
+def client(name: str, index: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    kept = FeedbackSettings(file=str(tmp_path_factory.mktemp("kept") / "feedback.db"), keep_text=True)
+    limits = LimitSettings(items=6, turns=4, characters=200)
+    with inside({"support": str(index), "tiny": name}, replace(BASIC, feedback=kept, limits=limits)) as client:
+        yield client
+
+
+def post(client: TestClient, path: str, **body: Any) -> Any:
+    answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+# --- what is served ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_served(client: TestClient, name: str) -> None:
+    rows = client.get("/v1/models").json()["data"]
+    fingerprint = polyrank.load(name).fingerprint
+    common = {
+        "object": "model", "owned_by": "polyrank", "backend": "torch", "scorer": "cosine",
+        "fingerprint": fingerprint, "dimension": 32,
+    }  # fmt: skip
+    for row, own in zip(rows, ({"id": "support", "kind": "index"}, {"id": "tiny", "kind": "model"}), strict=True):
+        assert {key: row[key] for key in common if key in row} == {key: common[key] for key in common if key in row}
+        assert {key: row[key] for key in own} == own
+        assert (row["max_context_tokens"], row["max_candidate_tokens"]) == cuts(name)
+        assert row["created"] == rows[0]["created"] > 1e9
+        assert client.get(f"/v1/models/{row['id']}").json() == row
+    assert (rows[0]["n_candidates"], rows[0]["stages"]) == (5, 1)
+    assert rows[1].get("n_candidates") is None
+    missing = client.get("/v1/models/nobody")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
+    assert missing.json()["error"]["message"] == "no model 'nobody' is served; there are support, tiny"
+
+
+def cuts(name: str) -> tuple[int, int]:
+    (cut,) = polyrank.load(name).cut[-1:]
+    return cut.max_context_tokens, cut.max_candidate_tokens
+
+
+def test_it_lives_and_is_ready(client: TestClient) -> None:
+    assert client.get("/live").json() == {"status": "live"}
+    assert client.get("/ready").json() == {"status": "ready"}
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+def test_replies(client: TestClient, index: Path) -> None:
+    with polyrank.open(index) as pipeline:
+        expected = pipeline.answer(["hello", "my wifi is down"], 5)
+    answer = post(client, "/v1/respond", context=["hello", "my wifi is down"])
+    assert [(reply["id"], reply["text"], reply["metadata"]) for reply in answer["results"]] == [
+        (reply.id, reply.text, reply.metadata) for reply in expected.ranked
+    ]
+    assert [reply["score"] for reply in answer["results"]] == pytest.approx([r.score for r in expected.ranked])
+    assert {reply["retrieval_score"] for reply in answer["results"]} == {None}
+    assert (answer["model"], answer["abstained"], answer["exact"], answer["confidence"]) == (
+        "support", False, True, expected.confidence,
+    )  # fmt: skip
+    assert (answer["n_scored"], answer["ways"]) == (expected.n_scored, list(expected.ways))
+    times = answer["timings_ms"]
+    assert set(times) == {"waiting", "computing", "model"}
+    assert 0 <= times["waiting"] < 60_000
+    assert 0 < times["model"] <= times["computing"] < 60_000
+    assert re.fullmatch("[0-9a-f]{24}", answer["request_id"])
+    one = post(client, "/v1/respond", context="hello", k=1, filter='team = "tech"', background=["my bill"])
+    assert len(one["results"]) == 1
+    with polyrank.open(index) as pipeline:
+        context = polyrank.Context(("hello",), ("my bill",))
+        (best,) = pipeline.answer(context, 1, filter='team = "tech"').ranked
+    assert (one["results"][0]["id"], one["results"][0]["score"]) == (best.id, pytest.approx(best.score))
+
+
+@pytest.mark.parametrize("path", ["/v1/score", "/v1/rerank", "/v2/rerank", "/rerank"])
+def test_given_candidates_are_scored(client: TestClient, name: str, path: str) -> None:
+    texts = ["hello hi", "restart the router", "pay the bill"]
+    (scores,) = polyrank.load(name).score(["my wifi is down"], [texts])
+    order = sorted(range(3), key=lambda row: -scores[row])
+    squashed = [1 / (1 + math.exp(-float(score))) for score in scores]
+    if path == "/v1/score":
+        answer = post(client, path, model="tiny", context="my wifi is down", candidates=texts)
+        assert answer["scores"] == pytest.approx(scores.tolist(), abs=1e-5)
+        assert answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"] == n_tokens(name, texts)
+        return
+    found = post(client, path, model="tiny", query="my wifi is down", documents=texts, top_n=2)
+    assert [row["index"] for row in found["results"]] == order[:2]
+    assert [row["relevance_score"] for row in found["results"]] == pytest.approx([squashed[i] for i in order[:2]])
+    assert all(row.get("document") is None for row in found["results"])
+    assert found["meta"]["billed_units"] == {"search_units": 1}
+    body = {"model": "tiny", "query": "my wifi is down", "documents": [{"text": text} for text in texts]}
+    raw = post(client, path, **body, raw_scores=True, return_documents=True)
+    assert [row["relevance_score"] for row in raw["results"]] == pytest.approx([float(scores[i]) for i in order])
+    assert [row["document"]["text"] for row in raw["results"]] == [texts[i] for i in order]
+    if path == "/rerank":
+        rows = post(client, path, query="my wifi is down", texts=texts, return_text=True)
+        assert [row["index"] for row in rows] == order
+        assert [row["score"] for row in rows] == pytest.approx([squashed[i] for i in order])
+        assert [row["text"] for row in rows] == [texts[i] for i in order]
+        rows = post(client, path, query="my wifi is down", texts=texts, raw_scores=True)
+        assert [row["score"] for row in rows] == pytest.approx([float(scores[i]) for i in order])
+        assert all(row.get("text") is None for row in rows)
+
+
+def n_tokens(name: str, texts: list[str]) -> int:
+    """Of one context, once, and of each text."""
+    cut = polyrank.load(name).texts  # type: ignore[attr-defined]
+    own = sum(len(ids) for ids in cut.all_candidate_ids(texts))
+    return own + len(cut.context_ids(polyrank.Context(("my wifi is down",))))
+
+
+def test_nothing_to_score_costs_nothing(client: TestClient) -> None:
+    answer = post(client, "/v1/score", model="tiny", context="hi", candidates=[])
+    assert (answer["scores"], answer["usage"]) == ([], {"prompt_tokens": 0, "total_tokens": 0})
+
+
+def test_vectors(client: TestClient, name: str) -> None:
+    encoder = polyrank.load(name)
+    texts = ["hello hi", "the bill"]
+    expected = encoder.encode_candidates(texts)  # type: ignore[attr-defined]
+    answer = post(client, "/v1/embeddings", model="tiny", input=texts)
+    assert [row["index"] for row in answer["data"]] == [0, 1]
+    assert {row["object"] for row in answer["data"]} == {"embedding"}
+    np.testing.assert_allclose([row["embedding"] for row in answer["data"]], expected, atol=1e-5)
+    read = sum(len(ids) for ids in encoder.texts.all_candidate_ids(texts))  # type: ignore[attr-defined]
+    assert (answer["object"], answer["model"]) == ("list", "tiny")
+    assert answer["usage"] == {"prompt_tokens": read, "total_tokens": read}
+    packed = post(client, "/v1/embeddings", model="tiny", input="hello hi", encoding_format="base64", dimensions=32)
+    (row,) = packed["data"]
+    np.testing.assert_allclose(np.frombuffer(base64.b64decode(row["embedding"]), "<f4"), expected[0], atol=1e-5)
+    query = post(client, "/v1/embeddings", model="tiny", input="hello hi", input_type="query")
+    contexts = encoder.encode_contexts([polyrank.Context(("hello hi",))])[0][:, 0]  # type: ignore[attr-defined]
+    np.testing.assert_allclose(query["data"][0]["embedding"], contexts[0], atol=1e-5)
+    cohere = post(
+        client,
+        "/v2/embed",
+        model="tiny",
+        texts=texts,
+        input_type="search_document",
+        embedding_types=["float", "base64"],
+    )
+    np.testing.assert_allclose(cohere["embeddings"]["float"], expected, atol=1e-5)
+    assert len(cohere["embeddings"]["base64"]) == 2
+    assert (cohere["texts"], cohere["response_type"]) == (texts, "embeddings_by_type")
+    assert cohere["meta"]["billed_units"] == {"input_tokens": read}
+    np.testing.assert_allclose(post(client, "/embed", inputs=texts), expected, atol=1e-5)
+    unit = post(client, "/embed", inputs="hello hi", normalize=True)
+    np.testing.assert_allclose(unit, expected[:1] / np.linalg.norm(expected[:1]), atol=1e-5)
+
+
+def test_why(client: TestClient, index: Path) -> None:
+    with polyrank.open(index) as pipeline:
+        expected = pipeline.explain("my bill", "pay the bill").as_dict()
+    for reply in ({"text": "pay the bill"}, {"id": "r1"}):
+        answer = post(client, "/v1/explain", context="my bill", **reply)
+        assert answer.pop("model") == "support"
+        assert answer["score"] == pytest.approx(expected["score"], abs=1e-5)
+        assert set(answer) == set(json.loads(json.dumps(expected)))
+    missing = client.post("/v1/explain", json={"context": "my bill", "id": "none"})
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
+    for wrong in ({}, {"text": "a", "id": "r1"}):
+        refused = client.post("/v1/explain", json={"context": "my bill", **wrong})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (422, "text")
+        assert refused.json()["error"]["message"] == "name the reply by its text or by its id, one of both"
+
+
+# --- the catalogue ----------------------------------------------------------------------------------------------------
+
+
+def test_candidates_come_and_go(client: TestClient) -> None:
+    new = [{"id": "new/1", "text": "green light", "metadata": {"team": "new"}}, {"text": "my router"}]
+    added = post(client, "/v1/candidates", candidates=new)
+    assert added["ids"][0] == "new/1"
+    assert added["n_candidates"] == 7
+    own = added["ids"][1]
+    assert client.get(f"/v1/candidates/{own}").json() == {"id": own, "text": "my router", "metadata": {}}
+    assert client.get("/v1/candidates/new%2F1").json()["metadata"] == {"team": "new"}
+    again = client.post("/v1/candidates", json={"candidates": new})
+    assert (again.status_code, again.json()["error"]["code"]) == (422, "refused")
+    changed = [{"id": "new/1", "text": "green light please"}]
+    assert post(client, "/v1/candidates", candidates=changed, replace=True) == {"ids": ["new/1"], "n_candidates": 7}
+    assert client.get("/v1/candidates/new/1").json()["text"] == "green light please"
+    page = client.get("/v1/candidates", params={"limit": 3}).json()
+    assert [row["id"] for row in page["candidates"]] == ["r0", "r1", "r2"]
+    assert page["n_candidates"] == 7
+    rest = client.get("/v1/candidates", params={"after": page["next"]}).json()
+    assert [row["id"] for row in rest["candidates"]] == ["r3", "r4", own, "new/1"]
+    assert rest["next"] is None
+    assert [row["id"] for row in client.get("/v1/candidates", params={"q": "bill pay"}).json()["candidates"]] == ["r1"]
+    found = client.get("/v1/candidates", params={"filter": 'team = "billing"'}).json()
+    assert [row["id"] for row in found["candidates"]] == ["r1"]
+    reply = post(client, "/v1/respond", context="green light please", k=100)["results"]
+    assert len(reply) == 7
+    removed = post(client, "/v1/candidates/remove", ids=["new/1", "none"])
+    assert removed == {"removed": 1, "n_candidates": 6}
+    assert client.delete(f"/v1/candidates/{own}").json() == {"removed": 1, "n_candidates": 5}
+    assert client.delete(f"/v1/candidates/{own}").json() == {"removed": 0, "n_candidates": 5}
+    gone = client.get(f"/v1/candidates/{own}")
+    assert (gone.status_code, gone.json()["error"]) == (
+        404, {"message": "no candidate has this id", "type": "not_found_error", "param": "id", "code": "not_found"},
+    )  # fmt: skip
+
+
+# --- feedback ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_became_of_replies_is_kept(client: TestClient) -> None:
+    shown = post(client, "/v1/respond", context="my bill", k=2, conversation="c1")
+    given = {"request_id": shown["request_id"], "action": "taken", "candidate_id": shown["results"][1]["id"]}
+    assert post(client, "/v1/feedback", **given) == {"recorded": True}
+    assert post(client, "/v1/feedback", **given) == {"recorded": False}
+    elsewhere = {
+        "request_id": "mine", "action": "refused", "final_text": "no",
+        "shown": {"context": ["hi"], "results": [{"id": "x", "text": "t", "score": 1.0}], "model": "other"},
+    }  # fmt: skip
+    assert post(client, "/v1/feedback", **elsewhere) == {"recorded": True}
+    figures = client.get("/v1/feedback/report").json()
+    assert figures["n_requests"] >= 2
+    names = {row["name"].partition(" ")[0] for row in figures["by_model"]}  # before the code of the weights
+    assert names == {"other", "support"}
+    wrong = client.post("/v1/feedback", json={"request_id": "mine", "action": "eaten"})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (422, "action")
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param", "message"),
+    [
+        ("/v1/respond", {"context": []}, 422, "context", "context: "),
+        ("/v1/respond", {"context": "a", "k": 0}, 422, "k", "k: "),
+        ("/v1/respond", {"context": "a", "k": "2"}, 422, "k", "k: "),
+        ("/v1/respond", {"context": "a", "k": 1_000_001}, 422, "k", "k: "),
+        ("/v1/respond", {"context": "a", "filter": ""}, 422, "filter", "filter: "),
+        ("/v1/respond", {"context": "a", "model": "tiny"}, 400, "model", "tiny is no index and no pipeline, and has"),
+        ("/v1/respond", {"context": "a", "model": "b" * 300}, 404, "model", f"no model '{'b' * 97}...' is served;"),
+        ("/v1/respond", {"context": ["a"] * 5}, 422, "context", "context has 5 turns, the limit is 4; send"),
+        ("/v1/respond", {"context": ["a"] * 4, "background": ["b"]}, 422, "context", "context has 4 turns, the limit"),
+        ("/v1/respond", {"context": ["a", "b" * 201]}, 422, "context", "context[1] has 201 characters, the limit"),
+        ("/v1/score", {"context": "a", "candidates": ["b"] * 7}, 422, "candidates", "candidates holds 7 texts, the"),
+        ("/v1/score", {"context": "a"}, 422, "candidates", "candidates: Field required"),
+        ("/v1/score", {"context": 5, "candidates": [3]}, 422, "context", "context: "),
+        ("/v1/embeddings", {"input": [1, 2]}, 400, "input", "input holds token ids, which belong to another"),
+        ("/v1/embeddings", {"input": "a", "dimensions": 31}, 400, "dimensions", "support gives vectors of 32 numbers"),
+        ("/v1/candidates", {"candidates": []}, 422, "candidates", "candidates: "),
+        ("/v1/candidates", {"candidates": [{"text": ""}]}, 422, "candidates[0].text", "candidates[0].text: "),
+        ("/v1/candidates", {"candidates": [{"text": "a", "id": "b" * 513}]}, 422, "candidates[0].id", ""),
+        ("/v1/candidates/remove", {"ids": []}, 422, "ids", "ids: "),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_named(
+    client: TestClient, path: str, body: dict[str, Any], status: int, param: str, message: str
+) -> None:
+    answer = client.post(path, json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"], error["type"]) == (
+        status, param, "not_found_error" if status == 404 else "invalid_request_error",
+    )  # fmt: skip
+    assert error["message"].startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b'{"context": "a", "context": "b"}', 400, "a key of the body is there twice; send it once"),
+        (b'{"context": NaN}', 400, "the body holds NaN, which JSON has no word for; send null or a number"),
+        (b'{"k": 1e999}', 400, "a number of the body is beyond 1.8e308; send a smaller one"),
+        (b'{"context": "\\ud800"}', 422, "a text holds a lone surrogate; send UTF-8"),
+        (b'{"context": "\xff"}', 400, "the body is not JSON; send one JSON object in UTF-8"),
+        (b"[" * 100_000, 400, "the body is not JSON; send one JSON object in UTF-8"),
+        (b"[1]", 422, "the body is no JSON object; send one"),
+        (b"", 422, "the body is no JSON object; send one"),
+    ],
+)
+def test_bodies_are_read_strictly(client: TestClient, body: bytes, status: int, message: str) -> None:
+    answer = client.post("/v1/respond", content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (status, message)
+
+
+def test_half_of_a_character_may_be_escaped(client: TestClient) -> None:
+    post_ = client.post("/v1/respond", content=b'{"context": "\\ud83d\\ude00", "k": 1}', headers={
+        "content-type": "application/vnd.x+json; charset=utf-8"})  # fmt: skip
+    assert post_.status_code == 200
+
+
+def test_routes_and_methods_that_are_not_there(client: TestClient) -> None:
+    missing, other = client.get("/v2/nothing"), client.get("/v1/respond")
+    assert (missing.status_code, missing.json()["error"]["message"]) == (
+        404, "there is no such route; /openapi.json lists them",
+    )  # fmt: skip
+    assert (other.status_code, other.json()["error"]["message"]) == (
+        405, "this route has another method; /openapi.json says which",
+    )  # fmt: skip
+    assert other.json()["error"]["type"] == "invalid_request_error"
+    assert client.get("/v2/rerank").json() == {"message": "this route has another method; /openapi.json says which"}
+    kind = client.post("/v1/respond", content=b"a=1", headers={"content-type": "application/x-www-form-urlencoded"})
+    assert (kind.status_code, kind.headers["connection"]) == (415, "close")
+
+
+# --- around the routes ------------------------------------------------------------------------------------------------
+
+
+def test_every_answer_has_its_headers_and_is_counted(client: TestClient) -> None:
+    def figure(text: str, key: str) -> float:
+        return next((float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(key)), 0.0)
+
+    before = client.get("/metrics").text
+    answers = [client.post("/v1/respond", json={"context": "hi"}) for _ in range(3)]
+    answers.append(client.post("/v1/respond", json={}))
+    after = client.get("/metrics").text
+    for key, more in (
+        ('polyrank_requests_total{route="/v1/respond",status="200"}', 3),
+        ('polyrank_requests_total{route="/v1/respond",status="422"}', 1),
+        ('polyrank_request_seconds_count{route="/v1/respond"}', 4),
+        ('polyrank_batch_jobs_count{operation="respond"}', 3),
+        ('polyrank_batch_jobs_sum{operation="respond"}', 3),
+        ("polyrank_worker_deaths_total", 0),
+    ):
+        assert figure(after, key) - figure(before, key) == more, key
+    for key in ("polyrank_model_seconds_total", "polyrank_tokens_total"):
+        assert figure(after, f'{key}{{operation="respond"}}') > figure(before, f'{key}{{operation="respond"}}')
+    assert figure(after, "polyrank_workers_ready") == 1
+    assert figure(after, "polyrank_waiting_requests") == 0
+    assert "polyrank_waiting_requests" in after
+    for answer in answers:
+        assert re.fullmatch("[0-9a-f]{24}", answer.headers["x-request-id"])
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+    assert answers[0].json()["request_id"] == answers[0].headers["x-request-id"]
+    assert len({answer.headers["x-request-id"] for answer in answers}) == 4
+
+
+def test_without_keys_only_this_machine_may_ask(client: TestClient) -> None:
+    for host, status in (("localhost", 200), ("127.0.0.1:80", 200), ("[::1]:5", 200), ("LOCALHOST:1", 200),
+                         ("example.org", 403), ("localhost.example.org", 403), ("", 403), ("[::2]", 403)):  # fmt: skip
+        answer = client.get("/v1/models", headers={"host": host})
+        assert answer.status_code == status, host
+        if status == 403:
+            assert answer.json()["error"]["code"] == "no_keys"
+    assert client.get("/live", headers={"host": "example.org"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "holds no key; write one in each line"),
+        ("# a comment\n\n", "holds no key; write one in each line"),
+        ("k" * 16 + "\n# fine\n" + "k" * 15, "key 2 of .* has 15 characters; use at least 16"),
+        (None, "cannot read keys from .*; give a file with one key in each line"),
+    ],
+)
+def test_files_of_keys(tmp_path: Path, content: str | None, problem: str) -> None:
+    if content is not None:
+        (tmp_path / "keys").write_text(content)
+    with pytest.raises(UsageError, match=problem):
+        Keys.read(tmp_path / "keys")
+
+
+def test_a_key_is_sent_as_bearer_or_as_a_password(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(f"# ours\n {'k' * 16} \n{'é' * 20}\n")
+    keys = Keys.read(tmp_path / "keys")
+    assert keys
+    assert not Keys()
+    password = base64.b64encode(f"me:{'k' * 16}".encode()).decode()
+    for sent, admitted in (
+        (f"Bearer {'k' * 16}", True), (f"bearer  {'k' * 16} ", True), (f"Bearer {'é' * 20}", True),
+        (f"Basic {password}", True), (f"basic {password}", True), (f"Basic {'k' * 16}", False),
+        (f"Bearer {password}", False), (f"Token {'k' * 16}", False), ("k" * 16, False), ("", False),
+        ("Bearer", False), ("Basic ???", False), (f"Bearer {'k' * 17}", False),
+    ):  # fmt: skip
+        assert keys.admit(sent) is admitted, sent
+    keys.replace(Keys(["other-key-of-mine"]))
+    assert not keys.admit(f"Bearer {'k' * 16}")
+    assert keys.admit("Bearer other-key-of-mine")
+
+
+def test_keys_and_limits_stand_before_every_route(name: str, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("a-key-that-is-long\n")
+    limits = LimitSettings(body_bytes=70_000)
+    settings = replace(BASIC, api_key_file=str(tmp_path / "keys"), limits=limits, page=False)
+    with inside({"tiny": name}, settings) as client:
+        refused = client.get("/v1/models")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (401, "invalid_api_key")
+        assert refused.headers["www-authenticate"] == 'Basic realm="polyrank", charset="UTF-8"'
+        client.headers["authorization"] = "Bearer a-key-that-is-long"
+        assert client.get("/v1/models", headers={"host": "example.org"}).status_code == 200
+        assert client.get("/").status_code == 404  # no page
+        assert client.post("/v1/feedback", json={}).status_code == 404  # nothing is kept
+        assert client.get("/v1/feedback/report").status_code == 404
+        for size, status in ((70_000, 422), (70_001, 413)):
+            body = json.dumps({"context": ""}).encode()
+            body += b" " * (size - len(body))
+            answer = client.post("/v1/score", content=body, headers={"content-type": "application/json"})
+            assert answer.status_code == status
+            chunked = client.post(
+                "/v1/score", content=iter([body[:100], body[100:]]), headers={"content-type": "application/json"}
+            )
+            assert chunked.status_code == status
+        assert answer.json()["error"]["message"] == "the body is longer than 70,000 bytes; send less at a time"
+        no_index = client.post("/v1/respond", json={"context": "hi"})
+        assert no_index.status_code == 400
+        assert no_index.json()["error"]["message"].startswith("no index and no pipeline is served, and so there is no")
+        long = client.post("/v1/score", json={"context": "hi", "candidates": ["word " * 1500] * 4})
+        assert long.status_code == 200
+        assert len(long.json()["scores"]) == 4
