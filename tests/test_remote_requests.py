@@ -253,6 +253,9 @@ def meets(metadata: dict[str, Any], text: str) -> bool:
         ({"a": -5}, "a < -4", True),
         ({"a": -5}, "a > -6", True),
         ({"a": 0.5}, "a < 0", False),
+        ({"a": 2**63 + 1}, f"a = {2**63}", True),  # doubles, both of them
+        ({"a": -(2**63) - 1}, f"a = {-(2**63)}", True),
+        ({"a": 2**63 - 1}, f"a = {2**63}", False),
     ],
 )
 def test_facts_answer_filters(metadata: dict[str, Any], text: str, expected: bool) -> None:
