@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.answering.build import build_index
+from polyrank.answering.protocol import Answer
 from polyrank.answering.retrievers import Retriever
 from polyrank.config.recipe import DataConfig, load_recipe
 from polyrank.config.starter_recipe import RECIPES, Start, best_start
@@ -19,7 +20,6 @@ from polyrank.errors import MissingExtraError, UsageError
 from polyrank.evaluation import Evaluation, evaluate, plot_comparison, summarise
 from polyrank.evaluation.layout import SHOWN
 from polyrank.index import check_target, open_index
-from polyrank.records import Context, Ranked
 from polyrank.scorers.open import corpus_of, load, load_encoder
 from polyrank.scorers.protocols import Scorer
 from polyrank.training import train
@@ -32,20 +32,12 @@ QUESTIONS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """Replies to one context."""
-
-    context: tuple[str, ...]
-    ranked: list[Ranked]
-
-
-@dataclass(frozen=True, slots=True)
 class Quickstart:
     """What the quickstart measured and answered.
 
     Args:
         summaries: one per scorer, on the held-out part.
-        answers: to three new contexts.
+        answers: to ``QUESTIONS``.
         next_steps: what to type next.
     """
 
@@ -55,7 +47,9 @@ class Quickstart:
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
-        return {"summaries": self.summaries, "answers": [asdict(answer) for answer in self.answers]}
+        answers = zip(QUESTIONS, self.answers, strict=True)
+        replies = [{"context": turns, "ranked": [asdict(one) for one in answer.ranked]} for turns, answer in answers]
+        return {"summaries": self.summaries, "answers": replies}
 
 
 def quickstart(
@@ -113,8 +107,7 @@ def quickstart(
     encoder = load_encoder(model)
     build_index(index, encoder, replies, model=str(model.resolve()), overwrite=overwrite)
     retriever = Retriever(encoder, open_index(index))
-    ranked = retriever.respond([Context(turns) for turns in QUESTIONS], k=3)
-    answers = [Answer(turns, best) for turns, best in zip(QUESTIONS, ranked, strict=True)]
+    answers = retriever.answer_all(QUESTIONS, k=3)
     return Quickstart(summaries, answers, NEXT_STEPS.format(index=index, picture=picture))
 
 

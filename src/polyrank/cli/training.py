@@ -152,6 +152,7 @@ def quickstart(
     json_: Annotated[bool, typer.Option("--json", help="Print the figures and answers as JSON.")] = False,
 ) -> None:
     """Train, evaluate, index and answer on the shipped sample, end to end. No network, no GPU, a few minutes."""
+    from polyrank.cli.quickstart import QUESTIONS
     from polyrank.cli.quickstart import quickstart as run
     from polyrank.config.checked import read_choice
     from polyrank.config.starter_recipe import Start
@@ -176,9 +177,9 @@ def quickstart(
 
     out = Console()
     out.print(table(result.summaries))
-    for answer in result.answers:
+    for turns, answer in zip(QUESTIONS, result.answers, strict=True):
         out.print()
-        for turn in answer.context:
+        for turn in turns:
             out.print(f"  {turn}", style="dim", markup=False)
         for ranked in answer.ranked:
             out.print(f"  {ranked.score:7.2f}  {ranked.text}", markup=False)
