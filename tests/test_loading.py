@@ -6,9 +6,10 @@ import pytest
 
 from polyrank.cli import arguments
 from polyrank.errors import ConfigError, DataError, OfflineError, UsageError
-from polyrank.evaluation import read_task
+from polyrank.evaluation import evaluate, evaluate_models, read_task, summarise
 from polyrank.loading import Lengths, resolve_backbone, resolve_contestants, resolve_data, resolve_model, resolve_ranker
 from polyrank.loading.models import lasting_name
+from polyrank.scorers.open import corpus_of, load
 
 
 @pytest.fixture
@@ -97,3 +98,20 @@ def test_python_names_arguments_and_the_command_line_options(monkeypatch: pytest
     arguments.take_options(get_command(app))
     assert arguments.as_options(message) == "--candidates 3 and --pool responses exclude each other; give one"
     assert arguments.as_options("`overwrite=True`, `data` or `unknown`") == "--overwrite, DATA or `unknown`"
+
+
+def test_models_are_compared_from_python_as_on_the_command_line() -> None:
+    turns = (("hi",), ("my wifi is down",), ("the bill is wrong",))
+    replies = ("hello", "restart the router", "let me see the bill")
+    rows = [{"context": list(context), "response": reply} for context, reply in zip(turns, replies, strict=True)]
+    said: list[str] = []
+    task = read_task(rows, n_candidates=3, say=said.append)
+    assert said[-1] == (
+        "each response is ranked among 2 other responses of the rows; for all of them: `pool=responses`"
+    )
+    rows_of = evaluate_models(resolve_contestants(["bm25", "tfidf"]), task, metrics=["R@1"]).rows
+    assert [row["name"] for row in rows_of] == ["bm25", "tfidf"]
+    wanted = evaluate(load("bm25", corpus=corpus_of(task.examples)), task.examples)
+    assert rows_of[0]["metrics"]["R@1"] == summarise(wanted)["metrics"]["R@1"] > 0
+    assert rows_of[1]["against"]["scores"] == "bm25"
+    assert rows_of[0]["n_left_out"] == 0

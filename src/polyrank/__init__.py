@@ -3,19 +3,17 @@
 The names below are loaded when they are first used, so importing polyrank imports no torch.
 """
 
-import importlib
-import re
-from pathlib import Path
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from polyrank._version import __version__ as __version__
 
-if TYPE_CHECKING:  # the one list of public names: type checkers read it, and the code below does too
+if TYPE_CHECKING:  # for type checkers; when a program runs, the names come from the modules below
     from polyrank.answering.build import build_index as build_index
     from polyrank.answering.explain import explain as explain
     from polyrank.answering.explanation import Explanation as Explanation
     from polyrank.answering.pipeline import Pipeline as Pipeline
-    from polyrank.answering.pipeline import open_pipeline as open  # noqa: A004, F401 - public as polyrank.open
+    from polyrank.answering.pipeline import open_pipeline
     from polyrank.answering.protocol import Answer as Answer
     from polyrank.answering.retrievers import LexicalRetriever as LexicalRetriever
     from polyrank.answering.retrievers import Retriever as Retriever
@@ -36,10 +34,13 @@ if TYPE_CHECKING:  # the one list of public names: type checkers read it, and th
     from polyrank.errors import ResourceError as ResourceError
     from polyrank.errors import UsageError as UsageError
     from polyrank.evaluation import evaluate as evaluate
+    from polyrank.evaluation import evaluate_models as evaluate_models
     from polyrank.evaluation import paired_test as paired_test
+    from polyrank.evaluation import read_task as read_task
     from polyrank.evaluation import summarise as summarise
     from polyrank.index import Filter as Filter
     from polyrank.index import read_filter as read_filter
+    from polyrank.loading import resolve_contestants as resolve_contestants
     from polyrank.records import Candidate as Candidate
     from polyrank.records import Context as Context
     from polyrank.records import Example as Example
@@ -52,16 +53,63 @@ if TYPE_CHECKING:  # the one list of public names: type checkers read it, and th
     from polyrank.training import RunResult as RunResult
     from polyrank.training import train as train
 
-_IMPORT = r"    from (\S+) import (\w+) as (\w+)"
-_SOURCE_OF = {public: (module, name) for module, name, public in re.findall(_IMPORT, Path(__file__).read_text("utf-8"))}
-__all__ = sorted(_SOURCE_OF)
+    open = open_pipeline  # noqa: A001  # public as polyrank.open
+
+_SOURCES = {
+    "Answer": "polyrank.answering.protocol",
+    "ArtifactError": "polyrank.errors",
+    "BM25": "polyrank.scorers.lexical",
+    "build_index": "polyrank.answering.build",
+    "Candidate": "polyrank.records",
+    "ConfigError": "polyrank.errors",
+    "Context": "polyrank.records",
+    "DataError": "polyrank.errors",
+    "DivergedError": "polyrank.errors",
+    "Encoder": "polyrank.scorers.protocols",
+    "evaluate": "polyrank.evaluation",
+    "evaluate_models": "polyrank.evaluation",
+    "Example": "polyrank.records",
+    "explain": "polyrank.answering.explain",
+    "Explanation": "polyrank.answering.explanation",
+    "Filter": "polyrank.index",
+    "LexicalRetriever": "polyrank.answering.retrievers",
+    "load": "polyrank.scorers.open",
+    "load_recipe": "polyrank.config.recipe",
+    "LockedError": "polyrank.errors",
+    "LostProcessError": "polyrank.errors",
+    "MissingExtraError": "polyrank.errors",
+    "OfflineError": "polyrank.errors",
+    "open": "polyrank.answering.pipeline:open_pipeline",
+    "paired_test": "polyrank.evaluation",
+    "Pipeline": "polyrank.answering.pipeline",
+    "PolyrankError": "polyrank.errors",
+    "Ranked": "polyrank.records",
+    "read_examples": "polyrank.data",
+    "read_filter": "polyrank.index",
+    "read_pool": "polyrank.data",
+    "read_task": "polyrank.evaluation",
+    "Recipe": "polyrank.config.recipe",
+    "resolve_contestants": "polyrank.loading",
+    "ResourceError": "polyrank.errors",
+    "Retriever": "polyrank.answering.retrievers",
+    "RunResult": "polyrank.training",
+    "Scorer": "polyrank.scorers.protocols",
+    "summarise": "polyrank.evaluation",
+    "TfIdf": "polyrank.scorers.lexical",
+    "train": "polyrank.training",
+    "TwoStage": "polyrank.answering.two_stage",
+    "UsageError": "polyrank.errors",
+}
+"""The public names, each with the module that is imported when it is first used, and its name there if that differs."""
+
+__all__ = sorted(_SOURCES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _SOURCE_OF:
+    if name not in _SOURCES:
         raise AttributeError(f"module 'polyrank' has no attribute {name!r}")
-    module, source = _SOURCE_OF[name]
-    return getattr(importlib.import_module(module), source)
+    module, _, source = _SOURCES[name].partition(":")
+    return getattr(import_module(module), source or name)
 
 
 def __dir__() -> list[str]:

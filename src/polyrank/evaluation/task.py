@@ -69,27 +69,29 @@ def read_task(
         raise UsageError(f"`n_candidates={n_candidates}` and `pool={pool}` exclude each other; give one")
     if groups is not None and (pool is not None or n_candidates is not None):
         raise UsageError(f"`groups={groups}` says what is ranked, as `pool` and `n_candidates` do; give one of them")
+    source = str(data) if isinstance(data, str | Path) else "the rows"
     loaded = read_examples(data, speaker=choose_speaker(data, speaker, say=say), skip_bad=skip_bad)
-    say(f"{data}: {loaded.report}")
+    say(f"{source}: {loaded.report}")
     examples, candidates = loaded.examples, None
     if pool == RESPONSES:
         examples, candidates = against_responses(examples)
     elif pool is not None:
         candidates = read_pool(pool)
     elif groups is not None:
-        examples = group_candidates(examples, groups, seed=seed, what=str(data))
+        examples = group_candidates(examples, groups, seed=seed, what=source)
         n_rest = len(loaded.examples) - len(examples)
         say(f"each response is ranked among the {groups} of its group; {n_rest} examples that fill none are left out")
     elif not have_lists(examples) and any(example.relevant for example in examples):
-        examples = draw_candidates(examples, n_candidates, seed=seed, what=str(data), limit=limit)
-        width = len(examples[0].candidates)
-        say(f"each response is ranked among {width - 1} other responses of {data}; for all of them: `pool={RESPONSES}`")
+        examples = draw_candidates(examples, n_candidates, seed=seed, what=source, limit=limit)
+        n_others = len(examples[0].candidates) - 1
+        all_ = f"`pool={RESPONSES}`"
+        say(f"each response is ranked among {n_others} other responses of {source}; for all of them: {all_}")
     elif n_candidates is not None and have_lists(examples):
         raise UsageError(
-            f"`n_candidates={n_candidates}` is for examples without lists, and {data} has some; leave it out"
+            f"`n_candidates={n_candidates}` is for examples without lists, and {source} has some; leave it out"
         )
     shown = examples[:limit] if turns is None else last_turns(examples[:limit], turns)
     ranked = rankable(shown, candidates)
     if n_left_out := len(shown) - len(ranked):
         say(f"{n_left_out} of {len(shown)} examples left out: they have fewer than 2 candidates, or no wrong one")
-    return Task(str(data), ranked, candidates, n_left_out)
+    return Task(source, ranked, candidates, n_left_out)

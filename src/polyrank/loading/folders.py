@@ -2,11 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from polyrank.config.models import MODEL
 from polyrank.errors import ArtifactError
-from polyrank.storage.document import DocumentKind, has_document, tensors_kind
+from polyrank.storage.document import DocumentKind, has_document, read_document, tensors_kind
 
 FolderKind = Literal["foreign", "map", "sum", "trained", "pipeline", "index", "remote", "intents", "training", "other"]
 
@@ -49,6 +49,18 @@ def folder_kind(folder: Path) -> FolderKind:
             return kind
     inside = has_document(folder / "model", MODEL) or has_document(folder / "model", SUM)
     return "training" if inside else "other"
+
+
+def read_model(folder: Path) -> tuple[FolderKind, dict[str, Any]]:
+    """What the folder of a model is, and what its document says; nothing, where the folder has none of ours.
+
+    Raises:
+        ArtifactError: the document is damaged, written by a later version, or there is none at all.
+    """
+    kind = folder_kind(folder)
+    if kind in ("foreign", "training", "pipeline", "index", "remote"):
+        return kind, {}
+    return kind, read_document(folder, {"map": MAP, "sum": SUM}.get(kind, MODEL))
 
 
 def is_hugging_face(folder: Path) -> bool:

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from polyrank.config.checked import read_choice
-from polyrank.config.models import MODEL
 from polyrank.config.names import model_folder as model_folder
 from polyrank.errors import UsageError
-from polyrank.loading.folders import MAP, SUM, folder_kind
+from polyrank.loading.folders import SUM, read_model
 from polyrank.loading.hub import HUB, hub_folder, hub_name
 from polyrank.storage.document import read_document
 
@@ -155,44 +154,38 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
         pass
     else:
         raise UsageError(f"{name or 'an empty name'} is no model folder; {NAMES}")
-    kind = folder_kind(folder)
-    if kind == "training":
-        raise UsageError(f"{name} is the folder of a training; give the model in it, {folder / 'model'}")
-    if kind in ("pipeline", "index", "remote"):
-        raise UsageError(f"{name} answers from a catalogue and ranks no lists; polyrank.open and respond take it")
-    if kind == "foreign":
-        _check_backend(name, backend)
-        return ModelRef(kind=kind, folder=folder, **own)
-    if kind == "map":
-        document = read_document(folder, MAP)
-        encoder = resolved_name(document["encoder"], folder)
-        _check_part(folder, encoder, "fit the map again")
-        return ModelRef(kind=kind, folder=folder, parts=(resolve_encoder(encoder, backend=backend),), **own)
-    if kind == "sum":
-        return _sum(folder, own, backend)
-    document = read_document(folder, MODEL)
-    return ModelRef(kind="trained", folder=folder, fingerprint=document["fingerprint"], **own)
+    kind, document = read_model(folder)
+    own |= {"folder": folder, "fingerprint": document.get("fingerprint", "")}
+    match kind:
+        case "training":
+            raise UsageError(f"{name} is the folder of a training; give the model in it, {folder / 'model'}")
+        case "pipeline" | "index" | "remote":
+            raise UsageError(f"{name} answers from a catalogue and ranks no lists; polyrank.open and respond take it")
+        case "foreign":
+            _check_backend(name, backend)
+            return ModelRef(kind="foreign", **own)
+        case "map":
+            names, remedy = [resolved_name(document["encoder"], folder)], "fit the map again"
+            return ModelRef(kind="map", parts=_parts(folder, names, backend, backend, remedy), **own)
+        case "sum":
+            names = [resolved_name(part["model"], folder) for part in document["parts"]]
+            parts = _parts(folder, names, backend, "torch", "make the sum again")
+            if backend != "torch" and not any(part.backend == backend for part in parts):
+                raise UsageError(
+                    f"none of the encoders of {folder} has an {backend} export ({', '.join(names)}); use the torch"
+                    f" backend, or export one with: polyrank export MODEL --to {backend}"
+                )
+            return ModelRef(kind="sum", parts=parts, **own)
+    return ModelRef(kind="trained", **own)
 
 
-def _sum(folder: Path, own: dict[str, Any], backend: Backend) -> ModelRef:
-    """A sum, whose parts run in their exports of a backend where they have one, and in torch elsewhere."""
-    document = read_sum(folder)
-    names = [part["model"] for part in document["parts"]]
+def _parts(folder: Path, names: list[str], backend: Backend, instead: Backend, remedy: str) -> tuple[ModelRef, ...]:
+    """The encoders that a folder names, in another backend where they have no export to this one."""
     for name in names:
-        _check_part(folder, name, "make the sum again")
-    exported = {name for name in names if backend != "torch" and has_export(model_folder(name), backend)}
-    if backend != "torch" and not exported:
-        raise UsageError(
-            f"none of the encoders of {folder} has an {backend} export ({', '.join(names)}); use the torch backend,"
-            f" or export one with: polyrank export MODEL --to {backend}"
-        )
-    parts = tuple(resolve_encoder(name, backend=backend if name in exported else "torch") for name in names)
-    return ModelRef(kind="sum", folder=folder, fingerprint=document["fingerprint"], parts=parts, **own)
-
-
-def _check_part(folder: Path, name: str, remedy: str) -> None:
-    if not is_there(name):
-        raise UsageError(f"{folder} needs the encoder {name}, which is not there; put it back or {remedy}")
+        if not is_there(name):
+            raise UsageError(f"{folder} needs the encoder {name}, which is not there; put it back or {remedy}")
+    own = [backend if has_export(model_folder(name), backend) else instead for name in names]
+    return tuple(resolve_encoder(name, backend=each) for name, each in zip(names, own, strict=True))
 
 
 def _check_backend(name: str, backend: Backend) -> None:
