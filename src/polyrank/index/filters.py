@@ -65,16 +65,22 @@ class Filter:
         text: in its canonical form, of which ``read_filter`` makes the same filter.
         where: the SQL condition on a column ``metadata``, with a mark for each bound value.
         bound: those values.
-        tree: the same for whoever speaks no SQL, see ``Tree``.
+        tree: the same for engines other than SQL, see ``Tree``.
+        level: 0 where its terms are joined by "or", 1 by "and", 2 where it needs no parentheses anywhere.
     """
 
     text: str
     where: str = field(compare=False, repr=False)
     bound: tuple[str, ...] = field(compare=False, repr=False)
     tree: Tree = field(default=(), compare=False, repr=False)
+    level: int = field(default=2, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.text
+
+    def within(self, level: int) -> str:
+        """Its text as a part of another: in parentheses where that joins its terms more closely."""
+        return self.text if self.level >= level else f"({self.text})"
 
 
 @lru_cache(maxsize=64)
@@ -101,8 +107,7 @@ def read_filter(text: str) -> Filter:
         text.encode()
     except UnicodeEncodeError as error:
         raise UsageError(f"filter, character {error.start + 1}: this is no Unicode text; write it in UTF-8") from error
-    whole = _Parser(text).whole()
-    return Filter(whole.text, whole.where, whole.bound, whole.tree)
+    return _Parser(text).whole()
 
 
 def as_filter(filter: Filter | str | None) -> Filter | None:
@@ -146,25 +151,6 @@ def positions_where(candidates: Sequence[Candidate], filter: Filter) -> NDArray[
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """Some of a filter.
-
-    Args:
-        text, where, bound, tree: as of a Filter.
-        level: 0 for terms joined by "or", 1 by "and", 2 for what needs no parentheses anywhere.
-    """
-
-    text: str
-    where: str
-    bound: tuple[str, ...]
-    tree: Tree
-    level: int = 2
-
-    def within(self, level: int) -> str:
-        return self.text if self.level >= level else f"({self.text})"
-
-
-@dataclass(frozen=True, slots=True)
 class _Token:
     kind: str
     text: str
@@ -183,19 +169,19 @@ class _Parser:
         self._next = 0
         self._depth = self._n_terms = self._n_values = 0
 
-    def whole(self) -> _Part:
+    def whole(self) -> Filter:
         part = self._any()
         if self._now.kind != "end":
             self._fault('"and", "or" or the end')
         return part
 
-    def _any(self) -> _Part:
+    def _any(self) -> Filter:
         return self._joined(self._all, "or", 0)
 
-    def _all(self) -> _Part:
+    def _all(self) -> Filter:
         return self._joined(self._one, "and", 1)
 
-    def _joined(self, operand: Callable[[], _Part], word: str, level: int) -> _Part:
+    def _joined(self, operand: Callable[[], Filter], word: str, level: int) -> Filter:
         parts = [operand()]
         while self._take(word):
             parts.append(operand())
@@ -204,14 +190,14 @@ class _Parser:
         text = f" {word} ".join(part.within(level) for part in parts)
         where = f" {word.upper()} ".join(part.where for part in parts)
         bound, tree = tuple(value for part in parts for value in part.bound), (word, *(part.tree for part in parts))
-        return _Part(text, f"({where})", bound, tree, level)
+        return Filter(text, f"({where})", bound, tree, level)
 
-    def _one(self) -> _Part:
+    def _one(self) -> Filter:
         start = self._now
         if self._take("not"):
             with_not = self._deeper(self._one, start)
             tree = ("not", with_not.tree)
-            return _Part(f"not {with_not.within(2)}", f"NOT {with_not.where}", with_not.bound, tree)
+            return Filter(f"not {with_not.within(2)}", f"NOT {with_not.where}", with_not.bound, tree)
         if self._take("("):
             inner = self._deeper(self._any, start)
             self._must(")", '"and", "or" or ")"')
@@ -223,10 +209,10 @@ class _Parser:
             )
         if self._take("exists"):
             text, path = self._name()
-            return _Part(f"exists {text}", "json_type(metadata, ?) IS NOT NULL", (_path(path),), ("exists", path))
+            return Filter(f"exists {text}", "json_type(metadata, ?) IS NOT NULL", (_path(path),), ("exists", path))
         return self._test(*self._name())
 
-    def _deeper(self, rule: Callable[[], _Part], start: _Token) -> _Part:
+    def _deeper(self, rule: Callable[[], Filter], start: _Token) -> Filter:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise UsageError(
@@ -237,7 +223,7 @@ class _Parser:
         self._depth -= 1
         return part
 
-    def _test(self, name: str, path: tuple[str, ...]) -> _Part:
+    def _test(self, name: str, path: tuple[str, ...]) -> Filter:
         for order in _ORDERS:
             if self._take(order):
                 at = self._now
@@ -375,14 +361,14 @@ def _shortened(text: str) -> str:
     return text if len(text) <= 30 else f"{text[:30]}..."
 
 
-def _term(text: str, tree: Tree, test: str, bound: Sequence[str], *, negated: bool = False) -> _Part:
+def _term(text: str, tree: Tree, test: str, bound: Sequence[str], *, negated: bool = False) -> Filter:
     """True where the value at the path, or where it is an array one of its elements, passes the test."""
     where = (
         f"{'NOT ' if negated else ''}EXISTS (SELECT 1 FROM json_each(metadata, ?)"
         f" WHERE json_type(metadata, ?) <> 'object' AND ({test}))"
     )
     path = _path(tree[1])
-    return _Part(text, where, (path, path, *bound), ("not", tree) if negated else tree)
+    return Filter(text, where, (path, path, *bound), ("not", tree) if negated else tree)
 
 
 def _ordered(order: str, value: Value) -> tuple[str, list[str]]:
