@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrank.records import Context
-from polyrank.serving.jobs import FIRST_COST, IN_TIME, LINE_S, SHORT_LINE, Job, OverloadedError, Waiting
+from polyrank.serving.jobs import FIRST_COST, IN_TIME, LINE_S, SHORT_LINE, Job, JobQueue, OverloadedError
 from polyrank.serving.tasks import EmbedTask, ScoreTask
 
 TOGETHER = 100
@@ -57,7 +57,7 @@ def test_each_job_is_handed_out_once_or_is_late(
     loop: asyncio.AbstractEventLoop, operations: list[tuple[str, object, object]]
 ) -> None:
     clock = Clock()
-    waiting = Waiting(1_000, TOGETHER, clock)
+    waiting = JobQueue(1_000, TOGETHER, clock)
     accepted: list[list[Job]] = []
     handed: Counter[Job] = Counter()
     died: Counter[Job] = Counter()
@@ -104,7 +104,7 @@ def test_each_job_is_handed_out_once_or_is_late(
 def test_who_waits_comes_next_after_those_before(
     loop: asyncio.AbstractEventLoop, sizes: list[list[int]], data: st.DataObject
 ) -> None:
-    waiting = Waiting(1_000, TOGETHER)
+    waiting = JobQueue(1_000, TOGETHER)
     ids: dict[Job, int] = {}
     before = {}
     for number, tokens in enumerate(sizes):
@@ -124,7 +124,7 @@ def test_who_waits_comes_next_after_those_before(
 
 
 def test_a_long_request_of_another_kind_does_not_hold_up_a_short_one(loop: asyncio.AbstractEventLoop) -> None:
-    waiting = Waiting(1_000, TOGETHER)
+    waiting = JobQueue(1_000, TOGETHER)
     waiting.add(request(loop, *[TOGETHER] * 50, name="long"))
     waiting.add(request(loop, 1, name="short"))
     names = [waiting.next_batch()[0].name for _ in range(3)]
@@ -132,7 +132,7 @@ def test_a_long_request_of_another_kind_does_not_hold_up_a_short_one(loop: async
 
 
 def test_what_waits_is_counted_as_it_costs(loop: asyncio.AbstractEventLoop) -> None:
-    waiting = Waiting(1_000, TOGETHER)
+    waiting = JobQueue(1_000, TOGETHER)
     waiting.add(request(loop, 60, 60, name="a"))
     waiting.add(request(loop, 30, name="b"))
     assert waiting.wait_s == pytest.approx(150 * FIRST_COST)
@@ -148,7 +148,7 @@ def test_what_waits_is_counted_as_it_costs(loop: asyncio.AbstractEventLoop) -> N
 
 
 def test_the_door_closes_for_what_would_be_late(loop: asyncio.AbstractEventLoop) -> None:
-    waiting = Waiting(1_000, TOGETHER, Clock())
+    waiting = JobQueue(1_000, TOGETHER, Clock())
     waiting.measured(request(loop, 1), 1.0)  # a second for each token
     waiting.add(request(loop, 50, deadline=10))  # what waits alone is taken
     with pytest.raises(OverloadedError):
@@ -161,7 +161,7 @@ def test_the_door_closes_for_what_would_be_late(loop: asyncio.AbstractEventLoop)
 
 
 def test_a_long_line_is_short_in_time(loop: asyncio.AbstractEventLoop) -> None:
-    waiting = Waiting(1_000, TOGETHER, Clock())
+    waiting = JobQueue(1_000, TOGETHER, Clock())
     waiting.measured(request(loop, 1), LINE_S / SHORT_LINE * 1.01)
     for _ in range(SHORT_LINE):
         waiting.add(request(loop, 1, deadline=1000 * LINE_S))
@@ -173,7 +173,7 @@ def test_a_long_line_is_short_in_time(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def test_so_many_wait_and_no_more(loop: asyncio.AbstractEventLoop) -> None:
-    waiting = Waiting(3, TOGETHER)
+    waiting = JobQueue(3, TOGETHER)
     for _ in range(3):
         waiting.add(request(loop, 1))
     with pytest.raises(OverloadedError):
@@ -183,7 +183,7 @@ def test_so_many_wait_and_no_more(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def test_what_died_goes_alone_and_first(loop: asyncio.AbstractEventLoop) -> None:
-    waiting = Waiting(10, TOGETHER)
+    waiting = JobQueue(10, TOGETHER)
     for _ in range(3):
         waiting.add(request(loop, 10))
     batch = waiting.next_batch()

@@ -19,12 +19,12 @@ from polyrank.config.serving import ServingSettings
 from polyrank.errors import PolyrankError
 from polyrank.serving.context import Server
 from polyrank.serving.errors import HttpError, http_error, of_validation
+from polyrank.serving.feedback_log import FeedbackLog
 from polyrank.serving.guard import Guard, Keys
 from polyrank.serving.jobs import OverloadedError
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.page import router as page_router
 from polyrank.serving.pool import DiedError, Pool, RefusedError, Worker, stamp, watched_paths
-from polyrank.serving.remembering import FeedbackLog
 from polyrank.serving.routes import answering, candidates, embedding, feedback, health, ranking
 from polyrank.serving.wire import CohereError, ErrorAnswer
 from polyrank.serving.worker import Setup

@@ -15,11 +15,11 @@ from polyrank.errors import UsageError
 from polyrank.records import Candidate, Context
 from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.errors import HttpError, shown
+from polyrank.serving.feedback_log import FeedbackLog
 from polyrank.serving.guard import Keys
 from polyrank.serving.jobs import OverloadedError
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.pool import Computed, Pool
-from polyrank.serving.remembering import FeedbackLog
 from polyrank.serving.tasks import Task
 
 T = TypeVar("T")

@@ -63,7 +63,7 @@ class OverloadedError(Exception):
         self.retry_after = retry_after
 
 
-class Waiting:
+class JobQueue:
     """The requests that wait, each with its jobs. For one event loop.
 
     Requests take turns, job by job, so that a long one does not hold up the short ones behind it.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from polyrank.errors import PolyrankError
-from polyrank.serving.jobs import Job, Waiting
+from polyrank.serving.jobs import Job, JobQueue
 from polyrank.serving.tasks import Batch, ServedInfo, Started, Task, TaskOutcome
 from polyrank.serving.worker import Setup, work
 
@@ -139,7 +139,7 @@ class Pool:
         started: Worker | None = None,
     ) -> None:
         self.setup, self.n, self.timeout_s, self._watched = setup, n, timeout_s, watched
-        self.waiting = Waiting(most_waiting)
+        self.waiting = JobQueue(most_waiting)
         self.info: dict[str, ServedInfo] = {}
         self.failure: FailedError | None = None
         self.n_ready = 0
