@@ -11,18 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrank.cli import interrupts
-from polyrank.cli.console import (
-    STDIN,
-    EnsembleName,
-    FilterText,
-    NRetrieved,
-    Rerank,
-    Threads,
-    console,
-    stdin_lines,
-    talk,
-    use_threads,
-)
+from polyrank.cli.console import STDIN, console, stdin_lines, talk, use_threads
+from polyrank.cli.options import Device, EnsembleName, FilterText, NRetrieved, Rerank, Runtime, Threads
 from polyrank.errors import ArtifactError, DataError
 
 if TYPE_CHECKING:
@@ -47,10 +37,8 @@ def respond(
     duplicates: Annotated[
         bool, typer.Option("--duplicates", help="List every candidate of a text, where several have the same.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    backend: Annotated[
-        str, typer.Option(help="torch, or an export of the model: onnx, onnx-int8, openvino.")
-    ] = "torch",
+    device: Device = "auto",
+    backend: Runtime = "torch",
     threads: Threads = None,
 ) -> None:
     """The best replies: a chat in a terminal; in a pipe, JSON for each line of stdin.

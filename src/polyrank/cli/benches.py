@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from polyrank.cli.console import Overwrite, Speaker, console, drawable, talk
+from polyrank.cli.console import console, drawable, talk
+from polyrank.cli.options import Device, Json, Overwrite, Speaker
 from polyrank.errors import UsageError
 
 bench_app = typer.Typer(no_args_is_help=True, help="Measure speed on this machine, side by side.")
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw it here, as .png or .svg.", callback=drawable)]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; all by default.")]
 Instructions = Annotated[
@@ -138,7 +138,7 @@ def bench_respond(
     ] = "embedded",
     words: Annotated[int, typer.Option(min=1, help="Words of the context.")] = 100,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 5,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     threads: Threads = None,
     json_: Json = False,
     plot: Plot = None,

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import Overwrite, console, talk
+from polyrank.cli.console import console, talk
+from polyrank.cli.options import Json, Overwrite, SkipBad
 
 # named here too, since reading them from polyrank.data would slow every --help down; a test compares the two
 FORMS = ("table", "questions", "conversations", "slack", "telegram", "transcript", "whatsapp")
@@ -42,9 +43,9 @@ def chats(
     ] = False,
     encoding: Annotated[str | None, typer.Option(help="Of text files, such as cp1252.")] = None,
     sheet: Annotated[str | None, typer.Option(help="The sheet of a workbook.")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
+    skip_bad: SkipBad = False,
     overwrite: Overwrite = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    json_: Json = False,
 ) -> None:
     """Turn own chats into a file of dialogues: CSV, sheets, JSON, and exports of help desks and messengers.
 

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import Overwrite, drawable, talk
+from polyrank.cli.console import drawable, talk
+from polyrank.cli.options import Json, Overwrite
 from polyrank.errors import UsageError
 
 
@@ -17,7 +18,7 @@ def curves(
     ] = None,
     figure: Annotated[str, typer.Option(help="R@1, MRR or loss.")] = "R@1",
     overwrite: Overwrite = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the points as JSON.")] = False,
+    json_: Json = False,
 ) -> None:
     """Validation figures by epoch, several trainings in one plot; without --output as a table."""
     import dataclasses

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from polyrank.cli.chats import chats
-from polyrank.cli.console import Overwrite, talk
+from polyrank.cli.console import talk
+from polyrank.cli.options import Overwrite, SkipBad
 from polyrank.cli.replies import replies
 from polyrank.errors import UsageError
 
@@ -89,7 +90,7 @@ def _command(format_: str) -> Callable[..., None]:
         max_words: Annotated[
             int | None, typer.Option(min=1, help="For wikipedia: keep N words of each article; else all.")
         ] = None,
-        skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
+        skip_bad: SkipBad = False,
         overwrite: Overwrite = False,
     ) -> None:
         import_(

@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyrank.cli.console import (
+from polyrank.cli.console import console, drawable, talk, use_threads
+from polyrank.cli.options import (
     CandidateTokens,
     ContextTokens,
+    Device,
     EnsembleName,
+    Json,
+    Limit,
     NRetrieved,
     Overwrite,
     Rerank,
+    Runtime,
+    SkipBad,
     Speaker,
     Threads,
-    console,
-    drawable,
-    talk,
-    use_threads,
 )
 from polyrank.devices.processes import by_first, is_first, together
 from polyrank.errors import UsageError
@@ -89,7 +91,7 @@ def evaluate(
     rerank: Rerank = None,
     n_retrieved: NRetrieved = 100,
     ensemble: EnsembleName = "none",
-    limit: Annotated[int | None, typer.Option(min=1, help="Use the first N examples only.")] = None,
+    limit: Limit = None,
     last_turns: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Show models the last N turns of each context only.")
     ] = None,
@@ -107,14 +109,12 @@ def evaluate(
     ] = None,
     plot: Plot = None,
     breakdown: Breakdown = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    backend: Annotated[
-        str, typer.Option(help="torch, or an export of the model: onnx, onnx-int8, openvino.")
-    ] = "torch",
+    device: Device = "auto",
+    backend: Runtime = "torch",
     max_context_tokens: ContextTokens = None,
     max_candidate_tokens: CandidateTokens = None,
     threads: Threads = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
+    skip_bad: SkipBad = False,
     overwrite: Overwrite = False,
     format_: Format = "table",
     json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; of several models, a list.")] = False,
@@ -196,7 +196,7 @@ def compare(
     k: Ks = None,
     metric: Metrics = None,
     format_: Format = "table",
-    json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_: Json = False,
     breakdown: Breakdown = None,
     plot: Plot = None,
     overwrite: Overwrite = False,

@@ -10,17 +10,8 @@ from unicodedata import category
 import typer
 
 from polyrank.cli.answering import given_contexts, print_row
-from polyrank.cli.console import (
-    Device,
-    EnsembleName,
-    FilterText,
-    NRetrieved,
-    Rerank,
-    Runtime,
-    Threads,
-    console,
-    use_threads,
-)
+from polyrank.cli.console import console, use_threads
+from polyrank.cli.options import Device, EnsembleName, FilterText, NRetrieved, Rerank, Runtime, Threads
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:

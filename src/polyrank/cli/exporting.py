@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import Speaker, console, talk
+from polyrank.cli.console import console, talk
 from polyrank.cli.lists import read_lists
+from polyrank.cli.options import Overwrite, Speaker
 from polyrank.errors import UsageError
 
 
@@ -29,7 +30,7 @@ def export(
         ),
     ] = None,
     speaker: Speaker = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """A model for another runtime. Refused where its vectors or scores differ from fp32.
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyrank.cli.console import Overwrite, console, drawable, talk
+from polyrank.cli.console import console, drawable, talk
+from polyrank.cli.options import Json, Overwrite
 from polyrank.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def feedback_export(
     ] = False,
     since: Since = None,
     overwrite: Overwrite = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+    json_: Json = False,
 ) -> None:
     """Write examples to train on: what was taken is right, what was shown beside it is wrong."""
     from polyrank.data import read_examples, write_examples
@@ -91,7 +92,7 @@ def feedback_report(
     since: Since = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the acceptance, as .png or .svg.", callback=drawable)] = None,
     overwrite: Overwrite = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    json_: Json = False,
 ) -> None:
     """How often replies were taken, edited and refused: by the rank at which they were shown, by week, by model."""
     from polyrank.feedback.rates import BY, report

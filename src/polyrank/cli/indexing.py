@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import Device, FilterText, Overwrite, Runtime, console, one_speaks, say_cut, talk
+from polyrank.cli.console import console, one_speaks, say_cut, talk
+from polyrank.cli.options import Device, FilterText, Overwrite, Runtime
 from polyrank.devices.processes import by_first, together
 from polyrank.errors import ArtifactError, DataError, UsageError
 
@@ -39,7 +40,7 @@ def index_build(
         str | None,
         typer.Option(help="Keep candidates on a Milvus server, http://HOST:PORT/COLLECTION; the folder names it."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier index.")] = False,
+    overwrite: Overwrite = False,
     device: Device = "auto",
     backend: Runtime = "torch",
 ) -> None:

@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
+from polyrank.cli.options import Json
 from polyrank.errors import UsageError
 
 
 def info(
     model: Annotated[str, typer.Argument(help="A model folder, shipped:convert, or a sum.")],
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json_: Json = False,
 ) -> None:
     """A model's kind, fingerprint, and parameters and bytes part by part, from its files; of a sum, its encoders."""
     from polyrank.cli.sums import show_sum

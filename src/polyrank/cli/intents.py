@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from polyrank.cli.console import drawable, stdin_lines, talk
+from polyrank.cli.options import Device, Json, Overwrite
 from polyrank.cli.progress import WorkDisplay, numbers
 from polyrank.errors import DataError
 
@@ -48,9 +49,9 @@ def intents_train(
     plot: Annotated[
         Path | None, typer.Option(help="Draw the confusion matrix (.png, .svg).", callback=drawable)
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier classifier.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    overwrite: Overwrite = False,
+    device: Device = "auto",
+    json_: Json = False,
 ) -> None:
     """Train a two-layer network on frozen encodings, choosing its sizes on the development part."""
     import dataclasses
@@ -150,7 +151,7 @@ def intents_predict(
     text: Annotated[list[str] | None, typer.Argument(help="Utterances; else the lines of stdin.")] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="How many intents to list.")] = 3,
     encoder: Annotated[str | None, typer.Option(help="The encoder, where it has moved.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """The intent of each utterance: lines in a terminal, JSON in a pipe."""
     from polyrank.frozen.intents import load_intents

@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from polyrank.cli.console import Speaker, talk
+from polyrank.cli.console import talk
+from polyrank.cli.options import Device, Json, Overwrite, Speaker
 from polyrank.cli.progress import WorkDisplay, numbers
 
 
@@ -25,9 +26,9 @@ def map_(
     batch_size: Annotated[int, typer.Option(min=2, help="Pairs per step.")] = 256,
     max_epochs: Annotated[int, typer.Option(min=0, help="Most epochs.")] = 40,
     seed: Annotated[int, typer.Option(min=0, help="Of the order.")] = 1,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier map.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    overwrite: Overwrite = False,
+    device: Device = "auto",
+    json_: Json = False,
 ) -> None:
     """Fit a map of response vectors into context space on cached encodings; evaluate, index and respond take it."""
     from polyrank.config.recipe import DataConfig

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import Overwrite, Speaker, console, talk
+from polyrank.cli.console import console, talk
+from polyrank.cli.options import Device, Json, Limit, Overwrite, SkipBad, Speaker
 from polyrank.devices.processes import by_first, is_first, together
 from polyrank.errors import DataError, UsageError
 
@@ -35,11 +36,11 @@ def mine(
     margin: Annotated[float, typer.Option(help="It drops what scores above the right answer's score less this.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the choice among the ranks.")] = 0,
     speaker: Speaker = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Use the first N examples only.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    limit: Limit = None,
+    device: Device = "auto",
     overwrite: Overwrite = False,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+    skip_bad: SkipBad = False,
+    json_: Json = False,
 ) -> None:
     """Find hard negatives: wrong candidates that a retriever ranks high. Writes lists to train on."""
     from rich.progress import track

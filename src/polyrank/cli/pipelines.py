@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 
-from polyrank.cli.console import NRetrieved, Overwrite, Rerank, Speaker, console, drawable, talk
+from polyrank.cli.console import console, drawable, talk
+from polyrank.cli.options import Device, Json, Limit, NRetrieved, Overwrite, Rerank, Speaker
 from polyrank.errors import ConfigError
 
 pipeline_app = typer.Typer(no_args_is_help=True, help="Put retriever, re-ranker and threshold together.")
 
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Limit = Annotated[int | None, typer.Option(min=1, help="Use the first N examples only.")]
 NoAnswer = Annotated[float, typer.Option(min=0, max=1, help="Hide the right answer of this share of the examples.")]
 Model = Annotated[Path | None, typer.Option(help="The index's model, where it has moved.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw precision against coverage (.png, .svg).", callback=drawable)]
@@ -42,7 +41,7 @@ def pipeline_create(
     ] = None,
     no_answer: NoAnswer = 0.2,
     plot: Plot = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier pipeline.")] = False,
+    overwrite: Overwrite = False,
     device: Device = "auto",
 ) -> None:
     """Choose ensemble and threshold on validation examples and write the pipeline."""
@@ -113,7 +112,7 @@ def pipeline_test(
     no_answer: NoAnswer = 0.2,
     plot: Plot = None,
     overwrite: Overwrite = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json_: Json = False,
     device: Device = "auto",
 ) -> None:
     """How often it answers, and how often it is right when it does."""

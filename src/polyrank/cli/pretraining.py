@@ -7,6 +7,7 @@ import typer
 
 from polyrank.cli import interrupts
 from polyrank.cli.console import console, talk
+from polyrank.cli.options import Device, Json, StartAgain
 from polyrank.errors import UsageError
 
 SHORT = {"masked_lm": "words", "next_utterance": "pairs"}
@@ -16,10 +17,10 @@ def pretrain(
     recipe: Annotated[Path, typer.Argument(help="A recipe in TOML, as runs/recipes/pretrain.toml.")],
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change a key: train.steps=1000. Repeatable.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again over an earlier run.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    overwrite: StartAgain = False,
+    device: Device = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; all by default.")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    json_: Json = False,
 ) -> None:
     """Pre-train a transformer on dialogues or pairs without labels: a BERT from scratch, or a backbone that goes on.
 

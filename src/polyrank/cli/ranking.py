@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyrank.cli.answering import MEANT_AS_JSON, context_of_row, print_row
-from polyrank.cli.console import (
-    STDIN,
+from polyrank.cli.console import STDIN, say_cut, stdin_lines, talk, use_threads
+from polyrank.cli.options import (
     CandidateTokens,
     ContextTokens,
     Device,
@@ -19,10 +19,6 @@ from polyrank.cli.console import (
     Rerank,
     Runtime,
     Threads,
-    say_cut,
-    stdin_lines,
-    talk,
-    use_threads,
 )
 from polyrank.errors import DataError, UsageError
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from polyrank.cli import interrupts
-from polyrank.cli.console import Runtime, console, one_speaks, talk
+from polyrank.cli.console import console, one_speaks, talk
+from polyrank.cli.options import Json, Runtime, StartAgain
 from polyrank.cli.training import TrainingDisplay, show_results
 from polyrank.errors import MissingExtraError, UsageError
 
@@ -41,11 +42,11 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an interrupted run, or with a finished one for more epochs.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again over an earlier run.")] = False,
+    overwrite: StartAgain = False,
     device: Device = "auto",
     address: Address = "auto",
     max_failures: MaxFailures = 3,
-    json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    json_: Json = False,
 ) -> None:
     """Train by a recipe, as polyrank train does, with workers on the nodes of a Ray cluster.
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyrank.cli.console import Overwrite, Speaker, talk
+from polyrank.cli.console import talk
+from polyrank.cli.options import Overwrite, Speaker
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyrank.cli.console import Overwrite, Speaker, talk
+from polyrank.cli.console import talk
+from polyrank.cli.options import Json, Overwrite, SkipBad, Speaker
 
 if TYPE_CHECKING:
     from polyrank.data import Split
@@ -29,8 +30,8 @@ def split(
     ] = "auto",
     seed: Annotated[int, typer.Option(min=0, help="Of what is drawn.")] = 0,
     overwrite: Overwrite = False,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+    skip_bad: SkipBad = False,
+    json_: Json = False,
 ) -> None:
     """Split conversations into train, valid and test, with candidate lists drawn from the same part."""
     from polyrank.config.checked import read_choice

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from polyrank.cli.console import Device, Speaker, console, say_cut, talk
+from polyrank.cli.console import console, say_cut, talk
 from polyrank.cli.lists import read_lists
+from polyrank.cli.options import Device, Json, Overwrite, Speaker
 from polyrank.cli.progress import numbers
 from polyrank.errors import UsageError
 
@@ -27,9 +28,9 @@ def sum_(
     ] = None,
     speaker: Speaker = None,
     max_valid: Annotated[int | None, typer.Option(min=1, help="Use the first N validation lists.")] = 500,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier sum.")] = False,
+    overwrite: Overwrite = False,
     device: Device = "auto",
-    json_: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json_: Json = False,
 ) -> None:
     """Add up the scores of encoders as one encoder; rank, evaluate, index and respond take it like any other."""
     from polyrank.loading.models import resolve_encoder

@@ -7,6 +7,7 @@ import typer
 
 from polyrank.cli import interrupts
 from polyrank.cli.console import console, talk, use_threads
+from polyrank.cli.options import Device, Json, Overwrite, StartAgain
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,12 +21,12 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with an interrupted run, or with a finished one for more epochs.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again over an earlier run.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    overwrite: StartAgain = False,
+    device: Device = "auto",
     threads: Annotated[
         int | None, typer.Option(min=1, envvar="POLYRANK_THREADS", help="CPU threads; all by default.")
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    json_: Json = False,
 ) -> None:
     """Train by a recipe: the best model goes to OUTPUT/model, figures to OUTPUT/metrics.jsonl.
 
@@ -148,8 +149,8 @@ def quickstart(
         str | None,
         typer.Option(help="shipped:minilm, embedded, or shipped:convert, which is always there; the first that is."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier quickstart.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the figures and answers as JSON.")] = False,
+    overwrite: Overwrite = False,
+    json_: Json = False,
 ) -> None:
     """Train, evaluate, index and answer on the shipped sample, end to end. No network, no GPU, a few minutes."""
     from polyrank.cli.quickstart import QUESTIONS
