@@ -1,0 +1,288 @@
+"""What commands refuse and print, within the tests' own process: no model is trained and no torch needed for most."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import polyrank
+from polyrank.cli.commands import app
+from polyrank.errors import ArtifactError, DataError, PolyrankError
+
+REPLIES = ["restart the router", "the bill is too high", "thanks", "did that"]
+
+
+def ask(*arguments: str | Path, stdin: str | bytes = "") -> Any:
+    return CliRunner().invoke(app, [*map(str, arguments)], input=stdin)
+
+
+def refusal(*arguments: str | Path, stdin: str | bytes = "") -> str:
+    """What one of polyrank's errors says, or the command line's own."""
+    result = ask(*arguments, stdin=stdin)
+    assert result.exit_code != 0
+    if isinstance(result.exception, PolyrankError):
+        return str(result.exception)
+    assert isinstance(result.exception, SystemExit), result.exception
+    return str(result.stderr)
+
+
+@pytest.fixture(scope="module")
+def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index, lists, pairs and dialogues."""
+    folder = tmp_path_factory.mktemp("commands")
+    candidates = [polyrank.Candidate(f"c{i}", text, {"n": i}) for i, text in enumerate(REPLIES)]
+    polyrank.build_index(folder / "index", f"untuned:{tiny_backbone}", candidates)
+    rows: dict[str, list[dict[str, Any]]] = {
+        "lists": [{"context": ["my wifi"], "candidates": REPLIES, "relevant": [i % 4]} for i in range(4)],
+        "pairs": [{"context": [f"my {i}"], "response": REPLIES[i % 4]} for i in range(8)],
+        "dialogues": [
+            {
+                "id": f"d{i}",
+                "turns": [{"speaker": "user", "text": f"hi {i}"}, {"speaker": "agent", "text": REPLIES[i % 3]}],
+            }
+            for i in range(30)
+        ],
+    }
+    for name, each in rows.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in each), "utf-8")
+    return folder
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ("respond INDEX hi --plot x", "No such option"),
+        ("explain INDEX hi --reply a --id b", "are two replies; give one of them"),
+        ("explain bm25 hi", "bm25 is no index or pipeline, and has no replies of its own; give one with --reply"),
+        ("explain bm25 hi --reply a --filter n=1", "of its own; --filter is of an index; leave it out"),
+        ("explain bm25 hi --reply a --model b", "of its own; --model is of an index; leave it out"),
+        ("compare a.jsonl --k 1 --metric MRR", "--k and --metric say the same thing in two ways; give one"),
+        ("mine PAIRS -o OUT --from bm25 --ranks 5", "--ranks '5' is not FIRST:LAST; write for example 1:50"),
+        ("mine PAIRS -o OUT --from bm25 --ranks a:b", "--ranks 'a:b' is not FIRST:LAST; write for example 1:50"),
+        ("mine PAIRS -o OUT --from bm25 --ranks 1:", "--ranks '1:' is not FIRST:LAST; write for example 1:50"),
+        ("pipeline create INDEX -o OUT --plot x.png", "--plot draws the choice of a threshold; ask for one"),
+        ("pipeline create INDEX -o OUT --speaker a", "--speaker a is of validation examples; give them with --valid"),
+        ("pipeline create INDEX -o OUT --precision 0.9", "--precision and --ensemble auto need examples to choose by"),
+        ("pipeline create INDEX -o OUT --ensemble auto --rerank b", "need examples to choose by; give them"),
+        ("pipeline create INDEX -o OUT --ensemble auto", "--ensemble auto adds up two stages; name the second with"),
+        ("pipeline create INDEX -o OUT --model m --retriever bm25", "--model m is no part of bm25; leave it out"),
+        ("feedback export STORE -o OUT --since soon", "--since 'soon' is no date; write 2026-05-31 or"),
+        ("feedback report STORE --by day", "--by 'day' is unknown; use rank, week, model"),
+        ("import replies LISTS -o OUT --speaker a", "go with --from-dialogues; add it or leave them out"),
+        ("import replies LISTS -o OUT --min-count 2", "go with --from-dialogues; add it or leave them out"),
+        ("import replies LISTS -o OUT --top 2", "go with --from-dialogues; add it or leave them out"),
+        ("import replies LISTS -o OUT --skip-bad", "go with --from-dialogues; add it or leave them out"),
+        ("import replies LISTS -o OUT --from-dialogues --text a", "are of tables; with --from-dialogues"),
+        ("import replies LISTS -o OUT --from-dialogues --sheet a", "are of tables; with --from-dialogues"),
+        ("import replies LISTS -o OUT --from-dialogues --encoding a", "are of tables; with --from"),
+        ("import pairs LISTS -o OUT --answers x", "--answers goes with dstc7 and dstc7-pool only, not with pairs"),
+        ("import pairs LISTS -o OUT --every-turn", "--every-turn goes with convai2, dstc7, ubuntu-v2 only, not with"),
+        ("import pairs LISTS -o OUT --seed 1", "--seed and --max-words go with wikipedia only, not with pairs"),
+        ("import pairs LISTS -o OUT --max-words 1", "--seed and --max-words go with wikipedia only, not with pairs"),
+        ("import dstc7-candidates LISTS -o OUT --skip-bad", "--skip-bad does not go with dstc7-candidates"),
+        ("curves PAIRS -o curve.txt", "curve.txt names no kind of figure; let it end in .png, .svg, .pdf"),
+        ("curves PAIRS -o nowhere/curve.png", "there is no folder nowhere for curve.png; make it first"),
+        ("map PAIRS --valid LISTS --encoder bm25 -o OUT", "bm25 has no vectors to map; give a Bi- or Poly-encoder"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_is_named(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, problem: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = {"INDEX": files / "index", "OUT": tmp_path / "out", "STORE": tmp_path / "feedback.db"}
+    names |= {name.upper(): files / f"{name}.jsonl" for name in ("lists", "pairs", "dialogues")}
+    words = [str(names.get(word, word)) for word in arguments.split()]
+    assert problem in " ".join(refusal(*words).split())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b'{"query": "a", "documents": 5}', 'field "documents" holds a number; write a list of texts'),
+        (b'{"query": "a", "documents": ["b", 5]}', "at position 1; write texts, or objects with a text"),
+        (b'{"query": "a"}', "candidates"),
+        (b'{"documents": ["b"]}', "context"),
+        (b'{"query": "\xff"}', "byte 12 of the line is not UTF-8; send UTF-8"),
+        (b"[" + b"1," * 17_000_000 + b"1]", "bytes; split or shorten it"),
+        (b"plain", "not JSON at character 1"),
+    ],
+)
+def test_lines_to_rank_are_read_strictly(line: bytes, problem: str) -> None:
+    result = ask("rank", "bm25", stdin=b"\n" + line + b"\n")
+    assert isinstance(result.exception, DataError)
+    assert str(result.exception).startswith("stdin:2: ")
+    assert problem in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('["a", "b"', "broken JSON"),
+        ("[" * 60_000 + '"a"', "nested too deeply; write a list of turns or plain text"),
+        ("[]", "context"),
+        ('{"context": 5}', "context"),
+    ],
+)
+def test_lines_to_answer_are_read_strictly(files: Path, line: str, problem: str) -> None:
+    result = ask("respond", files / "index", "--device", "cpu", stdin=f"\ufeffhello\n\n{line}\n")
+    assert isinstance(result.exception, DataError)
+    assert problem in str(result.exception)
+    assert str(result.exception).startswith("stdin:3: ")
+    assert json.loads(result.stdout)["context"] == ["hello"]  # without the mark of its bytes' order
+
+
+# --- what is printed --------------------------------------------------------------------------------------------------
+
+
+def test_documents_of_files_are_lines_or_whole(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("restart it\n\n  \nthe bill\n", "utf-8-sig")
+    (tmp_path / "b.txt").write_text("my bill is high\nand the wifi\n", "utf-8")
+
+    def ids(*arguments: str | Path) -> tuple[list[str], str]:
+        result = ask("rank", "bm25", "my bill", *arguments, "--json")
+        assert result.exit_code == 0, result.exception
+        found = json.loads(result.stdout)
+        return [row["id"] for row in found["results"]], result.stderr
+
+    found, said = ids(tmp_path / "a.txt")
+    assert sorted(found) == ["1", "4"]
+    assert found[0] == "4"
+    assert f"each line of {tmp_path / 'a.txt'} is a document; --no-lines makes it one" in " ".join(said.split())
+    found, said = ids(tmp_path / "a.txt", tmp_path / "b.txt")
+    assert found == [str(tmp_path / "b.txt"), str(tmp_path / "a.txt")]
+    assert "--no-lines" not in said
+    found, _ = ids(tmp_path / "a.txt", tmp_path / "b.txt", "--lines")
+    assert found[0] == f"{tmp_path / 'b.txt'}:1"
+    assert len(found) == 4
+    (tmp_path / "b.txt").write_bytes(b"ab\xff")
+    assert "byte 3 is not UTF-8; save it as text in UTF-8" in refusal(
+        "rank", "bm25", "my bill", tmp_path / "b.txt", "--no-lines"
+    )
+
+
+def test_an_index_says_whether_it_is_sound(files: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "i"
+    assert ask("index", "snapshot", files / "index", "-o", copy).exit_code == 0
+    found = ask("index", "verify", copy)
+    assert (found.exit_code, found.stderr) == (0, f"{copy}: sound\n")
+    info = json.loads(ask("index", "info", copy).stdout)
+    assert (info["n"], info["dimension"]) == (4, 32)
+    block = next(path for path in sorted(copy.rglob("*")) if path.suffix not in (".db", ".lock", "") and path.is_file())
+    block.write_bytes(block.read_bytes()[:-1])
+    found = ask("index", "verify", copy)
+    assert isinstance(found.exception, ArtifactError)
+    assert str(found.exception) == f"{copy} has {len(found.stderr.splitlines())} problem(s), listed above"
+
+
+def test_a_split_is_counted_and_leads_on(files: Path, tmp_path: Path) -> None:
+    out = tmp_path / "parts"
+    result = ask("split", files / "dialogues.jsonl", "-o", out, "--speaker", "agent", "--candidates", "3", "--json")
+    assert result.exit_code == 0, result.exception
+    counts = json.loads(result.stdout)
+    assert (counts["by"], counts["speaker"], counts["n_candidates"], counts["n_repeated"]) == ("id", "agent", 3, 0)
+    parts = ("train", "valid", "test")
+    assert sum(counts[name]["n_conversations"] for name in parts) == 30
+    for name in parts:
+        lines = (out / f"{name}.jsonl").read_text().splitlines()
+        assert counts[name]["times"] is None
+        if name != "train":
+            assert len(lines) == counts[name]["n_examples"]
+            assert all(len(json.loads(line)["candidates"]) == 3 for line in lines)
+    recipe = (out / "recipe.toml").read_text()
+    assert 'speaker = "agent"' in recipe
+    assert all(f'{name} = "{name}.jsonl"' in recipe for name in parts)
+    assert f"wrote {out}; next: polyrank train {out / 'recipe.toml'}" in " ".join(result.stderr.split())
+    same = ask("split", files / "dialogues.jsonl", "-o", tmp_path / "same", "--speaker", "agent", "--candidates", "3")
+    other = ask(
+        "split", files / "dialogues.jsonl", "-o", tmp_path / "other", "--speaker", "agent", "--candidates", "2",
+        "--seed", "5", "--valid", "0.3",
+    )  # fmt: skip
+    assert other.exit_code == 0, other.exception
+    texts = [(tmp_path / name / "valid.jsonl").read_text() for name in ("parts", "same", "other")]
+    assert texts[0] == texts[1]
+    assert texts[2].count("\n") > texts[0].count("\n")
+    assert "drawn by id; each valid and test example has 3 candidates of its part" in " ".join(same.stdout.split())
+    again = ("split", files / "dialogues.jsonl", "-o", out, "--speaker", "agent", "--candidates", "3")
+    assert "already exists" in refusal(*again)
+    assert ask(*again, "--overwrite").exit_code == 0
+
+
+def test_frequent_replies_become_a_catalogue(files: Path, tmp_path: Path) -> None:
+    out = tmp_path / "replies.jsonl"
+    arguments = ("import", "replies", files / "dialogues.jsonl", "--from-dialogues", "--speaker", "agent")
+    result = ask(*arguments, "-o", out)
+    assert result.exit_code == 0, result.exception
+    said = " ".join(result.stderr.split())
+    assert f"wrote {out}: 3 replies; next: polyrank index build MODEL {out} -o INDEX" in said
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert sorted(row["text"] for row in rows) == sorted(REPLIES[:3])
+    assert ask(*arguments, "-o", out, "--overwrite", "--top", "2").exit_code == 0
+    assert len(out.read_text().splitlines()) == 2
+    assert isinstance(ask(*arguments, "-o", out, "--overwrite", "--min-count", "11").exception, DataError)
+
+
+def test_validation_figures_by_epoch(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    rows = [{"step": 5 * n, "epoch": n / 2, "valid": {"R@1": n / 10, "MRR": n / 5}} for n in (1, 2)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = ask("curves", run)
+    assert result.exit_code == 0, result.exception
+    assert [line.split("\t")[1:] for line in result.stdout.splitlines()] == [
+        ["epoch 0.5", "R@1 0.1000"],
+        ["epoch 1", "R@1 0.2000"],
+    ]
+    assert "has F1; they have MRR, R@1" in refusal("curves", run, "--figure", "F1")
+
+
+def test_an_answer_says_how_it_was_found(files: Path) -> None:
+    result = ask("respond", files / "index", "hi", "my wifi", "-k", "2", "--filter", "n >= 1", "--device", "cpu")
+    assert result.exit_code == 0, result.exception
+    row = json.loads(result.stdout)
+    assert row["context"] == ["hi", "my wifi"]
+    assert len(row["results"]) == 2
+    assert all(set(reply) == {"id", "text", "score", "metadata"} for reply in row["results"])
+    assert all(reply["metadata"]["n"] >= 1 for reply in row["results"])
+    assert row["exact"] is True
+    assert row["n_scored"] >= 2
+    assert row["ways"]
+    assert "confidence" not in row
+    listed = ask("respond", files / "index", stdin='["hi", "my wifi"]\n')
+    assert (
+        json.loads(listed.stdout)["results"][0]["id"]
+        == json.loads(ask("respond", files / "index", "hi", "my wifi").stdout)["results"][0]["id"]
+    )
+
+
+def test_several_processes_share_only_what_they_can(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert "respond is of one process, and 2 were started; start it without torchrun" in refusal(
+        "respond", files / "index", "hi"
+    )
+
+
+def test_a_line_that_says_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    from polyrank.cli.console import complain
+
+    said: list[str] = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("WORLD_SIZE", "3")
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+        complain("it went wrong [here]")
+        said.append(stream.getvalue())
+    assert said == ["it went wrong [here]\n", "process 2 of 3: it went wrong [here]\n"]
