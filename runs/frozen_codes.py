@@ -28,7 +28,7 @@ from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.network import inference, token_batches
 from polyrank.scorers.open import load
 from polyrank.text import BackboneTexts, pad
-from polyrank.training.recipe import load_data
+from polyrank.training.data import load_data
 
 N_TRAIN, N_HELD_OUT, BATCH, STEPS = 7680, 960, 64, 600
 PLACES = 128

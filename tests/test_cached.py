@@ -24,7 +24,8 @@ from polyrank.text import Tokens
 from polyrank.training import InBatchStep, ListwiseStep, MutualStep, train
 from polyrank.training.cached import in_chunks
 from polyrank.training.convert_step import ConvertStep
-from polyrank.training.learner import memory_needed
+from polyrank.training.fitting import too_large
+from polyrank.training.learner import enough_memory
 from polyrank.training.mutual import Imitation
 from train_settings import train_config
 
@@ -378,6 +379,6 @@ def test_a_chunk_may_be_larger_than_a_batch_of_lists() -> None:
 def test_memory_that_is_not_there_is_named_with_half_of_the_chunk(chunk_size: int | None, next_one: int) -> None:
     with (
         pytest.raises(ResourceError, match=rf"a batch of 64 does not .* train\.chunk_size={next_one} "),
-        memory_needed(64, chunk_size),
+        enough_memory(too_large(64, chunk_size)),
     ):
         raise MemoryError

@@ -20,8 +20,8 @@ from polyrank.models.artifacts import load_model
 from polyrank.records import Context, Example
 from polyrank.scorers.open import load
 from polyrank.training import train
-from polyrank.training.network import validation_figures
-from polyrank.training.recipe import load_data
+from polyrank.training.data import load_data
+from polyrank.training.ranker import validation_figures
 from train_settings import train_config
 
 Write = Callable[[str, list[dict[str, Any]]], Path]

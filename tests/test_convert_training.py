@@ -15,10 +15,11 @@ from safetensors.torch import load_file
 from convert_models import BATCH, POLICY, TINY, make, step_of
 from polyrank.config.checked import parsed
 from polyrank.config.models import ConvertConfig
-from polyrank.config.recipe import DataConfig, Recipe, load_recipe, recipe_from_dict
+from polyrank.config.recipe import DataConfig, Recipe, recipe_from_dict
 from polyrank.config.training import CONVERT_PRETRAINING, ConvertMethod
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError
+from polyrank.loading.recipes import load_recipe
 from polyrank.models.artifacts import load_model
 from polyrank.models.losses import cross_entropy
 from polyrank.negatives.hard import rights

@@ -24,7 +24,7 @@ from polyrank.storage.document import (
     seal,
     unseal,
 )
-from polyrank.training.resuming import RECIPE, RESULT
+from polyrank.training.run import RECIPE, RESULT
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 VALUES = st.recursive(

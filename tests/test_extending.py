@@ -21,7 +21,7 @@ from polyrank.config.training import NetworkTraining
 from polyrank.errors import ConfigError, DataError, LockedError, UsageError
 from polyrank.storage.lock import hold
 from polyrank.training import train
-from polyrank.training.resuming import LOCK
+from polyrank.training.run_folder import LOCK
 from processes import run, start
 from train_settings import train_config
 
@@ -97,7 +97,7 @@ def test_a_check_that_a_longer_run_would_not_have_made_is_said(
     for steps in (7, 9):
         plan = recipe(task, tiny_backbone, tmp_path / "run", max_steps=steps)
         assert train(plan, resume=True, say=said.append)[0].fit.n_steps == steps
-    assert f"{tmp_path / 'run'} goes on behind its 7 steps" in said
+    assert f"{tmp_path / 'run'} continues after its 7 steps" in said
     assert "it was validated after step 7, as an uninterrupted run would not have been" in said
 
 
@@ -180,7 +180,7 @@ def test_what_failed_before_its_first_step_stands_in_nobodys_way(
 def test_a_folder_of_other_things_is_refused(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("mine")
-    with pytest.raises(UsageError, match=r"holds 'thesis\.tex', which is of no training"):
+    with pytest.raises(UsageError, match=r"holds 'thesis\.tex', which no training wrote"):
         train(recipe(task, tiny_backbone, tmp_path / "run"))
     train(recipe(task, tiny_backbone, tmp_path / "run"), overwrite=True)
     assert (tmp_path / "run" / "thesis.tex").read_text() == "mine"

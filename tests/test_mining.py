@@ -42,7 +42,7 @@ from polyrank.text import Texts
 from polyrank.training import ListwiseStep, train
 from polyrank.training.batches import BatchOrder
 from polyrank.training.methods import make_negatives
-from polyrank.training.network import Ranker
+from polyrank.training.ranker import Ranker
 from train_settings import train_config
 
 POOL = [

@@ -16,16 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
-from polyrank.config.recipe import (
-    DataConfig,
-    Partner,
-    Recipe,
-    load_recipe,
-    recipe_from_dict,
-    recipe_to_dict,
-)
+from polyrank.config.recipe import DataConfig, Partner, Recipe, recipe_from_dict, recipe_to_dict
 from polyrank.config.training import MutualMethod
 from polyrank.errors import ArtifactError, ConfigError, ResourceError
+from polyrank.loading.recipes import load_recipe
 from polyrank.models import new_model
 from polyrank.models.losses import imitation, margin_mse
 from polyrank.negatives.random import RandomNegatives

@@ -15,12 +15,13 @@ from torch import Tensor
 from convert_models import BATCH as CONVERT_BATCH
 from convert_models import CONTEXTS, REPLIES, make, step_of
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
-from polyrank.config.recipe import Recipe, load_recipe
+from polyrank.config.recipe import Recipe
 from polyrank.config.training import NetworkTraining
 from polyrank.errors import ConfigError, DataError, UsageError
 from polyrank.evaluation import Evaluation, Record, breakdown, evaluate, last_turns
 from polyrank.evaluation.scores_file import read_scores, write_scores
 from polyrank.frozen.intents import IntentSplits, Utterance, held_out
+from polyrank.loading.recipes import load_recipe
 from polyrank.models import BiEncoder, CrossEncoder, new_model
 from polyrank.models.artifacts import load_model
 from polyrank.models.reductions import reduce, reduction_weights
@@ -33,9 +34,10 @@ from polyrank.scorers.open import probe_encoding
 from polyrank.text import BackboneTexts, load_subwords
 from polyrank.training import InBatchStep, ListwiseStep, train
 from polyrank.training.learner import Learner, TrainState
-from polyrank.training.network import own_texts
 from polyrank.training.optimizer import make_optimizer
+from polyrank.training.ranker import own_texts
 from processes import run
+from train_settings import update
 
 POLICY = TextPolicy(max_context_tokens=40, max_candidate_tokens=12)
 CPU = torch.device("cpu")
@@ -79,7 +81,7 @@ def test_the_sum_of_the_losses_is_what_is_clipped_and_stepped_on(
         gradient = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True, allow_unused=True)
         norm = weight * math.sqrt(sum(float(g.square().sum()) for g in gradient if g is not None))
         assert clip is None or norm > clip  # or nothing is cut
-        assert trainee.update(loss, weight) == float(loss.detach())  # what curves show
+        assert update(trainee, loss, weight) == float(loss.detach())  # what curves show
         moves[weight] = (before - model.context_tower.projection.weight).detach() * norm / min(norm, clip or math.inf)  # type: ignore[operator]
     assert torch.allclose(moves[3], 3 * moves[1], rtol=1e-4, atol=1e-6)
 

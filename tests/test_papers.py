@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from polyrank.config.pretraining import load_pretrain_recipe
-from polyrank.config.recipe import Recipe, load_recipe
+from polyrank.config.recipe import Recipe
 from polyrank.data import import_examples, import_pool, write_examples
 from polyrank.data.candidate_lists import draw_candidates
 from polyrank.evaluation import evaluate, summarise
+from polyrank.loading.recipes import load_pretrain_recipe, load_recipe
 from polyrank.records import Example
 from polyrank.training import train
 from polyrank.training.pretraining import pretrain

@@ -6,7 +6,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,20 @@ import transformers
 import processes
 from conftest import WORDS
 from polyrank import load
-from polyrank.config.pretraining import PretrainRecipe, PretrainText, ScratchModel, load_pretrain_recipe
-from polyrank.errors import ConfigError, DataError, ResourceError, UsageError
+from polyrank.config.pretraining import PretrainRecipe, PretrainText, ScratchModel
+from polyrank.config.training import NetworkTraining
+from polyrank.errors import ArtifactError, ConfigError, DataError, ResourceError, UsageError
+from polyrank.loading.recipes import load_pretrain_recipe
 from polyrank.models.backbone import load_backbone
 from polyrank.models.pretraining import PretrainingNetwork, new_bert, pretraining_network, save_backbone
-from polyrank.storage.tensors import read_file
+from polyrank.storage.tensors import read_file, to_bytes
 from polyrank.text import Subwords, learn_bert_subwords, load_subwords
 from polyrank.text.subword_learning import _count
 from polyrank.training import train
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
+from polyrank.training.learner import Learner
+from polyrank.training.loop import fit
+from polyrank.training.optimizer import make_optimizer
 from polyrank.training.pretraining import pretrain
 from polyrank.training.pretraining.batches import (
     NO_TARGET,
@@ -37,8 +41,8 @@ from polyrank.training.pretraining.batches import (
     lengths_of,
     make_batch,
 )
-from polyrank.training.pretraining.loop import Reading, _update, make_adam
 from polyrank.training.pretraining.objectives import counts, tell
+from polyrank.training.pretraining.step import PretrainStep, Reading
 from polyrank.training.pretraining.tokens import Pairs, open_pairs
 
 CPU = torch.device("cpu")
@@ -456,18 +460,18 @@ def test_a_new_bert_has_the_sizes_asked_for_and_berts_first_weights() -> None:
 
 
 def test_memory_that_does_not_suffice_is_told_with_half_of_the_tokens(
-    pairs: Pairs, subwords: Subwords, tiny_backbone: Path
+    pairs: Pairs, subwords: Subwords, tiny_backbone: Path, tmp_path: Path
 ) -> None:
-    network, settings = network_of(tiny_backbone), plan(Path("x"), Path("x"), "train.batch_tokens=300").train
+    network, source = network_of(tiny_backbone), reading(pairs, subwords, "train.batch_tokens=300")
     network.transform.register_forward_pre_hook(lambda *_: torch.empty(2**60))
-    objectives, batch = reading(pairs, subwords).batch(0)
+    learner = Learner(model=network, settings=NetworkTraining(), folder=tmp_path, save_best=lambda _: None)
     with pytest.raises(ResourceError, match=r"tokens do not fit into memory; try train\.micro_batch_tokens=150, "):
-        _update(network, make_adam(network, settings), batch, objectives, settings, CPU, nullcontext)
+        fit([learner], PretrainStep(network, CPU), source, seed=1, folder=tmp_path, device=CPU)
 
 
 def test_adam_is_that_of_the_recipe(tiny_backbone: Path) -> None:
     recipe = plan(Path("x"), Path("x"), "train.betas=[0.8, 0.9]", "train.weight_decay=0.1")
-    groups = make_adam(network_of(tiny_backbone), recipe.train).param_groups
+    groups = make_optimizer(network_of(tiny_backbone), recipe.train.of_network).param_groups
     assert [(group["betas"], group["weight_decay"]) for group in groups] == [((0.8, 0.9), 0.1), ((0.8, 0.9), 0.0)]
     assert all(p.ndim > 1 for p in groups[0]["params"])
     assert all(p.ndim == 1 for p in groups[1]["params"])
@@ -568,8 +572,26 @@ def test_earlier_runs_and_others_folders_are_safe(dialogues: Path, tmp_path: Pat
         pretrain(recipe)
     pretrain(recipe, overwrite=True)
     (tmp_path / "run" / "notes.txt").write_text("mine")
+    pretrain(recipe, overwrite=True)
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"notes.txt"):
-        pretrain(recipe, overwrite=True)
+        pretrain(plan(dialogues, tmp_path / "other", "train.steps=2"))
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused_with_the_way_to_train_again(
+    dialogues: Path, tmp_path: Path
+) -> None:
+    recipe = plan(dialogues, tmp_path / "run", "train.steps=2")
+    pretrain(recipe)
+    checkpoint = tmp_path / "run" / CHECKPOINT
+    tensors, notes = read_file(checkpoint)
+    progress = {"step": 2, "n_tokens": 9, "seconds": 0.0, "n_bad": 0, "best": {}, "best_step": 2}
+    checkpoint.write_bytes(to_bytes(tensors, {**notes, "progress": json.dumps(progress)}))
+    (tmp_path / "run" / "pretrained.json").unlink()
+    with pytest.raises(ArtifactError, match=r"earlier version of polyrank; start again with --overwrite"):
+        pretrain(recipe, resume=True)
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])

@@ -25,7 +25,7 @@ from polyrank.index import KnownVectors, open_index
 from polyrank.training import Imitation, MutualStep, train
 from polyrank.training.checkpoints import read_progress
 from polyrank.training.pretraining import pretrain
-from polyrank.training.resuming import earlier_recipe
+from polyrank.training.run import earlier_recipe
 from polyrank.training.shares import add_gradients
 from processes import as_launched, join, run, run_together, start
 from test_golden import CONVERT

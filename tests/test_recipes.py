@@ -23,7 +23,7 @@ from polyrank.config.models import (
     PolyConfig,
     TextPolicy,
 )
-from polyrank.config.recipe import DataConfig, Partner, Recipe, load_recipe, recipe_from_dict, recipe_to_dict
+from polyrank.config.recipe import DataConfig, Partner, Recipe, recipe_from_dict, recipe_to_dict
 from polyrank.config.schedules import (
     ConstantSchedule,
     CosineSchedule,
@@ -44,6 +44,7 @@ from polyrank.config.training import (
     TrainConfig,
 )
 from polyrank.errors import ArtifactError, ConfigError, DataError
+from polyrank.loading.recipes import load_recipe
 from polyrank.records import Example
 from polyrank.training import methods, train
 from polyrank.training.optimizer import Schedule, clip_gradients, make_optimizer

@@ -13,10 +13,10 @@ from polyrank.answering.retrievers import Retriever
 from polyrank.cli.quickstart import quickstart
 from polyrank.config import starter_recipe
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, PolyConfig, TextPolicy, model_from_dict
-from polyrank.config.recipe import load_recipe
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import open_index
 from polyrank.loading.models import is_there, model_folder
+from polyrank.loading.recipes import load_recipe
 from polyrank.models import new_model
 from polyrank.models.artifacts import read_config, read_sizes, save_model
 from polyrank.records import Candidate, Context

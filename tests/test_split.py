@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyrank.config.recipe import load_recipe
 from polyrank.data import Split, choose_speaker, draw_candidates, read_examples, split, write_split
 from polyrank.data.same_words import same_words
 from polyrank.errors import DataError, UsageError
 from polyrank.index import write_index
+from polyrank.loading.recipes import load_recipe
 from polyrank.records import Candidate, Example
-from polyrank.training.recipe import load_data
+from polyrank.training.data import load_data
 from processes import run
 
 START = datetime(2024, 1, 1)

@@ -25,10 +25,11 @@ from polyrank.config.models import (
     SumText,
     TextPolicy,
 )
-from polyrank.config.recipe import DataConfig, Partner, Recipe, load_recipe, recipe_from_dict, recipe_to_dict
+from polyrank.config.recipe import DataConfig, Partner, Recipe, recipe_from_dict, recipe_to_dict
 from polyrank.config.training import NetworkTraining
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.loading.models import read_sum
+from polyrank.loading.recipes import load_recipe
 from polyrank.models import SumNetwork, new_model
 from polyrank.models.artifacts import load_model, save_model
 from polyrank.records import Context, Example
@@ -38,7 +39,7 @@ from polyrank.text import pad, split_parts
 from polyrank.training import DistillStep, train
 from polyrank.training.cached import in_chunks
 from polyrank.training.methods import make_step
-from polyrank.training.network import Ranker, new_ranker
+from polyrank.training.ranker import Ranker, new_ranker
 from polyrank.training.steps import InBatchStep
 from polyrank.training.sums import new_sum
 from processes import run

@@ -20,12 +20,13 @@ import torch
 
 from polyrank.config.checked import from_dict
 from polyrank.config.models import BiConfig, CrossConfig, PolyConfig, TextPolicy
-from polyrank.config.recipe import DataConfig, Recipe, load_recipe
+from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.config.training import NegativesConfig, TrainConfig
 from polyrank.data import read_examples
 from polyrank.errors import ArtifactError, ConfigError, DataError, DivergedError, UsageError
 from polyrank.evaluation import evaluate, summarise
 from polyrank.evaluation.curves import read_curves
+from polyrank.loading.recipes import load_recipe
 from polyrank.models import new_model
 from polyrank.models.artifacts import load_model
 from polyrank.models.backbone import load_backbone
@@ -37,10 +38,10 @@ from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer
 from polyrank.scorers.open import load
 from polyrank.training import InBatchStep, ListwiseStep, train
-from polyrank.training.loop import check_steps
+from polyrank.training.fitting import check_steps
 from polyrank.training.methods import make_negatives, make_step
-from polyrank.training.network import Ranker, distinct_texts, make_learner, new_ranker, validation_figures
 from polyrank.training.optimizer import make_optimizer
+from polyrank.training.ranker import Ranker, distinct_texts, make_learner, new_ranker, validation_figures
 from polyrank.training.signals import stop_on_signals
 from processes import start
 from train_settings import train_config
@@ -227,8 +228,8 @@ def test_an_earlier_run_is_not_overwritten_unasked(tiny_backbone: Path, task: di
 
 def test_endless_bad_losses_end_with_a_word(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     model = BiConfig(reduction="mean", output_scale=1e38)
-    plan = recipe(task, tiny_backbone, tmp_path / "run", model, max_bad_steps=2)
-    with pytest.raises(DivergedError, match=r"3 steps in a row \(train.max_bad_steps = 2\)"):
+    plan = recipe(task, tiny_backbone, tmp_path / "run", model, epochs=4)
+    with pytest.raises(DivergedError, match="11 steps in a row, more than 10; nothing was saved yet"):
         train(plan)
 
 

@@ -2,8 +2,12 @@
 
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from polyrank.config.checked import from_dict
 from polyrank.config.training import TrainConfig
+from polyrank.training.learner import TrainState, loss_of
 
 PLACES = {**TrainConfig.moved, "method": "method.kind", "schedule": "schedule.kind"}
 
@@ -21,3 +25,8 @@ def train_config(start: TrainConfig | None = None, **values: Any) -> TrainConfig
     if values.get("method", start.method.kind) in ("in_batch", "convert"):
         tables.pop("negatives", None)
     return from_dict(TrainConfig, tables, "train", start)
+
+
+def update(state: TrainState, loss: Tensor, weight: int = 1) -> float:
+    """One update of a network in training by a loss; returns what metrics.jsonl shows of it."""
+    return state.update(loss_of(iter([loss]), weight), torch.device("cpu"), torch.float32)["loss"]

@@ -18,7 +18,7 @@ from polyrank.data import read_examples
 from polyrank.evaluation import evaluate, paired_test, read_scores, summarise, write_scores
 from polyrank.scorers.protocols import Scorer
 from polyrank.training.batches import BatchOrder
-from polyrank.training.recipe import load_data
+from polyrank.training.data import load_data
 
 Pair = tuple[str, str]
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # for type checkers; when a program runs, the names come from
     from polyrank.answering.retrievers import Retriever as Retriever
     from polyrank.answering.two_stage import TwoStage as TwoStage
     from polyrank.config.recipe import Recipe as Recipe
-    from polyrank.config.recipe import load_recipe as load_recipe
     from polyrank.data import read_examples as read_examples
     from polyrank.data import read_pool as read_pool
     from polyrank.errors import ArtifactError as ArtifactError
@@ -41,6 +40,7 @@ if TYPE_CHECKING:  # for type checkers; when a program runs, the names come from
     from polyrank.index import Filter as Filter
     from polyrank.index import read_filter as read_filter
     from polyrank.loading import resolve_contestants as resolve_contestants
+    from polyrank.loading.recipes import load_recipe as load_recipe
     from polyrank.records import Candidate as Candidate
     from polyrank.records import Context as Context
     from polyrank.records import Example as Example

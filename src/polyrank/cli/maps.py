@@ -37,7 +37,7 @@ def map_(
     from polyrank.scorers.mapped import check_map_path, save_map
     from polyrank.scorers.open import load
     from polyrank.scorers.protocols import Encoder
-    from polyrank.training.recipe import load_data
+    from polyrank.training.data import load_data
 
     check_map_path(output, replace=overwrite)
     config = MapConfig(

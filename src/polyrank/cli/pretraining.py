@@ -32,13 +32,15 @@ def pretrain(
 
     import torch
 
-    from polyrank.config.pretraining import load_pretrain_recipe
+    from polyrank.devices.choice import keep_freed_memory
+    from polyrank.loading.recipes import load_pretrain_recipe
     from polyrank.training.pretraining import pretrain as run
 
     if resume and overwrite:
         raise UsageError("--resume and --overwrite exclude each other; give one")
     if threads is not None:
         torch.set_num_threads(threads)
+    keep_freed_memory()  # this process is polyrank's own
     plan = load_pretrain_recipe(recipe, tuple(set_ or ()))
     if not overwrite:  # an earlier run may still be there
         interrupts.say_way_on("go on with --resume")

@@ -13,13 +13,14 @@ from typing import Any
 from polyrank.answering.build import build_index
 from polyrank.answering.protocol import Answer
 from polyrank.answering.retrievers import Retriever
-from polyrank.config.recipe import DataConfig, load_recipe
+from polyrank.config.recipe import DataConfig
 from polyrank.config.starter_recipe import RECIPES, Start, best_start
 from polyrank.data import read_examples, read_pool
 from polyrank.errors import MissingExtraError, UsageError
 from polyrank.evaluation import Evaluation, evaluate, plot_comparison, summarise
 from polyrank.evaluation.layout import SHOWN
 from polyrank.index import check_target, open_index
+from polyrank.loading.recipes import load_recipe
 from polyrank.scorers.open import corpus_of, load, load_encoder
 from polyrank.scorers.protocols import Scorer
 from polyrank.training import train

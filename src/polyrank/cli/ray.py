@@ -53,7 +53,7 @@ def train(
     Losses are those of one process. When a node dies the run goes on behind its last checkpoint with those that are
     left, and with more as soon as there is room for them.
     """
-    from polyrank.config.recipe import load_recipe
+    from polyrank.loading.recipes import load_recipe
 
     if resume and overwrite:
         raise UsageError("--resume and --overwrite exclude each other; give one")

@@ -12,7 +12,7 @@ from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
     from polyrank.config.recipe import DataConfig
-    from polyrank.training.recipe import RunResult
+    from polyrank.training.run import RunResult
 
 
 def train(
@@ -33,12 +33,14 @@ def train(
     Two networks that learn from each other go to OUTPUT/retriever and OUTPUT/reranker. Where the recipe names a
     data.test, the model is evaluated on it in the end, and words alone (BM25) beside it.
     """
-    from polyrank.config.recipe import load_recipe
+    from polyrank.devices.choice import keep_freed_memory
+    from polyrank.loading.recipes import load_recipe
     from polyrank.training import train as run
 
     if resume and overwrite:
         raise UsageError("--resume and --overwrite exclude each other; give one")
     use_threads(threads)
+    keep_freed_memory()  # this process is polyrank's own
     plan = load_recipe(recipe, tuple(set_ or ()))
     if not overwrite:  # an earlier run may still be there
         interrupts.say_way_on("go on with --resume")
@@ -75,7 +77,7 @@ def _show_test(data: "DataConfig", results: "list[RunResult]") -> None:
 
     from polyrank.evaluation import evaluate, summarise, table
     from polyrank.scorers.open import corpus_of, load
-    from polyrank.training.recipe import read_lists
+    from polyrank.training.data import read_lists
 
     examples = read_lists(data, "test")
     words = summarise(evaluate(load("bm25", corpus=corpus_of(examples)), examples))
@@ -157,9 +159,11 @@ def quickstart(
     from polyrank.cli.quickstart import quickstart as run
     from polyrank.config.checked import read_choice
     from polyrank.config.starter_recipe import Start
+    from polyrank.devices.choice import keep_freed_memory
     from polyrank.training.signals import InterruptedTraining
 
     start_from: Start | None = None if start is None else read_choice(start, Start, "start")
+    keep_freed_memory()  # this process is polyrank's own
     interrupts.say_way_on("start again with --overwrite")
     try:
         with TrainingDisplay() as display:

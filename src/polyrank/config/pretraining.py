@@ -1,9 +1,8 @@
 """A recipe of pre-training as frozen dataclasses; strict when read from TOML."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 from polyrank.config.checked import (
@@ -18,7 +17,6 @@ from polyrank.config.checked import (
     from_dict,
     unknown_key,
 )
-from polyrank.config.recipe import read_tables
 from polyrank.config.schedules import ConstantSchedule, CosineSchedule, InverseSqrtSchedule, LinearSchedule
 from polyrank.config.training import NetworkTraining, Precision
 from polyrank.errors import ConfigError
@@ -179,7 +177,8 @@ class PretrainSteps(Settings):
     @property
     def of_network(self) -> NetworkTraining:
         """The rates, as every training has them."""
-        return NetworkTraining(lr=self.lr, schedule=self.schedule, clip_norm=self.clip_norm)
+        own = {key: getattr(self, key) for key in ("lr", "betas", "weight_decay", "clip_norm", "schedule")}
+        return NetworkTraining(**own, train_layers="all", decay_new=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,29 +242,3 @@ def pretrain_recipe_from_dict(values: Mapping[str, Any]) -> PretrainRecipe:
         text=from_dict(PretrainText, values.get("text", {}), "text"),
         train=from_dict(PretrainSteps, values.get("train", {}), "train"),
     )
-
-
-def load_pretrain_recipe(source: str | Path | Mapping[str, Any], changes: Sequence[str] = ()) -> PretrainRecipe:
-    """Read a TOML recipe of a pre-training and apply ``changes`` such as ``train.steps=100``.
-
-    Args:
-        source: the file; or its tables as dictionaries.
-        changes: each KEY=VALUE, values as TOML writes them.
-
-    Paths of data and output are relative to the recipe's folder (of tables, to the working directory); a backbone is a
-    name as on the command line, relative to the working directory.
-
-    Raises:
-        ConfigError: no file, no TOML, or a bad key or value.
-
-    >>> recipe = load_pretrain_recipe({"output": "run", "data": {"train": "a.jsonl"}}, ["model.layers=4"])
-    >>> recipe.model.layers, recipe.vocabulary.size
-    (4, 30000)
-    """
-    values, base = read_tables(source, changes)
-    recipe = pretrain_recipe_from_dict(values)
-    train, valid, cache = (
-        file and str(base / file) for file in (recipe.data.train, recipe.data.valid, recipe.data.cache)
-    )
-    data = dataclasses.replace(recipe.data, train=str(train), valid=valid, cache=cache)
-    return dataclasses.replace(recipe, data=data, output=str(base / recipe.output))

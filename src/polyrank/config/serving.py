@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from polyrank.config.checked import Count, Limits, NotNegative, Positive, Settings, from_dict
-from polyrank.config.recipe import read_tables
+from polyrank.config.tables import read_tables
 from polyrank.errors import ConfigError, UsageError
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")

@@ -1,8 +1,8 @@
 """Training: one loop, the steps it is given, checkpoints, and the recipe that ties them together."""
 
-from polyrank.training.loop import FitResult, fit_together, phased
+from polyrank.training.fitting import FitResult, fit_together, phased
 from polyrank.training.mutual import DistillStep, Imitation, MutualStep
-from polyrank.training.recipe import RunResult, train
+from polyrank.training.run import RunResult, train
 from polyrank.training.steps import InBatchStep, ListwiseStep, Step
 
 __all__ = [

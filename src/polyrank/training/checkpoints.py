@@ -93,6 +93,8 @@ def load_checkpoint(path: Path, parts: Sequence[Part], memory: Memory | None = N
         progress: dict[str, Any] = json.loads(notes["progress"])
     except (ValueError, KeyError) as error:
         raise ArtifactError(f"{path} is damaged ({error}); delete it to start the training again") from error
+    if "learners" not in progress:
+        raise ArtifactError(f"{path} was written by an earlier version of polyrank; start again with --overwrite")
     wanted = {
         f"{name}/model.{key}" for name, model, _ in parts for key, p in model.named_parameters() if p.requires_grad
     }

@@ -3,11 +3,11 @@
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +20,17 @@ from polyrank.storage.durable import write_file
 from polyrank.training.optimizer import Schedule, clip_gradients, freeze, make_optimizer
 from polyrank.training.shares import add_gradients
 
+METRICS = "metrics.jsonl"
 Report = Callable[[dict[str, Any]], None]
+LossParts = Generator[Tensor, None, dict[str, float]]
+"""The parts of a loss, each with a graph of its own, whose sum is the loss; returns its figures for metrics.jsonl."""
+
+
+def loss_of(phases: Iterator[Tensor], weight: int = 1) -> LossParts:
+    """The next of some losses, in one part; its figures are the loss without the weight."""
+    loss = next(phases)
+    yield weight * loss
+    return {"loss": float(loss.detach())}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +43,8 @@ class Learner:
         settings: how it is trained.
         folder: for ``metrics.jsonl``; exists.
         save_best: called with the figures when the model is the best so far (or final, without validation).
-        evaluate: validation figures with "loss" and "R@1"; None for none.
+        evaluate: validation figures, "loss" and ``best_by`` among them; None for none.
+        best_by: the figure that the best version is chosen by: the highest "R@1" or the lowest "loss".
         report: called with each record that goes to ``metrics.jsonl``.
     """
 
@@ -42,6 +53,7 @@ class Learner:
     folder: Path
     save_best: Callable[[dict[str, float]], None]
     evaluate: Callable[[], Mapping[str, float]] | None = None
+    best_by: Literal["R@1", "loss"] = "R@1"
     report: Report = lambda _: None
     name: str = ""
 
@@ -85,39 +97,51 @@ class TrainState:
             group["lr"] = peak * factor
         return self.settings.lr * factor
 
-    def update(self, loss: Tensor, weight: int = 1) -> float:
-        """One update by ``weight * loss``; a non-finite loss or gradient changes nothing.
+    def update(self, parts: LossParts, device: torch.device, dtype: torch.dtype) -> dict[str, float]:
+        """One update by the sum of a loss's parts, computed in ``dtype``; where it is not finite, nothing changes.
 
-        Returns the loss, not finite in that case.
+        Returns the loss's figures; losses among them are not finite if the gradient was not.
         """
-        value = float(loss.detach())
+        self.model.train()
         try:
-            if math.isfinite(value):
-                (weight * loss).backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+            figures = self._backward(parts, device, dtype)
+            if all(map(math.isfinite, figures.values())):
                 add_gradients(self.model)
                 if math.isfinite(clip_gradients(self.model, self.optimizer, self.settings)):
                     self.optimizer.step()
                 else:
-                    value = math.nan
+                    figures = {name: math.nan if name.endswith("loss") else value for name, value in figures.items()}
         finally:
             self.optimizer.zero_grad(set_to_none=True)
-        self.n_bad = 0 if math.isfinite(value) else self.n_bad + 1
-        return value
+        self.n_bad = 0 if all(map(math.isfinite, figures.values())) else self.n_bad + 1
+        return figures
+
+    def _backward(self, parts: LossParts, device: torch.device, dtype: torch.dtype) -> dict[str, float]:
+        while True:
+            with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+                try:
+                    loss = next(parts)
+                except StopIteration as end:
+                    figures: dict[str, float] = end.value
+                    return figures
+            loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
 
     @property
     def has_enough(self) -> bool:
         """Whether ``early_stopping`` validations in a row brought nothing better."""
         return self.settings.early_stopping is not None and self.n_stale >= self.settings.early_stopping
 
-    def check(self, step: int, epoch: float) -> None:
-        """Validate after ``step`` updates and keep the best version."""
+    def check(self, step: int, where: Mapping[str, float]) -> None:
+        """Validate after ``step`` updates and keep the best version; ``where`` goes into the record."""
         figures = {} if self.learner.evaluate is None else dict(self.learner.evaluate())
         finite = all(map(math.isfinite, figures.values()))
         if figures:
             self.schedule.observe(figures["loss"])
             shown = {name: value if math.isfinite(value) else None for name, value in figures.items()}
-            self.write({"step": step, "epoch": round(epoch, 4), "valid": shown})
-        better = finite and figures["R@1"] > self.best.get("R@1", -1.0) if figures else self.n_bad == 0
+            self.write({"step": step, **where, "valid": shown})
+        sign = -1 if (name := self.learner.best_by) == "loss" else 1
+        best = sign * self.best[name] if self.best else -math.inf
+        better = finite and sign * figures[name] > best if figures else self.n_bad == 0
         self.n_stale = 0 if better else self.n_stale + 1
         if better:
             self.best, self.best_step = figures, step
@@ -127,47 +151,25 @@ class TrainState:
     def write(self, record: dict[str, Any]) -> None:
         """Add a record to ``metrics.jsonl``; of several processes the first one does."""
         if processes.is_first():
-            add_record(self.learner.folder, record)
+            with (self.learner.folder / METRICS).open("a", encoding="utf-8") as stream:
+                stream.write(json.dumps(record) + "\n")
             self.learner.report(record)
 
     def forget_after(self, last_step: int) -> None:
         """Drop records from after the checkpoint: those steps will be made again."""
-        forget_records(self.learner.folder, last_step)
-
-
-def add_record(folder: Path, record: dict[str, Any]) -> None:
-    """Add a record to a folder's ``metrics.jsonl``."""
-    with (folder / "metrics.jsonl").open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(record) + "\n")
-
-
-def forget_records(folder: Path, last_step: int) -> None:
-    """Drop those behind ``last_step``, and what was being written when a process died."""
-    metrics = folder / "metrics.jsonl"
-    if not metrics.exists():
-        return
-    kept = []
-    for line in metrics.read_text("utf-8").splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            break  # a line that was being written when the process died
-        if record["step"] > last_step:
-            break
-        kept.append(line)
-    write_file(metrics, "".join(line + os.linesep for line in kept).encode())
-
-
-@contextmanager
-def memory_needed(n_contexts: int, chunk_size: int | None = None) -> Iterator[None]:
-    """Running out of memory inside becomes a ResourceError that says what would do."""
-    half, chunk = max(1, n_contexts // 2), max(1, (chunk_size or n_contexts) // 2)
-    with enough_memory(
-        f"a batch of {n_contexts} does not fit into memory; try train.batch_size={half} (with in-batch negatives that"
-        f" is also fewer negatives), train.chunk_size={chunk} (as many negatives, a third more time) or smaller text"
-        " budgets"
-    ):
-        yield
+        metrics = self.learner.folder / METRICS
+        if not metrics.exists():
+            return
+        kept = []
+        for line in metrics.read_text("utf-8").splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                break  # a line that was being written when the process died
+            if record["step"] > last_step:
+                break
+            kept.append(line)
+        write_file(metrics, "".join(line + os.linesep for line in kept).encode())
 
 
 @contextmanager

@@ -28,8 +28,8 @@ from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.open import load
 from polyrank.training.convert_step import ConvertStep
 from polyrank.training.mutual import DistillStep, Imitation, MutualStep
-from polyrank.training.network import Ranker
 from polyrank.training.queue import CandidateQueue
+from polyrank.training.ranker import Ranker
 from polyrank.training.steps import InBatchStep, ListwiseStep, PhasedStep, Step, response_of
 from polyrank.training.teacher import RememberedScores
 from polyrank.training.weighting import LogQ, UniformDraws, Weighting, count_responses

@@ -3,6 +3,7 @@
 The folder is of the form that ``polyrank sum`` writes. Its parts lie inside, since training made them.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from polyrank.config.models import SumConfig
 from polyrank.config.training import NetworkTraining, Precision
 from polyrank.errors import ConfigError, UsageError
 from polyrank.loading.folders import SUM
-from polyrank.loading.models import model_folder
 from polyrank.models import EncoderNetwork, SumNetwork
 from polyrank.models.artifacts import OURS, Artifact, load_model, save_model
 from polyrank.scorers.encoder import EncoderScorer
@@ -20,17 +20,20 @@ from polyrank.scorers.load import make_scorer
 from polyrank.scorers.summed import SumEncoder, sum_document
 from polyrank.storage.durable import new_folder
 from polyrank.text import SumTexts
-from polyrank.training.network import Ranker
+from polyrank.training.ranker import Ranker
 
 PART = "part-{}"
 OURS_OF_A_SUM = (*OURS, SUM.file, PART.format("*"))
 
 
-def new_sum(config: SumConfig, settings: NetworkTraining, *, precision: Precision, device: torch.device) -> Ranker:
-    """The encoders that the settings name, with their weights, as one network.
+def new_sum(
+    config: SumConfig, parts: Sequence[Path], settings: NetworkTraining, *, precision: Precision, device: torch.device
+) -> Ranker:
+    """Trained encoders, with their weights, as one network.
 
     Args:
-        config: names them.
+        config: the weights of their scores.
+        parts: their folders.
         settings: dropout, which all of them are to have; None: that which each was trained with.
         precision, device: to compute in and on.
 
@@ -41,8 +44,8 @@ def new_sum(config: SumConfig, settings: NetworkTraining, *, precision: Precisio
     artifacts: list[Artifact] = []
     scorers: list[EncoderScorer] = []
     networks: list[EncoderNetwork] = []
-    for name in config.parts:
-        artifact = load_model(model_folder(name), dropout=settings.dropout, new_dropout=settings.new_dropout)
+    for name, folder in zip(config.parts, parts, strict=True):
+        artifact = load_model(folder, dropout=settings.dropout, new_dropout=settings.new_dropout)
         scorer = make_scorer(artifact.model, artifact.texts, device=str(device), precision=precision)
         if not isinstance(artifact.model, EncoderNetwork) or not isinstance(scorer, EncoderScorer):
             raise ConfigError(f"model.parts: {name} is a Cross-encoder, which has no vectors; name encoders alone")

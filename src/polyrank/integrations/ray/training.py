@@ -14,10 +14,12 @@ from typing import Any
 
 import ray
 
-from polyrank.config.recipe import Recipe, load_recipe
+from polyrank.config.recipe import Recipe
 from polyrank.devices import processes
+from polyrank.devices.choice import keep_freed_memory
 from polyrank.errors import LockedError, LostProcessError, PolyrankError
 from polyrank.integrations.ray.cluster import connected, here, n_gpus, working_in
+from polyrank.loading.recipes import load_recipe
 from polyrank.training import RunResult
 from polyrank.training import train as train_here
 
@@ -185,6 +187,7 @@ def _train(ask: dict[str, Any]) -> None:
     attempt = 0
     try:
         with working_in(ask["cwd"]), processes.together():
+            keep_freed_memory()  # a worker is a process of its own
             attempt = processes.by_first(lambda: ray.get(desk.begin.remote()))
             results = train_here(
                 ask["plan"],

@@ -6,25 +6,20 @@ run.lock while it runs.
 """
 
 import dataclasses
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from polyrank.config.checked import to_dict
-from polyrank.config.pretraining import (
-    ContinuedModel,
-    PretrainRecipe,
-    VocabularyConfig,
-    load_pretrain_recipe,
-    pretrain_recipe_from_dict,
-)
+from polyrank.config.pretraining import ContinuedModel, PretrainRecipe, VocabularyConfig, pretrain_recipe_from_dict
 from polyrank.devices import processes
-from polyrank.devices.choice import choose_device, keep_freed_memory
-from polyrank.errors import ConfigError, UsageError
+from polyrank.devices.choice import choose_device
+from polyrank.errors import ConfigError
+from polyrank.loading.recipes import load_pretrain_recipe
 from polyrank.models.pretraining import (
     BACKBONE_FILES,
     Start,
@@ -33,24 +28,51 @@ from polyrank.models.pretraining import (
     pretraining_network,
     save_backbone,
 )
-from polyrank.storage.document import DocumentKind, has_document, read_document, seal
-from polyrank.storage.durable import check_replaceable, make_folders, write_file
+from polyrank.storage.document import DocumentKind, has_document, read_document
+from polyrank.storage.durable import check_replaceable, write_file
 from polyrank.text import Subwords, learn_bert_subwords, read_subwords
-from polyrank.training.checkpoints import CHECKPOINT, read_progress
-from polyrank.training.pretraining.loop import VALID_SEED, PretrainFit, Reading, fit, separator_of
+from polyrank.training.checkpoints import CHECKPOINT
+from polyrank.training.learner import METRICS, Learner
+from polyrank.training.loop import fit
+from polyrank.training.pretraining.step import VALID_SEED, PretrainStep, Reading, separator_of, validate
 from polyrank.training.pretraining.tokens import Pairs, open_pairs, rows_of, texts_of
-from polyrank.training.resuming import alone_in, begins_alike, dotted
+from polyrank.training.run_folder import MODEL, RunKind, alone_in
 
+VOCABULARY, TOKENS = "tokenizer.json", "tokens"
 RECIPE, RESULT = (
     DocumentKind(
         name="folder of a pre-training", file=file, missing="check the path", remedy="start again with --overwrite"
     )
     for file in ("pretraining.json", "pretrained.json")
 )
-VOCABULARY, TOKENS, MODEL, LOCK = "tokenizer.json", "tokens", "model", "run.lock"
-BEGUN = (CHECKPOINT, RESULT.file, "metrics.jsonl", MODEL)
-OURS = (*BEGUN, RECIPE.file, VOCABULARY, TOKENS, LOCK)
-MAY_DIFFER = ("output", "data.cache", "train.steps", "train.checkpoint_steps", "train.micro_batch_tokens")
+PRETRAINING = RunKind(
+    recipe=RECIPE,
+    result=RESULT,
+    begun=(CHECKPOINT, RESULT.file, METRICS, MODEL),
+    other=(VOCABULARY, TOKENS),
+    cleared=(CHECKPOINT, RESULT.file, METRICS, VOCABULARY, RECIPE.file, TOKENS),
+    may_differ=("output", "data.cache", "train.steps", "train.checkpoint_steps", "train.micro_batch_tokens"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PretrainFit:
+    """How a pre-training went.
+
+    Args:
+        n_steps: updates made, skipped ones included.
+        n_tokens: tokens read, without padding.
+        best: validation figures of the network that was kept, empty without validation.
+        best_step: the step it was met at.
+        seconds: wall time of its steps; of an interrupted run, the earlier part is in it, and what was computed after
+            the last checkpoint is not.
+    """
+
+    n_steps: int
+    n_tokens: int
+    best: dict[str, float]
+    best_step: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +116,6 @@ def pretrain(
         DataError: the data cannot be read or holds nothing to learn from.
         LostProcessError: of several processes another one has ended.
     """
-    keep_freed_memory()
     if not isinstance(recipe, PretrainRecipe):
         recipe = load_pretrain_recipe(recipe)
     folder, chosen, plan = Path(recipe.output), choose_device(device), recipe
@@ -105,29 +126,28 @@ def pretrain(
         tell = say if processes.is_first() else lambda text: None
         result = _fit(recipe, folder, chosen, resume, report, tell)
         if processes.is_first():
-            write_file(folder / RESULT.file, seal(dataclasses.asdict(result), RESULT))
+            PRETRAINING.end(folder, dataclasses.asdict(result))
     return PretrainResult(folder / MODEL, result)
 
 
 def _begin(
     recipe: PretrainRecipe, folder: Path, resume: bool, overwrite: bool, say: Callable[[str], None]
 ) -> PretrainFit | None:
-    """Make a run's folder ready; gives how it went if it has ended and is to go no further."""
-    _check_folder(folder, recipe, resume=resume, overwrite=overwrite)
-    if overwrite and not resume:
-        for file in (CHECKPOINT, RESULT.file, "metrics.jsonl", VOCABULARY, RECIPE.file):
-            (folder / file).unlink(missing_ok=True)
-        shutil.rmtree(folder / TOKENS, ignore_errors=True)
-    if resume and has_document(folder, RESULT):
-        known = read_document(folder, RESULT)
-        if known["n_steps"] >= recipe.train.steps:
-            say(f"{folder} is finished")
-            return PretrainFit(**known)
-        say(f"{folder} goes on behind its {known['n_steps']:,} steps")
-        (folder / RESULT.file).unlink()
-    make_folders(folder)
-    write_file(folder / RECIPE.file, seal(to_dict(recipe), RECIPE))
-    return None
+    """Make a run's folder ready; gives how it went if it has ended and is to have no more steps.
+
+    Raises:
+        UsageError: an earlier run, or something else, is there, and nothing says what to do about it.
+        ConfigError: the run that would be resumed was started with other settings.
+    """
+    check_replaceable(folder / MODEL, ours=BACKBONE_FILES, replace=True)
+    PRETRAINING.check_folder(folder, resume=resume, overwrite=overwrite)
+    longer = False
+    if resume and has_document(folder, PRETRAINING.recipe):
+        earlier = pretrain_recipe_from_dict(read_document(folder, PRETRAINING.recipe))
+        PRETRAINING.check_same(folder, to_dict(earlier), to_dict(recipe))
+        longer = PRETRAINING.is_longer(folder, [recipe.train.of_network], earlier.train.steps, recipe.train.steps)
+    known = PRETRAINING.begin(folder, to_dict(recipe), longer=longer if resume or not overwrite else None, say=say)
+    return None if known is None else PretrainFit(**known)
 
 
 def _fit(
@@ -162,16 +182,27 @@ def _fit(
     network = pretraining_network(backbone, recipe.train.seed).to(device)
     n_parameters = sum(p.numel() for p in backbone.parameters())
     say(f"{n_parameters:,} parameters, {len(subwords):,} subwords, on {device}")
-    return fit(
-        network,
+    learner = Learner(
+        model=network,
+        settings=recipe.train.of_network,
+        folder=folder,
+        save_best=lambda figures: save_backbone(folder / MODEL, backbone, subwords, pooling),
+        evaluate=None if validation is None else partial(validate, network, validation, device),
+        best_by="loss",
+        report=report,
+    )
+    (own,) = fit(
+        [learner],
+        PretrainStep(network, device),
         reading,
-        validation,
+        seed=recipe.train.seed,
         folder=folder,
         device=device,
-        save=lambda: save_backbone(folder / MODEL, backbone, subwords, pooling),
-        report=report,
+        precision=recipe.train.precision,
+        checkpoint_steps=recipe.train.checkpoint_steps,
         resume=resume,
     )
+    return PretrainFit(own.n_steps, own.counts["n_tokens"], own.best, own.best_step, own.seconds)
 
 
 def _start(recipe: PretrainRecipe, folder: Path, say: Callable[[str], None]) -> Start:
@@ -207,45 +238,3 @@ def _learn_vocabulary(
     subwords = learn_bert_subwords(texts(), kind=settings.kind, size=settings.size, lower_case=settings.lower_case)
     subwords.add([recipe.text.turn_separator])
     write_file(file, subwords.to_bytes())
-
-
-def _check_folder(folder: Path, recipe: PretrainRecipe, *, resume: bool, overwrite: bool) -> None:
-    """Refuse a folder before any work.
-
-    Raises:
-        UsageError: an earlier run, or something else, is there, and nothing says what to do about it.
-        ConfigError: the run that would go on was started with other settings.
-    """
-    check_replaceable(folder / MODEL, ours=BACKBONE_FILES, replace=True)
-    others = sorted(entry.name for entry in folder.iterdir() if entry.name not in OURS and entry.name[0] != ".")
-    if others:
-        raise UsageError(f"{folder} holds {others[0]!r}, which is of no pre-training; choose another output")
-    if overwrite and not resume:
-        return
-    if any((folder / name).exists() for name in BEGUN) and not resume:
-        raise UsageError(f"{folder} holds an earlier run; pass --resume to go on with it or --overwrite to start again")
-    if resume and has_document(folder, RECIPE):
-        _check_same(folder, recipe)
-
-
-def _check_same(folder: Path, recipe: PretrainRecipe) -> None:
-    earlier = pretrain_recipe_from_dict(read_document(folder, RECIPE))
-    there, now = dotted(to_dict(earlier)), dotted(to_dict(recipe))
-    keys = [key for key in there | now if there.get(key) != now.get(key) and key not in MAY_DIFFER]
-    if keys:
-        differences = ", ".join(f"{key} = {there.get(key)!r} (now {now.get(key)!r})" for key in keys)
-        raise ConfigError(
-            f"the recipe differs from the one that {folder} was started with: {differences}; give the same, or another"
-            " output"
-        )
-    checkpoint = folder / CHECKPOINT
-    if earlier.train.steps == recipe.train.steps or not checkpoint.exists():
-        return
-    done = int(read_progress(checkpoint)["step"])
-    if recipe.train.steps < done:
-        raise ConfigError(f"{folder} has made {done:,} steps already, more than {recipe.train.steps:,}; ask for more")
-    if not begins_alike(recipe.train.of_network, earlier.train.steps, recipe.train.steps, done):
-        raise ConfigError(
-            f"the first {done:,} rates of {folder} would be others in a run of {recipe.train.steps:,} steps than in its"
-            f" {earlier.train.steps:,}; keep the length, or start again with --overwrite"
-        )

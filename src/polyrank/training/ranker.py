@@ -13,7 +13,6 @@ import torch
 from polyrank.config.models import ConvertText, ModelConfig, SumText, TextSettings
 from polyrank.config.training import NetworkTraining, Precision
 from polyrank.data.mapped_examples import StoredExamples
-from polyrank.loading.models import model_folder
 from polyrank.models import Network
 from polyrank.models.artifacts import save_model
 from polyrank.models.start import start_model
@@ -53,11 +52,12 @@ def new_ranker(
     settings: NetworkTraining,
     examples: Sequence[Example],
     *,
+    start: Path | None = None,
     precision: Precision,
     seed: int,
     device: torch.device,
 ) -> Ranker:
-    """The model that the settings describe, started from ``settings.init_from`` where that is given.
+    """The model that the settings describe, started from the weights of the folder ``start`` where that is given.
 
     Raises:
         ConfigError: the weights to start from do not fit.
@@ -76,7 +76,7 @@ def new_ranker(
         dropout=settings.dropout,
         new_dropout=settings.new_dropout,
         corpus=own_texts(examples) if repeats else distinct_texts(examples),
-        start=None if settings.init_from is None else model_folder(settings.init_from),
+        start=start,
     )
 
     def save(path: Path, metadata: dict[str, Any]) -> None:

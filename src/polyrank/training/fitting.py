@@ -1,0 +1,195 @@
+"""Examples as what the loop reads, and training methods for examples as its steps."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from polyrank.config.training import TrainConfig
+from polyrank.data.mapped_examples import StoredExamples
+from polyrank.records import Example
+from polyrank.training.batches import BatchOrder
+from polyrank.training.checkpoints import Memory
+from polyrank.training.learner import Learner, LossParts, loss_of
+from polyrank.training.loop import MAX_BAD_STEPS, fit
+from polyrank.training.steps import PhasedStep, Step
+
+
+@dataclass(frozen=True, slots=True)
+class FitResult:
+    """How a training went.
+
+    Args:
+        n_steps: updates made, skipped ones included.
+        n_examples: examples seen.
+        best: validation figures of the best model, empty without validation.
+        best_step: the step it was met at.
+        seconds: wall time of its steps; of an interrupted run, the earlier part is in it, and what was computed after
+            the last checkpoint is not.
+    """
+
+    n_steps: int
+    n_examples: int
+    best: dict[str, float]
+    best_step: int
+    seconds: float
+
+
+def phased(step: Step | PhasedStep) -> PhasedStep:
+    """A step for one network as one of a single phase."""
+    return step if isinstance(step, PhasedStep) else _OnePhase(step)
+
+
+@dataclass(frozen=True, slots=True)
+class _OnePhase:
+    step: Step
+
+    def length(self, example: Example) -> int:
+        return self.step.length(example)
+
+    def phases(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int) -> Iterator[Tensor]:
+        yield self.step(batch, epoch, number)
+
+
+class ExampleBatch(NamedTuple):
+    """Examples with their positions in the data, of an epoch."""
+
+    epoch: int
+    examples: list[tuple[int, Example]]
+
+
+class ExampleBatches:
+    """Examples as a source of batches, in the order of ``BatchOrder``.
+
+    Args:
+        examples: to learn from.
+        step: says how long each is.
+        settings: batches, epochs, validations.
+        seed: of the order.
+    """
+
+    def __init__(self, examples: Sequence[Example], step: PhasedStep, settings: TrainConfig, seed: int) -> None:
+        sizes = examples.sizes if isinstance(examples, StoredExamples) else [step.length(each) for each in examples]
+        self._examples, self._settings = examples, settings
+        self._order = BatchOrder(len(examples), sizes, settings.batch_size, seed=seed, window=settings.window)
+        self.n_steps, self.per_epoch = count_steps(settings, len(examples))
+        self._checks = check_steps(self.n_steps, self.per_epoch, settings.evaluate_per_epoch)
+
+    def batch(self, number: int) -> ExampleBatch:
+        """The batch of 0-based update ``number``."""
+        epoch, position = divmod(number, self.per_epoch)
+        return ExampleBatch(epoch, [(int(i), self._examples[int(i)]) for i in self._order.batch(epoch, position)])
+
+    def counts(self, batch: ExampleBatch) -> dict[str, int]:
+        """Its examples."""
+        return {"n_examples": len(batch.examples)}
+
+    def check(self, done: int) -> dict[str, float] | None:
+        """The epoch, where a validation is due after ``done`` updates."""
+        return {"epoch": round(done / self.per_epoch, 4)} if done in self._checks else None
+
+    def too_large(self, batch: ExampleBatch) -> str:
+        """The settings that need less memory."""
+        return too_large(len(batch.examples), self._settings.chunk_size)
+
+
+def too_large(n_contexts: int, chunk_size: int | None = None) -> str:
+    """The error of a batch that does not fit into memory.
+
+    >>> too_large(8)[:61]
+    'a batch of 8 does not fit into memory; try train.batch_size=4'
+    """
+    half, chunk = max(1, n_contexts // 2), max(1, (chunk_size or n_contexts) // 2)
+    return (
+        f"a batch of {n_contexts} does not fit into memory; try train.batch_size={half} (with in-batch negatives that"
+        f" is also fewer negatives), train.chunk_size={chunk} (as many negatives, a third more time) or smaller text"
+        " budgets"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleStep:
+    """A training method on batches of examples.
+
+    Args:
+        step: the method.
+        loss: of a batch: the "mean" over its contexts, or their "sum".
+    """
+
+    step: PhasedStep
+    loss: Literal["mean", "sum"] = "mean"
+
+    def losses(self, batch: ExampleBatch, number: int) -> Iterator[LossParts]:
+        """The loss of each network in turn."""
+        phases = self.step.phases(batch.examples, batch.epoch, number)
+        weight = len(batch.examples) if self.loss == "sum" else 1
+        while True:
+            yield loss_of(phases, weight)
+
+
+def fit_together(
+    learners: Sequence[Learner],
+    step: PhasedStep,
+    examples: Sequence[Example],
+    settings: TrainConfig,
+    *,
+    seed: int,
+    folder: Path,
+    device: torch.device,
+    max_bad_steps: int = MAX_BAD_STEPS,
+    resume: bool = False,
+    memory: Memory | None = None,
+) -> list[FitResult]:
+    """Train networks on the same batches of examples, in turns; keep the best version of each by its own validation.
+
+    Args:
+        learners: the networks, each with how it is trained.
+        step: the training method: gives a loss for each learner in turn, and is asked for the next one when the
+            learner before has been updated.
+        examples: what to learn from.
+        settings: what is one for all of them, such as batches and epochs.
+        seed: of order, negatives and dropout.
+        folder, device, max_bad_steps, resume, memory: as for ``loop.fit``.
+
+    Raises:
+        DivergedError, ResourceError, InterruptedTraining: as ``loop.fit``.
+    """
+    fits = fit(
+        learners,
+        ExampleStep(step, settings.loss),
+        ExampleBatches(examples, step, settings, seed),
+        seed=seed,
+        folder=folder,
+        device=device,
+        precision=settings.precision,
+        checkpoint_steps=settings.checkpoint_steps,
+        max_bad_steps=max_bad_steps,
+        resume=resume,
+        memory=memory,
+    )
+    return [FitResult(own.n_steps, own.counts["n_examples"], own.best, own.best_step, own.seconds) for own in fits]
+
+
+def count_steps(settings: TrainConfig, n_examples: int) -> tuple[int, int]:
+    """The steps of a training, and of each epoch.
+
+    >>> count_steps(TrainConfig(batch_size=4, epochs=3, max_steps=8), 10)
+    (8, 3)
+    """
+    per_epoch = math.ceil(n_examples / settings.batch_size)
+    n_steps = settings.epochs * per_epoch
+    return n_steps if settings.max_steps is None else min(n_steps, settings.max_steps), per_epoch
+
+
+def check_steps(n_steps: int, steps_per_epoch: int, per_epoch: int) -> set[int]:
+    """The steps after which to validate: ``per_epoch`` times an epoch, and at the end.
+
+    >>> sorted(check_steps(10, 4, 2))
+    [2, 4, 6, 8, 10]
+    """
+    n_checks = math.ceil(n_steps / steps_per_epoch * per_epoch)
+    return {min(n_steps, round((i + 1) * steps_per_epoch / per_epoch)) for i in range(n_checks)} | {n_steps}
