@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.config.checked import Settings, field_types, kinds
-from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, PolyConfig, RecipeModel, TextPolicy
+from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, RecipeModel, TextPolicy
 from polyrank.config.pretraining import (
     ContinuedModel,
     PretrainData,
@@ -47,15 +47,13 @@ def recipe() -> str:
         " has that training starts from. The command line changes any of them: `--set train.lr=1e-4`.",
         "`output`: the folder to make; in it `model` is the best model.",
     ]
-    for name, kind in kinds(RecipeModel).items():
-        parts.append(f'## `[model]` with `kind = "{name}"`\n\n{_table(kind, BiConfig if kind is PolyConfig else None)}')
+    parts += _kinds("model", kinds(RecipeModel))
     parts.append(f"## `[text]`\n\n{_table(TextPolicy)}")
-    parts.append(f"## `[text]` of a ConveRT\n\n{_table(ConvertText)}")
+    parts.append(f"## `[text]` of a ConveRT\n\n{_table(ConvertText, TextPolicy)}")
     parts.append(f"## `[data]`\n\n{_table(DataConfig)}")
     parts.append(f"## `[train]`\n\n{_table(TrainConfig)}")
     for table, union in (("train.method", Method), ("train.schedule", ScheduleConfig)):
-        for name, kind in kinds(union).items():
-            parts.append(f'## `[{table}]` with `kind = "{name}"`\n\n{_table(kind)}')
+        parts += _kinds(table, kinds(union))
     parts.append(f"## `[train.negatives]`\n\n{_table(NegativesConfig)}")
     starts = (("from scratch", ConvertConfig.training), ("with `init_from`, that is fine-tuning", ConvertConfig.tuning))
     parts.append("## A ConveRT's defaults of `[train]`")
@@ -71,35 +69,48 @@ def recipe() -> str:
         " Face folder of the best backbone, for `model.backbone` above."
     )
     parts += [
-        f"## {title}\n\n{_table(kind)}"
-        for title, kind in (
+        f"## {title}\n\n{_table(kind, *above)}"
+        for title, kind, *above in (
             ("`[model]` of a pre-training, from scratch", ScratchModel),
-            ("`[model]` of a pre-training that goes on", ContinuedModel),
+            ("`[model]` of a pre-training that continues", ContinuedModel, BiConfig),
             ("`[vocabulary]` of a pre-training from scratch", VocabularyConfig),
-            ("`[text]` of a pre-training", PretrainText),
-            ("`[data]` of a pre-training", PretrainData),
-            ("`[train]` of a pre-training", PretrainSteps),
+            ("`[text]` of a pre-training", PretrainText, TextPolicy),
+            ("`[data]` of a pre-training", PretrainData, DataConfig),
+            ("`[train]` of a pre-training", PretrainSteps, TrainConfig),
         )
     ]
     return BY + "\n\n".join(parts) + "\n"
 
 
-def _table(kind: type[Any], below: type[Any] | None = None) -> str:
-    """What the class is, and its keys; with ``below``, those that it does not have from there."""
-    text = inspect.getdoc(kind) or ""
+def _kinds(table: str, options: dict[str, type[Any]]) -> list[str]:
+    """A section for each kind of a table; a key that an earlier kind has too is described there."""
+    earlier = list(options.values())
+    return [
+        f'## `[{table}]` with `kind = "{name}"`\n\n{_table(kind, *earlier[:number])}'
+        for number, (name, kind) in enumerate(options.items())
+    ]
+
+
+def _table(kind: type[Any], *above: type[Any]) -> str:
+    """What the class is, and its keys; those that a class ``above`` has are named with their default alone."""
     meaning: dict[str, str] = {}
     for ancestor in reversed(kind.__mro__):
         meaning |= _meanings((inspect.getdoc(ancestor) or "").partition("Args:\n")[2])
-    inherited = {field.name for field in dataclasses.fields(below)} if below else set()
-    rows = [text.splitlines()[0].replace("``", "`") + (" The keys of the Bi-encoder, and:" if below else "")]
-    if not dataclasses.fields(kind):
-        return f"{rows[0]} It has no keys of its own."
-    rows += ["", "| key | default | meaning |", "|---|---|---|"]
+    known = {field.name for other in above for field in dataclasses.fields(other)}
+    first = (inspect.getdoc(kind) or "").splitlines()[0].replace("``", "`")
+    shared, own = [], []
     for field in dataclasses.fields(kind):
-        if field.name not in inherited:
-            default = "" if field.default is dataclasses.MISSING else _toml(field.default)
-            rows.append(f"| `{field.name}` | {default and f'`{default}`'} | {meaning[field.name]} |")
-    return "\n".join(rows)
+        default = "" if field.default is dataclasses.MISSING else f"`{_toml(field.default)}`"
+        if field.name in known:
+            shared.append(f"`{field.name}`{default and f' ({default})'}")
+        else:
+            own.append(f"| `{field.name}` | {default} | {meaning[field.name]} |")
+    rows = [first]
+    if shared:
+        rows.append(f"As above, with these defaults: {', '.join(shared)}.")
+    if own:
+        rows += ["", "| key | default | meaning |", "|---|---|---|", *own]
+    return "\n".join(rows if shared or own else [f"{first} It has no keys of its own."])
 
 
 def _meanings(arguments: str) -> dict[str, str]:

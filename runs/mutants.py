@@ -60,7 +60,7 @@ TESTS: dict[str, list[str]] = {
     "integrations": ["test_clients.py", "test_ray.py"],
     "kernels": ["test_kernels.py"],
     "models": ["test_models.py", "test_convert.py", "test_references.py"],
-    "negatives": ["test_mining.py", "test_uniform_negatives.py"],
+    "negatives": ["test_mining.py", "test_weighting.py"],
     "ranking": ["test_metrics.py", "test_statistics.py"],
     "scorers": ["test_encoding.py", "test_lexical.py"],
     "scorers/exported": ["test_export.py"],

@@ -272,7 +272,7 @@ def test_too_few_mined_ones_are_filled_up(tiny_backbone: Path, task: dict[str, P
     plan = HardNegatives(n_negatives=5, last_rank=2)
     negatives = MinedNegatives(examples, EncoderScorer(model, texts), pool, plan, every=1, folder=tmp_path)
     assert len(negatives(3, examples[3], 0)) == 2
-    found = MixedNegatives([negatives, RandomNegatives(pool, 5, 1)], [5, 5], 5)(3, examples[3], 0)
+    found = MixedNegatives([negatives, RandomNegatives(pool, 5, 1)], 5)(3, examples[3], 0)
     assert len(set(found)) == 5
     assert found[:2] == negatives(3, examples[3], 0)
     assert examples[3].candidates[0] not in found
@@ -315,7 +315,7 @@ RANKED = ["Press reset!", "hold the button", "call us", "hi there", "hi", "press
 
 
 def given_then_drawn(pool: Sequence[str], n: int, seed: int, **named: Any) -> MixedNegatives:
-    return MixedNegatives([GivenNegatives(n, seed, **named), RandomNegatives(pool, n, seed, **named)], [n, n], n)
+    return MixedNegatives([GivenNegatives(n, seed, **named), RandomNegatives(pool, n, seed, **named)], n)
 
 
 def mined(folder: Path, pool: Sequence[str] = RANKED, n: int = 3, **changes: Any) -> MixedNegatives:
@@ -323,7 +323,7 @@ def mined(folder: Path, pool: Sequence[str] = RANKED, n: int = 3, **changes: Any
     scorer: Any = Fixed()
     found = MinedNegatives(TWICE, scorer, pool, plan, every=2, folder=folder)
     rest = given_then_drawn(pool, n, 1, rights=rights(TWICE))
-    return MixedNegatives([found, rest], [n, n], n)
+    return MixedNegatives([found, rest], n)
 
 
 def test_in_training_no_right_answer_of_the_same_context_is_mined(tmp_path: Path) -> None:
@@ -435,16 +435,16 @@ def test_more_given_ones_than_asked_for_are_drawn_anew_each_epoch_or_once() -> N
     assert fixed(3, example, 5) == fixed(3, example, 0) == lists[0] != fixed(4, example, 0)
 
 
-def test_sources_are_mixed_in_their_order_and_within_their_limits() -> None:
+def test_sources_are_mixed_in_their_order() -> None:
     example = Example(("hi",), ("right", "a", "b", "c"), (0,))
     pool = ["right", "a", "b", "c", *"defgh"]
     given, drawn = GivenNegatives(9, 1), RandomNegatives(pool, 9, 1)
     for epoch in range(20):
-        wrong = MixedNegatives([given, drawn], [2, 9], 5)(0, example, epoch)
-        assert wrong[:2] == ["a", "b"]
+        wrong = MixedNegatives([given, drawn], 5)(0, example, epoch)
+        assert wrong[:3] == ["a", "b", "c"]
         assert len({*wrong} - {"right"}) == 5
-    assert MixedNegatives([given], [9], 9)(0, example, 0) == ["a", "b", "c"]
-    only_drawn = {text for epoch in range(20) for text in MixedNegatives([drawn], [3], 3)(0, example, epoch)}
+    assert MixedNegatives([given], 9)(0, example, 0) == ["a", "b", "c"]
+    only_drawn = {text for epoch in range(20) for text in MixedNegatives([drawn], 3)(0, example, epoch)}
     assert only_drawn == {*"abcdefgh"}
 
 

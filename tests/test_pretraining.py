@@ -328,11 +328,11 @@ def test_inputs_are_cut_as_they_should_be(pairs: Pairs, subwords: Subwords) -> N
 
 
 def test_masks_by_statistics(subwords: Subwords) -> None:
-    masking = Masking.of(subwords, 0.15, False, subwords.end_id)
+    masking = Masking.of(subwords, subwords.end_id)
     generator = np.random.default_rng(5)
     n = 200_000
     ids = generator.integers(len(subwords), size=n)
-    hidden, targets = masking.hide(ids, np.zeros(n, bool), generator)
+    hidden, targets = masking.hide(ids, generator)
     chosen, words = targets != NO_TARGET, ~np.isin(ids, masking.special)
     assert not chosen[~words].any()
     assert np.array_equal(targets[chosen], ids[chosen])
@@ -349,22 +349,6 @@ def test_masks_by_statistics(subwords: Subwords) -> None:
     drawn = Counter(hidden[chosen][~masked & ~same].tolist())
     assert drawn.keys() <= set(masking.words.tolist())
     assert len(drawn) == len(masking.words)
-
-
-def test_whole_words_are_hidden_whole(subwords: Subwords) -> None:
-    masking = Masking.of(subwords, 0.3, True, subwords.end_id)
-    rows = subwords.encode_words(["reconnecting my wifi", "unbelievably, it did"] * 500)
-    ids = np.concatenate([np.array(row) for row, _ in rows])
-    goes_on = np.concatenate([np.array(more) for _, more in rows])
-    assert [subwords.tokenizer.id_to_token(int(i)).startswith("##") for i in ids] == goes_on.tolist()
-    _, targets = masking.hide(ids, goes_on, np.random.default_rng(2))
-    chosen = targets != NO_TARGET
-    words = np.cumsum(~goes_on)
-    known = ~np.isin(ids, masking.special)  # a comma is none that the vocabulary knows
-    whole = [chosen[words == word] for word in np.unique(words[known])]
-    assert all(len(set(word.tolist())) == 1 for word in whole)
-    share = np.mean([word[0] for word in whole])
-    assert abs(share - 0.3) < 4 * math.sqrt(0.3 * 0.7 / len(whole))
 
 
 # losses
@@ -433,7 +417,7 @@ def test_micro_batches_change_no_gradient(pairs: Pairs, subwords: Subwords, tiny
     gradients = []
     for changes in ((), ("train.micro_batch_tokens=60",)):
         network = network_of(tiny_backbone)
-        parts = reading(pairs, subwords, "train.mask_share=0", "train.objectives=next_utterance", *changes).batch(0)[1]
+        parts = reading(pairs, subwords, "train.objectives=next_utterance", *changes).batch(0)[1]
         n = sum(counts(part)["next_utterance"] for part in parts)
         for part in parts:
             (tell(network, part, ("next_utterance",))["next_utterance"].loss / n).backward()  # type: ignore[no-untyped-call]
@@ -603,7 +587,6 @@ def test_the_result_is_a_backbone_here_and_there(
         tmp_path / "run",
         f"vocabulary.kind={kind}",
         "text.turn_separator=[NEWLINE]",
-        "train.whole_words=true",
     )
     model = pretrain(recipe).model
     subwords, theirs = load_subwords(model), transformers.AutoTokenizer.from_pretrained(model)
@@ -684,7 +667,7 @@ def test_pretraining_learns(dialogues: Path, tmp_path: Path) -> None:
         ("train.schedule.kind=plateau", "is not one of"),
         ("train.epochs=3", "unknown key"),
         ("model.backbone=embedded", "model.layers is for a network from scratch"),
-        ("train.mask_share=0", "masks nothing"),
+        ("train.mask_share=0.2", "is no longer a setting, and 0.15 always applies"),
     ],
 )
 def test_impossible_recipes(change: str, words: str) -> None:

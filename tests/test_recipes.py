@@ -73,7 +73,6 @@ OTHER_SCHEDULES: dict[str, dict[str, Any]] = {
 OTHER_NEGATIVES = {
     "n": 2,
     "sources": ("random",),
-    "limits": (3, 4),
     "redraw": False,
     "remine_epochs": 2,
     "remine_ranks": (2, 9),
@@ -317,7 +316,6 @@ def test_the_command_line_refuses_and_sets(
         (NegativesConfig, {"sources": ("given", "given")}, "is empty or holds one twice"),
         (NegativesConfig, {"sources": ("mined",)}, 'give "mined" and remine_epochs, or neither'),
         (NegativesConfig, {"sources": ("random",), "remine_epochs": 1}, 'give "mined" and remine_epochs, or neither'),
-        (NegativesConfig, {"sources": ("random",), "limits": (1, 2)}, "are not one for each of ['random']"),
         (BiConfig, {"projection_dim": 0}, "projection_dim = 0 must be at least 1"),
         (ConvertConfig, {"spans": (3, -1)}, "spans = -1 must be at least 0"),
         (TextPolicy, {"background": "behind"}, "is not one of 'before', 'after', 'drop'"),

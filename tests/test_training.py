@@ -540,7 +540,7 @@ def test_negatives_are_drawn_anew_each_epoch_and_never_right(tiny_backbone: Path
     model, texts, _ = new_model(CrossConfig(backbone=str(tiny_backbone)), POLICY, seed=1, sample=[])
     pool = [f"reply {i}" for i in range(50)]
     drawn = RandomNegatives(pool, 9, seed=7)
-    step = ListwiseStep(model, texts, CPU, MixedNegatives([GivenNegatives(9, 7), drawn], [9, 9], 9))
+    step = ListwiseStep(model, texts, CPU, MixedNegatives([GivenNegatives(9, 7), drawn], 9))
     example = Example(("hi",), ("reply 3", "given wrong"), (0,))
     lists = [step.lists([(4, example)], epoch)[0] for epoch in (0, 1)]
     assert lists[0] != lists[1]

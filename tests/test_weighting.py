@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from polyrank.training.ranker import Ranker
 
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.training import ConvertMethod, InBatchMethod, NegativesConfig, TrainConfig
@@ -20,6 +19,7 @@ from polyrank.records import Context, Example
 from polyrank.scorers.load import make_scorer
 from polyrank.text import BackboneTexts
 from polyrank.training.methods import make_step, make_weighting
+from polyrank.training.ranker import Ranker
 from polyrank.training.steps import InBatchStep
 from polyrank.training.weighting import LogQ, UniformDraws
 

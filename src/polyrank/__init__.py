@@ -74,7 +74,7 @@ _SOURCES = {
     "Filter": "polyrank.index",
     "LexicalRetriever": "polyrank.answering.retrievers",
     "load": "polyrank.scorers.open",
-    "load_recipe": "polyrank.config.recipe",
+    "load_recipe": "polyrank.loading.recipes",
     "LockedError": "polyrank.errors",
     "LostProcessError": "polyrank.errors",
     "MissingExtraError": "polyrank.errors",

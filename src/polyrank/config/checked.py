@@ -60,6 +60,8 @@ class Settings:
     __slots__ = ()
     moved: ClassVar[Mapping[str, str]] = {}
     """Keys that this table once had, and where they are now."""
+    dropped: ClassVar[Mapping[str, Any]] = {}
+    """Keys that this table once had, and the value that now always applies: files from before may still say it."""
 
     def __post_init__(self) -> None:
         for name, hint in field_types(type(self)).items():
@@ -98,9 +100,15 @@ def from_dict(kind: type[T], values: Any, where: str = "", defaults: T | None = 
     """
     if not isinstance(values, dict):
         raise ConfigError(f"{where} = {values!r} is no table; write [{where}]")
-    hints, moved = field_types(kind), getattr(kind, "moved", {})
+    hints, moved, dropped = field_types(kind), getattr(kind, "moved", {}), getattr(kind, "dropped", {})
     prefix = f"{where}." if where else ""
     for key in values:
+        if key in dropped and values[key] == dropped[key]:
+            continue
+        if key in dropped:
+            raise ConfigError(
+                f'"{prefix}{key}" is no longer a setting, and {dropped[key]!r} always applies; leave it out'
+            )
         if key in moved:
             raise ConfigError(f'"{prefix}{key}" is written "{prefix}{moved[key]}" now')
         if key not in hints:

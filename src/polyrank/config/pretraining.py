@@ -3,12 +3,11 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from polyrank.config.checked import (
     Count,
     NotNegative,
-    Positive,
     Settings,
     Several,
     Share,
@@ -18,7 +17,7 @@ from polyrank.config.checked import (
     unknown_key,
 )
 from polyrank.config.schedules import ConstantSchedule, CosineSchedule, InverseSqrtSchedule, LinearSchedule
-from polyrank.config.training import NetworkTraining, Precision
+from polyrank.config.training import NetworkTraining, Precision, Updates
 from polyrank.errors import ConfigError
 
 WARMUP = InverseSqrtSchedule(warmup_steps=10_000)
@@ -105,7 +104,7 @@ class PretrainText(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainData(Settings):
-    """What to learn from: texts without labels. Every turn of a dialogue follows on those before it.
+    """What to learn from: texts without labels, each turn as a response; ``cache`` holds them as token ids.
 
     Args:
         train: file of dialogues or pairs (JSON lines, gzip, CSV or Parquet).
@@ -123,8 +122,8 @@ class PretrainData(Settings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PretrainSteps(Settings):
-    """How to train. The paper's figures are the defaults, but for steps, warm-up and clipping, which it does not give.
+class PretrainSteps(Updates):
+    """How to train, by AdamW. The defaults are the paper's, which gives no steps, warm-up and clipping.
 
     Args:
         objectives: which losses: those of words and of pairs in turns ("alternate"), both of the same batch ("joint",
@@ -133,51 +132,32 @@ class PretrainSteps(Settings):
         batch_tokens: of an update's batch, padding included.
         micro_batch_tokens: computed at a time; the update is that of the whole batch. None: all at once.
         length_window: pairs that are sorted by length together; 1 for no sorting.
-        mask_share: of the tokens, which are to be told from the others: 80% of them are masked, 10% replaced.
-        whole_words: choose words instead of tokens.
-        lr: peak learning rate of Adam.
-        betas: of Adam.
-        weight_decay: decoupled; not of biases and norms.
-        clip_norm: largest gradient norm; None for no limit.
-        schedule: of the learning rate.
-        dropout: of the network; None: the backbone's own, or 0.1 from scratch.
         precision: "fp32", "bf16" (autocast), or "auto": bf16 where the hardware has it.
         evaluate_steps: validate, and keep the network if it is the best so far, every so many steps.
         checkpoint_steps: checkpoint every so many steps.
-        max_bad_steps: non-finite losses in a row that are skipped before training stops with an error.
         seed: of weights, order, masks and dropout.
     """
+
+    dropped: ClassVar[Mapping[str, Any]] = {"mask_share": 0.15, "whole_words": False, "max_bad_steps": 10}
 
     objectives: Literal["alternate", "joint", "masked_lm", "next_utterance"] = "alternate"
     steps: Count = 100_000
     batch_tokens: Count = 32_000
     micro_batch_tokens: Count | None = None
     length_window: Count = 10_000
-    mask_share: Share = 0.15
-    whole_words: bool = False
     lr: NotNegative = 2e-4
     betas: tuple[Share, Share] = (0.9, 0.98)
     weight_decay: NotNegative = 0.0
-    clip_norm: Positive | None = 1.0
     schedule: LinearSchedule | CosineSchedule | InverseSqrtSchedule | ConstantSchedule = WARMUP
-    dropout: Share | None = None
     precision: Precision = "auto"
     evaluate_steps: Count = 1000
     checkpoint_steps: Count = 500
-    max_bad_steps: Whole = 10
     seed: Whole = 1
-
-    def __post_init__(self) -> None:
-        Settings.__post_init__(self)
-        if max(self.betas) >= 1.0:
-            raise ConfigError(f"betas = {list(self.betas)} never forget; give numbers below 1")
-        if not self.mask_share and self.objectives != "next_utterance":
-            raise ConfigError('mask_share = 0 masks nothing; give more, or objectives = "next_utterance"')
 
     @property
     def of_network(self) -> NetworkTraining:
         """The rates, as every training has them."""
-        own = {key: getattr(self, key) for key in ("lr", "betas", "weight_decay", "clip_norm", "schedule")}
+        own = {key: getattr(self, key) for key in field_types(Updates)}
         return NetworkTraining(**own, train_layers="all", decay_new=True)
 
 

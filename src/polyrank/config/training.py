@@ -6,7 +6,7 @@ Each method is a class of its own with the keys that it reads; no other key can 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from polyrank.config.checked import Count, NotNegative, Positive, Settings, Share, Whole, field_types
 from polyrank.config.schedules import PLATEAU, CosineSchedule, ScheduleConfig
@@ -176,16 +176,16 @@ class NegativesConfig(Settings):
             they are more than ``n``), "random" responses of the training data, or "mined" by the network in training.
             None: ["given", "random"], behind "mined" where ``remine_epochs`` is given. The Poly-encoder paper has
             ["given"] for ConvAI2's Cross-encoder and ["random"] elsewhere.
-        limits: at most so many from each of ``sources``, for a mixture; None: no such limit.
         redraw: draw at random anew each epoch. False: the same for the whole run, as in Tao et al.
         remine_epochs: of "mined": every so many epochs, from the first on, find the wrong responses that the network
             (of two, the one that encodes) ranks highest.
         remine_ranks: the ranks that they are drawn from, first and last, counted from 1 without right answers.
     """
 
+    dropped: ClassVar[Mapping[str, Any]] = {"limits": None}
+
     n: Count = 15
     sources: tuple[NegativeSource, ...] | None = None
-    limits: tuple[Count, ...] | None = None
     redraw: bool = True
     remine_epochs: Count | None = None
     remine_ranks: tuple[Count, Count] = (1, 50)
@@ -204,8 +204,6 @@ class NegativesConfig(Settings):
                 f"sources = {list(self.order)} with remine_epochs = {self.remine_epochs} have one of two things that go"
                 ' together; give "mined" and remine_epochs, or neither'
             )
-        if self.limits is not None and len(self.limits) != len(self.order):
-            raise ConfigError(f"limits = {list(self.limits)} are not one for each of {list(self.order)}; give as many")
 
     @property
     def order(self) -> tuple[NegativeSource, ...]:
@@ -219,7 +217,34 @@ class NegativesConfig(Settings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkTraining(Settings):
+class Updates(Settings):
+    """How the weights of a network are updated, in a training and in a pre-training.
+
+    Args:
+        betas: of AdamW and Adamax; None: 0.9 and 0.999.
+        lr: peak learning rate.
+        weight_decay: decoupled for AdamW, L2 regularization for the others; not applied to biases, norms and codes.
+            None: 0.01, but none for Adamax.
+        schedule: of the learning rate.
+        clip_norm: largest gradient norm; None for no limit.
+        dropout: of the backbone; None: its own.
+    """
+
+    betas: tuple[Share, Share] | None = None
+    lr: NotNegative = 5e-5
+    weight_decay: NotNegative | None = None
+    schedule: ScheduleConfig = PLATEAU
+    clip_norm: Positive | None = 1.0
+    dropout: Share | None = None
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        if self.betas is not None and max(self.betas) >= 1.0:
+            raise ConfigError(f"betas = {list(self.betas)} never forget; give numbers below 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkTraining(Updates):
     """How one network is trained: what two in one training may have apart.
 
     Args:
@@ -227,20 +252,13 @@ class NetworkTraining(Settings):
             backbone's. Another kind gives what both have: an encoder's context side becomes a Cross-encoder's
             transformer, say.
         optimizer: "adamw", "adamax" or "adadelta" (rho 0.9).
-        betas: of AdamW and Adamax; None: 0.9 and 0.999.
-        lr: peak learning rate.
         new_lr: learning rate of codes, projections and heads; None: ``lr``, and 25 times that for a Poly-encoder whose
             codes start near zero. Of a sum: of its weights, and 25 times ``lr`` too.
-        weight_decay: decoupled for AdamW, L2 regularization for the others; not applied to biases, norms and codes.
-            None: 0.01, but none for Adamax.
         decay_new: apply ``weight_decay`` to the matrices of codes, projections and heads too, as the Poly-encoder
             paper's code does. Not by default: codes that start near zero would be held there. A sum's parts come
             trained, so theirs decay as other matrices do.
-        schedule: of the learning rate.
         train_layers: "all", "all_but_embeddings", or the top n layers as "top-n".
-        clip_norm: largest gradient norm; None for no limit.
         clip_embeddings_norm: largest norm of the word embeddings' gradient, before ``clip_norm``; None for no limit.
-        dropout: of the backbone; None: its own.
         new_dropout: before the linear layers of projections and heads, as in Tao et al. (0.1). None by default, as in
             the Poly-encoder paper's code.
         early_stopping: stop after so many validations without a better R@1; None never.
@@ -255,26 +273,16 @@ class NetworkTraining(Settings):
 
     init_from: str | None = None
     optimizer: Literal["adamw", "adamax", "adadelta"] = "adamw"
-    betas: tuple[Share, Share] | None = None
-    lr: NotNegative = 5e-5
     new_lr: NotNegative | None = None
-    weight_decay: NotNegative | None = None
     decay_new: bool = False
-    schedule: ScheduleConfig = PLATEAU
     train_layers: str = "all_but_embeddings"
-    clip_norm: Positive | None = 1.0
     clip_embeddings_norm: Positive | None = None
-    dropout: Share | None = None
     new_dropout: Share = 0.0
     early_stopping: Count | None = None
 
     def __post_init__(self) -> None:
-        Settings.__post_init__(self)
-        if self.betas is None:
-            return
-        if max(self.betas) >= 1.0:
-            raise ConfigError(f"betas = {list(self.betas)} never forget; give numbers below 1")
-        if self.optimizer == "adadelta":
+        Updates.__post_init__(self)
+        if self.betas is not None and self.optimizer == "adadelta":
             raise ConfigError(f"betas = {list(self.betas)} are for adamw and adamax; leave them out for adadelta")
 
 
@@ -297,7 +305,6 @@ class TrainConfig(NetworkTraining):
         precision: "fp32", "bf16" (autocast), or "auto": bf16 where the hardware has it.
         evaluate_per_epoch: validations (and checkpoints) per epoch.
         checkpoint_steps: also checkpoint every so many steps; None: only at validations.
-        max_bad_steps: non-finite losses in a row that are skipped before training stops with an error.
         length_window: batches that are sorted by length together, which saves what padding is left in the groups that
             a batch is computed in; 1 for no sorting. none: 50 for lists; 1 for in-batch negatives, which would come
             from contexts of like length, at the cost of accuracy.
@@ -312,6 +319,8 @@ class TrainConfig(NetworkTraining):
         **{key: f"method.{key}" for kind in (ConvertMethod, DistillMethod) for key in field_types(kind)},
     }
 
+    dropped: ClassVar[Mapping[str, Any]] = {"max_bad_steps": 10}
+
     method: Method = InBatchMethod()
     negatives: NegativesConfig | None = None
     loss: Literal["mean", "sum"] = "mean"
@@ -322,7 +331,6 @@ class TrainConfig(NetworkTraining):
     precision: Precision = "auto"
     evaluate_per_epoch: Count = 2
     checkpoint_steps: Count | None = None
-    max_bad_steps: Whole = 10
     length_window: Count | None = None
     seeds: tuple[Whole, ...] = (1,)
 

@@ -14,19 +14,17 @@ class MixedNegatives:
 
     Args:
         sources: where they come from.
-        limits: at most so many of each source.
         n_negatives: per context, in all.
     """
 
     sources: Sequence[Negatives]
-    limits: Sequence[int]
     n_negatives: int
 
     def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
         """Fewer where the sources have no more."""
         wrong: dict[str, None] = {}
-        for source, limit in zip(self.sources, self.limits, strict=True):
-            if missing := min(limit, self.n_negatives - len(wrong)):
+        for source in self.sources:
+            if missing := self.n_negatives - len(wrong):
                 new = (text for text in source(position, example, epoch) if text not in wrong)
                 wrong |= dict.fromkeys(islice(new, missing))
         return list(wrong)

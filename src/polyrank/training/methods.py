@@ -132,13 +132,12 @@ def make_negatives(
         ConfigError: they are to be mined among examples on disk.
     """
     order, right = settings.order, rights(examples)
-    limits = [min(limit, settings.n) for limit in settings.limits or [settings.n] * len(order)]
     pool = _responses(examples)
 
     def n_given(example: Example) -> int:
         return len({*example.candidates} - right_answers(example, right)) if "given" in order else 0
 
-    def source(kind: NegativeSource, limit: int) -> Negatives:
+    def source(kind: NegativeSource) -> Negatives:
         match kind:
             case "given":
                 if order == ("given",) and not any(map(n_given, examples)):
@@ -146,14 +145,14 @@ def make_negatives(
                         "no training example comes with wrong candidates, and train.negatives.sources names no others;"
                         ' add "random" to it'
                     )
-                return GivenNegatives(limit, seed, settings.redraw, right)
+                return GivenNegatives(settings.n, seed, settings.redraw, right)
             case "random":
-                if len(pool) <= limit and any(n_given(example) < settings.n for example in examples):
+                if len(pool) <= settings.n and any(n_given(example) < settings.n for example in examples):
                     raise DataError(
-                        f"{len(pool)} distinct responses are too few to draw {limit} negatives from; lower"
+                        f"{len(pool)} distinct responses are too few to draw {settings.n} negatives from; lower"
                         " train.negatives.n"
                     )
-                return RandomNegatives(pool, limit, seed, settings.redraw, right)
+                return RandomNegatives(pool, settings.n, seed, settings.redraw, right)
             case "mined":
                 if isinstance(examples, StoredExamples):
                     raise ConfigError(
@@ -162,11 +161,11 @@ def make_negatives(
                     )
                 scorer = next(ranker.scorer for ranker in rankers if isinstance(ranker.scorer, EncoderScorer))
                 first, last = settings.remine_ranks
-                ranks = HardNegatives(n_negatives=limit, first_rank=first, last_rank=last, seed=seed)
+                ranks = HardNegatives(n_negatives=settings.n, first_rank=first, last_rank=last, seed=seed)
                 assert settings.remine_epochs is not None, "a NegativesConfig with this source has it"
                 return MinedNegatives(examples, scorer, pool, ranks, every=settings.remine_epochs, folder=folder)
 
-    return MixedNegatives([source(kind, limit) for kind, limit in zip(order, limits, strict=True)], limits, settings.n)
+    return MixedNegatives([source(kind) for kind in order], settings.n)
 
 
 def _responses(examples: Sequence[Example]) -> Sequence[str]:

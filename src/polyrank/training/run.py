@@ -193,7 +193,7 @@ def _check_folders(plan: TrainingPlan, resume: bool, overwrite: bool) -> None:
                 if part.resolve().is_relative_to(folder.resolve()):
                     raise UsageError(f"{part}, which the sum starts from, lies in {folder}; choose another output")
         TRAINING.check_folder(folder, resume=resume, overwrite=overwrite)
-        if resume and not overwrite and has_document(folder, RECIPE):
+        if resume and not overwrite and TRAINING.has_begun(folder) and has_document(folder, RECIPE):
             TRAINING.check_same(folder, recipe_to_dict(earlier_recipe(folder)), recipe_to_dict(plan.recipe))
 
 

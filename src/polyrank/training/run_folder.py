@@ -50,7 +50,7 @@ class RunKind:
         """
         if overwrite or resume or not folder.exists():
             return
-        if any(any(folder.glob(pattern)) for pattern in self.begun):
+        if self.has_begun(folder):
             raise UsageError(
                 f"{folder} holds an earlier run; pass --resume to continue it or --overwrite to start again"
             )
@@ -60,6 +60,10 @@ class RunKind:
                 f"{folder} holds {others[0]!r}, which no training wrote; choose another output, or pass --overwrite to"
                 " train next to it"
             )
+
+    def has_begun(self, folder: Path) -> bool:
+        """Whether a run left anything that another would overwrite or continue."""
+        return any(path.exists() for pattern in self.begun for path in folder.glob(pattern))
 
     def check_same(self, folder: Path, earlier: dict[str, Any], now: dict[str, Any]) -> None:
         """Refuse to continue a run by another recipe, but for how long it is and where.

@@ -18,6 +18,7 @@ from polyrank.training.pretraining.tokens import Pairs
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 TRIES = 8  # to draw a response that is another than the true one
+MASKED = 0.15  # of the tokens, which are to be predicted
 NO_TARGET = -100  # what torch's cross-entropy passes over
 
 
@@ -187,11 +188,9 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Masking:
-    """How tokens are hidden: of those chosen 80% become [MASK], 10% a random word, and 10% stay.
+    """How tokens are hidden: of the 15% that are chosen 80% become [MASK], 10% a random word, and 10% stay.
 
     Args:
-        share: of tokens (or words) that are chosen.
-        whole_words: choose words, and all tokens of each.
         mask: id of [MASK].
         words: ids that random words are drawn from.
         special: ids that are never chosen.
@@ -199,33 +198,28 @@ class Masking:
     Source: Devlin et al., BERT (NAACL 2019), section 3.1.
     """
 
-    share: float
-    whole_words: bool
     mask: int
     words: Ints
     special: Ints
 
     @classmethod
-    def of(cls, subwords: Subwords, share: float, whole_words: bool, also_special: int) -> "Masking":
+    def of(cls, subwords: Subwords, also_special: int) -> "Masking":
         """That of a vocabulary, which has a token for masks."""
         special = np.array(sorted({*subwords.special_ids(), also_special}), np.int64)
         mask = subwords.mask
         assert mask is not None, "it was added where the backbone was read"
         words = np.setdiff1d(np.arange(len(subwords)), special)
-        return cls(share, whole_words, subwords.id_of(mask), words, special)
+        return cls(subwords.id_of(mask), words, special)
 
-    def hide(self, ids: Ints, goes_on: Bools, generator: np.random.Generator) -> tuple[Ints, Ints]:
+    def hide(self, ids: Ints, generator: np.random.Generator) -> tuple[Ints, Ints]:
         """Ids with some hidden, and what is to be told, -100 elsewhere.
 
         Args:
             ids: of texts behind one another, any number.
-            goes_on: which of them go on with the word of the one before.
             generator: of the choice.
         """
         chance = generator.random(len(ids))
-        if self.whole_words:  # the chance of a word is that of its first token
-            chance = chance[np.maximum.accumulate(np.where(goes_on, 0, np.arange(len(ids))))]
-        chosen = (chance < self.share) & ~np.isin(ids, self.special)
+        chosen = (chance < MASKED) & ~np.isin(ids, self.special)
         what = generator.random(len(ids))
         others = self.words[generator.integers(len(self.words), size=len(ids))]
         hidden = np.where(chosen & (what < 0.8), self.mask, ids)
@@ -258,12 +252,10 @@ def make_batch(
     for last, first, n_context, n_response in zip(lasts, firsts, n_contexts, n_responses, strict=True):
         parts += [start, pairs.ids[last - n_context : last], end, pairs.ids[first : first + n_response], end]
     flat = np.concatenate(parts).astype(np.int64)
-    ids, goes_on = flat >> 1, (flat & 1).astype(bool)
-    starts = np.cumsum([len(part) for part in parts]) - [len(part) for part in parts]
-    goes_on[starts] = False  # a context that was cut may begin inside a word
+    ids = flat >> 1  # the lowest bit says whether a token continues a word
     targets = np.full(len(ids), NO_TARGET, np.int64)
     if masking is not None:
-        ids, targets = masking.hide(ids, goes_on, generator)
+        ids, targets = masking.hide(ids, generator)
     ends = np.cumsum(chosen.lengths)[:-1]
     segments = [[0] * (n + 2) + [1] * (m + 1) for n, m in zip(n_contexts, n_responses, strict=True)]
     tokens = pad(np.split(ids, ends), segments, subwords.pad_id)

@@ -142,7 +142,7 @@ def _begin(
     check_replaceable(folder / MODEL, ours=BACKBONE_FILES, replace=True)
     PRETRAINING.check_folder(folder, resume=resume, overwrite=overwrite)
     longer = False
-    if resume and has_document(folder, PRETRAINING.recipe):
+    if resume and PRETRAINING.has_begun(folder) and has_document(folder, PRETRAINING.recipe):
         earlier = pretrain_recipe_from_dict(read_document(folder, PRETRAINING.recipe))
         PRETRAINING.check_same(folder, to_dict(earlier), to_dict(recipe))
         longer = PRETRAINING.is_longer(folder, [recipe.train.of_network], earlier.train.steps, recipe.train.steps)

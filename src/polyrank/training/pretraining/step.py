@@ -46,7 +46,7 @@ class Reading:
         self.n_steps = recipe.train.steps
         self.turns = OBJECTIVES[self.train.objectives]
         separator = subwords.id_of(separator_of(subwords, recipe.text.turn_separator))
-        self.masking = Masking.of(subwords, self.train.mask_share, self.train.whole_words, separator)
+        self.masking = Masking.of(subwords, separator)
         self.orders = [
             Batches(
                 pairs,
