@@ -1,9 +1,11 @@
 """Training: it learns, it repeats itself bit for bit, it survives being killed, and it says what is wrong."""
 
+import ctypes
 import dataclasses
 import json
 import math
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -739,3 +741,33 @@ def test_examples_from_memory_train_as_those_of_files_do(
         train(dataclasses.replace(bare, output=str(tmp_path / "none")))
     with pytest.raises(DataError, match=r"row:0: cannot tell"):
         train(bare, [{"context": "hi"}], overwrite=True)
+
+
+class AllocatorFigures(ctypes.Structure):
+    """glibc's ``struct mallinfo2``."""
+
+    _fields_ = [(f"figure_{number}", ctypes.c_size_t) for number in range(10)]
+
+    @property
+    def n_mapped_bytes(self) -> int:
+        """In blocks that the system gave by themselves: ``hblkhd``."""
+        return int(self.figure_4)
+
+
+def train_and_allocate(plan: Recipe, file: Path) -> None:
+    """Train, and write down whether a large block then still comes from the system by itself, as glibc has it."""
+    train(plan)
+    libc = ctypes.CDLL(None)
+    libc.mallinfo2.restype, libc.malloc.restype = AllocatorFigures, ctypes.c_void_p
+    before, block = libc.mallinfo2().n_mapped_bytes, libc.malloc(ctypes.c_size_t(2**26))
+    file.write_text(str(libc.mallinfo2().n_mapped_bytes - before >= 2**26))
+    libc.free(ctypes.c_void_p(block))
+
+
+@pytest.mark.skipif(platform.libc_ver() < ("glibc", "2.33"), reason="glibc alone has such figures")
+def test_training_leaves_the_allocator_of_its_process_alone(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
+    child = start(train_and_allocate, recipe(task, tiny_backbone, tmp_path / "run", max_steps=1), tmp_path / "said")
+    child.join(100)
+    assert (tmp_path / "said").read_text() == "True"
