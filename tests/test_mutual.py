@@ -576,7 +576,7 @@ def test_a_transformer_beside_a_convert_does_not_take_its_optimiser(tmp_path: Pa
         ({"reranker": 'kind = "crss"'}, "reranker.kind = 'crss' is not one of bi, poly, cross"),
         ({"reranker": 'kind = "cross"\nhaed = "mlp"'}, 'did you mean "reranker.head"'),
         ({"reranker.text": "max_context_token = 3"}, 'did you mean "reranker.text.max_context_tokens"'),
-        ({"reranker": 'kind = "cross"\ntext = 3', "reranker.text": "none"}, "reranker.text = 3 is no table"),
+        ({"reranker": 'kind = "cross"\ntext = 3', "reranker.text": "none"}, "reranker.text = 3 is not a table"),
         ({"train": 'method.kind = "mutul"'}, "train.method.kind = 'mutul' is not one of"),
     ],
 )

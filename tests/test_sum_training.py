@@ -28,7 +28,7 @@ from polyrank.config.models import (
 from polyrank.config.recipe import DataConfig, Partner, Recipe, recipe_from_dict, recipe_to_dict
 from polyrank.config.training import NetworkTraining
 from polyrank.errors import ArtifactError, ConfigError, UsageError
-from polyrank.loading.models import read_sum
+from polyrank.loading.models import model_folder, read_sum
 from polyrank.loading.recipes import load_recipe
 from polyrank.models import SumNetwork, new_model
 from polyrank.models.artifacts import load_model, save_model
@@ -89,7 +89,8 @@ def config_of(models: dict[str, Path], name: str, **settings: Any) -> SumConfig:
 
 def ranker_of(models: dict[str, Path], name: str, dropout: float | None = 0.0, **settings: Any) -> Ranker:
     training = NetworkTraining(dropout=dropout)
-    return new_sum(config_of(models, name, **settings), training, precision="fp32", device=CPU)
+    config = config_of(models, name, **settings)
+    return new_sum(config, [model_folder(part) for part in config.parts], training, precision="fp32", device=CPU)
 
 
 def network_of(ranker: Ranker) -> SumNetwork:
@@ -392,7 +393,7 @@ def test_recipes_of_sums_are_checked(models: dict[str, Path], task: dict[str, Pa
     assert recipe_from_dict(recipe_to_dict(found)) == found
     parts = f'model.parts=["{models["bi"]}", "{{}}"]'
     cases = {
-        'model.parts=["a"]': r"model.parts = a is no model folder; give one that training wrote",
+        'model.parts=["a", "b"]': r"model.parts = a is no model folder; give one that training wrote",
         parts.format("untuned:embedded"): "model.parts = untuned:embedded is no model folder",
         f'model.parts=["{models["bi"]}"]': r"model.parts = \[.*\] are no sum; name two encoders or more",
         "model.weights=[1]": r"model.weights = \[1.0\] are not one for each part; give 2",
