@@ -7,6 +7,7 @@
     ├── DataError                 3  bad input data: names file and line
     ├── ArtifactError             4  a corrupt or incompatible model, index or checkpoint
     ├── ResourceError             5  out of disk or memory
+    │   ├── DeadlineError         5  a query took longer than it may
     │   └── LostProcessError      5  another process of the same run is gone
     ├── LockedError               6  another process is writing here
     ├── DivergedError             7  training diverged
@@ -59,6 +60,10 @@ class ResourceError(PolyrankError):
     """Disk or memory ran out."""
 
     exit_code = 5
+
+
+class DeadlineError(ResourceError):
+    """A query took longer than it may."""
 
 
 class LostProcessError(ResourceError):

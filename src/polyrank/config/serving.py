@@ -13,6 +13,7 @@ from polyrank.errors import ConfigError, UsageError
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 Port = Annotated[int, Limits(least=0, most=65_535)]
+MetadataBytes = Annotated[int, Limits(least=2, most=65_536)]  # an index takes no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,23 +22,31 @@ class LimitSettings(Settings):
 
     Args:
         body_bytes: of a request.
+        values: JSON values in a request: numbers, texts, lists, objects.
         items: texts in one request: documents, inputs, candidates.
         characters: of one text.
+        tokens: in all texts of a request, as estimated.
+        metadata_bytes: of one candidate's metadata as JSON.
         turns: of one context.
         k: replies to one context.
         timeout_s: seconds until a request that waits or computes is given up; those that cannot be done in this time
             are refused at once.
+        filter_timeout_s: seconds that a filter, or words that are looked for, may search through the candidates.
         body_timeout_s: seconds that a client has to send a request.
         queue: requests that wait for the model.
         connections: open at once.
     """
 
     body_bytes: Count = 4 * 2**20
-    items: Count = 1_000
+    values: Count = 100_000
+    items: Count = 2_048
     characters: Count = 100_000
+    tokens: Count = 1_000_000
+    metadata_bytes: MetadataBytes = 65_536
     turns: Count = 1_000
     k: Count = 1_000
     timeout_s: Positive = 30.0
+    filter_timeout_s: Positive = 5.0
     body_timeout_s: Positive = 10.0
     queue: Count = 512
     connections: Count = 4_096

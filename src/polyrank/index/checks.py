@@ -12,14 +12,19 @@ from polyrank.records import Candidate
 
 MAX_TEXT_CHARACTERS = 100_000
 MAX_FAULTS_NAMED = 5
-MAX_DEPTH = 100  # of metadata: far from where a parser's stack ends
+MAX_METADATA_BYTES = 64 * 1024  # of one candidate's, as JSON: every filter and every answer reads them
+MAX_DEPTH = 16  # of metadata
 
 Vectors = NDArray[np.float32]
 Faults = dict[int, str]
 
 
-def check_candidates(candidates: Sequence[Candidate]) -> None:
+def check_candidates(candidates: Sequence[Candidate], max_metadata_bytes: int = MAX_METADATA_BYTES) -> None:
     """Refuse candidates that an index cannot hold, before any of them is encoded.
+
+    Args:
+        candidates: to be added.
+        max_metadata_bytes: of each candidate's metadata as JSON, at most what any index takes.
 
     Raises:
         DataError: names the first five by position.
@@ -28,7 +33,7 @@ def check_candidates(candidates: Sequence[Candidate]) -> None:
     Traceback (most recent call last):
     polyrank.errors.DataError: candidate 1: id 'a' is that of candidate 0 too; candidate 2: its text is empty; ...
     """
-    refuse(candidate_faults(candidates))
+    refuse(candidate_faults(candidates, max_metadata_bytes))
 
 
 def refuse(faults: Faults) -> None:
@@ -39,8 +44,8 @@ def refuse(faults: Faults) -> None:
         raise DataError(f"{'; '.join(named)}{more}; correct them, nothing was written")
 
 
-def candidate_faults(candidates: Iterable[Candidate]) -> Faults:
-    """Ids that come twice, empty and over-long texts, and what JSON cannot hold."""
+def candidate_faults(candidates: Iterable[Candidate], max_metadata_bytes: int = MAX_METADATA_BYTES) -> Faults:
+    """Ids that come twice, empty and over-long texts, too much metadata, and what JSON cannot hold."""
     faults: Faults = {}
     seen: dict[str, int] = {}
     for position, candidate in enumerate(candidates):
@@ -55,11 +60,17 @@ def candidate_faults(candidates: Iterable[Candidate]) -> Faults:
         else:
             try:
                 text = metadata_json(candidate)
-                (candidate.id + candidate.text + text).encode()
+                n_bytes = len(text.encode())
+                (candidate.id + candidate.text).encode()
             except (TypeError, ValueError, RecursionError) as error:  # a lone surrogate, NaN, or no JSON at all
                 faults[position] = f"it cannot be written as JSON ({error})"
                 continue
-            if text.count("[") + text.count("{") > MAX_DEPTH and _depth(candidate.metadata) > MAX_DEPTH:
+            if n_bytes > max_metadata_bytes:
+                faults[position] = (
+                    f"its metadata take {n_bytes:,} bytes as JSON, the limit is {max_metadata_bytes:,}; keep what"
+                    " filters and readers need"
+                )
+            elif text.count("[") + text.count("{") > MAX_DEPTH and _depth(candidate.metadata) > MAX_DEPTH:
                 faults[position] = f"its metadata is nested deeper than {MAX_DEPTH}"
     return faults
 
@@ -94,7 +105,7 @@ def row_digest(row: int, id_: str, text: str, metadata: str, change: int, vector
 
 def id_faults(candidates: Sequence[Candidate], known: Container[str]) -> Faults:
     """Ids that are in the index already and may not be replaced."""
-    fault = "is in the index already (to replace it: --replace, in Python replace=True)"
+    fault = "is in the index already with other content; set replace to replace it"
     return {i: f"id {c.id!r} {fault}" for i, c in enumerate(candidates) if c.id in known}
 
 

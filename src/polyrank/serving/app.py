@@ -18,15 +18,17 @@ from polyrank._version import __version__
 from polyrank.config.serving import ServingSettings
 from polyrank.errors import PolyrankError
 from polyrank.serving.context import Server
-from polyrank.serving.errors import HttpError, http_error, of_validation
+from polyrank.serving.dialects import CohereError, TeiError
+from polyrank.serving.errors import COHERE, TEI, HttpError, http_error, of_validation
 from polyrank.serving.feedback_log import FeedbackLog
-from polyrank.serving.guard import Guard, Keys
+from polyrank.serving.guard import OPEN, Guard
 from polyrank.serving.jobs import OverloadedError
+from polyrank.serving.keys import Keys
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.page import router as page_router
 from polyrank.serving.pool import DiedError, Pool, RefusedError, Worker, stamp, watched_paths
 from polyrank.serving.routes import answering, candidates, embedding, feedback, health, ranking
-from polyrank.serving.wire import CohereError, ErrorAnswer
+from polyrank.serving.wire import ErrorAnswer
 from polyrank.serving.worker import Setup
 
 log = logging.getLogger("polyrank.serving")
@@ -36,10 +38,10 @@ ROUTERS = (answering.router, candidates.router, ranking.router, embedding.router
 COMPUTING = frozenset(
     {
         "/v1/respond", "/v1/explain", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/v1/embeddings",
-        "/v2/embed", "/embed", "/v1/candidates",
+        "/v1/embed", "/v2/embed", "/embed", "/v1/candidates",
     }
 )  # fmt: skip
-STATUSES = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503, 507)
+STATUSES = (400, 401, 403, 404, 408, 409, 413, 415, 422, 429, 500, 503, 504, 507)
 
 
 def create_app(
@@ -67,7 +69,9 @@ def create_app(
     )
     server = Server(settings, dict(models), pool, metrics, int(time.time()), keys)
     if settings.feedback.file is not None:
-        server.feedback = FeedbackLog(Path(settings.feedback.file), settings.feedback.keep_text)
+        kept = server.feedback = FeedbackLog(Path(settings.feedback.file), settings.feedback.keep_text)
+        metrics.gauge("feedback_waiting", "Lists of shown replies that wait for the disk.", lambda: len(kept))
+        metrics.gauge("feedback_lost", "Lists of shown replies that are lost: too many waited.", lambda: kept.n_lost)
     metrics.gauge("waiting_requests", "Requests that wait for a model.", lambda: len(pool.waiting))
     metrics.gauge("workers_ready", "Processes that compute.", lambda: pool.n_ready)
 
@@ -83,6 +87,7 @@ def create_app(
             for catalogue in server.catalogues.values():
                 await server.blocking(catalogue.close)
             server.threads.shutdown()
+            server.parsing.shutdown()
             if server.feedback is not None:
                 server.feedback.close()
 
@@ -115,9 +120,15 @@ def create_app(
         check_room=pool.check_room,
         noted=metrics.answered,
         computing=COMPUTING,
+        changes=_changes,
         stopping=lambda: server.draining,
     )
     return guard, server
+
+
+def _changes(method: str, path: str) -> bool:
+    """Whether a request may change candidates, for which a key needs the right to write."""
+    return method not in ("GET", "HEAD", "OPTIONS") and (path + "/").startswith("/v1/candidates/")
 
 
 async def _chores(server: Server) -> None:
@@ -182,7 +193,7 @@ def _describe(app: FastAPI) -> None:
             return app.openapi_schema
         document = generate()
         shapes = document.setdefault("components", {}).setdefault("schemas", {})
-        for model in (ErrorAnswer, CohereError):
+        for model in (ErrorAnswer, CohereError, TeiError):
             schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
             shapes |= schema.pop("$defs", {})
             shapes[model.__name__] = schema
@@ -190,13 +201,13 @@ def _describe(app: FastAPI) -> None:
         shapes.pop("ValidationError", None)
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         for path, methods in document["paths"].items():
-            shape = "CohereError" if "message" in HttpError(400, "").body(path) else "ErrorAnswer"
+            shape = "CohereError" if path in COHERE else "TeiError" if path in TEI else "ErrorAnswer"
             content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{shape}"}}}
             for operation in methods.values():
                 operation["responses"] |= {
                     str(status): {"description": HTTPStatus(status).phrase, "content": content} for status in STATUSES
                 }
-                if path not in ("/live", "/ready"):
+                if path not in OPEN:
                     operation["security"] = [{"key": []}, {}]
         app.openapi_schema = document
         return document

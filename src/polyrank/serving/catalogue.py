@@ -43,7 +43,7 @@ class Catalogue:
     def add(
         self, candidates: Sequence[Candidate], vectors: Any, *, replace: bool, fingerprint: str | None = None
     ) -> int:
-        """Add candidates, all or none; how many there are then. See ``polyrank.index.IndexWriter.add``.
+        """Add candidates, all or none, but for those that are there, alike in every respect; how many there are then.
 
         Raises:
             DataError, LockedError, ResourceError: nothing was added.
@@ -51,7 +51,9 @@ class Catalogue:
         """
         with self._mutex:
             writer = self._open(fingerprint)
-            writer.add(candidates, vectors, replace=replace)
+            there = writer.find([candidate.id for candidate in candidates])
+            new = [row for row, candidate in enumerate(candidates) if there.get(candidate.id) != candidate]
+            writer.add([candidates[row] for row in new], vectors[new], replace=replace)
             return len(writer)
 
     def remove(self, ids: Sequence[str]) -> tuple[int, int]:

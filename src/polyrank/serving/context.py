@@ -16,11 +16,13 @@ from polyrank.records import Candidate, Context
 from polyrank.serving.catalogue import Catalogue
 from polyrank.serving.errors import HttpError, shown
 from polyrank.serving.feedback_log import FeedbackLog
-from polyrank.serving.guard import Keys
+from polyrank.serving.guard import SMALL_BODY
 from polyrank.serving.jobs import OverloadedError
+from polyrank.serving.keys import Keys
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.pool import Computed, Pool
-from polyrank.serving.tasks import Task
+from polyrank.serving.tasks import Embedded, Scored, Task
+from polyrank.storage.sqlite import Allowance, allowing
 
 T = TypeVar("T")
 
@@ -47,6 +49,7 @@ class Server:
         draining: whether it is about to stop.
         catalogues: what is changed, by the index's folder, which several names may serve.
         threads: that wait for the disk.
+        parsing: the one thread that parses and writes large bodies, one after the other.
     """
 
     settings: ServingSettings
@@ -60,6 +63,7 @@ class Server:
     n_blocking: int = 0
     catalogues: dict[Path, Catalogue] = field(default_factory=dict)
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(4, "polyrank-disk"))
+    parsing: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "polyrank-json"))
 
     @property
     def limits(self) -> LimitSettings:
@@ -163,6 +167,22 @@ class Server:
         self.check_texts(background, "background")
         return Context(tuple(turns), tuple(background))
 
+    def check_whole(self, name: str, values: Sequence[Scored | Embedded], param: str) -> None:
+        """Refuse texts of which the model did not read everything.
+
+        Raises:
+            HttpError: there is one.
+        """
+        if any(value.cut for value in values):
+            info = self.pool.info[name]
+            raise HttpError(
+                413,
+                f"a text of {param} is longer than {name} reads ({info.max_context_tokens:,} tokens of a context,"
+                f" {info.max_candidate_tokens:,} of a candidate); shorten it, or leave truncate out",
+                param=param,
+                code="too_long",
+            )
+
     def tokens(self, name: str, texts: Sequence[str], side: Literal["context", "candidate"]) -> int:
         """About how many tokens of texts a model reads."""
         info = self.pool.info[name]
@@ -172,6 +192,12 @@ class Server:
     async def compute(self, name: str, tasks: Sequence[Task[T]], tokens: Sequence[int]) -> Computed[T]:
         """See ``polyrank.serving.pool.Pool.compute``."""
         self.check_ready()
+        if (n := sum(tokens)) > self.limits.tokens:
+            raise HttpError(
+                422,
+                f"the texts have about {n:,} tokens, the limit is {self.limits.tokens:,}; send fewer",
+                code="too_many",
+            )
         return await self.pool.compute(name, tasks, tokens)
 
     async def blocking(self, work: Callable[..., T], *arguments: Any) -> T:
@@ -186,6 +212,31 @@ class Server:
         future = asyncio.get_running_loop().run_in_executor(self.threads, work, *arguments)
         future.add_done_callback(self._unblocked)
         return await asyncio.shield(future)  # a change that has begun is made, whether or not somebody waits
+
+    async def searching(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Something that searches the disk for as long as ``limits.filter_timeout_s`` allows and its client waits.
+
+        Raises:
+            DeadlineError: it takes longer.
+            OverloadedError: so much waits for the disk that nothing more is taken.
+        """
+        allowance = Allowance(self.limits.filter_timeout_s)
+
+        def searched() -> T:
+            with allowing(allowance):
+                return work(*arguments)
+
+        try:
+            return await self.blocking(searched)
+        except asyncio.CancelledError:
+            allowance.cancel()
+            raise
+
+    async def aside(self, size: int, work: Callable[..., T], *arguments: Any) -> T:
+        """Something that takes as long as a body has bytes: here for a small one, else away from the event loop."""
+        if size <= SMALL_BODY:
+            return work(*arguments)
+        return await asyncio.get_running_loop().run_in_executor(self.parsing, work, *arguments)
 
     def _unblocked(self, future: "asyncio.Future[Any]") -> None:
         self.n_blocking -= 1

@@ -7,6 +7,7 @@ from typing import Any
 
 from polyrank.errors import (
     DataError,
+    DeadlineError,
     LockedError,
     MissingExtraError,
     OfflineError,
@@ -18,7 +19,9 @@ from polyrank.serving.jobs import OverloadedError
 from polyrank.serving.pool import DiedError, RefusedError
 
 SHOWN = 100  # characters of what was sent
-COHERE = ("/rerank", "/v1/rerank", "/v2/rerank", "/v2/embed", "/embed")
+COHERE = ("/rerank", "/v1/rerank", "/v2/rerank", "/v1/embed", "/v2/embed")
+TEI = ("/rerank", "/embed", "/info", "/health")
+TEI_TYPES = {408: "timeout", 413: "validation", 429: "overloaded", 503: "unhealthy", 504: "timeout"}
 
 TYPES = {
     400: "invalid_request_error",
@@ -34,6 +37,7 @@ TYPES = {
     429: "rate_limit_error",
     500: "server_error",
     503: "overloaded_error",
+    504: "timeout_error",
     507: "storage_error",
 }
 
@@ -68,8 +72,10 @@ class HttpError(Exception):
 
     def body(self, path: str) -> dict[str, Any]:
         """The shape that clients of a route expect."""
-        if path in COHERE:
-            return {"message": self.message}
+        if path in COHERE or path in TEI:
+            kind = TEI_TYPES.get(self.status, "validation" if self.status < 500 else "backend")
+            cohere = {"message": self.message} if path in COHERE else {}
+            return cohere | ({"error": self.message, "error_type": kind} if path in TEI else {})
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
@@ -85,16 +91,21 @@ def shown(text: str) -> str:
 
 def of_validation(errors: Iterable[Mapping[str, Any]]) -> HttpError:
     """What a request lacks or has too much of, without repeating it."""
-    problems = []
+    problems: list[str] = []
     param = None
     for error in errors:
         field = _field(error.get("loc", ())[1:])  # behind body, query or path
+        if error.get("type") == "token_ids":
+            return HttpError(400, f"{field}: {error['msg']}", param=field, code="token_ids")
         if error.get("type") == "json_invalid":
             return HttpError(400, "the body is not JSON; send one JSON object in UTF-8", code="invalid_json")
         if not field:
             return HttpError(422, "the body is no JSON object; send one", code="invalid_value")
         param = param or field
-        problems.append(f"{field}: {error.get('msg', 'is wrong')}")
+        unknown = error.get("type") == "extra_forbidden"
+        problems.append(
+            f"{field} is not a field of this route" if unknown else f"{field}: {error.get('msg', 'is wrong')}"
+        )
     said = "; ".join(dict.fromkeys(problems[:3])) or "the request is wrong"
     return HttpError(422, said, param=param, code="invalid_value")
 
@@ -136,6 +147,7 @@ _STATUS = {
     DataError.__name__: 422,
     LockedError.__name__: 409,
     ResourceError.__name__: 507,
+    DeadlineError.__name__: 504,
     OfflineError.__name__: 503,
 }
 _HIDING = {  # what names files of the server says something general instead
@@ -154,6 +166,6 @@ def _of_refusal(kind: str, message: str) -> HttpError:
     return HttpError(
         status,
         _HIDING.get(status, _QUOTED.sub(r"\1\2...\1", message)[:1000]),
-        code={409: "locked", 503: "offline", 507: "storage", 500: "internal"}.get(status, "refused"),
+        code={409: "locked", 503: "offline", 504: "deadline", 507: "storage", 500: "internal"}.get(status, "refused"),
         retry_after=5 if status in (409, 503, 507) else None,
     )

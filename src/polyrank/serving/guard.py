@@ -4,22 +4,18 @@ An ASGI layer, since it must refuse before a body is read. It knows no route and
 """
 
 import asyncio
-import base64
-import binascii
-import hashlib
-import hmac
 import json
 import logging
+import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from polyrank.config.serving import LimitSettings
-from polyrank.errors import UsageError
 from polyrank.serving.errors import HttpError, http_error
+from polyrank.serving.keys import Keys
 
 log = logging.getLogger("polyrank.access")
 
@@ -29,72 +25,17 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 
-OPEN = ("/live", "/ready")  # to everybody
-SHORTEST_KEY = 16
+OPEN = ("/live", "/ready", "/health")  # to everybody
 SMALL_BODY = 64 * 1024  # bytes that a request may always bring
-LARGE_BODIES = 32  # of the greatest size, that may be in memory at once
+LARGE_BODIES = 16  # of the greatest size, that may be in memory at once
 LEFT = 499  # noted where a client did not wait for its answer
-LOCAL = ("localhost", "127.0.0.1", "[::1]")
+LOCAL = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?", re.IGNORECASE)
+PROXIES = ("x-forwarded-", "forwarded", "via", "x-real-ip")  # headers that begin so tell of others who ask
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-
-
-class Keys:
-    """Keys that open the server; compared in constant time.
-
-    Args:
-        keys: as clients send them; none: everybody may come in.
-    """
-
-    def __init__(self, keys: Sequence[str] = ()) -> None:
-        self._digests = [_digest(key) for key in keys]
-
-    @classmethod
-    def read(cls, path: Path) -> "Keys":
-        """Keys of a file, one in each line; empty lines and those that begin with # are passed over.
-
-        Raises:
-            UsageError: there is no such file, no key in it, or one that can be guessed.
-        """
-        try:
-            lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"cannot read keys from {path}; give a file with one key in each line") from error
-        keys = [line for line in lines if line and not line.startswith("#")]
-        if not keys:
-            raise UsageError(f"{path} holds no key; write one in each line")
-        for number, key in enumerate(keys, 1):
-            if len(key) < SHORTEST_KEY:
-                raise UsageError(f"key {number} of {path} has {len(key)} characters; use at least {SHORTEST_KEY}")
-        return cls(keys)
-
-    def replace(self, others: "Keys") -> None:
-        """Have these be the keys from now on."""
-        self._digests = others._digests
-
-    def __bool__(self) -> bool:
-        return bool(self._digests)
-
-    def admit(self, authorization: str) -> bool:
-        """Whether the header holds a key: ``Bearer KEY``, or ``Basic`` with the key as password, as browsers send."""
-        scheme, _, value = authorization.partition(" ")
-        if scheme.lower() == "basic":
-            try:
-                value = base64.b64decode(value.strip(), validate=True).decode().partition(":")[2]
-            except (binascii.Error, UnicodeDecodeError):
-                value = ""
-        elif scheme.lower() != "bearer":
-            value = ""
-        digest = _digest(value.strip())
-        matches = [hmac.compare_digest(digest, key) for key in self._digests]  # all of them, whichever it is
-        return any(matches)
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
 class Guard:
@@ -107,6 +48,7 @@ class Guard:
         check_room: raises where there is no room for a request that computes.
         noted: called with the route, the status and the seconds of each request.
         computing: paths of routes that compute.
+        changes: whether a method and a path change what is served.
         stopping: whether clients should go elsewhere.
     """
 
@@ -119,10 +61,12 @@ class Guard:
         check_room: Callable[[], None],
         noted: Callable[[str, int, float], None],
         computing: frozenset[str],
+        changes: Callable[[str, str], bool],
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self.app, self.keys, self.limits = app, keys, limits
         self._check_room, self._noted, self._computing, self._stopping = check_room, noted, computing, stopping
+        self._changes = changes
         self._n_active = 0
         self._n_bytes = 0  # of large bodies
 
@@ -164,11 +108,11 @@ class Guard:
         if self._n_active > self.limits.connections:
             raise _crowded("too many requests are open")
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        self._check_caller(headers)
-        if scope["method"] not in ("POST", "PUT", "PATCH"):
-            return await self.app(scope, request.receive, request.send)
-        self._check_kind(scope, headers)
-        body = await self._body(request)
+        self._check_caller(request, headers)
+        body = b""
+        if scope["method"] in ("POST", "PUT", "PATCH"):
+            self._check_kind(scope, headers)
+            body = await self._body(request)
         work = asyncio.create_task(self.app(scope, request.replay(body), request.send))
         gone = asyncio.create_task(request.until_gone())
         try:
@@ -192,20 +136,31 @@ class Guard:
         if length.isdecimal() and int(length) > self.limits.body_bytes:
             raise self._too_long()
 
-    def _check_caller(self, headers: dict[str, str]) -> None:
+    def _check_caller(self, request: "_Request", headers: dict[str, str]) -> None:
+        scope = request.scope
+        if sum(name == b"host" for name, _ in scope["headers"]) > 1:
+            raise HttpError(400, "the request has two Host headers; send one", headers=CLOSE)
         if self.keys:
-            if not self.keys.admit(headers.get("authorization", "")):
+            key = self.keys.admit(headers.get("authorization", "").encode("latin-1"))
+            if key is None:
                 said = {"www-authenticate": 'Basic realm="polyrank", charset="UTF-8"'}
                 raise HttpError(
                     401, "no valid key; send one as Authorization: Bearer KEY", code="invalid_api_key", headers=said
                 )
+            request.key = key.name
+            if key.right == "read" and self._changes(scope["method"], scope["path"]):
+                raise HttpError(403, "this key may not change candidates; use one that may write", code="read_only_key")
             return
         # without keys only this machine may ask; a page elsewhere could reach it under a name that leads here
-        host = headers.get("host", "")
-        name = host[: host.find("]") + 1] if host.startswith("[") else host.partition(":")[0]
-        if name.lower() not in LOCAL:
+        if not LOCAL.fullmatch(headers.get("host", "")):
             raise HttpError(
                 403, "without keys only localhost is answered; start the server with an API key file", code="no_keys"
+            )
+        if any(name.startswith(PROXIES) for name in headers):
+            raise HttpError(
+                403,
+                "without keys no proxy is answered: it would let everybody in; start the server with an API key file",
+                code="no_keys",
             )
 
     async def _body(self, request: "_Request") -> bytes:
@@ -261,6 +216,8 @@ class Guard:
                     "route": route,
                     "status": request.status,
                     "ms": round(seconds * 1000, 1),
+                    "client": (scope.get("client") or ("",))[0],
+                    "key": request.key,
                 }
             ),
         )
@@ -272,6 +229,7 @@ class _Request:
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope, self.receive, self._send = scope, receive, send
         self.started = time.perf_counter()
+        self.key: str | None = None  # the name of the key that it came with
         self.id = scope.setdefault("state", {})["request_id"] = secrets.token_hex(12)
         self.status = 0  # until it is answered
         self.complete = False

@@ -3,9 +3,11 @@
 import asyncio
 from typing import ClassVar
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_BYTES = 64 * 1024  # of a request's first line and headers
+UPGRADING = (b"upgrade", b"http2-settings")
 PIPELINED = 64  # requests that one connection may send ahead
 READING_S = 60.0  # for a client that does not take its answer
 LATE = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
@@ -24,7 +26,9 @@ class PatientProtocol(HttpToolsProtocol):
     _timer: asyncio.TimerHandle | None = None
     _reading: asyncio.TimerHandle | None = None
     _begun = False  # a request whose headers are not all there
+    _upgrading = False  # its headers ask for another protocol
     _n_head = 0
+    _n_silent = 0  # bytes behind the headers that were no body: what chunks and trailers say of themselves
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A new connection, from which nothing has come yet."""
@@ -35,25 +39,68 @@ class PatientProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """A part of a request, or of several."""
-        super().data_received(data)
+        self._n_silent += len(data)
+        self._unset_keepalive_if_required()
+        self._parse(data)
         if self._begun:
             self._n_head += len(data)
-            if self._n_head > HEAD_BYTES:
-                self._leave(TOO_LARGE)
+        if (self._begun and self._n_head > HEAD_BYTES) or self._n_silent > HEAD_BYTES:
+            self._leave(TOO_LARGE)
+
+    def _parse(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except HttpParserUpgrade as upgrade:
+            if self._upgrading:  # the parser drops the body of such a request, so one reads it that sees no such header
+                self._upgrading, head = False, self._without_upgrade()
+                self.parser = HttpRequestParser(self)
+                self._parse(head + data[upgrade.args[0] :])
+        except HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _without_upgrade(self) -> bytes:
+        """The head of the request, as a client of HTTP/1.1 alone would have sent it."""
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        for name, value in self.headers:
+            if name == b"connection":
+                tokens = (token.strip() for token in value.split(b","))
+                value = b", ".join(token for token in tokens if token.lower() not in UPGRADING)
+            if name not in UPGRADING:
+                lines.append(name + b": " + value)
+        return b"\r\n".join([*lines, b"", b""])
 
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         super().on_message_begin()
-        self._begun, self._n_head = True, 0
+        self._begun, self._n_head, self._n_silent = True, 0, 0
         self._expect(self.head_s)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; those behind a body are thrown away."""
+        if self._begun:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """All headers are there; who sends the body too slowly is told so by the app."""
         self._begun = False
         self._forget()
+        if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
+            self._upgrading = True
+            return
         if len(self.pipeline) >= PIPELINED:
             raise ValueError("too many requests at once")  # which the parser answers with 400
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of a body."""
+        self._n_silent = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The end of a request."""
+        self._n_silent = 0
+        if not self._upgrading:
+            super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """An answer was sent, maybe before its request had come whole."""
@@ -98,6 +145,6 @@ class PatientProtocol(HttpToolsProtocol):
     def _leave(self, answer: bytes = LATE) -> None:
         self._forget()
         if not self.transport.is_closing():
-            if self._begun:
+            if self._begun or (answer is TOO_LARGE and self.cycle and not self.cycle.response_started):
                 self.transport.write(answer)
             self.transport.close()

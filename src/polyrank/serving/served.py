@@ -1,6 +1,7 @@
 """What one name serves, opened where it is computed: an index, a pipeline or a model, and what each can be asked."""
 
 import base64
+import json
 import re
 import time
 from collections import defaultdict
@@ -16,14 +17,14 @@ from numpy.typing import NDArray
 from polyrank.answering.explain import explain
 from polyrank.answering.pipeline import Pipeline, open_pipeline
 from polyrank.config.models import MODEL
-from polyrank.errors import UsageError
+from polyrank.errors import DeadlineError, UsageError
 from polyrank.index import is_index, open_catalogue
 from polyrank.loading.answering import read_pipeline
 from polyrank.loading.folders import PIPELINE
-from polyrank.loading.models import Backend
-from polyrank.records import Context
+from polyrank.loading.models import Backend, resolve_model
+from polyrank.records import Context, Ranked
 from polyrank.scorers.exported import fastest_backend
-from polyrank.scorers.open import load
+from polyrank.scorers.open import open_model
 from polyrank.scorers.protocols import Encoder, Scorer
 from polyrank.serving.tasks import (
     Embedded,
@@ -42,6 +43,9 @@ from polyrank.storage.document import has_document
 R = TypeVar("R")
 
 REMEMBERED = 20_000  # vectors of candidates, by text
+STAGES = {"retrieval": "retriever", "rerank": "reranker"}
+TOO_SLOW = 100  # filters that are remembered
+ANSWER_BYTES = 32 * 2**20
 WARM = "how are you today ?"
 SEVERAL = "gives a context {} vectors; ask for those of documents, with input_type search_document"
 
@@ -61,6 +65,7 @@ class Served:
     ) -> None:
         self.name, self.path = name, path
         self._asked = device, backend
+        self._too_slow: dict[str | None, tuple[int, str]] = {}  # filters: at which change of the index, and the error
         folder = Path(path)
         is_pipeline = has_document(folder, PIPELINE)
         self.kind: ServedKind = "pipeline" if is_pipeline else "index" if is_index(folder) else "model"
@@ -70,7 +75,8 @@ class Served:
         self.backend = backend
         self.pipeline: Pipeline | None = None
         if self.kind == "model":
-            self.scorer: Scorer = load(path, device=device, backend=backend)
+            reference = resolve_model(path, backend=backend, bare_hub_names=False)
+            self.scorer: Scorer = open_model(reference, device=device)
             self.encoder = self.scorer if isinstance(self.scorer, Encoder) else None
         else:
             self.pipeline = open_pipeline(folder, device=device, backend=backend)
@@ -108,8 +114,17 @@ class Served:
         )
         if self.pipeline is None:
             return info
-        n = len(self.pipeline)
-        return replace(info, index=str(self.pipeline.index.path), stages=self.pipeline.n_stages, n_candidates=n)
+        n, stages = len(self.pipeline), self.pipeline.n_stages
+        return replace(
+            info, index=str(self.pipeline.index.path), stages=stages, n_candidates=n, threshold=self._threshold()
+        )
+
+    def _threshold(self) -> float | None:
+        """The raw score from which a reply is given, where scores as they are were calibrated."""
+        if self.kind != "pipeline":
+            return None
+        config, _ = read_pipeline(Path(self.path))
+        return config.threshold if config.measure == "score" and config.ensemble is None else None
 
     def _parts(self) -> list[str]:
         """Folders that it is made of, besides its own."""
@@ -129,9 +144,7 @@ class Served:
         Raises:
             UsageError: this cannot be asked for that.
         """
-        for network in self.scorer.networks:  # which would remember every text that was too long
-            network.texts.cut.contexts.clear()
-            network.texts.cut.candidates.clear()
+        _forget_cut(self.scorer)  # which would remember every text that was too long
         compute: Callable[[Sequence[Any]], Sequence[R]] = getattr(self, tasks[0].operation)
         return compute(tasks)
 
@@ -146,18 +159,29 @@ class Served:
         for filter_, numbers in groups.items():
             started = time.perf_counter()
             k = max(tasks[number].k for number in numbers)
-            answers = pipeline.answer_all([tasks[number].context for number in numbers], k, filter=filter_)
+            contexts = [tasks[number].context for number in numbers]
+            if filter_ in self._too_slow and self._too_slow[filter_][0] == pipeline.index.change:
+                raise DeadlineError(self._too_slow[filter_][1])
+            try:
+                answers = pipeline.answer_all(contexts, k, filter=filter_)
+            except DeadlineError as error:  # those that ask it with others, or again, are refused at once
+                latest = list(self._too_slow.items())[-TOO_SLOW:]
+                self._too_slow = dict(latest) | {filter_: (pipeline.index.change, str(error))}
+                raise
             milliseconds = (time.perf_counter() - started) * 1000
             for number, answer in zip(numbers, answers, strict=True):
-                own = replace(answer, ranked=answer.ranked[: tasks[number].k])
-                results[number] = Responded(own, milliseconds, pipeline.index.change, self.scorer.fingerprint)
+                ranked = answer.ranked[: tasks[number].k]
+                shown = [(reply.id, reply.score, reply.text) for reply in ranked]
+                made_by = pipeline.index.change, self.scorer.fingerprint
+                own = replace(answer, ranked=())
+                results[number] = Responded(own, written_replies(ranked), shown, milliseconds, *made_by)
         return [results[number] for number in range(len(tasks))]
 
     def score(self, tasks: Sequence[ScoreTask]) -> list[Scored]:
         """Scores of texts for contexts."""
         scores = self.scorer.score([task.context for task in tasks], [task.texts for task in tasks])
         return [
-            Scored(row.tolist(), _tokens_of_pairs(self.scorer, task.context, task.texts))
+            Scored(row.tolist(), *_counted(_tokens_of_pairs, self.scorer, task.context, task.texts))
             for row, task in zip(scores, tasks, strict=True)
         ]
 
@@ -183,16 +207,16 @@ class Served:
                 task = tasks[number]
                 part = np.ascontiguousarray(vectors[start : start + len(task.texts)], np.float32)
                 rows = {form: written(part, form) for form in task.forms}
-                n_tokens = _tokens_of_texts(encoder, task.texts)
-                results[number] = Embedded(None if rows else part, rows, n_tokens, encoder.fingerprint)
+                counted = _counted(_tokens_of_texts if side == "document" else _tokens_of_contexts, encoder, task.texts)
+                results[number] = Embedded(None if rows else part, rows, *counted, encoder.fingerprint)
                 start += len(task.texts)
         return [results[number] for number in range(len(tasks))]
 
-    def explain(self, tasks: Sequence[ExplainTask]) -> list[dict[str, Any]]:
+    def explain(self, tasks: Sequence[ExplainTask]) -> list[bytes]:
         """Why a reply has its score."""
         scorer = self.scorer if self.pipeline is None else self.pipeline
         found = (explain(scorer, task.context, task.candidate, filter=task.filter) for task in tasks)
-        return [_without_paths(explanation.as_dict()) for explanation in found]
+        return [orjson.dumps(_without_paths(explanation.as_dict())) for explanation in found]
 
 
 def written(vectors: NDArray[np.float32], form: str) -> list[bytes]:
@@ -213,10 +237,43 @@ def written(vectors: NDArray[np.float32], form: str) -> list[bytes]:
     return [orjson.dumps(vector, option=orjson.OPT_SERIALIZE_NUMPY) for vector in vectors]
 
 
+def written_replies(ranked: Sequence[Ranked]) -> list[bytes]:
+    """Replies as JSON, one by one.
+
+    Raises:
+        UsageError: together they are more than an answer may hold.
+    """
+    rows = []
+    for reply in ranked:
+        row = {"id": reply.id, "text": reply.text, "score": reply.score}
+        row |= {f"{name}_score": reply.stages.get(stage) for name, stage in STAGES.items()}
+        metadata = json.dumps(reply.metadata, ensure_ascii=False).encode()
+        rows.append(b'%s,"metadata":%s}' % (orjson.dumps(row)[:-1], metadata))
+    if (n := sum(map(len, rows))) > ANSWER_BYTES:
+        raise UsageError(f"the {len(rows):,} replies take {n:,} bytes, the limit is {ANSWER_BYTES:,}; send a smaller k")
+    return rows
+
+
 def _without_paths(explanation: dict[str, Any]) -> dict[str, Any]:
     """Parts of a sum are called "1 FOLDER": by the last name of it alone, since the rest is nobody else's business."""
     parts = explanation["parts"].items()
     return explanation | {"parts": {re.sub(r"^(\d+ )?.*[/\\]", r"\1", name): _without_paths(p) for name, p in parts}}
+
+
+def _counted(count: Callable[..., int], scorer: Scorer, *arguments: Any) -> tuple[int, bool]:
+    """How many tokens were read, and whether there were more."""
+    _forget_cut(scorer)
+    return count(scorer, *arguments), any(bool(part.texts.cut) for part in scorer.networks)
+
+
+def _forget_cut(scorer: Scorer) -> None:
+    for part in scorer.networks:
+        part.texts.cut.contexts.clear()
+        part.texts.cut.candidates.clear()
+
+
+def _tokens_of_contexts(scorer: Scorer, texts: Sequence[str]) -> int:
+    return sum(len(part.texts.context_ids(Context((text,)))) for part in scorer.networks for text in texts)
 
 
 def _tokens_of_texts(scorer: Scorer, texts: Sequence[str]) -> int:

@@ -30,13 +30,17 @@ class Responded:
     """Replies, and what gave them.
 
     Args:
-        answer: the replies.
+        answer: without its replies.
+        rows: each reply as JSON.
+        shown: id, score and text of each.
         model_ms: for the whole batch.
         change: of the index.
         fingerprint: of what ordered the replies.
     """
 
     answer: Answer
+    rows: list[bytes]
+    shown: list[tuple[str, float, str]]
     model_ms: float
     change: int
     fingerprint: str
@@ -54,10 +58,11 @@ class RespondTask(Task[Responded]):
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Raw scores in the order of the texts, and how many tokens were read."""
+    """Raw scores in the order of the texts, how many tokens were read, and whether some of a text were not."""
 
     scores: list[float]
     n_tokens: int
+    cut: bool
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,7 @@ class Embedded:
     vectors: NDArray[np.float32] | None
     rows: dict[str, list[bytes]]
     n_tokens: int
+    cut: bool
     fingerprint: str
 
 
@@ -90,8 +96,8 @@ class EmbedTask(Task[Embedded]):
 
 
 @dataclass(frozen=True)
-class ExplainTask(Task[dict[str, Any]]):
-    """Why a candidate has its score, as ``polyrank.Explanation.as_dict`` gives it."""
+class ExplainTask(Task[bytes]):
+    """Why a candidate has its score: the JSON of what ``polyrank.Explanation.as_dict`` gives."""
 
     operation: ClassVar[str] = "explain"
     context: Context
@@ -132,6 +138,7 @@ class ServedInfo:
         watched: folders that it is made of.
         index: folder of the candidates; None: a model alone.
         stages, n_candidates: of an index or a pipeline, when it was opened.
+        threshold: the raw score from which a reply is given, where a pipeline was calibrated by scores.
     """
 
     kind: ServedKind
@@ -145,6 +152,7 @@ class ServedInfo:
     index: str | None = None
     stages: int | None = None
     n_candidates: int | None = None
+    threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

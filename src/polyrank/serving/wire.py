@@ -1,23 +1,22 @@
-"""What requests and answers look like: our own, and those of the services that clients were written for.
+"""What requests and answers of polyrank's own routes look like; those of other services are in ``dialects``.
 
-Of requests, fields that we do not know are passed over, as those services do; values of other types are refused.
+Fields that are unknown and values of other types are refused by name. What is ignored would mislead its sender.
 """
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field
 
 Text = str
-Texts = list[Text]
-Turns = Text | Annotated[list[Text], Field(min_length=1)]
+Texts = Annotated[list[Text], Field(fail_fast=True)]  # the first that is wrong ends it
+Turns = Text | Annotated[list[Text], Field(min_length=1, fail_fast=True)]
 Name = Annotated[str | None, Field(description="Of what is served; left out: the first that can do it.")]
 Id = Annotated[str, Field(description="Of the candidate.")]
-Metadata = Annotated[dict[str, JsonValue], Field(description="JSON that was given with the candidate.")]
+Metadata = Annotated[dict[str, Any], Field(description="JSON that was given with the candidate.")]
 Size = Annotated[int, Field(description="Candidates in the index by now.")]
 Served = Annotated[str, Field(description="The name of what answered.")]
 RequestId = Annotated[str, Field(description="As in the header x-request-id.")]
 Usage = Annotated[dict[str, int], Field(description="Tokens that were read.")]
-Meta = Annotated[dict[str, JsonValue], Field(description="Version and units, as in Cohere's answers.")]
 Facts = Annotated[Texts, Field(description="Facts that hold throughout, such as persona lines.")]
 Conversation = Annotated[str | None, Field(description="Whose requests belong together, for feedback.")]
 
@@ -25,7 +24,7 @@ Conversation = Annotated[str | None, Field(description="Whose requests belong to
 class Request(BaseModel):
     """What all requests have in common."""
 
-    model_config = ConfigDict(allow_inf_nan=False, extra="ignore", strict=True)
+    model_config = ConfigDict(allow_inf_nan=False, extra="forbid", strict=True)
 
 
 class Background(Request):
@@ -80,14 +79,14 @@ class NewCandidate(Request):
 
     text: Text = Field(min_length=1, description="The reply.")
     id: str | None = Field(None, min_length=1, max_length=512, description="Left out: it comes from the text.")
-    metadata: dict[str, JsonValue] = Field({}, description="JSON to be kept with it, which filters ask for.")
+    metadata: dict[str, Any] = Field({}, description="JSON to be kept with it, which filters ask for.")
 
 
 class AddRequest(Request):
     """Candidates to add: all of them, or none."""
 
     model: Name = None
-    candidates: list[NewCandidate] = Field(min_length=1, description="At least one.")
+    candidates: Annotated[list[NewCandidate], Field(fail_fast=True)] = Field(min_length=1, description="At least one.")
     replace: bool = Field(False, description="Whether those of the same ids are replaced; else they are an error.")
 
 
@@ -95,7 +94,7 @@ class RemoveRequest(Request):
     """Candidates to remove. Ids that are not there are fine."""
 
     model: Name = None
-    ids: list[str] = Field(min_length=1, description="Of candidates, at least one.")
+    ids: Texts = Field(min_length=1, description="Of candidates, at least one.")
 
 
 class CandidateRow(BaseModel):
@@ -128,62 +127,6 @@ class CandidatesAnswer(BaseModel):
     n_candidates: Size
 
 
-class Document(Request):
-    """A document as an object; other fields than the text are passed over."""
-
-    text: Text = Field(description="What is ranked.")
-
-
-class CohereRerankRequest(Request):
-    """As Cohere's, Jina's and their clients'."""
-
-    model: Name = None
-    query: Text = Field(description="A context of one turn.", examples=["my wifi is down"])
-    documents: list[Text | Document] = Field(
-        description="Candidates: texts, or objects with a text.", examples=[["restart the router", "pay the bill"]]
-    )
-    top_n: int | None = Field(None, ge=1, description="How many are answered; null: all.")
-    return_documents: bool | None = Field(None, description="Whether their texts are answered, too.")
-    max_tokens_per_doc: int | None = Field(None, description="Passed over: a model reads as much as it was made for.")
-    raw_scores: bool = Field(False, description="Scores as the model gives them, instead of their sigmoid.")
-
-
-class CohereResult(BaseModel):
-    """A document and its score."""
-
-    index: int = Field(description="Among the documents of the request, from 0.")
-    relevance_score: float = Field(description="The sigmoid of the model's score; with raw_scores, that score.")
-    document: dict[str, JsonValue] | None = Field(None, description="With return_documents: its text.")
-
-
-class CohereRerankAnswer(BaseModel):
-    """Documents, best first."""
-
-    id: RequestId
-    model: Served
-    results: list[CohereResult] = Field(description="Best first.")
-    meta: Meta
-    usage: Usage
-
-
-class TeiRerankRequest(Request):
-    """As text-embeddings-inference's."""
-
-    query: Text = Field(description="A context of one turn.")
-    texts: Texts = Field(description="Candidates.")
-    raw_scores: bool = Field(False, description="Scores as the model gives them, instead of their sigmoid.")
-    return_text: bool = Field(False, description="Whether texts are answered, too.")
-    truncate: bool = Field(False, description="Passed over: texts that are too long are always cut.")
-
-
-class TeiResult(BaseModel):
-    """A text and its score."""
-
-    index: int = Field(description="Among the texts of the request, from 0.")
-    score: float = Field(description="The sigmoid of the model's score; with raw_scores, that score.")
-    text: str | None = Field(None, description="With return_text.")
-
-
 class ScoreRequest(Background):
     """Scores for candidates, in their order."""
 
@@ -196,68 +139,6 @@ class ScoreAnswer(BaseModel):
     model: Served
     scores: list[float] = Field(description="Higher is better.")
     usage: Usage
-
-
-class EmbeddingsRequest(Request):
-    """As OpenAI's, with ``input_type`` for models whose two sides differ."""
-
-    model: Name = None
-    input: Text | Texts | list[int] | list[list[int]] = Field(
-        description="A text or texts; token ids are refused.", examples=[["restart the router"]]
-    )
-    encoding_format: Literal["float", "base64"] = Field("float", description="Numbers, or little-endian float32.")
-    dimensions: int | None = Field(None, ge=1, description="Refused, unless it is the model's own dimension.")
-    input_type: Literal["query", "document", "search_query", "search_document"] = Field(
-        "document", description="Whether the texts are contexts (query) or candidates (document)."
-    )
-
-
-class Embedding(BaseModel):
-    """A vector: numbers, or the base64 of little-endian float32."""
-
-    object: Literal["embedding"] = Field(default="embedding", description="As OpenAI says.")
-    index: int = Field(description="Among the inputs of the request, from 0.")
-    embedding: list[float] | str = Field(description="Of the model's dimension.")
-
-
-class EmbeddingsAnswer(BaseModel):
-    """Vectors, in the order of the inputs."""
-
-    object: Literal["list"] = Field(default="list", description="As OpenAI says.")
-    data: list[Embedding] = Field(description="One for each input.")
-    model: Served
-    usage: Usage
-
-
-class CohereEmbedRequest(Request):
-    """As Cohere's."""
-
-    model: Name = None
-    texts: Texts = Field(description="Contexts or candidates.", examples=[["restart the router"]])
-    input_type: Literal["search_query", "search_document", "classification", "clustering"] = Field(
-        "search_document", description="Contexts (search_query), or candidates (all others)."
-    )
-    embedding_types: list[Literal["float", "base64"]] = Field(
-        ["float"], min_length=1, description="Numbers, the base64 of little-endian float32, or both."
-    )
-
-
-class CohereEmbedAnswer(BaseModel):
-    """Vectors by type."""
-
-    id: RequestId
-    embeddings: dict[str, list[Any]] = Field(description="By type, in the order of the texts.")
-    texts: list[str] = Field(description="Those of the request.")
-    meta: Meta
-    response_type: Literal["embeddings_by_type"] = Field(default="embeddings_by_type", description="As Cohere says.")
-
-
-class TeiEmbedRequest(Request):
-    """As text-embeddings-inference's."""
-
-    inputs: Text | Texts = Field(description="A candidate, or candidates.", examples=["restart the router"])
-    truncate: bool = Field(False, description="Passed over: texts that are too long are always cut.")
-    normalize: bool = Field(False, description="Whether vectors are made of length one.")
 
 
 class ExplainRequest(Background):
@@ -283,7 +164,9 @@ class ShownList(Request):
     context: Text | Texts = Field([], description="One turn, or turns, oldest first; empty: not known.")
     background: Facts = []
     conversation: Conversation = None
-    results: list[ShownReply] = Field(description="In the order in which they were shown.")
+    results: Annotated[list[ShownReply], Field(fail_fast=True)] = Field(
+        description="In the order in which they were shown."
+    )
 
 
 class FeedbackRequest(Request):
@@ -338,9 +221,3 @@ class ErrorAnswer(BaseModel):
     """An error as OpenAI's clients expect it."""
 
     error: ErrorDetail = Field(description="All that is told of it.")
-
-
-class CohereError(BaseModel):
-    """An error as Cohere's clients expect it."""
-
-    message: str = Field(description="What is wrong, and what to do.")

@@ -10,12 +10,14 @@ import signal
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Literal
 
 from polyrank.config.serving import ServingSettings
 from polyrank.errors import ArtifactError, PolyrankError, UsageError
 from polyrank.serving.tasks import Batch, Started, TaskOutcome
+from polyrank.storage.sqlite import Allowance, allowing
 
 if TYPE_CHECKING:  # torch, which the server's own process does without
     from polyrank.serving.served import Served
@@ -31,12 +33,14 @@ class Setup:
         models: paths by name.
         device, backend: see ``polyrank.load``.
         threads: to compute on; None: as many as there are free cores.
+        filter_timeout_s: for one filter to search through the candidates.
     """
 
     models: Mapping[str, str]
     device: str
     backend: str
     threads: int | None
+    filter_timeout_s: float = inf
 
     @classmethod
     def of(cls, models: Mapping[str, str], settings: ServingSettings) -> "Setup":
@@ -44,7 +48,7 @@ class Setup:
         threads = settings.threads
         if threads is None and settings.workers > 1:
             threads = max(1, (os.cpu_count() or 1) // settings.workers)
-        return cls(dict(models), settings.device, settings.backend, threads)
+        return cls(dict(models), settings.device, settings.backend, threads, settings.limits.filter_timeout_s)
 
 
 def work(connection: Connection, setup: Setup) -> None:
@@ -67,7 +71,10 @@ def work(connection: Connection, setup: Setup) -> None:
         return
     try:
         while True:
-            connection.send(_outcomes(served, connection.recv()))
+            batch = connection.recv()
+            with allowing(Allowance(setup.filter_timeout_s)):
+                outcomes = _outcomes(served, batch)
+            connection.send(outcomes)
     except (EOFError, BrokenPipeError, ConnectionError):
         return
 

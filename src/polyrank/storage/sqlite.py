@@ -7,12 +7,67 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from math import inf
 from pathlib import Path
 
-from polyrank.errors import ArtifactError, LockedError, PolyrankError, ResourceError
+from polyrank.errors import ArtifactError, DeadlineError, LockedError, PolyrankError, ResourceError
 
 PATIENCE = 30.0  # seconds to wait for other connections
+STEPS = 1_000  # of SQLite's virtual machine between two looks at the clock
 CANNOT = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_NOMEM")
+
+
+class Allowance:
+    """How long each search through a table may take, in the thread that has it: see ``allowing`` and ``search``.
+
+    Args:
+        seconds: for one search.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.end, self._cancelled = seconds, inf, False
+
+    @property
+    def spent(self) -> bool:
+        """Whether the search ends now, whatever it has read."""
+        return self._cancelled or time.monotonic() > self.end
+
+    def cancel(self) -> None:
+        """Have the search end at once. Any thread may call it."""
+        self._cancelled = True
+
+
+_allowance: ContextVar[Allowance | None] = ContextVar("allowance", default=None)
+
+
+@contextmanager
+def allowing(allowance: Allowance) -> Iterator[None]:
+    """Limit the searches of this thread; without it, they take as long as they need."""
+    token = _allowance.set(allowance)
+    try:
+        yield
+    finally:
+        _allowance.reset(token)
+
+
+@contextmanager
+def search() -> Iterator[None]:
+    """A query whose cost others choose. ``sqlite_errors`` around it raise DeadlineError where it takes too long."""
+    allowance = _allowance.get()
+    if allowance is None:
+        yield
+        return
+    allowance.end = time.monotonic() + allowance.seconds
+    try:
+        yield
+    finally:
+        allowance.end = inf
+
+
+def _spent() -> bool:
+    allowance = _allowance.get()
+    return allowance is not None and allowance.spent
 
 
 class ReadConnection(sqlite3.Connection):
@@ -41,7 +96,11 @@ def connect(file: Path, mode: str, kind: type[sqlite3.Connection] = sqlite3.Conn
     """A connection in one of SQLite's modes ("rw", "rwc", "ro"), without transactions but those begun by name."""
     # it is used under its owner's lock, by any thread
     uri = f"{file.absolute().as_uri()}?mode={mode}"
-    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=PATIENCE, factory=kind)
+    connection = sqlite3.connect(
+        uri, uri=True, isolation_level=None, check_same_thread=False, timeout=PATIENCE, factory=kind
+    )
+    connection.set_progress_handler(_spent, STEPS)
+    return connection
 
 
 def use_log(connection: sqlite3.Connection) -> None:
@@ -88,6 +147,10 @@ def _translated(file: Path, remedy: str, error: Exception) -> PolyrankError:
     name = getattr(error, "sqlite_errorname", "") or ""
     if name.startswith(CANNOT) and "SHORT_READ" not in name and "CORRUPT" not in name:
         return ResourceError(f"cannot work on {file}: {error}; free some space or mend the disk and do it again")
+    if name.startswith("SQLITE_INTERRUPT") and (allowance := _allowance.get()) is not None:
+        return DeadlineError(
+            f"the search took longer than {allowance.seconds:g} s and was given up; search for fewer words or terms"
+        )
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return LockedError(f"{file} is locked by another process; wait until it has finished")
     return ArtifactError(f"{file} is damaged ({error}); {remedy}")

@@ -275,7 +275,7 @@ def page(
     if filter is not None:
         condition, values = f"{condition} AND {filter.where}", [*values, *filter.bound]
     query = f"SELECT row FROM candidates WHERE {condition} ORDER BY row LIMIT ?"
-    with sqlite_errors(path):
+    with sqlite_errors(path), sqlite.search():
         rows = [row for (row,) in connection.execute(query, (*values, n + 1))]
     candidates = tuple(row.candidate for row in read_rows(connection, path, rows[:n]))
     return Page(candidates, rows[n - 1] if len(rows) > n else None, n_live)

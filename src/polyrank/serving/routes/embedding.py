@@ -1,101 +1,161 @@
 """Vectors, as OpenAI, Cohere and text-embeddings-inference give them.
 
-A thousand vectors are some megabytes of JSON. The processes that compute write it, and here it is put together, so that
-nobody waits for it but who asked.
+A model may encode contexts and candidates by different networks. ``NAME:query`` and ``NAME:candidate`` are names of its
+two sides, for clients that send nothing but a model's name; ``NAME`` alone is the candidates' side, unless a field of
+the request says otherwise.
+
+A thousand vectors are some megabytes of JSON. The processes that compute write it, and here it is put together.
 """
 
-import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from polyrank.serving.context import Here, Server, parts
-from polyrank.serving.errors import HttpError
-from polyrank.serving.strict import StrictRoute
-from polyrank.serving.tasks import EmbedTask, Side
-from polyrank.serving.wire import (
+from polyrank.serving.dialects import (
     CohereEmbedAnswer,
     CohereEmbedRequest,
     EmbeddingsAnswer,
     EmbeddingsRequest,
+    FirstCohereEmbedAnswer,
     TeiEmbedRequest,
 )
+from polyrank.serving.errors import HttpError
+from polyrank.serving.strict import StrictRoute
+from polyrank.serving.tasks import EmbedTask, Side
+from polyrank.serving.written import MEDIA_TYPE, assembled
 
 router = APIRouter(route_class=StrictRoute, tags=["embeddings"])
-QUERIES = ("query", "search_query")
+ROLES: dict[str, Side] = {"": "document", "query": "query", "candidate": "document"}
+SIDES: dict[str, Side] = {"query": "query", "search_query": "query"}  # all other types of input are candidates
+ENDS = {"query": "START", "document": "END"}  # which end of a text that is too long is cut
+ModelName = Annotated[
+    str | None, Query(description="Of what is served, with :query or :candidate; left out: the first.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSide:
+    """One side of a served model.
+
+    Args:
+        name: of what is served.
+        side: "query" or "document".
+    """
+
+    name: str
+    side: Side
+
+    @classmethod
+    def of(cls, server: Server, model: str | None, input_type: str | None) -> "ModelSide":
+        """What a request is for.
+
+        Raises:
+            HttpError: nothing of that name is served, it has no vectors, or two fields of the request disagree.
+        """
+        name, _, role = (model or "").partition(":")
+        if role not in ROLES:
+            raise HttpError(404, f"{name} has the sides :query and :candidate; send one of them", param="model")
+        typed = ROLES[role] if input_type is None else SIDES.get(input_type, "document")
+        if role and typed != ROLES[role]:
+            raise HttpError(
+                422, f"input_type is {input_type} and model ends in :{role}; send one of them", param="model"
+            )
+        name = server.name_of(name or None)
+        if server.pool.info[name].dimension is None:
+            raise HttpError(400, f"{name} has no vectors; ask it to rerank", param="model", code="no_embeddings")
+        return cls(name, typed)
+
+    def check_dimension(self, server: Server, asked: int | None, param: str) -> None:
+        """Refuse vectors of another length than the model's.
+
+        Raises:
+            HttpError: they are.
+        """
+        dimension = server.pool.info[self.name].dimension
+        if asked not in (None, dimension):
+            raise HttpError(400, f"{self.name} gives vectors of {dimension} numbers, and no others", param=param)
 
 
 async def vectors_of(
-    server: Server, name: str, texts: Sequence[str], input_type: str, param: str, forms: Sequence[str]
+    server: Server, side: ModelSide, texts: Sequence[str], param: str, forms: Sequence[str], *, whole: bool = False
 ) -> tuple[dict[str, list[bytes]], int]:
-    """Vectors as JSON in each form, see ``polyrank.serving.served.written``, and how many tokens were read."""
-    if server.pool.info[name].dimension is None:
-        raise HttpError(400, f"{name} has no vectors; ask it to rerank", param="model", code="no_embeddings")
+    """Vectors as JSON in each form, see ``polyrank.serving.served.written``, and how many tokens were read.
+
+    ``whole``: texts that do not fit are refused, not cut.
+    """
     server.check_texts(texts, param)
     if not texts:
         return {form: [] for form in forms}, 0
-    side: Side = "query" if input_type in QUERIES else "document"
-    tokens = [server.tokens(name, [text], "context" if side == "query" else "candidate") for text in texts]
+    tokens = [server.tokens(side.name, [text], "context" if side.side == "query" else "candidate") for text in texts]
     cut = parts(texts, tokens)
-    tasks = [EmbedTask(texts[part], side, forms) for part in cut]
-    values = (await server.compute(name, tasks, [sum(tokens[part]) for part in cut])).values
+    tasks = [EmbedTask(texts[part], side.side, forms) for part in cut]
+    values = (await server.compute(side.name, tasks, [sum(tokens[part]) for part in cut])).values
+    if whole:
+        server.check_whole(side.name, values, param)
     rows = {form: [row for value in values for row in value.rows[form]] for form in forms}
     return rows, sum(value.n_tokens for value in values)
 
 
-def listed(rows: Sequence[bytes]) -> bytes:
-    """A JSON list of what is JSON already."""
-    return b"[" + b",".join(rows) + b"]"
-
-
-def answered(body: dict[str, object], **written: bytes) -> Response:
-    """A JSON object, some of whose values are JSON already."""
-    own = json.dumps(body, ensure_ascii=False)[:-1].encode()
-    added = b"".join(b',"%s":%s' % (name.encode(), value) for name, value in written.items())
-    return Response(own + added + b"}", media_type="application/json")
-
-
 @router.post("/v1/embeddings", summary="Vectors, as OpenAI's", response_model=EmbeddingsAnswer)
 async def embeddings(asked: EmbeddingsRequest, server: Here) -> Response:
-    """Of candidates, unless ``input_type`` says query: the two sides of a model may differ."""
-    name = server.name_of(asked.model)
-    texts = [asked.input] if isinstance(asked.input, str) else list(asked.input)
-    if any(not isinstance(text, str) for text in texts):
-        raise HttpError(
-            400,
-            "input holds token ids, which belong to another vocabulary; send texts (of langchain's OpenAIEmbeddings:"
-            " check_embedding_ctx_length=False)",
-            param="input",
-            code="token_ids",
-        )
-    dimension = server.pool.info[name].dimension
-    if asked.dimensions not in (None, dimension):
-        raise HttpError(400, f"{name} gives vectors of {dimension} numbers, and no others", param="dimensions")
+    """Of candidates, unless ``model`` ends in :query or ``input_type`` says so: a model's sides may differ."""
+    side = ModelSide.of(server, asked.model, asked.input_type)
+    side.check_dimension(server, asked.dimensions, "dimensions")
+    texts = [asked.input] if isinstance(asked.input, str) else asked.input
     form = asked.encoding_format
-    rows, n_tokens = await vectors_of(server, name, [str(text) for text in texts], asked.input_type, "input", [form])
+    rows, n_tokens = await vectors_of(server, side, texts, "input", [form])
     data = [b'{"object":"embedding","index":%d,"embedding":%s}' % row for row in enumerate(rows[form])]
     usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-    return answered({"object": "list", "model": name, "usage": usage}, data=listed(data))
+    return await assembled(server, {"object": "list", "model": asked.model or side.name, "usage": usage}, data=data)
 
 
 @router.post("/v2/embed", summary="Vectors, as Cohere's", response_model=CohereEmbedAnswer)
 async def cohere_embed(asked: CohereEmbedRequest, request: Request, server: Here) -> Response:
-    """Of candidates, unless ``input_type`` is search_query."""
-    name = server.name_of(asked.model)
-    forms = list(dict.fromkeys(asked.embedding_types))
-    rows, n_tokens = await vectors_of(server, name, list(asked.texts), asked.input_type, "texts", forms)
-    meta = {"api_version": {"version": "2"}, "billed_units": {"input_tokens": n_tokens}}
-    shapes = b",".join(b'"%s":%s' % (form.encode(), listed(rows[form])) for form in forms)
-    body = {"id": request.scope["state"]["request_id"], "texts": list(asked.texts), "meta": meta}
-    body["response_type"] = "embeddings_by_type"
-    return answered(body, embeddings=b"{" + shapes + b"}")
+    """Of candidates, unless ``input_type`` is search_query or ``model`` ends in :query."""
+    forms = list(dict.fromkeys(asked.embedding_types or ["float"]))
+    rows, body = await _cohere_vectors(asked, request, server, forms, "2")
+    shapes = b",".join(b'"%s":[%s]' % (form.encode(), b",".join(rows[form])) for form in forms)
+    return await assembled(server, body | {"response_type": "embeddings_by_type"}, embeddings=b"{%s}" % shapes)
+
+
+@router.post(
+    "/v1/embed",
+    summary="Vectors, as Cohere's first version",
+    response_model=FirstCohereEmbedAnswer | CohereEmbedAnswer,
+)
+async def first_cohere_embed(asked: CohereEmbedRequest, request: Request, server: Here) -> Response:
+    """As /v2/embed; where no ``embedding_types`` are named, vectors are a list."""
+    if asked.embedding_types is not None:
+        return await cohere_embed(asked, request, server)
+    rows, body = await _cohere_vectors(asked, request, server, ["float"], "1")
+    return await assembled(server, body | {"response_type": "embeddings_floats"}, embeddings=rows["float"])
+
+
+async def _cohere_vectors(
+    asked: CohereEmbedRequest, request: Request, server: Server, forms: Sequence[str], version: str
+) -> tuple[dict[str, list[bytes]], dict[str, object]]:
+    """Vectors, and the rest of the answer."""
+    side = ModelSide.of(server, asked.model, asked.input_type)
+    side.check_dimension(server, asked.output_dimension, "output_dimension")
+    info = server.pool.info[side.name]
+    most = info.max_context_tokens if side.side == "query" else info.max_candidate_tokens
+    if most and asked.max_tokens is not None and asked.max_tokens < most:
+        raise HttpError(422, f"{side.name} reads up to {most:,} tokens; leave max_tokens out", param="max_tokens")
+    whole = asked.truncate not in (None, ENDS[side.side])
+    rows, n_tokens = await vectors_of(server, side, asked.texts, "texts", forms, whole=whole)
+    meta = {"api_version": {"version": version}, "billed_units": {"input_tokens": n_tokens}}
+    return rows, {"id": request.scope["state"]["request_id"], "texts": asked.texts, "meta": meta}
 
 
 @router.post("/embed", summary="Vectors, as text-embeddings-inference's", response_model=list[list[float]])
-async def tei_embed(asked: TeiEmbedRequest, server: Here) -> Response:
-    """Of candidates."""
-    name = server.name_of(None)
-    texts = [asked.inputs] if isinstance(asked.inputs, str) else list(asked.inputs)
+async def tei_embed(asked: TeiEmbedRequest, server: Here, model: ModelName = None) -> Response:
+    """Of candidates, unless ``prompt_name`` is query or ``model`` ends in :query."""
+    side = ModelSide.of(server, model, asked.prompt_name)
+    side.check_dimension(server, asked.dimensions, "dimensions")
+    texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
     form = "unit" if asked.normalize else "float"
-    rows, _ = await vectors_of(server, name, texts, "document", "inputs", [form])
-    return Response(listed(rows[form]), media_type="application/json")
+    rows, _ = await vectors_of(server, side, texts, "inputs", [form], whole=asked.truncate is False)
+    return Response(b"[%s]" % b",".join(rows[form]), media_type=MEDIA_TYPE)

@@ -40,4 +40,4 @@ async def figures(server: Here) -> dict[str, Any]:
     log = server.feedback
     if log is None:
         raise HttpError(404, "no feedback is kept", code="not_found")
-    return await server.blocking(lambda: report(log.store.requests()))
+    return await server.searching(lambda: report(log.store.requests()))

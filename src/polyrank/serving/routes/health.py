@@ -3,10 +3,12 @@
 from contextlib import suppress
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Request, Response
 
+from polyrank._version import __version__
 from polyrank.errors import PolyrankError
 from polyrank.serving.context import Here, Server
+from polyrank.serving.dialects import TeiInfo
 from polyrank.serving.errors import HttpError
 from polyrank.serving.wire import ModelRow, ModelsAnswer, Status
 
@@ -31,6 +33,48 @@ async def ready(server: Here) -> Status:
     return Status(status="ready")
 
 
+@router.get("/health", summary="/ready, as text-embeddings-inference's", response_class=Response)
+async def health(server: Here) -> Response:
+    """An empty answer."""
+    await ready(server)
+    return Response()
+
+
+async def _empty() -> Response:
+    return Response(headers={"allow": "GET, HEAD, OPTIONS"})
+
+
+async def _head(request: Request, server: Here) -> Response:
+    if request.url.path != "/live":
+        await ready(server)
+    return Response()
+
+
+for _path in ("/live", "/ready", "/health"):
+    router.add_api_route(_path, _head, methods=["HEAD"], include_in_schema=False)
+    router.add_api_route(_path, _empty, methods=["OPTIONS"], include_in_schema=False)
+
+
+@router.get("/info", summary="As text-embeddings-inference's, of the first that is served")
+async def info(server: Here) -> TeiInfo:
+    """Its limits, by the names that clients of that server read."""
+    name = server.name_of(None)
+    model = server.pool.info[name]
+    vectors = model.dimension is not None
+    return TeiInfo(
+        model_id=name,
+        model_sha=model.fingerprint,
+        model_dtype="float32",
+        model_type={"embedding": {"pooling": "mean"}} if vectors else {"reranker": {}},
+        max_concurrent_requests=server.limits.queue,
+        max_input_length=model.max_candidate_tokens,
+        max_batch_tokens=server.limits.tokens,
+        max_client_batch_size=server.limits.items,
+        auto_truncate=True,
+        version=__version__,
+    )
+
+
 @router.get("/v1/models", summary="What is served")
 async def models(server: Here) -> ModelsAnswer:
     """Names, and what each is and can be asked."""
@@ -40,6 +84,7 @@ async def models(server: Here) -> ModelsAnswer:
 @router.get("/v1/models/{name}", summary="One of those")
 async def model(name: Annotated[str, Path(description="Of what is served.")], server: Here) -> ModelRow:
     """What it is and can be asked."""
+    name = name.removesuffix(":query").removesuffix(":candidate")
     server.check_name(name)
     return await _row(server, name)
 

@@ -1,0 +1,107 @@
+"""Keys that open a server: a name, a right and a secret each. Knows files and headers, and nothing of HTTP's routes."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from polyrank.errors import UsageError
+
+log = logging.getLogger("polyrank.serving")
+
+Right = Literal["read", "write"]
+SHORTEST_KEY = 16
+OTHERS = 0o026  # others read it, or others or the group write it
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One of them.
+
+    Args:
+        name: whose it is, for the log.
+        right: "write": everything; "read": everything but changes to candidates.
+        digest: SHA-256 of the secret.
+    """
+
+    name: str
+    right: Right
+    digest: bytes
+
+
+class Keys:
+    """All of them; compared in constant time.
+
+    Args:
+        keys: none: everybody on this machine may come in.
+    """
+
+    def __init__(self, keys: Sequence[Key] = ()) -> None:
+        self._keys = tuple(keys)
+
+    @classmethod
+    def read(cls, path: Path) -> "Keys":
+        """Keys of a file: in each line a key, or ``NAME read KEY`` or ``NAME write KEY``.
+
+        Empty lines and those that begin with # are passed over. A key alone has the right to write.
+
+        Raises:
+            UsageError: there is no such file, no key in it, one that can be guessed, or a line that is something else.
+        """
+        try:
+            lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
+            mode = path.stat().st_mode
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"cannot read keys from {path}; give a file with one key in each line") from error
+        keys = [_key(path, number, line) for number, line in enumerate(lines, 1) if line and not line.startswith("#")]
+        if not keys:
+            raise UsageError(f"{path} holds no key; write one in each line")
+        names = [key.name for key in keys]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise UsageError(f"{path} has two keys of the name {twice}; give each a name of its own")
+        if mode & OTHERS:
+            log.warning("other users can read or write %s (mode %o); run chmod 600 on it", path, mode & 0o777)
+        return cls(keys)
+
+    def replace(self, others: "Keys") -> None:
+        """Have these be the keys from now on."""
+        self._keys = others._keys
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def admit(self, authorization: bytes) -> Key | None:
+        """The key in a header: ``Bearer KEY``, or ``Basic`` with the key as password, as browsers send."""
+        scheme, _, value = authorization.partition(b" ")
+        secret = value.strip()
+        if scheme.lower() == b"basic":
+            try:
+                secret = base64.b64decode(secret, validate=True).partition(b":")[2]
+            except binascii.Error:
+                return None
+        elif scheme.lower() != b"bearer":
+            return None
+        # clients send what is not ASCII in UTF-8 or in Latin-1
+        digests = [_digest(secret), _digest(secret.decode("latin-1").encode())]
+        matches = [any(hmac.compare_digest(digest, key.digest) for digest in digests) for key in self._keys]
+        return next((key for key, matched in zip(self._keys, matches, strict=True) if matched), None)
+
+
+def _key(path: Path, number: int, line: str) -> Key:
+    name, right, secret = parts if len(parts := line.split()) == 3 else (f"key-{number}", "write", line)
+    if right not in get_args(Right) or len(secret.split()) != 1:
+        raise UsageError(f"line {number} of {path} is not a key; write KEY, NAME read KEY or NAME write KEY")
+    if len(secret) < SHORTEST_KEY:
+        raise UsageError(
+            f"the key in line {number} of {path} has {len(secret)} characters; use at least {SHORTEST_KEY}"
+        )
+    return Key(name, "read" if right == "read" else "write", _digest(secret.encode()))
+
+
+def _digest(secret: bytes) -> bytes:
+    return hashlib.sha256(secret).digest()

@@ -1,0 +1,429 @@
+"""What one client sends to keep a server from the others: each request is refused or answered at little cost."""
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import socket
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import polyrank
+from polyrank.config.serving import LimitSettings
+from polyrank.errors import DeadlineError, ResourceError, UsageError
+from polyrank.feedback import Outcome, Reply, Shown
+from polyrank.index.checks import MAX_DEPTH, MAX_METADATA_BYTES, candidate_faults
+from polyrank.serving import remembering
+from polyrank.serving.guard import Guard
+from polyrank.serving.keys import Keys
+from polyrank.serving.remembering import FeedbackLog
+from polyrank.serving.routes.ranking import relevance
+from polyrank.serving.strict import read_json
+from polyrank.storage.sqlite import Allowance, allowing, connect, search, sqlite_errors
+from servers import Running, serving
+
+JSON = {"content-type": "application/json"}
+READER, WRITER, ACCENTED = "a-key-that-reads-only", "a-key-that-writes-too", "clé-d-accès-très-longue"
+LARGE = {"tags": [f"tag {i}" for i in range(4_000)]}  # of a candidate: about 45 KB
+SLOW = " or ".join(f'tags = "none {i}"' for i in range(60))
+SETTINGS = """
+threads = 1
+[limits]
+filter_timeout_s = 0.2
+[feedback]
+file = "feedback.db"
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hostile")
+    texts = ["restart the router", "pay the bill", "the light is red"]
+    candidates = [polyrank.Candidate(f"r{i}", text) for i, text in enumerate(texts)]
+    candidates += [polyrank.Candidate(f"large{i}", f"hello {i}", LARGE) for i in range(60)]
+    polyrank.build_index(folder / "index", polyrank.load(f"untuned:{tiny_backbone}"), candidates)
+    (folder / "settings.toml").write_text(SETTINGS, "utf-8")
+    (folder / "keys").write_text(f"{ACCENTED}\nshop read {READER}\nteam write {WRITER}\n", "utf-8-sig")
+    (folder / "keys").chmod(0o644)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Running]:
+    with serving(f"support={folder / 'index'}", "--config", folder / "settings.toml") as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Running) -> Iterator[httpx.Client]:
+    with server.client() as client:
+        yield client
+        assert client.post("/v1/respond", json={"context": "hi", "k": 1}).status_code == 200
+
+
+def cpu_s(server: Running) -> float:
+    """Seconds of processor time that the process of the event loop has used."""
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def message(answer: httpx.Response) -> str:
+    body = answer.json()
+    return str(body.get("message") or body["error"]["message"])
+
+
+@pytest.mark.parametrize(("path", "field"), [("/v2/rerank", "documents"), ("/v1/score", "candidates")])
+def test_a_list_of_wrong_types_costs_little(server: Running, client: httpx.Client, path: str, field: str) -> None:
+    first = {"query": "a"} if field == "documents" else {"context": "a"}
+    before = cpu_s(server)
+    for n, said in [
+        (1_300_000, "JSON values, the limit is 100,000"),
+        (90_000, f"{field} has 90,000 entries, the limit is 2,048"),
+    ]:
+        answer = client.post(path, content=json.dumps({**first, field: [1] * n}), headers=JSON)
+        assert (answer.status_code, said in message(answer)) == (422, True), message(answer)
+    wrong = client.post(path, json={**first, field: [1] * 2_000})
+    assert f"{field}[0]" in message(wrong)
+    assert f"{field}[1]" not in message(wrong)  # the first ends it
+    assert cpu_s(server) - before < 2  # it was 100 and more
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"context": "a", **{f"x{i}": 1 for i in range(70)}}, "the body has 71 fields, the limit is 64"),
+        ({"context": ["a"] * 1_001}, "context has 1,001 entries, the limit is 1,000"),
+        ({"context": "a" * 100_001}, "context has 100,001 characters"),
+        ({"candidates": [{"id": "a" * 100_001}]}, "candidates[0].id has 100,001 characters"),
+        ({"shown": [[[[[[[[[[1]]]]]]]]]]}, "is nested deeper than 8"),
+    ],
+)
+def test_limits_come_before_fields(body: dict[str, Any], said: str) -> None:
+    with pytest.raises(Exception, match=said.replace("[", r"\[")):
+        read_json(json.dumps(body).encode(), LimitSettings())
+
+
+def test_values_within_texts_are_not_counted() -> None:
+    text = "[1,2," * 10_000
+    assert read_json(json.dumps({"context": text}).encode(), LimitSettings(values=10)) == {"context": text}
+
+
+def test_trailers_end_at_a_limit(server: Running, client: httpx.Client) -> None:
+    head = b"POST /v1/score HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    for part in (b"x: " + b"a" * 65_536, b"x: a\r\n" * 10_000):  # one line, or many
+        with socket.create_connection(server.address, timeout=30) as connection:
+            connection.sendall(head + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n")
+            n_sent = 0
+            with contextlib.suppress(ConnectionError):  # closed
+                while n_sent < 2**26:
+                    n_sent += connection.send(part)
+                    part = b"a" * 65_536 if part.startswith(b"x: aa") else part
+            assert n_sent < 2**26
+
+
+def test_an_upgrade_is_ignored(server: Running, client: httpx.Client) -> None:
+    body = b'{"context": "hi", "candidates": ["restart the router"]}'
+    lines = b"POST /v1/score HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nupgrade: h2c\r\n"
+    lines += b"connection: Upgrade, HTTP2-Settings\r\nhttp2-settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n"
+    request = lines + b"content-length: %d\r\n\r\n" % len(body) + body
+    expected = client.post("/v1/score", content=body, headers=JSON).json()["scores"]
+    for parts in ([request, request], [request[:30], request[30:200], request[200:]]):  # also on one connection
+        with socket.create_connection(server.address, timeout=30) as connection:
+            for part in parts:
+                connection.sendall(part)
+            reader = connection.makefile("rb")
+            for _ in range(2 if parts[0] == request else 1):
+                assert reader.readline().startswith(b"HTTP/1.1 200")
+                length = 0
+                while (line := reader.readline()) != b"\r\n":
+                    length = int(line[16:]) if line.startswith(b"content-length: ") else length
+                assert json.loads(reader.read(length))["scores"] == expected
+
+
+def test_metadata_end_at_a_limit(client: httpx.Client) -> None:
+    deep: Any = 1
+    for _ in range(MAX_DEPTH):
+        deep = [deep]
+    fitting = {"a": "x" * (MAX_METADATA_BYTES - 9)}
+    for metadata, said in [
+        (fitting, None),
+        (
+            {"a": "x" * MAX_METADATA_BYTES},
+            f"metadata take {MAX_METADATA_BYTES + 9:,} bytes as JSON, the limit is 65,536",
+        ),
+        ({"a": deep}, "metadata is nested deeper than 16"),
+    ]:
+        faults = candidate_faults([polyrank.Candidate("a", "b", metadata)])  # of importers and index add, too
+        assert said is None if not faults else said is not None and said in faults[0]
+        answer = client.post("/v1/candidates", json={"candidates": [{"id": "m", "text": "b", "metadata": metadata}]})
+        assert answer.status_code == (200 if said is None else 422)
+        assert said is None or said in message(answer)
+    assert client.delete("/v1/candidates/m").json()["removed"] == 1
+
+
+def test_a_filter_has_a_deadline(client: httpx.Client) -> None:
+    asked = {"context": "hi", "filter": SLOW}
+    for answer in (client.post("/v1/respond", json=asked), client.get("/v1/candidates", params={"filter": SLOW})):
+        assert answer.status_code == 504, answer.text
+        assert answer.json()["error"]["message"].startswith("the search took longer than 0.2 s")
+    assert client.post("/v1/respond", json={"context": "hi", "filter": "not exists tags"}).status_code == 200
+
+
+def counting(path: Path) -> sqlite3.Connection:
+    """A table of one row; ``ENDLESS`` counts without end."""
+    connection = connect(path, "rwc")
+    connection.execute("CREATE TABLE IF NOT EXISTS t (a)")
+    return connection
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+
+
+def test_a_search_ends_at_its_deadline_and_where_its_client_left(tmp_path: Path) -> None:
+    connection = counting(tmp_path / "db")
+    allowance = Allowance(0.05)
+    late = pytest.raises(DeadlineError, match=r"longer than 0.05 s")
+    with allowing(allowance), late, sqlite_errors(tmp_path, "-"), search():
+        connection.execute(ENDLESS)
+    allowance = Allowance(600)
+    threading.Timer(0.05, allowance.cancel).start()
+    with allowing(allowance), pytest.raises(DeadlineError), sqlite_errors(tmp_path, "-"), search():
+        connection.execute(ENDLESS)
+    connection.close()
+
+
+def test_what_a_client_does_not_wait_for_is_cancelled() -> None:
+    """Of every method; a GET, too, may search for long."""
+    ended: list[str] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append(scope["method"])
+            raise
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        raise AssertionError(message)
+
+    guard = Guard(
+        app,
+        keys=Keys(),
+        limits=LimitSettings(),
+        check_room=lambda: None,
+        noted=lambda route, status, seconds: None,
+        computing=frozenset(),
+        changes=lambda method, path: False,
+    )
+    scope = {"type": "http", "method": "GET", "path": "/v1/candidates", "headers": [(b"host", b"localhost")]}
+    asyncio.run(asyncio.wait_for(guard(scope, receive, send), 30))
+    assert ended == ["GET"]
+
+
+@given(st.lists(st.floats(-1e6, 1e6).map(lambda score: round(score, 3)), min_size=2, unique=True))
+def test_shares_keep_the_order_of_scores(scores: list[float]) -> None:
+    """Where a sigmoid is 1.0 for all above 37."""
+    shares = [relevance(score) for score in sorted(scores)]
+    assert shares == sorted(set(shares))
+    assert 0 < shares[0] < shares[-1] < 1
+
+
+def shown(number: int, characters: int = 10) -> Shown:
+    return Shown(f"request-{number}", (Reply("a", 1.0, "x" * characters),))
+
+
+def test_what_waits_is_written_with_one_sync(tmp_path: Path) -> None:
+    log = FeedbackLog(tmp_path / "feedback.db", keep_text=False)
+    commits: list[str] = []
+    log.store._connection.set_trace_callback(lambda sql: commits.append(sql) if sql == "COMMIT" else None)
+    other = sqlite3.connect(tmp_path / "feedback.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")  # the disk is busy
+    for number in range(300):
+        log.show(shown(number))
+    other.execute("COMMIT")
+    other.close()
+    assert asyncio.run(log.record(Outcome("request-299", "taken", "a"))) == 1
+    assert len(log.store) == 300
+    assert len(commits) <= 3
+    log.close()
+
+
+def test_a_full_disk_loses_nothing_that_was_shown(tmp_path: Path) -> None:
+    log = FeedbackLog(tmp_path / "feedback.db", keep_text=True)
+    pages = log.store._connection.execute("PRAGMA page_count").fetchone()[0]
+    log.store._connection.execute(f"PRAGMA max_page_count={pages}")
+    log.show(shown(1, 100_000))
+    with pytest.raises(ResourceError):  # 507; it was 422, the request not being known
+        asyncio.run(log.record(Outcome("request-1", "taken", "a")))
+    log.store._connection.execute("PRAGMA max_page_count=1000000")
+    assert asyncio.run(log.record(Outcome("request-1", "taken", "a"))) == 1
+    assert len(log) == 0
+    log.close()
+
+
+def test_what_waits_for_the_disk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembering, "MOST_SHOWN", 20)
+    log = FeedbackLog(tmp_path / "feedback.db", keep_text=False)
+    other = sqlite3.connect(tmp_path / "feedback.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    for number in range(25):
+        log.show(shown(number))
+    assert (len(log), log.n_lost) == (20, 5)
+    other.execute("COMMIT")
+    other.close()
+    with pytest.raises(ResourceError, match="send it along"):
+        asyncio.run(log.record(Outcome("request-24", "taken", "a")))
+    log.close()
+
+
+def test_a_context_beyond_what_feedback_keeps_is_refused_before_it_is_read(client: httpx.Client) -> None:
+    batches = 'polyrank_batch_jobs_count{operation="respond"}'
+    before = [line for line in client.get("/metrics").text.splitlines() if line.startswith(batches)]
+    answer = client.post("/v1/respond", json={"context": ["x" * 95_000] * 11})
+    assert (answer.status_code, "1,045,000 characters, the limit is 1,000,000" in message(answer)) == (422, True)
+    assert [line for line in client.get("/metrics").text.splitlines() if line.startswith(batches)] == before
+    assert client.post("/v1/respond", json={"context": ["", "hi"], "conversation": " "}).status_code == 200
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Forwarded-Host", "Forwarded", "Via"])
+def test_without_keys_a_proxy_is_not_answered(client: httpx.Client, header: str) -> None:
+    answer = client.delete("/v1/candidates/r0", headers={header: "for=192.0.2.1"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "no_keys")
+
+
+def test_a_host_is_one_name_of_this_machine(server: Running, client: httpx.Client) -> None:
+    for host in ("[::1].evil", "localhost.evil", "localhost:", "127.0.0.1:80:80", "[::1]x"):
+        assert client.get("/v1/models", headers={"host": host}).status_code == 403, host
+    for host in ("LOCALHOST", "127.0.0.1:80", "[::1]:8600"):
+        assert client.get("/v1/models", headers={"host": host}).status_code == 200, host
+    with socket.create_connection(server.address, timeout=30) as connection:
+        connection.sendall(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nhost: evil\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 400"
+
+
+def test_keys_have_rights_and_names(folder: Path) -> None:
+    with serving(f"support={folder / 'index'}", "--api-key-file", folder / "keys") as server, server.client() as client:
+        server.wait_for("other users can read or write")
+
+        def asked(method: str, path: str, key: str | bytes, **body: Any) -> int:
+            value = key if isinstance(key, bytes) else f"Bearer {key}".encode()
+            headers = {"authorization": value}
+            return client.request(method, path, headers=headers, **({"json": body} if body else {})).status_code  # type: ignore[dict-item]
+
+        assert asked("POST", "/v1/respond", READER, context="hi") == 200
+        assert asked("DELETE", "/v1/candidates/none", READER) == 403
+        assert asked("POST", "/v1/candidates", READER, candidates=[{"text": "a"}]) == 403
+        assert asked("POST", "/v1/candidates/remove", READER, ids=["none"]) == 403
+        assert asked("DELETE", "/v1/candidates/none", WRITER) == 200
+        for header in (
+            b"Bearer " + ACCENTED.encode(),
+            b"Bearer " + ACCENTED.encode("latin-1"),
+            b"Basic " + base64.b64encode(f"me:{ACCENTED}".encode()),
+        ):
+            assert asked("DELETE", "/v1/candidates/none", header) == 200
+        assert asked("GET", "/v1/models", "a-key-that-is-no-key") == 401
+        server.wait_for('"key": null')
+        rows = [(row["key"], row["client"], row["status"]) for row in server.log if row.get("route")]
+        assert {("shop", "127.0.0.1", 403), ("team", "127.0.0.1", 200), ("key-1", "127.0.0.1", 200)} <= set(rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("shop see a-key-that-reads-only", "line 1 of .* is not a key"),
+        ("shop read short", "has 5 characters; use at least 16"),
+        ("a read a-key-that-reads-only\na write another-key-of-length", "two keys of the name a"),
+        ("two words-that-are-no-key", "line 1 of .* is not a key"),
+    ],
+)
+def test_a_file_that_holds_no_keys_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "keys").write_text(text)
+    with pytest.raises(UsageError, match=said):
+        Keys.read(tmp_path / "keys")
+
+
+def test_to_add_the_same_again_changes_nothing(client: httpx.Client) -> None:
+    body = {"candidates": [{"id": "line\nbreak", "text": "please restart", "metadata": {"a": 1}}]}
+    first, second = (client.post("/v1/candidates", json=body) for _ in range(2))
+    assert (first.status_code, second.status_code, first.json()) == (200, 200, second.json())
+    body["candidates"][0]["text"] = "please restart it"
+    other = client.post("/v1/candidates", json=body)
+    assert other.status_code == 422
+    assert "set replace to replace it" in message(other)
+    assert "--" not in message(other)  # an option of the command line
+    assert client.get("/v1/candidates/line%0Abreak").json()["text"] == "please restart"
+    assert client.delete("/v1/candidates/line%0Abreak").json()["removed"] == 1
+
+
+def test_health_as_others_ask_for_it(client: httpx.Client) -> None:
+    for path in ("/live", "/ready", "/health"):
+        assert (client.head(path).status_code, client.head(path).content) == (200, b"")
+        assert client.options(path).headers["allow"] == "GET, HEAD, OPTIONS"
+    assert client.get("/health").content == b""
+    info = client.get("/info").json()
+    assert (info["model_id"], info["max_client_batch_size"], info["model_type"]) == (
+        "support",
+        2_048,
+        {"embedding": {"pooling": "mean"}},
+    )
+
+
+def test_fields_of_other_services_are_honoured_or_refused(client: httpx.Client) -> None:
+    long = " ".join(["hello"] * 3_000)
+    for path, body, status in [
+        ("/v1/embeddings", {"input": "a", "dimensions": 7}, 400),
+        ("/v1/embeddings", {"input": ["a"] * 2_048, "user": "me"}, 200),
+        ("/v1/embeddings", {"input": [1, 2]}, 400),
+        ("/v1/embeddings", {"input": "a", "model": "support:query", "input_type": "document"}, 422),
+        ("/v1/embeddings", {"input": "a", "model": "support:other"}, 404),
+        ("/v2/embed", {"texts": ["a"], "output_dimension": 7}, 400),
+        ("/v2/embed", {"texts": [long], "truncate": "NONE"}, 413),
+        ("/v2/embed", {"texts": [long], "truncate": "START"}, 413),
+        ("/v2/embed", {"texts": [long], "truncate": "END"}, 200),
+        ("/v2/embed", {"texts": ["a"], "truncate": "NONE"}, 200),
+        ("/v2/embed", {"texts": ["a"], "images": []}, 422),
+        ("/v2/rerank", {"query": "a", "documents": ["b"], "max_tokens_per_doc": 1}, 422),
+        ("/v2/rerank", {"query": "a", "documents": ["b"], "max_tokens_per_doc": 4_096}, 200),
+        ("/v1/rerank", {"query": "a", "documents": ["b"], "rank_fields": ["title"]}, 422),
+        ("/embed", {"inputs": long, "truncate": False}, 413),
+        ("/embed", {"inputs": long, "truncate": True}, 200),
+        ("/rerank", {"query": "a", "texts": [long], "truncate": False}, 413),
+        ("/embed", {"inputs": "a", "prompt_name": "title"}, 422),
+    ]:
+        answer = client.post(path, json=body)
+        assert answer.status_code == status, (path, list(body), answer.text[:200])
+        if status != 200 and path in ("/embed", "/rerank"):
+            assert {"error", "error_type"} <= set(answer.json())
+
+
+def test_each_side_has_a_name(client: httpx.Client) -> None:
+    def vector(model: str, **fields: str) -> list[float]:
+        answer = client.post("/v1/embeddings", json={"input": "my wifi is down", "model": model, **fields})
+        return list(answer.json()["data"][0]["embedding"])
+
+    assert vector("support:query") == vector("support", input_type="query")
+    assert vector("support:candidate") == vector("support") == vector("support", input_type="document")
+    assert client.get("/v1/models/support:query").json()["id"] == "support"
+    floats = client.post("/v1/embed", json={"texts": ["my wifi is down"], "input_type": "search_query"}).json()
+    assert (floats["response_type"], floats["embeddings"]) == ("embeddings_floats", [vector("support:query")])
+    typed = client.post("/v1/embed", json={"texts": ["hi"], "model": "support", "embedding_types": ["float"]}).json()
+    assert list(typed["embeddings"]) == ["float"]
+    query = client.post("/embed?model=support:query", json={"inputs": "my wifi is down", "normalize": False}).json()
+    assert query == [vector("support:query")]
+    named = client.post("/embed", json={"inputs": "my wifi is down", "prompt_name": "query"}).json()
+    assert named[0] == pytest.approx(
+        client.post("/embed?model=support:query", json={"inputs": "my wifi is down"}).json()[0]
+    )
+    assert sum(number**2 for number in named[0]) == pytest.approx(1, abs=1e-5)  # normalize is true, as there
