@@ -16,10 +16,7 @@ Backend = Literal["torch", "onnx", "onnx-int8", "openvino"]
 ModelKind = Literal["lexical", "untuned", "foreign", "map", "sum", "trained", "encoder of an index"]
 LEXICAL = ("bm25", "tfidf")
 UNTUNED = "untuned:"
-NAMES = (
-    "give a model folder, a Hugging Face name such as cross-encoder/ms-marco-MiniLM-L6-v2, bm25, tfidf,"
-    " untuned:embedded or shipped:convert"
-)
+NAMES = "give a model folder, hf:OWNER/MODEL of the Hub, bm25, tfidf, untuned:embedded or shipped:convert"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,9 @@ class CohereRerankRequest(Request):
     top_n: int | None = Field(None, ge=1, description="How many are answered; null: all.")
     return_documents: bool | None = Field(None, description="Whether their texts are answered, too.")
     max_tokens_per_doc: int | None = Field(None, description="Refused where it is less than the model reads.")
-    max_chunks_per_doc: Literal[1] | None = Field(None, description="A document is read as one chunk.")
+    max_chunks_per_doc: int | None = Field(None, ge=1, le=1, description="A document is read as one chunk.")
     rank_fields: list[Literal["text"]] | None = Field(None, description="The field that is ranked is text.")
-    priority: Literal[0] | None = Field(None, description="All requests have the same.")
+    priority: int | None = Field(None, ge=0, le=0, description="All requests have the same.")
     raw_scores: bool = Field(False, description="Scores as the model gives them, instead of numbers from 0 to 1.")
 
 
@@ -145,7 +145,7 @@ class CohereEmbedRequest(Request):
     )
     output_dimension: int | None = Field(None, ge=1, description="Refused, unless it is the model's own dimension.")
     max_tokens: int | None = Field(None, ge=1, description="Refused where it is less than the model reads.")
-    priority: Literal[0] | None = Field(None, description="All requests have the same.")
+    priority: int | None = Field(None, ge=0, le=0, description="All requests have the same.")
 
 
 class FirstCohereEmbedAnswer(BaseModel):
