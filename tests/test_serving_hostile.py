@@ -101,7 +101,7 @@ def test_a_list_of_wrong_types_costs_little(server: Running, client: httpx.Clien
     ("body", "said"),
     [
         ({"context": "a", **{f"x{i}": 1 for i in range(70)}}, "the body has 71 fields, the limit is 64"),
-        ({"context": ["a"] * 1_001}, "context has 1,001 entries, the limit is 1,000"),
+        ({"context": ["a"] * 1_001}, "context has 1,001 turns, the limit is 1,000"),
         ({"context": "a" * 100_001}, "context has 100,001 characters"),
         ({"candidates": [{"id": "a" * 100_001}]}, "candidates[0].id has 100,001 characters"),
         ({"shown": [[[[[[[[[[1]]]]]]]]]]}, "is nested deeper than 8"),

@@ -105,9 +105,10 @@ def check_sizes(value: Any, limits: LimitSettings, field: str = "", name: str = 
     if depth > DEPTH:
         raise HttpError(422, f"{field} is nested deeper than {DEPTH}; send it flat", param=field, code="too_deep")
     if isinstance(value, list):
-        most = limits.turns if name in TURNS else limits.items
-        if len(value) > most:
-            _too_much(field, len(value), "entries", most)
+        if name in TURNS and len(value) > limits.turns:
+            _too_much(field, len(value), "turns", limits.turns, "the last ones")
+        if len(value) > limits.items:
+            _too_much(field, len(value), "entries", limits.items)
         for position, entry in enumerate(value):
             check_sizes(entry, limits, f"{field}[{position}]", name, depth + 1)
         return
@@ -118,9 +119,9 @@ def check_sizes(value: Any, limits: LimitSettings, field: str = "", name: str = 
             check_sizes(entry, limits, f"{field}.{key[:100]}" if field else key[:100], key, depth + 1)
 
 
-def _too_much(field: str, n: int, what: str, limit: int) -> None:
+def _too_much(field: str, n: int, what: str, limit: int, remedy: str = "fewer") -> None:
     raise HttpError(
-        422, f"{field} has {n:,} {what}, the limit is {limit:,}; send fewer", param=field or None, code="too_many"
+        422, f"{field} has {n:,} {what}, the limit is {limit:,}; send {remedy}", param=field or None, code="too_many"
     )
 
 
