@@ -22,10 +22,10 @@ from polyrank.config.serving import LimitSettings
 from polyrank.errors import DeadlineError, ResourceError, UsageError
 from polyrank.feedback import Outcome, Reply, Shown
 from polyrank.index.checks import MAX_DEPTH, MAX_METADATA_BYTES, candidate_faults
-from polyrank.serving import remembering
+from polyrank.serving import feedback_log
+from polyrank.serving.feedback_log import FeedbackLog
 from polyrank.serving.guard import Guard
 from polyrank.serving.keys import Keys
-from polyrank.serving.remembering import FeedbackLog
 from polyrank.serving.routes.ranking import relevance
 from polyrank.serving.strict import read_json
 from polyrank.storage.sqlite import Allowance, allowing, connect, search, sqlite_errors
@@ -274,7 +274,7 @@ def test_a_full_disk_loses_nothing_that_was_shown(tmp_path: Path) -> None:
 
 
 def test_what_waits_for_the_disk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembering, "MOST_SHOWN", 20)
+    monkeypatch.setattr(feedback_log, "MOST_SHOWN", 20)
     log = FeedbackLog(tmp_path / "feedback.db", keep_text=False)
     other = sqlite3.connect(tmp_path / "feedback.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
