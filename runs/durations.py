@@ -72,9 +72,9 @@ def pytest_sessionfinish() -> None:
 def measure(*arguments: str) -> list[dict[str, Any]]:
     """Rows of tests, slowest first, then of files and of everything."""
     with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "DURATIONS": folder, "PYTHONPATH": str(ROOT / "runs")}
+        variables = {"DURATIONS": folder, "PYTHONPATH": str(ROOT / "runs"), "OMP_NUM_THREADS": "1"}  # as in a worker
         command = [sys.executable, "-m", "pytest", "-p", "durations", "--durations=0", *arguments]
-        code = subprocess.run(command, cwd=ROOT, env=environment).returncode
+        code = subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}).returncode
         if code not in (0, 1):
             sys.exit(code)
         rows = [json.loads(line) for file in Path(folder).iterdir() for line in file.read_text("utf-8").splitlines()]
