@@ -40,14 +40,23 @@ def start(work: Callable[..., None], *arguments: Any) -> BaseProcess:
 
 
 def run(
-    *arguments: str | Path, stdin: str | bytes = "", cwd: Path | None = None, timeout: float = 300
+    *arguments: str | Path,
+    stdin: str | bytes = "",
+    cwd: Path | None = None,
+    timeout: float = 300,
+    meanwhile: Callable[[BaseProcess], None] = lambda child: None,
 ) -> "subprocess.CompletedProcess[str]":
-    """``polyrank ARGUMENTS`` in a process of its own, fed and read through files."""
+    """``polyrank ARGUMENTS`` in a process of its own, fed and read through files; ``meanwhile`` is given it running."""
     command = ["polyrank", *map(str, arguments)]
     with tempfile.TemporaryDirectory() as name:
         streams = [Path(name) / stream for stream in ("stdin", "stdout", "stderr")]
         streams[0].write_bytes(stdin.encode() if isinstance(stdin, str) else stdin)
         child = start(_command, command, str(cwd or Path.cwd()), dict(os.environ), *map(str, streams))
+        try:
+            meanwhile(child)
+        except BaseException:
+            child.kill()
+            raise
         child.join(timeout)
         if child.exitcode is None:
             child.kill()

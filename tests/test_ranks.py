@@ -55,9 +55,10 @@ def write_gradients(backbone: Path, folder: Path) -> None:
     torch.set_default_dtype(torch.float64)
     with processes.together():
         for name, begin in test_cached.STEPS.items():
+            step, model = begin(backbone, 0.0)
+            model.double()
             for n, size in ((10, None), (2, None), (10, 3)):
-                step, model = begin(backbone, 0.0)
-                model.double()
+                model.zero_grad()
                 loss = dataclasses.replace(step, chunk_size=size)(test_cached.BATCH[:n], 0, 0)
                 loss.backward()
                 keep_gradients(model, loss, folder / f"{name}-{n}-{size}-{processes.number()}")
@@ -462,6 +463,7 @@ def test_torchrun_trains_as_one_process_and_speaks_once(
     assert_alike(tmp_path / "run", runs[1] / "poly")
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_an_interrupted_torchrun_leaves_a_run_that_goes_on(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path

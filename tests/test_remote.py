@@ -614,6 +614,7 @@ def test_what_is_too_long_for_the_server(milvus: Milvus, tmp_path: Path, what: s
 # -- a server that dies ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_nothing_acknowledged_is_lost_when_the_server_is_killed_while_it_writes(mortal: Milvus, tmp_path: Path) -> None:
     path, random = tmp_path / "ix", np.random.default_rng(3)
     truth = {c.id: c.text for c in pool_of(50)}
@@ -661,6 +662,7 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed_while_it_writes(
         truth = there
 
 
+@pytest.mark.deep
 def test_a_reader_goes_on_when_the_server_is_back(mortal: Milvus, tmp_path: Path) -> None:
     path = tmp_path / "ix"
     write_remote(path, mortal.address(), pool_of(20), vectors_of(pool_of(20)), fingerprint="f" * 64, model="m")
@@ -677,6 +679,7 @@ def test_a_reader_goes_on_when_the_server_is_back(mortal: Milvus, tmp_path: Path
         assert time.monotonic() - started < 20
 
 
+@pytest.mark.deep
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system cannot halt a process")
 def test_a_server_that_hangs_is_given_up_in_time(mortal: Milvus, tmp_path: Path) -> None:
     path = tmp_path / "ix"
@@ -697,6 +700,7 @@ def test_a_server_that_hangs_is_given_up_in_time(mortal: Milvus, tmp_path: Path)
         assert len(index) == 18
 
 
+@pytest.mark.deep
 def test_a_change_that_broke_off_is_made_whole_by_doing_it_again(mortal: Milvus, tmp_path: Path) -> None:
     path = tmp_path / "ix"
     pool = pool_of(1300)  # of three requests

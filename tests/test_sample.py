@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from polyrank.cli.quickstart import quickstart
+from polyrank.config.starter_recipe import Start
 from polyrank.data import read_examples, read_pool
 from polyrank.errors import MissingExtraError, UsageError
 from polyrank.loading.backbones import resolve_backbone
@@ -50,13 +51,25 @@ def test_the_first_lines_of_python_print_what_the_readme_shows(
 
 
 @pytest.mark.slow
-def test_quickstart_beats_what_it_starts_from(tmp_path: Path) -> None:
-    try:
-        resolve_backbone("embedded")
-    except MissingExtraError:
-        pytest.skip("the embedded extra is not installed")
-    result = quickstart(tmp_path / "polyrank-quickstart", start="embedded", max_steps=12)
+@pytest.mark.parametrize(
+    ("start", "tuned", "beaten", "factor"),
+    [
+        ("shipped:convert", "tuned ConveRT", ["shipped:convert, as it comes"], 1.3),  # which needs no extra
+        pytest.param("embedded", "tuned Bi-encoder", ["untuned backbone", "BM25"], 1, marks=pytest.mark.deep),
+    ],
+)
+def test_quickstart_beats_what_it_starts_from(
+    start: Start, tuned: str, beaten: list[str], factor: float, tmp_path: Path
+) -> None:
+    if start == "embedded":
+        try:
+            resolve_backbone("embedded")
+        except MissingExtraError:
+            pytest.skip("the embedded extra is not installed")
+    folder = tmp_path / "polyrank-quickstart"
+    result = quickstart(folder, start=start, max_steps=12)
     by_name = {summary["name"]: summary["metrics"]["MRR"] for summary in result.summaries}
-    assert by_name["tuned Bi-encoder"] > by_name["untuned backbone"]
-    assert by_name["tuned Bi-encoder"] > by_name["BM25"]
+    assert all(by_name[tuned] > factor * by_name[name] for name in beaten)
+    assert str(folder / "quickstart.svg") in result.next_steps
+    assert (folder / "quickstart.svg").read_text("utf-8").startswith("<?xml")
     assert all(len(answer.ranked) == 3 for answer in result.answers)

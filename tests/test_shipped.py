@@ -10,7 +10,6 @@ import pytest
 
 from polyrank.answering.build import build_index
 from polyrank.answering.retrievers import Retriever
-from polyrank.cli.quickstart import quickstart
 from polyrank.config import starter_recipe
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, PolyConfig, TextPolicy, model_from_dict
 from polyrank.errors import ArtifactError, ConfigError, UsageError
@@ -131,16 +130,6 @@ def test_a_start_that_is_none_is_named(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(content, "utf-8")
         with pytest.raises(ArtifactError, match=r"config\.json is damaged .*restore the model folder"):
             load_recipe(recipe(tmp_path, 'kind = "convert"', f'init_from = "{tmp_path}"'))
-
-
-@pytest.mark.slow
-def test_the_quickstart_needs_no_extra(tmp_path: Path) -> None:
-    result = quickstart(tmp_path / "q", start=CONVERT, max_steps=36)
-    by_name = {summary["name"]: summary["metrics"]["MRR"] for summary in result.summaries}
-    assert by_name["tuned ConveRT"] > 1.5 * by_name["shipped:convert, as it comes"]
-    assert str(tmp_path / "q" / "quickstart.svg") in result.next_steps
-    assert (tmp_path / "q" / "quickstart.svg").read_text("utf-8").startswith("<?xml")
-    assert all(len(answer.ranked) == 3 for answer in result.answers)
 
 
 @pytest.mark.parametrize(
