@@ -49,15 +49,29 @@ def _as_one_of_them(variables: dict[str, str], work: Any, arguments: tuple[Any, 
 # gradients
 
 
+WHOLE, FEW, CHUNKS = (10, None), (2, None), (10, 3)  # sizes of a batch, and of its chunks
+CASES: dict[str, list[tuple[int, int | None]]] = {  # all three of one step of each method, and of the others one
+    "Bi": [WHOLE, FEW, CHUNKS],
+    "Bi, one tower": [FEW],
+    "Bi, given negatives": [CHUNKS],
+    "Poly": [CHUNKS],
+    "Poly, last outputs": [FEW],
+    "Poly, lists": [WHOLE, FEW, CHUNKS],
+    "Cross, lists": [CHUNKS],
+    "ConveRT": [WHOLE, FEW, CHUNKS],
+    "ConveRT, one turn": [FEW],
+}
+
+
 def write_gradients(backbone: Path, folder: Path) -> None:
     """Loss and gradients of every kind of step in fp64, of batches of ten and of two, whole and in chunks."""
     torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
     torch.set_default_dtype(torch.float64)
     with processes.together():
-        for name, begin in test_cached.STEPS.items():
-            step, model = begin(backbone, 0.0)
+        for name, cases in CASES.items():
+            step, model = test_cached.STEPS[name](backbone, 0.0)
             model.double()
-            for n, size in ((10, None), (2, None), (10, 3)):
+            for n, size in cases:
                 model.zero_grad()
                 loss = dataclasses.replace(step, chunk_size=size)(test_cached.BATCH[:n], 0, 0)
                 loss.backward()
@@ -88,13 +102,14 @@ def gradients(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.mark.parametrize(
     "case",
     [
-        *(f"{name}-{case}" for name in test_cached.STEPS for case in ("10-None", "2-None", "10-3")),
+        *(f"{name}-{n}-{size}" for name, cases in CASES.items() for n, size in cases),
         "mutual, phase 0-10-None",
         "mutual, phase 1-10-None",
     ],
 )
 def test_three_processes_have_the_gradients_of_one(case: str, gradients: dict[int, Path]) -> None:
     """Of two texts the third process has none to encode."""
+    assert CASES.keys() == test_cached.STEPS.keys()
     expected = safetensors.torch.load_file(gradients[1] / f"{case}-0")
     assert len(expected) > 5
     for number in range(3):
@@ -450,14 +465,28 @@ def _table(name: str, values: dict[str, Any]) -> list[str]:
     return [f"[{name}]", *plain, *nested]
 
 
-@pytest.mark.slow
-def test_torchrun_trains_as_one_process_and_speaks_once(
-    runs: dict[int, Path], task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
-) -> None:
-    file = toml(recipe("poly", task, tiny_backbone, tmp_path / "run"), tmp_path / "recipe.toml")
-    launcher = torchrun("train", file, "--json")
+def by_torchrun(*arguments: str | Path) -> tuple[str, str]:
+    launcher = torchrun(*arguments)
     out, err = launcher.communicate(timeout=300)
     assert launcher.returncode == 0, err
+    return out, err
+
+
+def as_by_torchrun(*arguments: str | Path) -> tuple[str, str]:
+    """Warm processes; what all of them say."""
+    results = run_together(2, *arguments)
+    assert [each.returncode for each in results] == [0, 0], results
+    return "".join(each.stdout for each in results), "".join(each.stderr for each in results)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("as_torchrun")
+@pytest.mark.parametrize("launch", [as_by_torchrun, pytest.param(by_torchrun, marks=pytest.mark.deep)])
+def test_a_command_trains_as_one_process_and_speaks_once(
+    launch: Any, runs: dict[int, Path], task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    file = toml(recipe("poly", task, tiny_backbone, tmp_path / "run"), tmp_path / "recipe.toml")
+    out, err = launch("train", file, "--json")
     assert [row["n_steps"] for row in json.loads(out)] == [14]
     assert err.count("parameters on cpu, 2 processes") == 1
     assert_alike(tmp_path / "run", runs[1] / "poly")
