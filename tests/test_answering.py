@@ -103,7 +103,9 @@ def test_scores_that_are_not_finite_are_never_printed(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["info", "shipped:convert"], ["rank", "bm25"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], pytest.param(["info", "shipped:convert"], marks=pytest.mark.deep), ["rank", "bm25"]]
+)
 def test_who_stops_reading_ends_a_command_quietly(arguments: list[str]) -> None:
     command = [sys.executable, "-m", "polyrank", *arguments]
     reading, writing = os.pipe()
@@ -117,7 +119,10 @@ def test_who_stops_reading_ends_a_command_quietly(arguments: list[str]) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a system without a disk that is always full")
-@pytest.mark.parametrize("arguments", [["--help"], ["info", "shipped:convert", "--json"], ["rank", "bm25"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], pytest.param(["info", "shipped:convert", "--json"], marks=pytest.mark.deep), ["rank", "bm25"]],
+)
 def test_a_full_disk_behind_stdout_is_said(arguments: list[str]) -> None:
     command = [sys.executable, "-m", "polyrank", *arguments]
     row = b'{"context": "a", "candidates": ["b"]}\n'

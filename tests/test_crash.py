@@ -36,6 +36,7 @@ def test_a_killed_writer_loses_nothing_and_brings_nothing_back() -> None:
     assert crash("--kills", "8", "--seed", "5")["kills"]["n"] == 8
 
 
+@pytest.mark.deep
 @preloads
 def test_every_durable_call_may_fail_or_be_the_last() -> None:
     found = crash("--calls", "1", "--every", "97", "--seed", "1")["calls"]
@@ -44,6 +45,7 @@ def test_every_durable_call_may_fail_or_be_the_last() -> None:
     assert found["outcomes"]["EIO: reported"] > 1
 
 
+@pytest.mark.deep
 @preloads
 def test_a_power_loss_keeps_what_was_acknowledged() -> None:
     found = crash("--power", "1", "--losses", "1", "--every", "31", "--seed", "2")
@@ -51,6 +53,7 @@ def test_a_power_loss_keeps_what_was_acknowledged() -> None:
     assert found["losses"]["n"] > 20
 
 
+@pytest.mark.deep
 def test_damage_is_refused_or_harmless() -> None:
     found = crash("--flips", "1", "--log-flips", "1", "--removals", "1", "--every", "701", "--seed", "3")
     assert found["flips"]["outcomes"]["refused"] > 10

@@ -277,6 +277,7 @@ def test_variants_run_on_other_tasks(variant: str, home: Path, tiny_backbone: Pa
     assert run.fit.n_steps == 2
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_convert_starts_at_full_size_and_is_tuned(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(home)

@@ -788,6 +788,7 @@ def test_commands_take_the_folder_of_a_remote_index(milvus: Milvus, tmp_path: Pa
     assert "reply number" in say("respond", tmp_path / "pipeline", "which number is it")
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_a_server_answers_from_a_remote_index_and_changes_it(mortal: Milvus, tmp_path: Path) -> None:
     pool = [Candidate(f"r{i}", f"reply number {i}", {"n": i}) for i in range(5)]

@@ -304,6 +304,7 @@ def test_a_body_that_nobody_wants_is_not_waited_for(server: Running, client: htt
             dripping.result()
 
 
+@pytest.mark.deep
 def test_who_does_not_read_the_log_does_not_stop_the_server(folder: Path) -> None:
     unread, written = os.pipe()
     command = [sys.executable, "-m", "polyrank", "serve", f"m={folder / 'index'}", "--port", "0"]
@@ -456,6 +457,7 @@ def test_one_bad_item_of_a_batch_fails_alone(folder: Path, tiny_backbone: Path) 
     np.testing.assert_allclose(also_good.values[0].scores, scores[1], atol=1e-5)
 
 
+@pytest.mark.deep
 def test_a_process_that_cannot_be_started_is_tried_again(tiny_backbone: Path) -> None:
     async def work() -> Computed[Scored]:
         pool = Pool(Setup({"m": f"untuned:{tiny_backbone}"}, "cpu", "torch", 1))
@@ -530,6 +532,7 @@ def test_a_killed_process_loses_nothing(server: Running, client: httpx.Client) -
     assert client.get("/ready").status_code == 200
 
 
+@pytest.mark.deep
 def test_what_is_replaced_is_opened_anew_without_losing_a_request(
     server: Running, client: httpx.Client, folder: Path, tiny_backbone: Path, mean_pooled_backbone: Path
 ) -> None:
@@ -572,6 +575,7 @@ def test_the_log_says_no_traceback(server: Running, client: httpx.Client) -> Non
     assert not any("Traceback" in line for line in server.lines)
 
 
+@pytest.mark.deep
 def test_a_killed_server_has_every_candidate_that_it_acknowledged(folder: Path, tiny_backbone: Path) -> None:
     path = make_index(folder / "killed", tiny_backbone)
     with serving(f"m={path}") as running:
@@ -638,6 +642,7 @@ def test_a_signal_loses_no_request(folder: Path, tiny_backbone: Path) -> None:
     assert not any("Traceback" in line for line in running.lines)
 
 
+@pytest.mark.deep
 def test_a_signal_while_models_are_opened_is_heard(folder: Path) -> None:
     with serving(f"m={folder / 'index'}", wait=False) as running:
         assert httpx.get(running.url + "/live").status_code == 200
