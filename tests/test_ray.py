@@ -278,3 +278,36 @@ def test_others_may_not_ask_without_keys() -> None:
     result = run("ray", "serve", "shipped:convert", "--host", "0.0.0.0")
     assert result.returncode == 2
     assert "0.0.0.0 can be reached by other machines; name a file of keys" in result.stderr
+
+
+@pytest.mark.parametrize("address", ["", "localhost", ":6379", "a/b:6379", "localhost:", "localhost:x", "http://h:1"])
+def test_addresses_that_are_none(address: str) -> None:
+    with pytest.raises(UsageError, match='is no address of a Ray cluster; give "auto"'), connection.connected(address):
+        pass
+
+
+def test_paths_mean_what_they_meant_where_the_work_was_asked_for(tmp_path: Path) -> None:
+    before = Path.cwd()
+    with connection.working_in(tmp_path):
+        assert Path.cwd() == tmp_path
+        with pytest.raises(FileNotFoundError), connection.working_in(tmp_path):
+            Path("none").read_text()  # of the work, not of the folder
+    assert Path.cwd() == before
+    missing = tmp_path / "none"
+    with (
+        pytest.raises(UsageError, match=f"a node of the Ray cluster has no folder {missing}; start from one"),
+        connection.working_in(missing),
+    ):
+        pass
+    assert Path.cwd() == before
+
+
+def test_what_replicas_cannot_do_is_refused_before_the_cluster_is_asked(tmp_path: Path) -> None:
+    from polyrank.config.serving import FeedbackSettings, ServingSettings
+    from polyrank.integrations.ray.serving import deploy
+
+    kept = ServingSettings(feedback=FeedbackSettings(file=str(tmp_path / "feedback.db")))
+    with pytest.raises(ConfigError, match="feedback is one file with one writer, and replicas are several; leave it"):
+        deploy({"tiny": "shipped:convert"}, kept)
+    with pytest.raises(UsageError, match="key"):
+        deploy({"tiny": "shipped:convert"}, ServingSettings(host="0.0.0.0"))

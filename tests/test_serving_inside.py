@@ -150,6 +150,7 @@ def test_replies(client: TestClient, index: Path) -> None:
     assert (answer["n_scored"], answer["ways"]) == (expected.n_scored, list(expected.ways))
     times = answer["timings_ms"]
     assert set(times) == {"waiting", "computing", "model"}
+    assert all(round(value, 3) == value for value in times.values())
     assert 0 <= times["waiting"] < 60_000
     assert 0 < times["model"] <= times["computing"] < 60_000
     assert re.fullmatch("[0-9a-f]{24}", answer["request_id"])
