@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # for type checkers; when a program runs, the names come from
     from polyrank.answering.retrievers import LexicalRetriever as LexicalRetriever
     from polyrank.answering.retrievers import Retriever as Retriever
     from polyrank.answering.two_stage import TwoStage as TwoStage
+    from polyrank.client import AsyncClient as AsyncClient
+    from polyrank.client import Client as Client
     from polyrank.config.recipe import Recipe as Recipe
     from polyrank.data import read_examples as read_examples
     from polyrank.data import read_pool as read_pool
@@ -58,9 +60,11 @@ if TYPE_CHECKING:  # for type checkers; when a program runs, the names come from
 _SOURCES = {
     "Answer": "polyrank.answering.protocol",
     "ArtifactError": "polyrank.errors",
+    "AsyncClient": "polyrank.client",
     "BM25": "polyrank.scorers.lexical",
     "build_index": "polyrank.answering.build",
     "Candidate": "polyrank.records",
+    "Client": "polyrank.client",
     "ConfigError": "polyrank.errors",
     "Context": "polyrank.records",
     "DataError": "polyrank.errors",

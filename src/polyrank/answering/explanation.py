@@ -1,6 +1,6 @@
 """What is said of a score: how much of it each text, word or token accounts for. Plain records, ready for JSON."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -132,6 +132,38 @@ class Explanation:
     def as_dict(self) -> dict[str, Any]:
         """The same as dictionaries, lists and numbers."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Explanation":
+        """What ``as_dict`` gave, also by way of JSON.
+
+        >>> text = TextShare("hi", 1.0, (TokenShare("hi", 0, 2, 1.0),))
+        >>> why = Explanation(1.0, "left out", True, (text,), (), 0.0, CandidateShare("yo", (), 1.0, "left out", True))
+        >>> Explanation.from_dict(why.as_dict()) == why
+        True
+        """
+
+        def tokens(rows: Iterable[Mapping[str, Any]]) -> tuple[TokenShare, ...]:
+            return tuple(TokenShare(**row) for row in rows)
+
+        def texts(rows: Iterable[Mapping[str, Any]]) -> tuple[TextShare, ...]:
+            return tuple(TextShare(**{**row, "tokens": tokens(row["tokens"])}) for row in rows)
+
+        def vector(row: Mapping[str, Any]) -> VectorShare:
+            return VectorShare(**{**row, "tokens": tuple(Attention(**token) for token in row["tokens"])})
+
+        candidate = {**values["candidate"], "tokens": tokens(values["candidate"]["tokens"])}
+        return cls(
+            score=values["score"],
+            method=values["method"],
+            exact=values["exact"],
+            turns=texts(values["turns"]),
+            background=texts(values["background"]),
+            rest=values["rest"],
+            candidate=CandidateShare(**candidate),
+            vectors=tuple(map(vector, values["vectors"])),
+            parts={name: cls.from_dict(part) for name, part in values["parts"].items()},
+        )
 
 
 def words_of(text: str) -> Iterator[tuple[int, int]]:

@@ -25,6 +25,7 @@ class Answer:
         exact: whether these are proven to be the best of the index; None where the search does not say.
         n_scored: how many candidates were scored in full; None where the search does not say.
         ways: how they were looked for, see ``polyrank.search.Result``; empty where the search does not say.
+        request_id: names the answer to the server that gave it, for feedback; empty: no server did.
     """
 
     ranked: tuple[Ranked, ...]
@@ -33,6 +34,7 @@ class Answer:
     exact: bool | None = None
     n_scored: int | None = None
     ways: tuple[str, ...] = ()
+    request_id: str = ""
 
     @property
     def text(self) -> str | None:

@@ -1,0 +1,195 @@
+"""``polyrank.Client`` and ``AsyncClient`` before real servers: what they return is what the library returns here."""
+
+import asyncio
+import inspect
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import polyrank
+from polyrank.answering.protocol import Answer
+from polyrank.client.calls import Page, error_of
+from polyrank.errors import ArtifactError, DataError, LockedError, OfflineError, ResourceError, UsageError
+from polyrank.records import Candidate, Context, Ranked
+from servers import Running, serving
+
+REPLIES = [
+    Candidate("router", "restart the router", {"team": "tech", "level": 2}),
+    Candidate("a/b bill", "pay the bill", {"team": "billing"}),
+    Candidate("hi", "hello, how can I help?"),
+]
+CONTEXT = ["hi", "my wifi is down"]
+KEY = "a-key-of-some-length"
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("client") / "support"
+    polyrank.build_index(folder, "shipped:convert", REPLIES)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(index: Path) -> Iterator[Running]:
+    """Asked while its models are still being opened, which the first client waits for."""
+    config = index.parent / "serve.toml"
+    config.write_text(f'[feedback]\nfile = "{index.parent / "feedback.db"}"\n', "utf-8")
+    with serving(f"support={index}", "--config", config, wait=False) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Running) -> Iterator[polyrank.Client]:
+    with polyrank.Client(server.url, retries=20) as client:
+        yield client
+
+
+def test_it_answers_and_explains_as_the_library_does(client: polyrank.Client, index: Path) -> None:
+    answer, why = client.respond(CONTEXT, k=2), client.explain(CONTEXT, text="pay the bill")
+    by_id = client.explain(Context(tuple(CONTEXT)), candidate_id="a/b bill")
+    with polyrank.open(index) as pipeline:
+        own, own_why = pipeline.answer(CONTEXT, k=2), pipeline.explain(CONTEXT, "pay the bill")
+        filtered = pipeline.answer("hello", filter='team = "billing"')
+        scores = pipeline.scorer.score([CONTEXT], [["pay the bill", "thanks"]])[0].tolist()
+    assert (answer.text, [reply.id for reply in answer.ranked]) == (own.text, [reply.id for reply in own.ranked])
+    assert [reply.score for reply in answer.ranked] == pytest.approx([reply.score for reply in own.ranked], abs=1e-5)
+    assert (answer.exact, answer.n_scored, answer.abstained) == (own.exact, own.n_scored, own.abstained)
+    assert answer.ranked[0].metadata == own.ranked[0].metadata
+    assert why.score == pytest.approx(own_why.score, abs=1e-5)
+    assert [turn.text for turn in why.turns] == CONTEXT
+    shares = [token.share for turn in why.turns for token in turn.tokens]
+    assert shares == pytest.approx([token.share for turn in own_why.turns for token in turn.tokens], abs=1e-5)
+    assert type(why) is polyrank.Explanation
+    assert by_id == why
+    ids = [reply.id for reply in client.respond("hello", filter='team = "billing"').ranked]
+    assert ids == [reply.id for reply in filtered.ranked] == ["a/b bill"]
+    assert client.score(CONTEXT, ["pay the bill", "thanks"]) == pytest.approx(scores, abs=1e-5)
+    (served,) = client.models()
+    assert (served.id, served.kind, served.facts["n_candidates"]) == ("support", "index", 3)
+
+
+def test_candidates_are_added_read_and_removed(client: polyrank.Client) -> None:
+    assert client.candidate("router") == REPLIES[0]
+    assert client.candidate("a/b bill") == REPLIES[1]
+    assert client.candidate("nobody") is None
+    assert list(client.candidates()) == REPLIES
+    assert list(client.candidates("bill")) == list(client.candidates(filter='team = "billing"')) == [REPLIES[1]]
+    try:
+        (one, two) = client.add(["the outage is over", {"id": "two", "text": "thanks", "lang": "en"}])
+        assert two == "two"
+        assert client.respond("the outage is over", k=1).ranked[0].id == one
+        assert client.add([{"id": "two", "text": "bye"}], replace=True) == ["two"]
+        stored = client.candidate("two")
+        assert stored is not None
+        assert stored.text == "bye"
+    finally:
+        assert client.remove([one, "two", "nobody"]) == 2
+    client.add([Candidate(f"n{i:03}", f"number {i}") for i in range(250)])  # more than a page
+    assert [candidate.id for candidate in client.candidates("number")] == [f"n{i:03}" for i in range(250)]
+    assert client.remove([f"n{i:03}" for i in range(250)]) == 250
+
+
+def test_feedback_is_recorded_once(client: polyrank.Client) -> None:
+    answer = client.respond("hello", conversation="c1")
+    assert client.feedback(answer, "taken", candidate_id=answer.ranked[0].id)
+    assert not client.feedback(answer.request_id, "taken", candidate_id=answer.ranked[0].id)
+    assert client.report()["taken"] == 1
+    here = Answer((Ranked("a", "a", 1.0),), None, False)
+    with pytest.raises(UsageError, match="no request_id"):
+        client.feedback(here, "taken")
+
+
+def test_errors_are_those_of_the_library(client: polyrank.Client, server: Running) -> None:
+    with pytest.raises(DataError, match="k"):
+        client.respond("hello", k=10**6)
+    with pytest.raises(UsageError, match="filter"):
+        client.respond("hello", filter="team = = 1")
+    with pytest.raises(UsageError, match="nobody"):
+        client.respond("hello", model="nobody")
+    with pytest.raises(UsageError, match="one of both"):
+        client.explain("hello")
+    with pytest.raises(DataError, match=r"^candidate 0: "):
+        client.add([{"words": "x"}])
+    with pytest.raises(TypeError, match="int"):
+        client.respond([1])  # type: ignore[list-item]
+    with socket.socket() as free:  # bound and not listening: nobody answers there
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        with polyrank.Client(url, retries=1) as lost, pytest.raises(OfflineError, match="does not answer"):
+            lost.models()
+    with pytest.raises(UsageError, match="http://"):
+        polyrank.Client("localhost:8600")
+    with pytest.raises(UsageError, match="retries = -1"):
+        polyrank.Client(server.url, retries=-1)
+    assert repr(client) == f"Client('{server.url}')"
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind"),
+    [
+        (400, None, UsageError), (401, None, UsageError), (404, "not_found", UsageError), (409, "locked", LockedError),
+        (413, None, UsageError), (422, None, DataError), (429, "overloaded", ResourceError),
+        (500, "internal", ArtifactError), (503, "offline", OfflineError), (503, "starting", ResourceError),
+        (504, "timeout", ResourceError), (507, "storage", ResourceError), (502, None, polyrank.PolyrankError),
+    ],
+)  # fmt: skip
+def test_each_status_has_an_error(status: int, code: str | None, kind: type[Exception]) -> None:
+    error = error_of(status, {"error": {"message": "what is wrong", "code": code}})
+    assert (type(error), str(error)) == (kind, "what is wrong")
+    assert str(status) in str(error_of(status, "<html>a proxy's</html>"))
+
+
+def test_a_key_lets_in(index: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(f"{KEY}\n", "utf-8")
+    keys.chmod(0o600)
+    with serving(f"support={index}", "--api-key-file", keys) as running:
+        with polyrank.Client(running.url, api_key=KEY) as client:
+            assert client.models()[0].id == "support"
+        for wrong in (None, "another-key-of-some-length"):
+            with polyrank.Client(running.url, api_key=wrong) as client, pytest.raises(UsageError, match="key"):
+                client.models()
+
+
+def test_asyncio_has_the_same(client: polyrank.Client, server: Running) -> None:
+    async def ask() -> None:
+        async with polyrank.AsyncClient(server.url) as other:
+            answers = await asyncio.gather(*(other.respond(CONTEXT, k=2) for _ in range(3)))
+            wanted = [reply.id for reply in client.respond(CONTEXT, k=2).ranked]
+            assert [[reply.id for reply in answer.ranked] for answer in answers] == [wanted] * 3
+            assert await other.explain(CONTEXT, text="thanks") == client.explain(CONTEXT, text="thanks")
+            assert await other.score("hi", ["hello"]) == client.score("hi", ["hello"])
+            assert await other.add([{"id": "x", "text": "async"}]) == ["x"]
+            assert await other.candidate("x") == Candidate("x", "async")
+            assert [one.id async for one in other.candidates()] == [one.id for one in client.candidates()]
+            assert await other.remove(["x"]) == 1
+            assert await other.candidate("x") is None
+            assert await other.models() == client.models()
+            assert await other.feedback(answers[0], "refused")
+            assert await other.report() == client.report()
+            with pytest.raises(UsageError, match="filter"):
+                await other.respond("hello", filter="= =")
+            assert repr(other) == f"AsyncClient('{server.url}')"
+
+    asyncio.run(ask())
+
+
+def test_both_clients_take_the_same_arguments() -> None:
+    def methods(kind: type) -> dict[str, list[str]]:
+        named = inspect.getmembers(kind, inspect.isfunction)
+        return {name: [*inspect.signature(it).parameters] for name, it in named if name[0] != "_"}
+
+    blocking, awaited = methods(polyrank.Client), methods(polyrank.AsyncClient)
+    assert blocking.pop("close") == awaited.pop("aclose")
+    assert blocking == awaited
+
+
+def test_no_torch_is_loaded() -> None:
+    code = "import sys, polyrank; polyrank.Client('http://127.0.0.1:1'); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+    assert Page((), None).next is None
