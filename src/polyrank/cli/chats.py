@@ -43,6 +43,7 @@ def chats(
     ] = False,
     encoding: Annotated[str | None, typer.Option(help="Of text files, such as cp1252.")] = None,
     sheet: Annotated[str | None, typer.Option(help="The sheet of a workbook.")] = None,
+    max_bytes: Annotated[int, typer.Option(min=1, help="What a zip, gzip or workbook may unpack to.")] = 2**30,
     skip_bad: SkipBad = False,
     overwrite: Overwrite = False,
     json_: Json = False,
@@ -74,6 +75,7 @@ def chats(
             keep_system=keep_system,
             encoding=encoding,
             sheet=sheet,
+            max_bytes=max_bytes,
             skip_bad=skip_bad,
         )
     for note in (f"read as {chats.report.form}", *chats.report.notes, str(chats.report)):

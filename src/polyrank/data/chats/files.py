@@ -5,7 +5,6 @@ Knows encodings, sheets and JSON; refuses to know what a conversation is.
 
 import codecs
 import csv
-import gzip
 import io
 import json
 import re
@@ -14,11 +13,12 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from polyrank.data.chats.messages import ReadLog, ReadOptions
+from polyrank.data.chats.unpacking import MAX_BYTES, check_archive, check_workbook, gunzipped
 from polyrank.data.read_report import counted
 from polyrank.data.rows import GZIP_MAGIC, MAX_LINE_BYTES, Row, checked, parquet_stream, row_error
 from polyrank.errors import DataError, MissingExtraError, UsageError
@@ -63,26 +63,28 @@ class Member:
         return Path(name).stem or "chat"
 
 
-def members(path: Path, note: Callable[[str], None]) -> list[Member]:
+def members(path: Path, note: Callable[[str], None], max_bytes: int = MAX_BYTES) -> list[Member]:
     """The file itself, or those of a folder or an archive that may hold chats, in the order of their names.
 
     Raises:
-        DataError: there is no such file, it is no sound archive, or there is nothing in it to read.
+        DataError: there is no such file, it is no sound archive, it unpacks to more than ``max_bytes``, or there is
+            nothing in it to read.
     """
     if path.is_dir():
         names = sorted(entry for entry in path.rglob("*") if entry.is_file())
-        inside = [(entry.relative_to(path), Member(entry, lambda entry=entry: _bytes(entry))) for entry in names]  # type: ignore[misc]
+        inside = [(entry.relative_to(path), Member(entry, partial(_bytes, entry, max_bytes))) for entry in names]
     elif _is_archive(path):
         archive = zipfile.ZipFile(path)
         entries = sorted(
             (entry for entry in archive.infolist() if not entry.is_dir()), key=lambda entry: entry.filename
         )
+        check_archive(path, [entry for entry in entries if _ending(Path(entry.filename)) in READ], max_bytes)
         inside = [
-            (Path(entry.filename), Member(path / entry.filename, lambda entry=entry: _unpacked(path, archive, entry)))  # type: ignore[misc]
+            (Path(entry.filename), Member(path / entry.filename, partial(_unpacked, path, archive, entry, max_bytes)))
             for entry in entries
         ]
     else:
-        return [Member(path, lambda: _bytes(path))]
+        return [Member(path, partial(_bytes, path, max_bytes))]
     hidden = [name for name, _ in inside if any(part.startswith((".", "__MACOSX")) for part in name.parts)]
     read = [member for name, member in inside if name not in hidden and _ending(name) in READ]
     if not read:
@@ -96,7 +98,7 @@ def _ending(name: Path) -> str:
     return Path(name.name.lower().removesuffix(".gz")).suffix
 
 
-def _bytes(path: Path) -> bytes:
+def _bytes(path: Path, max_bytes: int) -> bytes:
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
@@ -107,8 +109,8 @@ def _bytes(path: Path) -> bytes:
     if data[:2] != GZIP_MAGIC:
         return data
     try:
-        return gzip.decompress(data)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        return gunzipped(path, data, max_bytes)
+    except (EOFError, zlib.error) as error:
         raise DataError(f"{path}: damaged gzip ({error}); get the file again") from error
 
 
@@ -120,14 +122,14 @@ def _is_archive(path: Path) -> bool:
     return False
 
 
-def _unpacked(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+def _unpacked(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo, max_bytes: int) -> bytes:
     try:
         data = archive.read(entry)
+        return gunzipped(path, data, max_bytes) if data[:2] == GZIP_MAGIC else data
     except RuntimeError as error:
         raise DataError(f"{path}: the archive has a password; unpack it and give the folder") from error
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
         raise DataError(f"{path}: {entry.filename} is damaged ({error}); get the archive again") from error
-    return gzip.decompress(data) if data[:2] == GZIP_MAGIC else data
 
 
 def content(member: Member, options: ReadOptions) -> tuple[str | None, Rows]:
@@ -249,9 +251,13 @@ def _sheet_rows(member: Member, data: bytes, options: ReadOptions) -> Rows:
     except ImportError as error:
         raise MissingExtraError(error.name or "fastexcel", "chats") from error
     try:
+        if data[:2] == b"PK":
+            check_workbook(member.path, data, options.max_bytes)
         sheets = polars.read_excel(
             data, sheet_id=0, has_header=False, infer_schema_length=0, drop_empty_rows=False, raise_if_empty=False
         )
+    except DataError:
+        raise
     except Exception as error:  # whatever the reader of a hostile file may raise
         reason = " ".join(str(error).split("\n")[0].split())
         locked = (

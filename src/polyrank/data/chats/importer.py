@@ -11,6 +11,7 @@ from polyrank.data.chats.messages import DateOrder, Form, Message, ReadLog, Read
 from polyrank.data.chats.reading import read
 from polyrank.data.chats.roles import is_system, speakers
 from polyrank.data.chats.times import order_of_dates, read_time
+from polyrank.data.chats.unpacking import MAX_BYTES
 from polyrank.data.read_report import counted
 from polyrank.data.rows import Row, write_rows
 from polyrank.errors import DataError, UsageError
@@ -35,6 +36,7 @@ def import_chats(
     keep_system: bool = False,
     encoding: str | None = None,
     sheet: str | None = None,
+    max_bytes: int = MAX_BYTES,
     skip_bad: bool = False,
 ) -> Chats:
     """Chats of a file, a folder or a zip as dialogues. An argument that is None is guessed, and noted in the report.
@@ -57,6 +59,7 @@ def import_chats(
         keep_system: keep a system's text that comes before all others, as background.
         encoding: of text files.
         sheet: the sheet of a workbook.
+        max_bytes: that a packed file (zip, gzip or a workbook) may unpack to.
         skip_bad: count bad rows in the report and go on, instead of stopping at the first.
 
     Raises:
@@ -81,6 +84,7 @@ def import_chats(
         answer=answer,
         encoding=encoding,
         sheet=sheet,
+        max_bytes=max_bytes,
     )
     agents = (agent,) if isinstance(agent, str) else tuple(agent)
     forms: dict[Form, None] = {}

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from polyrank.data.chats.unpacking import MAX_BYTES
 from polyrank.data.read_report import BadRows
 
 Form = Literal["table", "questions", "conversations", "slack", "telegram", "transcript", "whatsapp"]
@@ -84,3 +85,4 @@ class ReadOptions:
     answer: str | None = None
     encoding: str | None = None
     sheet: str | None = None
+    max_bytes: int = MAX_BYTES

@@ -26,7 +26,7 @@ def read(path: Path, form: Form | None, options: ReadOptions, forms: dict[Form, 
         options: columns, encoding and the like.
         forms: the forms that were read are added to it.
     """
-    parts = members(path, options.log.note)
+    parts = members(path, options.log.note, options.max_bytes)
     if form == "slack" or (form is None and is_slack([member.path for member in parts])):
         forms["slack"] = None
         yield from slack(parts, options)
