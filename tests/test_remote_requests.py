@@ -552,7 +552,7 @@ def test_an_index_of_a_later_format_is_refused(script: Script, folder: Path) -> 
         RemoteIndex(folder)
     for said in ("[]", "{", '{"model": "m"}', '{"fingerprint": "f", "model": "m", "more": 1}'):
         script.answers["describe_collection"]["properties"] = {"polyrank": said}
-        with pytest.raises(ArtifactError, match="does not say how it was made; build it again with --overwrite"):
+        with pytest.raises(ArtifactError, match="does not say how it was made; build it again with `overwrite=True`"):
             RemoteIndex(folder)
 
 
@@ -658,7 +658,7 @@ def test_changes_are_counted_and_come_in_their_order(script: Script, folder: Pat
         assert (len(writer), writer.fingerprint) == (600, "f" * 64)
         numbers = [held[key_of(candidate.id)]["row"] for candidate in pool]
         assert numbers == list(range(numbers[0], numbers[0] + 600))
-        with pytest.raises(DataError, match=r"candidate 1: id 'c7' is in the index already \(to replace it: --replace"):
+        with pytest.raises(DataError, match=r"candidate 1: id 'c7' is in the index already with other content; set `replace=True`"):
             writer.add([one("new", "new"), one("x", "c7")], vectors[:2])
         assert len(held) == 600
         writer.add([one("x", "c7")], vectors[:1], replace=True)
@@ -743,7 +743,7 @@ def test_an_index_takes_the_place_of_another(script: Script, tmp_path: Path, hel
     script.answers["list_collections"] = ["old"]
     script.answers["list_aliases"] = {"aliases": ["replies"]}
     pool, vectors = [one("a", "a")], np.ones((1, 5), np.float32)
-    with pytest.raises(UsageError, match=f"{ADDRESS} is there already; choose another name or pass --overwrite"):
+    with pytest.raises(UsageError, match=f"{ADDRESS} is there already; choose another name or pass `overwrite=True`"):
         write(tmp_path / "new", pool, vectors)
     assert script.of("create_collection") == []
     script.asked.clear()

@@ -361,7 +361,7 @@ def test_to_add_the_same_again_changes_nothing(client: httpx.Client) -> None:
     body["candidates"][0]["text"] = "please restart it"
     other = client.post("/v1/candidates", json=body)
     assert other.status_code == 422
-    assert "set replace to replace it" in message(other)
+    assert "set `replace=True` to replace it" in message(other)
     assert "--" not in message(other)  # an option of the command line
     assert client.get("/v1/candidates/line%0Abreak").json()["text"] == "please restart"
     assert client.delete("/v1/candidates/line%0Abreak").json()["removed"] == 1

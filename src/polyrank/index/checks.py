@@ -105,7 +105,7 @@ def row_digest(row: int, id_: str, text: str, metadata: str, change: int, vector
 
 def id_faults(candidates: Sequence[Candidate], known: Container[str]) -> Faults:
     """Ids that are in the index already and may not be replaced."""
-    fault = "is in the index already with other content; set replace to replace it"
+    fault = "is in the index already with other content; set `replace=True` to replace it"
     return {i: f"id {c.id!r} {fault}" for i, c in enumerate(candidates) if c.id in known}
 
 

@@ -89,7 +89,7 @@ class MilvusCollection:
         vectors = [field for field in known["fields"] if field["name"] == "vector"]
         if said is None or len(vectors) != 1:
             raise ArtifactError(
-                f"{self.address} is no index of polyrank's; name another collection, or build one with --overwrite"
+                f"{self.address} is no index of polyrank's; name another collection, or build one with `overwrite=True`"
             )
         return str(known["collection_name"]), str(said), int(vectors[0]["params"]["dim"])
 

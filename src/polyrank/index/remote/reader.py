@@ -220,7 +220,7 @@ def _read_info(text: str, address: Address) -> CollectionInfo:
     try:
         info = CollectionInfo(**json.loads(text))
     except (TypeError, ValueError) as error:
-        raise ArtifactError(f"{address} does not say how it was made; build it again with --overwrite") from error
+        raise ArtifactError(f"{address} does not say how it was made; build it again with `overwrite=True`") from error
     if info.format > FORMAT:
         raise ArtifactError(
             f"{address}: written by polyrank {info.written_by} in format {info.format}, this reads up to {FORMAT};"

@@ -97,8 +97,8 @@ class RemoteWriter(IndexWriter):
                 n += len(part)
         except PolyrankError as error:
             raise type(error)(
-                f"{error} ({n:,} of {len(rows):,} candidates were acknowledged; add them all again, with --replace, in"
-                " Python replace=True)"
+                f"{error} ({n:,} of {len(rows):,} candidates were acknowledged; add them all again, with"
+                " `replace=True`)"
             ) from error
         self._index.n_changes += 1
         return self.change
@@ -171,7 +171,7 @@ def write_remote(
     try:
         old = server.alias()
         if old is not None and not overwrite:
-            raise UsageError(f"{address} is there already; choose another name or pass --overwrite")
+            raise UsageError(f"{address} is there already; choose another name or pass `overwrite=True`")
         said = json.dumps(asdict(CollectionInfo(fingerprint, model)))
         n, dimension = 0, None
         try:
