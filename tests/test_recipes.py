@@ -184,6 +184,15 @@ def test_the_lists_above_know_every_key() -> None:
     assert {*field_types(NegativesConfig)} == {*OTHER_NEGATIVES}
 
 
+def test_a_key_that_is_gone_is_read_where_it_has_the_value_that_now_always_applies() -> None:
+    before = {"max_bad_steps": 10, "negatives": {"limits": None}, "method": {"kind": "listwise"}}
+    assert recipe_from_dict(values(before)) == recipe_from_dict(values({"method": {"kind": "listwise"}}))
+    before = {"method": {"kind": "in_batch", "uniform_negatives": False}}
+    assert recipe_from_dict(values(before)) == recipe_from_dict(values({}))
+    with pytest.raises(ConfigError, match=r'"train\.max_bad_steps" is no longer a setting, and 10 always applies'):
+        recipe_from_dict(values({"max_bad_steps": 3}))
+
+
 class Tiny(nn.Module):
     """A network with a parameter that is new to it."""
 

@@ -50,6 +50,7 @@ class InBatchMethod(Settings):
     """
 
     kind: ClassVar[str] = "in_batch"
+    dropped: ClassVar[Mapping[str, Any]] = {"uniform_negatives": False}
     ranks_lists: ClassVar[bool] = False
 
     smoothing: Share = 0.0
