@@ -658,7 +658,9 @@ def test_changes_are_counted_and_come_in_their_order(script: Script, folder: Pat
         assert (len(writer), writer.fingerprint) == (600, "f" * 64)
         numbers = [held[key_of(candidate.id)]["row"] for candidate in pool]
         assert numbers == list(range(numbers[0], numbers[0] + 600))
-        with pytest.raises(DataError, match=r"candidate 1: id 'c7' is in the index already with other content; set `replace=True`"):
+        with pytest.raises(
+            DataError, match=r"candidate 1: id 'c7' is in the index already with other content; set `replace=True`"
+        ):
             writer.add([one("new", "new"), one("x", "c7")], vectors[:2])
         assert len(held) == 600
         writer.add([one("x", "c7")], vectors[:1], replace=True)
