@@ -61,9 +61,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         write(test=item.nodeid, seconds=spent() - before)
 
 
-def pytest_sessionfinish() -> None:
-    if os.environ.get("PYTEST_XDIST_WORKER", "master") != "master" or not os.environ.get("PYTEST_XDIST_TESTRUNUID"):
-        write(total=spent())
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    controls = session.config.pluginmanager.hasplugin("dsession")  # its workers write theirs
+    write(total=sum(os.times()[:2]) if controls else spent())
 
 
 # --- outside ----------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ os.environ.setdefault("POLYRANK_PRECISION", "fp32")
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 # Few cases of each property by default; `--hypothesis-profile=deep` tries many.
-settings.register_profile("few", deadline=None)
+settings.register_profile("few", max_examples=50, deadline=None)
 settings.register_profile("deep", max_examples=400, deadline=None)
 settings.load_profile("few")
 

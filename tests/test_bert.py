@@ -160,7 +160,7 @@ def test_words_that_two_files_tell_apart_are_those_of_the_library(tmp_path: Path
     assert list(found.names.values()) == [expected.cls_token, expected.sep_token, expected.pad_token]
 
 
-@pytest.mark.parametrize("model", ["untuned:embedded", "shipped:convert"])
+@pytest.mark.parametrize("model", [pytest.param("untuned:embedded", marks=pytest.mark.deep), "shipped:convert"])
 def test_answering_imports_neither_transformers_nor_a_compiler(tmp_path: Path, model: str) -> None:
     """They take longer than all the rest of a command."""
     build_index(tmp_path / "index", load_encoder(model), [Candidate("a", "restart the router")], model=model)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.config.models import ConvertText, TextPolicy
@@ -226,7 +226,6 @@ FACTS = st.lists(WORDS.filter(bool), max_size=3).map(tuple)
     st.sampled_from(["before", "after", "drop"]),
     st.sampled_from(["[SEP]", "[EOT]", " x y "]),
 )
-@settings(max_examples=80, deadline=None)
 def test_a_context_is_the_end_of_its_turns_beside_the_start_of_its_background(
     make: Make,
     turns: tuple[str, ...],
@@ -319,7 +318,6 @@ def test_background_is_read_behind_all_earlier_turns_as_far_as_it_fits(budget: i
 
 
 @given(st.lists(WORDS, min_size=1, max_size=6), st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.booleans())
-@settings(max_examples=60, deadline=None)
 def test_a_convert_context_is_slices_of_its_turns(
     turns: list[str], n_last: int, n_earlier: int, most: int, numbers: bool
 ) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.config.models import ConvertText
@@ -54,7 +54,6 @@ def reference_ids(text: str, subwords: list[str], bucket: Any) -> list[int]:
     return ids
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     st.lists(
         st.text("abcde,!1é", min_size=1, max_size=4).flatmap(lambda s: st.sampled_from([s, s + " "])), unique=True
@@ -66,7 +65,6 @@ def test_segmentation_is_the_greedy_longest_prefix(subwords: list[str], text: st
     assert list(own.encode(text)) == reference_ids(text, subwords, own.bucket)
 
 
-@settings(deadline=None, max_examples=150)
 @given(st.text(max_size=60))
 def test_any_text_is_cut_and_every_id_has_a_row(text: str) -> None:
     own = LEARNT
@@ -339,7 +337,6 @@ def learnt_by_the_rule(words: Mapping[str, int], min_count: int) -> dict[str, in
 SYLLABLES = st.lists(st.sampled_from(["ab", "b", "abc", "1", "23", "c", "é"]), min_size=1, max_size=5).map("".join)
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.dictionaries(SYLLABLES, st.integers(1, 5), min_size=1, max_size=8), st.integers(1, 6))
 def test_learning_follows_its_four_steps(often: dict[str, int], min_count: int) -> None:
     words = count_words(f"{word} " * n for word, n in often.items())

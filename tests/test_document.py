@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.config.models import MODEL
@@ -36,7 +36,6 @@ PATH = Path("folder/config.json")
 
 
 @given(DOCUMENTS, st.sampled_from(KINDS))
-@settings(max_examples=200, deadline=None)
 def test_what_is_sealed_is_read(document: dict[str, Any], kind: DocumentKind) -> None:
     data = seal(document, kind)
     assert unseal(data, PATH, kind) == document
@@ -46,7 +45,6 @@ def test_what_is_sealed_is_read(document: dict[str, Any], kind: DocumentKind) ->
 
 
 @given(DOCUMENTS, st.sampled_from(KINDS), st.data())
-@settings(max_examples=200, deadline=None)
 def test_any_changed_byte_is_refused(document: dict[str, Any], kind: DocumentKind, draw: st.DataObject) -> None:
     data = seal(document, kind)
     at, new = draw.draw(st.integers(0, len(data) - 1)), draw.draw(st.integers(0, 255))
@@ -145,7 +143,6 @@ def matrix(document: dict[str, Any]) -> bytes:
 
 @pytest.mark.parametrize(("write", "kind"), [(model, MODEL), (tensors, MODEL), (pipeline, PIPELINE), (matrix, MATRIX)])
 @given(document=DOCUMENTS)
-@settings(max_examples=50, deadline=None)
 def test_earlier_documents_are_read(
     write: Callable[[dict[str, Any]], bytes], kind: DocumentKind, document: dict[str, Any]
 ) -> None:
@@ -159,7 +156,6 @@ def test_the_canonical_forms_are_what_they_were() -> None:
 
 
 @given(DOCUMENTS)
-@settings(max_examples=50, deadline=None)
 def test_runs_from_before_the_seal_are_read(document: dict[str, Any]) -> None:
     for data in (json.dumps(document).encode(), json.dumps(document, indent=2, sort_keys=True).encode()):
         for kind in (RECIPE, RESULT):

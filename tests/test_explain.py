@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from typer.testing import CliRunner
@@ -278,7 +278,6 @@ def policies(tiny_backbone: Path) -> dict[str, Texts]:
     }
 
 
-@settings(max_examples=150, deadline=None)
 @given(turns=st.lists(TEXTS, max_size=4), facts=st.lists(TEXTS, max_size=2), candidate=TEXTS)
 def test_spans_are_of_the_ids_that_are_read(
     policies: dict[str, Texts], turns: list[str], facts: list[str], candidate: str
@@ -303,7 +302,6 @@ def check_spans(spans: Sequence[Span | None], texts: dict[str, list[str]]) -> No
             assert 0 <= span.start < span.end <= len(texts[span.kind][span.number])
 
 
-@settings(max_examples=300, deadline=None)
 @given(text=TEXTS)
 def test_converts_spans_hold_their_subwords(policies: dict[str, Texts], text: str) -> None:
     texts = policies["convert"]

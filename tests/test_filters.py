@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import polyrank
@@ -111,7 +111,6 @@ trees = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
 @given(trees, st.lists(metadata_of, max_size=8), st.booleans())
 def test_a_filter_means_what_its_tree_means(tree: Tree, rows: list[dict[str, Any]], single: bool) -> None:
     text = written(tree, in_single_quotes if single else json.dumps)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.answering.build import add_to_index, build_index
@@ -110,7 +110,6 @@ def test_a_catalogue_reads_no_vectors(tmp_path: Path) -> None:
     st.integers(1, 40), st.integers(1, 3), st.integers(1, 50), st.sampled_from([0.0, 0.1, 30.0]), st.integers(0, 9),
     st.booleans(),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
 def test_search_equals_brute_force(
     tmp_path_factory: pytest.TempPathFactory, n: int, m: int, k: int, scale: float, seed: int, distinct: bool
 ) -> None:

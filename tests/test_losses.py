@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import log_softmax, rel_entr, softmax
@@ -95,7 +95,6 @@ def test_a_context_without_a_wrong_candidate_has_no_loss_and_counts_in_the_mean(
     assert scores.grad[1].tolist() == pytest.approx([(0.5 - (1 - smoothing)) / 2, (0.5 - smoothing) / 2])
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=8), st.data())
 def test_a_column_may_be_wrong_for_a_context_where_its_text_differs(keys: list[int], data: st.DataObject) -> None:
     n_contexts = data.draw(st.integers(1, len(keys)))

@@ -4,7 +4,7 @@ from itertools import pairwise, permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.ranking.metrics import (
@@ -37,7 +37,6 @@ def brute_force(scores: list[int], relevant: set[int], k: int) -> tuple[float, f
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.data())
-@settings(max_examples=80, deadline=None)
 def test_closed_forms_equal_all_tie_breakings(scores: list[int], data: st.DataObject) -> None:
     relevant = data.draw(st.sets(st.integers(0, len(scores) - 1), min_size=1))
     k = data.draw(st.integers(1, len(scores)))
@@ -56,7 +55,6 @@ def test_a_constant_scorer_gets_chance_and_a_knowing_one_all(n: int) -> None:
 
 
 @given(st.lists(st.floats(-5, 5, width=16), min_size=2, max_size=30), st.randoms())
-@settings(max_examples=50, deadline=None)
 def test_order_changes_nothing_at_all(scores: list[float], random: object) -> None:
     order = list(range(len(scores)))
     random.shuffle(order)  # type: ignore[attr-defined]

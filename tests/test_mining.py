@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -68,7 +68,6 @@ class Lengths:
         return np.stack(self.score(contexts, [pool] * len(contexts)))
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     TEXTS,
     st.lists(st.sampled_from(POOL), min_size=1, max_size=2),

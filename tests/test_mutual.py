@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
@@ -86,7 +86,6 @@ BI, CROSS = BiConfig(reduction="mean"), CrossConfig()
 # losses
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     st.lists(st.lists(st.floats(-30, 30), min_size=8, max_size=8), min_size=1, max_size=3),
     st.floats(0.5, 8.0),

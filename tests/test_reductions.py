@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -63,7 +63,6 @@ def test_the_mean_of_all_first_ones_is_the_mean() -> None:
 
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=4), st.integers(1, 9), st.integers(0, 3), st.booleans())
-@settings(max_examples=60, deadline=None)
 def test_first_and_last_outputs_are_slices_of_each_row(
     lengths: list[int], m: int, padding: int, with_first: bool
 ) -> None:

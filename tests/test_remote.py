@@ -349,7 +349,6 @@ def filtered(
         yield folder / "local", index
 
 
-@settings(max_examples=60, deadline=None)
 @given(tree=trees)
 def test_a_filter_means_to_the_server_what_it_means_here(
     filtered: tuple[Path, RemoteIndex], some_metadata: list[dict[str, Any]], tree: Any
@@ -387,7 +386,6 @@ def test_corners_of_numbers_and_texts(filtered: tuple[Path, RemoteIndex], text: 
     assert [candidate.id for _, candidate in filtered[1].iter_candidates(read)] == expected
 
 
-@settings(max_examples=200, deadline=None)
 @given(metadata_of, st.lists(st.sampled_from(['"', "'", "]", "\\", " or ", "\n", "a"]), max_size=4).map("".join))
 def test_nothing_that_anybody_wrote_stands_in_a_condition(metadata: dict[str, Any], text: str) -> None:
     allowed = set('abcdefghijklmnopqrstuvwxyz0123456789$[]"()<>= ')
@@ -420,7 +418,6 @@ class Lists:
         return Block(self.vectors[rows], rows)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 5]), st.sampled_from([1, 3, 20]), st.booleans(), st.booleans())
 def test_what_is_called_proven_is_the_best(seed: int, m: int, k: int, close: bool, backwards: bool) -> None:
     random = np.random.default_rng(seed)

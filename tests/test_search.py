@@ -133,7 +133,6 @@ def score_all(case: Case, i: int, rows: NDArray[np.int64]) -> Floats:
     return score_rows(case.contexts[i], case.mask[i], np.array([vectors[r] for r in rows.tolist()], np.float32))
 
 
-@settings(max_examples=120, deadline=None)
 @given(cases())
 def test_exact_search_and_plain_scans_equal_brute_force(case: Case) -> None:
     plain = search(case.contexts, case.mask, case.blocks, case.k, ways=["plain"])
@@ -185,7 +184,6 @@ def test_bf16_is_chosen_where_it_is_fast_and_scores_few(compiled: bool) -> None:
     assert result.n_scored < 2000
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 5, 16, 40]), st.sampled_from([1e-3, 1.0, 30.0, 1e3]))
 def test_spreads_are_never_too_small_nor_much_too_large(seed: int, m: int, wide: float) -> None:
     products = torch.from_numpy(wide * np.random.default_rng(seed).standard_normal((700, m))).float()
@@ -205,7 +203,6 @@ def test_spreads_are_never_too_small_nor_much_too_large(seed: int, m: int, wide:
         ).all()  # what fills up vectors weighs exp(-80)
 
 
-@settings(max_examples=60, deadline=None)
 @given(cases(), st.booleans())
 def test_approximate_search_by_exact_indexes_is_exact_where_it_says_so(case: Case, leave_one: bool) -> None:
     indexes: list[Any] = [build_ann(b.vectors, "flat") for b in case.blocks]
@@ -220,7 +217,6 @@ def test_approximate_search_by_exact_indexes_is_exact_where_it_says_so(case: Cas
             np.testing.assert_array_equal(one.scores, other.scores)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(CONTEXTS)), st.sampled_from(sorted(POOLS)), st.integers(1, 9))
 def test_no_score_is_above_a_bound_of_a_subspace(seed: int, contexts: str, pool: str, n_columns: int) -> None:
     rng = np.random.default_rng(seed)
@@ -237,7 +233,6 @@ def test_no_score_is_above_a_bound_of_a_subspace(seed: int, contexts: str, pool:
         assert (fine.numpy() >= truth - tiny).all()
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(CONTEXTS)), st.sampled_from(sorted(POOLS)))
 def test_no_score_is_above_its_bound_in_bf16(seed: int, contexts: str, pool: str) -> None:
     rng = np.random.default_rng(seed)
@@ -252,7 +247,6 @@ def test_no_score_is_above_its_bound_in_bf16(seed: int, contexts: str, pool: str
         assert (bounds.numpy() >= truth - 1e-6 * np.abs(truth) - 1e-30).all()
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.01, 0.3, 2.0, 9.0]), st.sampled_from([0.1, 1.0, 30.0]))
 def test_moved_products_move_the_score_within_the_bound(seed: int, moved: float, wide: float) -> None:
     rng = np.random.default_rng(seed)
@@ -265,7 +259,6 @@ def test_moved_products_move_the_score_within_the_bound(seed: int, moved: float,
     assert ((other - mean).abs() <= moved * steepness(12) + 1e-9).all()
 
 
-@settings(max_examples=60, deadline=None)
 @given(cases())
 def test_scores_are_those_of_the_one_scoring_function(case: Case) -> None:
     results = search(case.contexts, case.mask, case.blocks, case.k)

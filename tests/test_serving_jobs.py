@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.records import Context
@@ -52,7 +52,6 @@ OPERATIONS = st.lists(
 
 
 @given(operations=OPERATIONS)
-@settings(max_examples=200, deadline=None)
 def test_each_job_is_handed_out_once_or_is_late(
     loop: asyncio.AbstractEventLoop, operations: list[tuple[str, object, object]]
 ) -> None:
@@ -100,7 +99,6 @@ def test_each_job_is_handed_out_once_or_is_late(
 
 
 @given(sizes=st.lists(st.lists(st.integers(1, 150), min_size=1, max_size=8), min_size=1, max_size=8), data=st.data())
-@settings(max_examples=100, deadline=None)
 def test_who_waits_comes_next_after_those_before(
     loop: asyncio.AbstractEventLoop, sizes: list[list[int]], data: st.DataObject
 ) -> None:

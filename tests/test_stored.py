@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import polyrank
@@ -55,7 +55,6 @@ def test_an_empty_file_is_refused_as_it_is_in_memory(tmp_path: Path) -> None:
     assert said == [f"{path}: holds no rows; give a file with at least one"] * 2
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(examples(), min_size=1, max_size=8))
 def test_what_is_stored_is_what_was_read(tmp_path_factory: pytest.TempPathFactory, rows: list[Example]) -> None:
     path = tmp_path_factory.mktemp("stored") / "train.jsonl"

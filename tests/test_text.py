@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -102,7 +102,6 @@ def test_new_tokens_are_single_and_separate_turns(tiny_backbone: Path) -> None:
 
 
 @given(st.lists(st.text(max_size=30), min_size=1, max_size=6), st.lists(st.text(max_size=20), max_size=2), st.text())
-@settings(max_examples=60, deadline=None)
 def test_any_text_fits_its_budget(subwords: Any, turns: list[str], facts: list[str], candidate: str) -> None:
     texts = make(subwords)
     context = Context(tuple(turns), tuple(facts))

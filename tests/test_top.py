@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.ranking.top import as_good_as, top_rows
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=12), st.integers(1, 14))
-@settings(max_examples=200, deadline=None)
 def test_the_best_rows_are_those_of_a_whole_sort(scores: list[int], k: int) -> None:
     values = np.array(scores, np.float32)
     order = sorted(range(len(scores)), key=lambda row: (-scores[row], row))
