@@ -178,5 +178,6 @@ def test_clients_as_they_are_written(home: Path, tmp_path: Path, monkeypatch: py
 
 
 def shortened(words: list[str]) -> list[str]:
-    """A training of two steps shows as well that its command works."""
-    return [*words, "--set", "train.max_steps=2"] if words[0] == "train" and "--resume" not in words else words
+    """A training of two short steps shows as well that its command works."""
+    short = ["--set", "train.max_steps=2", "--set", "train.batch_size=4"]
+    return [*words, *short] if words[0] == "train" and "--resume" not in words else words
