@@ -15,8 +15,8 @@ from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, TextPol
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.data import read_examples, write_examples
 from polyrank.data.mapped_examples import StoredExamples, StoredResponses, open_stored
-from polyrank.data.rows import shards
 from polyrank.errors import ConfigError, DataError
+from polyrank.loading.data import resolve_data
 from polyrank.negatives.hard import rights
 from polyrank.negatives.random import RandomNegatives
 from polyrank.records import Context, Example
@@ -112,7 +112,7 @@ def test_files_of_a_folder_are_one_set_and_are_stored_once(tmp_path: Path) -> No
     found = stored(folder, say=said.append)
     wanted = list(found)
     assert [example.response for example in wanted] == [f"r{i}" for i in range(6)]
-    assert [file.name for file in shards(folder / "part-*.parquet")] == ["part-0.parquet", "part-1.parquet"]
+    assert [file.path.name for file in resolve_data(folder / "part-*.parquet")] == ["part-0.parquet", "part-1.parquet"]
     (made,) = (tmp_path / "cache").iterdir()
     before = (made / "texts.bin").stat().st_mtime_ns
     assert list(stored(folder)) == wanted
@@ -123,7 +123,7 @@ def test_files_of_a_folder_are_one_set_and_are_stored_once(tmp_path: Path) -> No
     assert list(stored(folder, say=said.append)) == wanted
     assert any("is damaged" in line and "made again" in line for line in said)
     with pytest.raises(DataError, match="names no file of rows"):
-        shards(tmp_path / "none-*.jsonl")
+        resolve_data(tmp_path / "none-*.jsonl")
 
 
 def test_bad_rows_stop_or_are_told(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from polyrank.config.pipeline import SHORTLIST, Ensemble, PipelineConfig
 from polyrank.data.pool import CandidateLike, pool_of
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import Filter, Index, IndexWriter, open_index, open_writer
-from polyrank.loading.answering import check_stages, read_pipeline
+from polyrank.loading.answering import resolve_answering
 from polyrank.loading.folders import PIPELINE
 from polyrank.loading.models import Backend, portable_name
 from polyrank.ranking.abstention import N_SCORES, Abstention, confidence
@@ -32,7 +32,7 @@ from polyrank.scorers.open import encoder_of_index, load
 from polyrank.scorers.protocols import Encoder
 from polyrank.search import Mode
 from polyrank.storage.closing import Closing
-from polyrank.storage.document import has_document, seal
+from polyrank.storage.document import seal
 from polyrank.storage.durable import AnyPath, new_folder
 
 
@@ -223,30 +223,22 @@ def open_pipeline(
         UsageError: a model is not where it should be, the folder leaves no room for a second stage, or a setting is
             one that nothing in the pipeline heeds.
     """
-    path, model = Path(path), None if model is None else Path(model)
-    check_stages(path, rerank, ensemble)
-    if not has_document(path, PIPELINE):
-        first = dense(path, model, mode or "exact", distinct, device, backend)
-        if rerank is None:
-            return Pipeline(first)
-        second = load(rerank, device=device, backend=backend)
-        return Pipeline(TwoStage(first, second, n_retrieved=n_retrieved, ensemble=ensemble))
-    config, tuning = read_pipeline(path)
-    if config.retriever != "dense" and (mode or model):
-        raise UsageError(f"{path} retrieves by {config.retriever}, which takes no model and no mode; leave them out")
-    if config.retriever != "dense" and config.reranker is None and backend != "torch":
-        raise UsageError(f"{path} retrieves by {config.retriever}, which has no {backend} export; leave it out")
-    if config.threshold is not None and not distinct:
-        raise UsageError(f"the threshold of {path} was chosen with each text once; ask its index for all of them")
-    if mode is not None:
-        config = replace(config, mode=mode)
-    if model is not None:
-        config = replace(config, model=str(model))
+    ref = resolve_answering(
+        path,
+        model=model,
+        mode=mode,
+        rerank=rerank,
+        n_retrieved=n_retrieved,
+        ensemble=ensemble,
+        distinct=distinct,
+        backend=backend,
+    )
+    config = ref.config
     abstention = None
     if config.measure is not None and config.threshold is not None:
         abstention = Abstention(config.measure, config.threshold)
     retriever = make_retriever(config, distinct=distinct, device=device, backend=backend)
-    for name, expected in tuning.get("fingerprints", {}).items():
+    for name, expected in ref.seen.get("fingerprints", {}).items():
         if (actual := retriever.fingerprints().get(name)) != expected:
             raise ArtifactError(
                 f"the settings of {path} were chosen with another {name} (fingerprint {expected[:12]}, now"
@@ -258,8 +250,7 @@ def open_pipeline(
 
 def catalogue(path: Path) -> list[Candidate]:
     """All candidates of an index folder, or of the index that a pipeline names."""
-    index = Path(read_pipeline(path)[0].index) if has_document(path, PIPELINE) else path
-    with open_index(index) as opened:
+    with open_index(resolve_answering(path).config.index) as opened:
         return [candidate for _, candidate in opened.iter_candidates()]
 
 

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from polyrank.data.examples import Kind, Reader
 from polyrank.data.read_report import counted, parsed
-from polyrank.data.rows import rows, shards
+from polyrank.data.rows import rows
 from polyrank.errors import ArtifactError, DataError
+from polyrank.loading.data import resolve_data
 from polyrank.records import Context, Example
 from polyrank.storage.document import DocumentKind, check_part, has_document, read_document, seal
 from polyrank.storage.durable import make_folders, new_folder, sha256_file
@@ -178,7 +179,7 @@ def open_stored(
     Raises:
         DataError: a row is bad and ``skip_bad`` is false, or no example has a right answer.
     """
-    files = shards(source)
+    files = [file.path for file in resolve_data(source)]
     key = repr(([(file.name, sha256_file(file)) for file in files], kind, speaker, skip_bad))
     folder = cache / f"examples-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
     try:

@@ -14,11 +14,10 @@ from polyrank.data.rows import (
     numbered_lines,
     row_error,
     rows,
-    shards,
-    suffix,
     write_rows,
 )
 from polyrank.errors import DataError
+from polyrank.loading.data import data_file, resolve_data
 from polyrank.records import Candidate
 
 CandidateLike: TypeAlias = Candidate | str | Mapping[str, Any]
@@ -45,7 +44,7 @@ def read_pool(
     """
     numbered = (
         (file, line, candidate)
-        for file in shards(Path(path))
+        for file in (each.path for each in resolve_data(path))
         for line, candidate in numbered_candidates(file, max_line_bytes=max_line_bytes)
     )
     return _unique(Path(path), numbered, say)
@@ -53,7 +52,7 @@ def read_pool(
 
 def numbered_candidates(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Candidate]]:
     """Each candidate of a file with its line, those that come again as well."""
-    return (_lines if suffix(path) == ".txt" else _rows)(path, max_line_bytes)
+    return (_lines if data_file(path).form == "text" else _rows)(path, max_line_bytes)
 
 
 def pool_of(candidates: Iterable[CandidateLike]) -> list[Candidate]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from polyrank.errors import DataError, MissingExtraError
+from polyrank.loading.data import data_file
 from polyrank.storage.durable import write_file
 
 MAX_LINE_BYTES = 8 * 2**20
@@ -31,29 +32,9 @@ BINARY = {
 }
 """What is taken for text now and then, by its first bytes; gzip aside, which is read."""
 
-ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
-"""Of the files that are read of a folder."""
-
 TYPE_NAMES = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
 Row = dict[str, Any]
-
-
-def shards(path: Path) -> list[Path]:
-    """The files of a folder, or of a pattern such as ``data/part-*.parquet``, in the order of their names.
-
-    Raises:
-        DataError: there are none.
-    """
-    if path.is_dir():
-        files = [file for file in sorted(path.iterdir()) if file.name.lower().endswith(ENDINGS)]
-    elif any(sign in path.name for sign in "*?["):
-        files = sorted(path.parent.glob(path.name))
-    else:
-        return [path]
-    if not files:
-        raise DataError(f"{path}: names no file of rows; give files that end in {', '.join(ENDINGS)}")
-    return files
 
 
 def row_error(path: Path, line: int, problem: object) -> DataError:
@@ -333,9 +314,10 @@ def _parquet_values(batch: Any) -> list[Any]:
 
 def rows(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Row | DataError]]:
     """Rows of a ``.csv``, ``.parquet`` or, under any other name, JSON-lines file, with their line numbers."""
-    if suffix(path) == ".parquet":
+    form = data_file(path).form
+    if form == "parquet":
         return parquet_rows(path)
-    read = csv_rows if suffix(path) == ".csv" else json_rows
+    read = csv_rows if form == "csv" else json_rows
     return read(path, max_line_bytes=max_line_bytes)
 
 

@@ -4,11 +4,9 @@ No other package inspects a name or a path's contents. References say what is th
 """
 
 from polyrank.loading.answering import (
-    IndexRef,
     PipelineRef,
     RankerRef,
     resolve_answering,
-    resolve_index,
     resolve_ranker,
 )
 from polyrank.loading.backbones import BackboneRef, resolve_backbone
@@ -21,7 +19,6 @@ __all__ = [
     "Backend",
     "Contestant",
     "DataRef",
-    "IndexRef",
     "Lengths",
     "ModelRef",
     "PipelineRef",
@@ -32,7 +29,6 @@ __all__ = [
     "resolve_contestants",
     "resolve_data",
     "resolve_encoder",
-    "resolve_index",
     "resolve_model",
     "resolve_ranker",
 ]

@@ -10,23 +10,10 @@ from typing import Any, Literal
 from polyrank.config.checked import from_dict
 from polyrank.config.pipeline import SHORTLIST, Ensemble, PipelineConfig
 from polyrank.errors import ArtifactError, ConfigError, UsageError
-from polyrank.loading.folders import PIPELINE, REMOTE, folder_kind
+from polyrank.loading.folders import PIPELINE, folder_kind
 from polyrank.loading.models import USUAL, Backend, Lengths, ModelRef, resolve_model, resolved_name
 from polyrank.storage.document import has_document, read_document
 from polyrank.storage.durable import AnyPath
-
-
-@dataclass(frozen=True, slots=True)
-class IndexRef:
-    """The folder of an index.
-
-    Args:
-        path: of it.
-        remote: whether its candidates are on a server.
-    """
-
-    path: Path
-    remote: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,19 +23,11 @@ class PipelineRef:
     Args:
         path: of the folder that was named.
         config: its settings, with absolute paths.
-        index: the candidates.
-        model: the encoder, where it is not the one that the index names.
-        reranker: the second stage; None: there is one stage.
-        backend: of every model.
         seen: what the settings were chosen by, with the fingerprints of the models; empty of an index.
     """
 
     path: Path
     config: PipelineConfig
-    index: IndexRef
-    model: ModelRef | None
-    reranker: ModelRef | None
-    backend: Backend
     seen: dict[str, Any]
 
 
@@ -82,11 +61,6 @@ class RankerRef:
         return replace(self, stages=tuple(stages))
 
 
-def resolve_index(path: AnyPath) -> IndexRef:
-    """The index of a folder; what is no index is refused when it is opened."""
-    return IndexRef(Path(path), has_document(Path(path), REMOTE))
-
-
 def resolve_answering(
     path: AnyPath,
     *,
@@ -97,7 +71,6 @@ def resolve_answering(
     ensemble: Ensemble | None = None,
     distinct: bool = True,
     backend: Backend = "torch",
-    bare_hub_names: bool = True,
 ) -> PipelineRef:
     """What answers at a path.
 
@@ -109,11 +82,10 @@ def resolve_answering(
         n_retrieved, ensemble: of two stages, with ``rerank``.
         distinct: give each text once, whatever else in the index has that text.
         backend: of every model.
-        bare_hub_names: see ``resolve_model``.
 
     Raises:
         ArtifactError: the pipeline is damaged, or written by a later version.
-        UsageError: a model is not where it should be, or a setting is one that nothing in the pipeline heeds.
+        UsageError: there are two stages already, or a setting is one that nothing in the pipeline heeds.
     """
     path = Path(path)
     check_stages(path, rerank, ensemble)
@@ -132,18 +104,7 @@ def resolve_answering(
         config = PipelineConfig(index=str(path), reranker=rerank, n_retrieved=n_retrieved, ensemble=ensemble)
     config = replace(config, mode=mode or config.mode, model=str(model) if model is not None else config.model)
 
-    def found(name: str | None) -> ModelRef | None:
-        return None if name is None else resolve_model(name, backend=backend, bare_hub_names=bare_hub_names)
-
-    return PipelineRef(
-        path=path,
-        config=config,
-        index=resolve_index(config.index),
-        model=found(config.model),
-        reranker=found(config.reranker),
-        backend=backend,
-        seen=seen,
-    )
+    return PipelineRef(path=path, config=config, seen=seen)
 
 
 def resolve_ranker(

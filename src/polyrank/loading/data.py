@@ -45,9 +45,10 @@ def resolve_data(path: AnyPath) -> tuple[DataRef, ...]:
         files = sorted(path.parent.glob(path.name))
     if not files:
         raise DataError(f"{path}: names no file of rows; give files that end in {', '.join(ENDINGS)}")
-    return tuple(_data(file) for file in files)
+    return tuple(data_file(file) for file in files)
 
 
-def _data(path: Path) -> DataRef:
+def data_file(path: Path) -> DataRef:
+    """One file of rows; its name says of which form."""
     plain = Path(path.name.removesuffix(".gz"))
     return DataRef(path, _FORMS.get(plain.suffix.lower(), "json"), plain.stem)

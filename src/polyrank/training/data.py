@@ -12,10 +12,10 @@ from polyrank.data import choose_speaker, draw_candidates, read_examples
 from polyrank.data.candidate_lists import have_lists
 from polyrank.data.in_memory import rows_of
 from polyrank.data.mapped_examples import StoredExamples, open_stored
-from polyrank.data.rows import shards
 from polyrank.data.speakers import speakers_of
 from polyrank.devices import processes
 from polyrank.errors import ConfigError, DataError
+from polyrank.loading.data import resolve_data
 from polyrank.records import Example
 
 
@@ -59,7 +59,7 @@ def _stored(data: DataConfig, say: Callable[[str], None]) -> StoredExamples:
     if data.train is None or data.cache is None:
         raise ConfigError("data.cache keeps the examples of a file on disk, and data.train names none; name one")
     source, speaker = Path(data.train), data.speaker
-    first = shards(source)[0]
+    first = resolve_data(source)[0].path
     if data.kind in (None, "dialogues"):
         speaker = choose_speaker(first, speaker, option="data.speaker", say=say)
     opened = partial(
