@@ -155,7 +155,7 @@ def test_a_step_follows_the_gradient_of_the_formula() -> None:
     pairs, ranking = rotated(6, 40)
     pairs = replace(pairs, keys=np.array([0, 1, 2, 3, 4, 0]))  # the last context has the first one's response
     config = MapConfig(batch_size=6, max_epochs=1)
-    _, matrix, _ = _fit_one(pairs, ranking, config, lr=1e-2, l2=0.0, start=_first_scale(pairs))
+    matrix = _fit_one(pairs, ranking, config, lr=1e-2, l2=0.0, start=_first_scale(pairs)).matrix
     c, r = torch.from_numpy(pairs.contexts[:, 0]), torch.from_numpy(pairs.responses)[torch.from_numpy(pairs.keys)]
     start = 20 / float(c.norm(dim=1).mean() * torch.from_numpy(pairs.responses).norm(dim=1).mean())
     change = torch.zeros(12, 12, requires_grad=True)
@@ -262,10 +262,10 @@ def test_two_steps_are_adam_on_the_whole_loss() -> None:
             loss.backward()
             optimizer.step()
             found.append((log_scale.exp() * (torch.eye(12) + change)).detach().numpy().astype(np.float32).T)
-        accuracy, matrix, n_epochs = _fit_one(pairs, ranking, config, lr=0.05, l2=l2, start=start)
-        assert n_epochs in (1, 2)
-        assert accuracy == max(ranking.accuracy(np.ascontiguousarray(one.T)) for one in found)
-        np.testing.assert_allclose(matrix, found[n_epochs - 1].T, rtol=0.02, atol=0.05)
+        fit = _fit_one(pairs, ranking, config, lr=0.05, l2=l2, start=start)
+        assert fit.n_epochs in (1, 2)
+        assert fit.accuracy == max(ranking.accuracy(np.ascontiguousarray(one.T)) for one in found)
+        np.testing.assert_allclose(fit.matrix, found[fit.n_epochs - 1].T, rtol=0.02, atol=0.05)
 
 
 def test_accuracy_is_the_share_of_lists_whose_best_is_right() -> None:
@@ -293,13 +293,13 @@ def test_scores_start_at_twenty_between_a_pair_of_usual_size() -> None:
 def test_patience_and_the_number_of_epochs() -> None:
     pairs, ranking = rotated(60, 30)
     runs = [_fit_one(pairs, ranking, MapConfig(max_epochs=n, patience=99), 3e-3, 1e-3, 20.0) for n in range(9)]
-    assert runs[0][2] == 0
-    assert [run[0] for run in runs] == sorted(run[0] for run in runs)
+    assert runs[0].n_epochs == 0
+    assert [run.accuracy for run in runs] == sorted(run.accuracy for run in runs)
     for patience in (1, 2, 3):
-        n = next((e for e in range(1, 9) if e - runs[e][2] >= patience), 8)
+        n = next((e for e in range(1, 9) if e - runs[e].n_epochs >= patience), 8)
         stopped = _fit_one(pairs, ranking, MapConfig(max_epochs=8, patience=patience), 3e-3, 1e-3, 20.0)
-        assert (stopped[0], stopped[2]) == (runs[n][0], runs[n][2])
-        np.testing.assert_array_equal(stopped[1], runs[n][1])
+        assert (stopped.accuracy, stopped.n_epochs) == (runs[n].accuracy, runs[n].n_epochs)
+        np.testing.assert_array_equal(stopped.matrix, runs[n].matrix)
 
 
 def test_every_rate_is_tried_with_every_decay() -> None:

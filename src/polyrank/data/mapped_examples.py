@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.data.examples import Kind, Reader
-from polyrank.data.read_report import counted, parsed
+from polyrank.data.read_report import BadRows, counted, good_rows, parsed
 from polyrank.data.rows import rows
 from polyrank.errors import ArtifactError, DataError
 from polyrank.loading.data import resolve_data
@@ -203,20 +203,16 @@ def _examples_of(
     say: Callable[[str], None],
 ) -> Iterator[list[Example]]:
     """Those of each row that have a right answer."""
-    n_rows, n_bad, message = 0, 0, ""
+    n_good, bad = 0, BadRows(skip=skip_bad)
     for file in files:
-        for item in parsed(file, rows(file), Reader(file, kind, speaker, None).examples):
-            n_rows += 1
-            if isinstance(item, DataError):
-                if not skip_bad:
-                    raise item
-                n_bad, message = n_bad + 1, message or str(item)
-            elif examples := [example for example in item if example.relevant]:
+        for item in good_rows(parsed(file, rows(file), Reader(file, kind, speaker, None).examples), bad):
+            n_good += 1
+            if examples := [example for example in item if example.relevant]:
                 yield examples
-    if not n_rows:
+    if not n_good + bad.n:
         raise DataError(f"{source}: holds no rows; give a file with at least one")
-    if n_bad:
-        say(f"{counted(n_bad, 'bad row')} left out ({message})")
+    if bad.n:
+        say(f"{counted(bad.n, 'bad row')} left out ({bad.messages[0]})")
 
 
 def _make(folder: Path, source: Path, read: Iterator[list[Example]]) -> None:

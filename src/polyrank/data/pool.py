@@ -14,6 +14,7 @@ from polyrank.data.rows import (
     numbered_lines,
     row_error,
     rows,
+    sound,
     write_rows,
 )
 from polyrank.errors import DataError
@@ -153,18 +154,14 @@ def _unique(
 
 
 def _lines(path: Path, max_line_bytes: int) -> Iterator[tuple[int, Candidate]]:
-    for number, line in numbered_lines(path, max_line_bytes=max_line_bytes):
-        if isinstance(line, DataError):
-            raise line
+    for number, line in sound(numbered_lines(path, max_line_bytes=max_line_bytes)):
         if not line.isspace():
             text = line.rstrip("\r\n")
             yield number, Candidate(text_id(text), text)
 
 
 def _tabbed(path: Path) -> Iterator[tuple[int, Candidate]]:
-    for number, line in numbered_lines(path):
-        if isinstance(line, DataError):
-            raise line
+    for number, line in sound(numbered_lines(path)):
         id_, tab, text = line.rstrip("\r\n").partition("\t")
         if not tab:
             raise row_error(path, number, "no tab; write the id, a tab and the text")
@@ -172,9 +169,7 @@ def _tabbed(path: Path) -> Iterator[tuple[int, Candidate]]:
 
 
 def _rows(path: Path, max_line_bytes: int) -> Iterator[tuple[int, Candidate]]:
-    for number, row in rows(path, max_line_bytes=max_line_bytes):
-        if isinstance(row, DataError):
-            raise row
+    for number, row in sound(rows(path, max_line_bytes=max_line_bytes)):
         try:
             yield number, _candidate(row)
         except ValueError as error:

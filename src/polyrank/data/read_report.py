@@ -129,6 +129,15 @@ def parsed(path: Path, rows: Iterable[tuple[int, Any]], parse: Callable[[int, An
             yield row_error(path, line, error)
 
 
+def good_rows(source: Source, bad: BadRows) -> Iterator[tuple[Example, ...]]:
+    """The examples of each good row; what is wrong with the others is added to ``bad``."""
+    for item in source:
+        if isinstance(item, DataError):
+            bad.add(item)
+        else:
+            yield item
+
+
 def collect(source: Source, path: Path, *, skip_bad: bool = False) -> Loaded:
     """Run a source to its end.
 
@@ -141,15 +150,13 @@ def collect(source: Source, path: Path, *, skip_bad: bool = False) -> Loaded:
         DataError: a row is bad and ``skip_bad`` is false; or the file gives no example at all.
     """
     examples: list[Example] = []
-    n_rows = n_skipped = 0
+    n_good = n_skipped = 0
     bad = BadRows(skip=skip_bad)
-    for item in source:
-        n_rows += 1
-        if isinstance(item, DataError):
-            bad.add(item)
-        else:
-            n_skipped += not item
-            examples += item
+    for item in good_rows(source, bad):
+        n_good += 1
+        n_skipped += not item
+        examples += item
+    n_rows = n_good + bad.n
     if not n_rows:
         raise DataError(f"{path}: holds no rows; give a file with at least one")
     if not examples:

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from polyrank.errors import DataError, MissingExtraError
 from polyrank.loading.data import data_file
@@ -35,6 +35,7 @@ BINARY = {
 TYPE_NAMES = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
 Row = dict[str, Any]
+T = TypeVar("T")
 
 
 def row_error(path: Path, line: int, problem: object) -> DataError:
@@ -44,6 +45,18 @@ def row_error(path: Path, line: int, problem: object) -> DataError:
     'train.jsonl:3: not JSON'
     """
     return DataError(f"{path}:{line}: {problem}")
+
+
+def sound(items: Iterable[tuple[int, T | DataError]]) -> Iterator[tuple[int, T]]:
+    """Numbered lines or rows, for readers that stop at the first bad one.
+
+    Raises:
+        DataError: the first bad one.
+    """
+    for number, item in items:
+        if isinstance(item, DataError):
+            raise item
+        yield number, item
 
 
 def stem(path: Path) -> str:

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from polyrank.errors import ConfigError, DataError, ResourceError
+from polyrank.frozen.grid import fit_grid
 from polyrank.models.losses import cross_entropy
 from polyrank.models.scoring import scores
 from polyrank.ranking.metrics import hit_at, placement_of, with_duplicates
@@ -146,16 +147,32 @@ def fit_map(
     """
     similarity = valid.accuracy(np.eye(pairs.responses.shape[1], dtype=np.float32))
     start = _first_scale(pairs)
-    best: tuple[float, Floats] = similarity, np.eye(pairs.responses.shape[1], dtype=np.float32) * start
-    trials = []
-    points = list(product(config.lr, config.l2))
-    for number, (lr, l2) in enumerate(points, 1):
-        accuracy, matrix, n_epochs = _fit_one(pairs, valid, config, lr, l2, start)
-        trials.append({"lr": lr, "l2": l2, "n_epochs": n_epochs, "R@1": accuracy})
-        if accuracy > best[0]:
-            best = accuracy, matrix
-        report(f"fitting, R@1 {accuracy:.4f} at lr {lr}, l2 {l2} after {n_epochs} epochs", number, len(points))
-    return MapFit(best[1], best[0], similarity, tuple(trials))
+    fits = fit_grid(
+        list(product(config.lr, config.l2)),
+        lambda point: _fit_one(pairs, valid, config, *point, start),
+        lambda fit, done, total: report(str(fit), done, total),
+    )
+    best = max(fits, key=lambda fit: fit.accuracy)
+    matrix = best.matrix if best.accuracy > similarity else np.eye(pairs.responses.shape[1], dtype=np.float32) * start
+    return MapFit(matrix, max(best.accuracy, similarity), similarity, tuple(fit.figures for fit in fits))
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """The best epoch of one learning rate and one decay: R@1 and W."""
+
+    lr: float
+    l2: float
+    n_epochs: int
+    accuracy: float
+    matrix: Floats
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        return {"lr": self.lr, "l2": self.l2, "n_epochs": self.n_epochs, "R@1": self.accuracy}
+
+    def __str__(self) -> str:
+        return f"fitting, R@1 {self.accuracy:.4f} at lr {self.lr}, l2 {self.l2} after {self.n_epochs} epochs"
 
 
 def _first_scale(pairs: Pairs) -> float:
@@ -166,10 +183,7 @@ def _first_scale(pairs: Pairs) -> float:
     return SELF_SCORE / max(float(size), 1e-12)
 
 
-def _fit_one(
-    pairs: Pairs, valid: Ranking, config: MapConfig, lr: float, l2: float, start: float
-) -> tuple[float, Floats, int]:
-    """R@1, W and epochs of the best epoch."""
+def _fit_one(pairs: Pairs, valid: Ranking, config: MapConfig, lr: float, l2: float, start: float) -> _Trial:
     contexts, mask = torch.from_numpy(pairs.contexts), torch.from_numpy(pairs.mask)
     responses, keys = torch.from_numpy(pairs.responses), torch.from_numpy(pairs.keys)
     n_dimensions = responses.shape[1]
@@ -177,7 +191,7 @@ def _fit_one(
     change = torch.zeros(n_dimensions, n_dimensions, requires_grad=True)  # A
     log_scale = torch.tensor(math.log(start), requires_grad=True)
     optimizer = torch.optim.Adam([change, log_scale], lr=lr)
-    best: tuple[float, Floats, int] = -1.0, np.eye(n_dimensions, dtype=np.float32), 0
+    best = _Trial(lr, l2, 0, -1.0, np.eye(n_dimensions, dtype=np.float32))
     for epoch in range(1, config.max_epochs + 1):
         order = np.random.Generator(np.random.PCG64([config.seed, epoch])).permutation(len(keys))
         for batch in torch.split(torch.from_numpy(order), config.batch_size):
@@ -192,9 +206,9 @@ def _fit_one(
             optimizer.step()
         learnt: Floats = (log_scale.exp() * (identity + change)).detach().numpy()
         accuracy = valid.accuracy(learnt) if np.isfinite(learnt).all() else -1.0
-        if accuracy > best[0]:
-            best = accuracy, learnt, epoch
-        elif epoch - best[2] >= config.patience:
+        if accuracy > best.accuracy:
+            best = _Trial(lr, l2, epoch, accuracy, learnt)
+        elif epoch - best.n_epochs >= config.patience:
             break
     return best
 

@@ -9,8 +9,7 @@ from polyrank.data import fields
 from polyrank.data.importers.turns import every_turn as turns_of
 from polyrank.data.json_list import listed_rows
 from polyrank.data.read_report import Source, parsed
-from polyrank.data.rows import Row, named, numbered_lines, row_error, rows, stem
-from polyrank.errors import DataError
+from polyrank.data.rows import Row, named, numbered_lines, row_error, rows, sound, stem
 from polyrank.records import Example
 
 
@@ -79,9 +78,7 @@ def _dstc7(
 def _answers(path: Path) -> dict[str, tuple[str, ...]]:
     """The ids of the right answers of each example id."""
     answer_of: dict[str, tuple[str, ...]] = {}
-    for number, line in numbered_lines(path):
-        if isinstance(line, DataError):
-            raise line
+    for number, line in sound(numbered_lines(path)):
         if line.isspace():
             continue
         cells = line.rstrip("\r\n").split("\t")

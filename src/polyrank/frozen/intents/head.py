@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from polyrank.errors import ConfigError, DivergedError
+from polyrank.frozen.grid import fit_grid
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -207,16 +208,9 @@ def search(
         ConfigError: the grid is empty.
         DivergedError: every point diverged.
     """
-    points = list(grid.points())
-    if not points:
-        raise ConfigError("the grid is empty; give at least one hidden size, dropout and learning rate")
-    fits: list[HeadFit] = []
-    for number, config in enumerate(points, 1):
-        try:
-            fits.append(fit_head(train, dev, n_intents, config, seed=seed, patience=patience, max_epochs=max_epochs))
-        except DivergedError:
-            continue
-        report(fits[-1], number, len(points))
-    if not fits:
-        raise DivergedError(f"every learning rate of {grid.lr} diverged; give smaller ones")
+
+    def fit(config: HeadConfig) -> HeadFit:
+        return fit_head(train, dev, n_intents, config, seed=seed, patience=patience, max_epochs=max_epochs)
+
+    fits = fit_grid(list(grid.points()), fit, report)
     return max(fits, key=lambda fit: fit.rank), fits
