@@ -46,6 +46,17 @@ USUAL = ("Bi", "Poly-16", "Poly-64", "Poly-360", "Cross")
 PAPERS = ", papers"
 
 
+def check_kinds(kinds: Sequence[str]) -> None:
+    """Refuse an unknown kind of model.
+
+    Raises:
+        UsageError: one of them is not in ``KINDS``.
+    """
+    unknown = set(kinds) - set(KINDS)
+    if unknown:
+        raise UsageError(f"{sorted(unknown)[0]!r} is no kind of model; choose {', '.join(KINDS)}")
+
+
 def bench_responding(
     texts: Sequence[str],
     *,
@@ -78,9 +89,7 @@ def bench_responding(
     Raises:
         UsageError: a kind is unknown, or there are too few texts.
     """
-    unknown = set(kinds) - set(KINDS)
-    if unknown:
-        raise UsageError(f"{sorted(unknown)[0]!r} is no kind of model; choose {', '.join(KINDS)}")
+    check_kinds(kinds)
     if len(texts) < MEASURED_PAIRS:
         raise UsageError(f"{len(texts)} texts are too few; give {MEASURED_PAIRS} at least")
     policy = TextPolicy(max_context_tokens=256, max_candidate_tokens=72)

@@ -78,13 +78,14 @@ def bench_encode(
     from polyrank.loading.models import read_backend
 
     _check_plot(plot, overwrite, texts)
+    runtimes = [read_backend(name) for name in backend or ()]
     _threads(threads)
     with console().status("measuring") as status:
         result = bench.bench_encoding(
             _texts(texts)[:limit],
             n_pairs=pairs,
             repeats=repeats,
-            backends=[read_backend(name) for name in backend or ()],
+            backends=runtimes,
             models=model or (),
             progress=status.update,
         )
@@ -146,7 +147,9 @@ def bench_respond(
 ) -> None:
     """From a context's text to the ten best of N candidates, for each kind of model: the papers' table."""
     from polyrank import bench
+    from polyrank.bench.responding import check_kinds
 
+    check_kinds(kind or ())
     _check_plot(plot, overwrite, texts)
     _threads(threads)
     with console().status("measuring") as status:

@@ -122,15 +122,19 @@ def evaluate(
     """R@k/C, MRR and MAP with 95% intervals, ties counted fairly; of several models and seeds side by side."""
     from rich.progress import track
 
+    from polyrank.config.checked import read_choice
     from polyrank.evaluation import evaluate_models, read_task
     from polyrank.evaluation.scores_file import scores_files
     from polyrank.loading import Lengths, read_backend, resolve_contestants
     from polyrank.loading.runs import unfinished
+    from polyrank.models.convert.network import Probe
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.storage.durable import check_output
 
     use_threads(threads)
-    # whatever can be wrong is, before a model is read
+    # all arguments are checked before a file is read
+    if probe is not None:
+        read_choice(probe, Probe, "probe")
     shown, tested = _metrics(k, metric)
     layout, broken_down = _layout(format_), _breakdowns(breakdown, json_)
     for folder in (folder for name in models for folder in unfinished(name)):

@@ -41,21 +41,22 @@ def export(
     from polyrank.loading.models import export_folder, read_backend, read_sum
     from polyrank.scorers import exported as backends
 
+    kept = ("onnx", "onnx-int8", "openvino")
+    if to not in (*kept, "sentence-transformers"):
+        raise UsageError(f"there is no export to {to!r}; choose onnx, onnx-int8, openvino or sentence-transformers")
+    if to not in kept and (output is None or check):
+        raise UsageError("sentence-transformers needs a folder to make and has no --check; give it with -o FOLDER")
+    if valid is not None and to != "onnx-int8":
+        raise UsageError(f"--valid is for onnx-int8; an export to {to} is compared number by number, leave it out")
     if not model.exists():
         raise UsageError(f"there is no model folder {model}; give one that training wrote")
     if folder_kind(model) == "sum":
         parts = ", ".join(part["model"] for part in read_sum(model)["parts"])
         raise UsageError(f"{model} is a sum, which has no network of its own; export its encoders one by one: {parts}")
-    if to == "sentence-transformers":
-        if output is None or check:
-            raise UsageError("sentence-transformers needs a folder to make and has no --check; give it with -o FOLDER")
+    if output is not None and to == "sentence-transformers":
         backends.export_to_sentence_transformers(model, output, replace=overwrite)
         talk(f"wrote {output}")
         return
-    if to not in ("onnx", "onnx-int8", "openvino"):
-        raise UsageError(f"there is no export to {to!r}; choose onnx, onnx-int8, openvino or sentence-transformers")
-    if valid is not None and to != "onnx-int8":
-        raise UsageError(f"--valid is for onnx-int8; an export to {to} is compared number by number, leave it out")
     backend = read_backend(to)
     if output is not None:
         raise UsageError(

@@ -99,10 +99,10 @@ def feedback_report(
     from polyrank.feedback.store import FeedbackStore
     from polyrank.storage.durable import check_output
 
-    chosen = _by(by)
+    chosen, start = _by(by), _time(since)
     check_output(plot, inputs=(store,), overwrite=overwrite)
     with FeedbackStore(store, write=False) as feedback:
-        figures = report(_tracked(feedback, _time(since)))
+        figures = report(_tracked(feedback, start))
     if json_:
         left_out = {f"by_{name}" for name in BY if chosen not in (None, name)}
         print(json.dumps({name: value for name, value in figures.items() if name not in left_out}))

@@ -50,12 +50,12 @@ def index_build(
     from polyrank.index import check_target
     from polyrank.index.checks import check_candidates
     from polyrank.index.local.ann import read_kind
-    from polyrank.loading.models import lasting_name, read_backend
+    from polyrank.loading.models import lasting_name, read_backend, resolve_encoder
     from polyrank.scorers.open import load_encoder
     from polyrank.storage.quantized import read_precision
 
-    # all that can be wrong before a model is loaded
     kind, stored, runtime = read_kind(ann), read_precision(precision), read_backend(backend)
+    resolve_encoder(model, backend=runtime)
     by_first(lambda: check_target(output, precision=stored, remote=remote, overwrite=overwrite))
     pool = read_pool(candidates, say=talk)
     check_candidates(pool)
@@ -152,7 +152,9 @@ def index_snapshot(
 ) -> None:
     """Copy an index as it is now; it may be searched meanwhile."""
     from polyrank.index import open_writer
+    from polyrank.index.local.writer import check_snapshot_path
 
+    check_snapshot_path(output)
     with open_writer(index) as writer:
         writer.snapshot(output)
         talk(f"{output}: {len(writer):,} candidates")

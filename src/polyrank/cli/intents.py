@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from polyrank.cli.console import drawable, stdin_lines, talk
-from polyrank.cli.options import Device, Json, Overwrite
+from polyrank.cli.options import Device, Json, Overwrite, existing_model
 from polyrank.cli.progress import WorkDisplay, numbers
 from polyrank.errors import DataError
 
@@ -23,7 +23,10 @@ def intents_train(
     output: Annotated[Path, typer.Option("-o", "--output", help="The classifier's folder to make.")],
     encoder: Annotated[
         str,
-        typer.Option(help="A model folder, untuned:BACKBONE, shipped:convert; or a sum: its encoders' side by side."),
+        typer.Option(
+            help="A model folder, untuned:BACKBONE, shipped:convert; or a sum: its encoders' side by side.",
+            callback=existing_model,
+        ),
     ] = "untuned:embedded",
     dev: Annotated[Path | None, typer.Option(help="Development file; else a tenth of the training part.")] = None,
     test: Annotated[Path | None, typer.Option(help="Test file.")] = None,
@@ -57,8 +60,17 @@ def intents_train(
     import dataclasses
 
     from polyrank.frozen import intents
+    from polyrank.frozen.intents.train_intents import check_share
     from polyrank.storage.durable import check_output
 
+    grid = intents.Grid(
+        hidden_dim=tuple(numbers(hidden, int, "--hidden")),
+        dropout=tuple(numbers(dropout, float, "--dropout")),
+        lr=tuple(numbers(lr, float, "--lr")),
+    )
+    if hold_out is not None:
+        check_share(hold_out)
+    trained, wanted = numbers(seeds, _seed, "--seeds"), intents.read_aim(aim)
     intents.check_path(output, replace=overwrite)
     check_output(plot, inputs=(data, output, dev, test), overwrite=overwrite)
     splits = intents.read_intents(data, out_of_scope=out_of_scope)
@@ -69,11 +81,6 @@ def intents_train(
     if hold_out is not None:
         splits = intents.held_out(splits, hold_out)
     talk(f"{data}: {splits}")
-    grid = intents.Grid(
-        hidden_dim=tuple(numbers(hidden, int, "--hidden")),
-        dropout=tuple(numbers(dropout, float, "--dropout")),
-        lr=tuple(numbers(lr, float, "--lr")),
-    )
     with WorkDisplay() as display:
         result = intents.train_intents(
             splits,
@@ -82,8 +89,8 @@ def intents_train(
             layer=layer,
             grid=grid,
             n_few_shot=few_shot,
-            seeds=numbers(seeds, _seed, "--seeds"),
-            aim=intents.read_aim(aim),
+            seeds=trained,
+            aim=wanted,
             precision=precision,
             max_epochs=max_epochs,
             cache=cache,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from polyrank.cli.console import talk
-from polyrank.cli.options import Device, Json, Overwrite, Speaker
+from polyrank.cli.options import Device, Json, Overwrite, Speaker, existing_model
 from polyrank.cli.progress import WorkDisplay, numbers
 
 
@@ -16,7 +16,10 @@ def map_(
     valid: Annotated[Path, typer.Option(help="Candidate lists to choose and to stop by.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The map's folder to make.")],
     encoder: Annotated[
-        str, typer.Option(help="A model folder, untuned:BACKBONE or shipped:convert; it stays as it is.")
+        str,
+        typer.Option(
+            help="A model folder, untuned:BACKBONE or shipped:convert; it stays as it is.", callback=existing_model
+        ),
     ] = "untuned:embedded",
     speaker: Speaker = None,
     max_train: Annotated[int | None, typer.Option(min=2, help="Use a random subset of so many pairs.")] = 20_000,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from polyrank.cli.console import console, talk
-from polyrank.cli.options import Device, Json, Limit, Overwrite, SkipBad, Speaker
+from polyrank.cli.options import Device, Json, Limit, Overwrite, SkipBad, Speaker, existing_model
 from polyrank.devices.processes import by_first, is_first, together
 from polyrank.errors import DataError, UsageError
 
@@ -31,7 +31,11 @@ def mine(
     ] = 1.0,
     rerank: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="A second stage, such as a Cross-encoder: drops what it takes for right."),
+        typer.Option(
+            metavar="MODEL",
+            help="A second stage, such as a Cross-encoder: drops what it takes for right.",
+            callback=existing_model,
+        ),
     ] = None,
     margin: Annotated[float, typer.Option(help="It drops what scores above the right answer's score less this.")] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="Of the choice among the ranks.")] = 0,
@@ -60,12 +64,15 @@ def mine(
     settings = HardNegatives(
         n_negatives=n, first_rank=int(first), last_rank=int(last), max_overlap=max_overlap, seed=seed
     )
+    folder = Path(retriever)
+    answers = pool is None and folder.is_dir() and not (folder / "config.json").exists()  # an index or a pipeline
+    if not answers:
+        existing_model(retriever)
     loaded = read_examples(data, speaker=choose_speaker(data, speaker, say=talk), skip_bad=skip_bad)
     talk(f"{data}: {loaded.report}")
     examples = loaded.examples[:limit]
     candidates = None if pool is None else read_pool(pool)
-    folder = Path(retriever)
-    if candidates is None and folder.is_dir() and not (folder / "config.json").exists():
+    if answers:
         retrieve = from_retriever(open_pipeline(folder, device=device))
         examples = with_texts(examples, catalogue(folder))
     else:

@@ -4,8 +4,40 @@ from typing import Annotated
 
 import typer
 
+
+def existing_device(name: str | None) -> str | None:
+    """A device that this machine has, checked before the command reads anything.
+
+    Raises:
+        UsageError: the name is unknown, or there is no such device here.
+    """
+    if name not in (None, "auto", "cpu"):
+        from polyrank.devices.choice import choose_device  # imports torch
+
+        choose_device(name)
+    return name
+
+
+def existing_model(name: str | None) -> str | None:
+    """The name of a model, checked before the command reads anything.
+
+    Raises:
+        UsageError: there is no such model.
+    """
+    if name is not None:
+        from polyrank.loading.models import resolve_model
+
+        resolve_model(name)
+    return name
+
+
 Rerank = Annotated[
-    str | None, typer.Option(metavar="MODEL", help="A second stage: a model that orders the best of the first one.")
+    str | None,
+    typer.Option(
+        metavar="MODEL",
+        help="A second stage: a model that orders the best of the first one.",
+        callback=existing_model,
+    ),
 ]
 Speaker = Annotated[
     str | None,
@@ -38,7 +70,7 @@ FilterText = Annotated[
         "--filter", metavar="FILTER", help="Only candidates whose metadata pass: 'lang = \"en\" and tier >= 2'."
     ),
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", callback=existing_device)]
 Runtime = Annotated[str, typer.Option(help="torch, or an export of the model: onnx, onnx-int8, openvino.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")]

@@ -107,8 +107,8 @@ def quickstart(
     picture = _picture(summaries, evaluations, output / "quickstart.svg")
     encoder = load_encoder(model)
     build_index(index, encoder, replies, model=str(model.resolve()), overwrite=overwrite)
-    retriever = Retriever(encoder, open_index(index))
-    answers = retriever.answer_all(QUESTIONS, k=3)
+    with open_index(index) as candidates:
+        answers = Retriever(encoder, candidates).answer_all(QUESTIONS, k=3)
     return Quickstart(summaries, answers, NEXT_STEPS.format(index=index, picture=picture))
 
 

@@ -74,10 +74,6 @@ def rank(
         raise UsageError("the query is empty; write what to rank for")
     if query is not None and Path(query).is_file():
         raise UsageError(f"the query {query!r} is a file; write the query first, and then the files to rank")
-    given = None if query is None else (_context({"query": query}), list(_documents(files or [], lines)))
-    if given is not None and not given[1]:
-        raise DataError("there are no documents to rank; name their files, or send one in each line of stdin")
-    use_threads(threads)
     ranker = resolve_ranker(
         model,
         rerank=rerank,
@@ -86,6 +82,10 @@ def rank(
         backend=read_backend(backend),
         lengths=Lengths(max_context_tokens, max_candidate_tokens),
     )
+    given = None if query is None else (_context({"query": query}), list(_documents(files or [], lines)))
+    if given is not None and not given[1]:
+        raise DataError("there are no documents to rank; name their files, or send one in each line of stdin")
+    use_threads(threads)
     scorer = open_ranker(ranker, device=device)
     for cut in scorer.cut:
         cut.said = True  # below, when all is counted

@@ -7,6 +7,7 @@ import typer
 
 from polyrank.cli import interrupts
 from polyrank.cli.console import talk
+from polyrank.cli.options import existing_device
 from polyrank.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ def serve(
     host: Annotated[str | None, typer.Option(help="The address to listen at.  [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="0: a free one.  [default: 8600]")] = None,
     api_key_file: Annotated[Path | None, typer.Option(help="Keys, one in each line; who has none is refused.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.  [default: auto]")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="auto, cpu or cuda.  [default: auto]", callback=existing_device)
+    ] = None,
     backend: Annotated[
         str | None,
         typer.Option(

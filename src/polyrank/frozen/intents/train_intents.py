@@ -101,6 +101,16 @@ def _shuffled(group: list[int], seed: int, number: int) -> list[int]:
     return [group[i] for i in order]
 
 
+def check_share(share: float) -> None:
+    """Refuse a share that cannot be held out twice.
+
+    Raises:
+        UsageError: nothing would be left, or nothing held out.
+    """
+    if not 0 < share < 0.5:
+        raise UsageError(f"{share} to hold out twice leaves nothing to train on; give a share above 0 and below 0.5")
+
+
 def held_out(splits: IntentSplits, share: float) -> IntentSplits:
     """The training part in three: ``share`` of it for development, as much for a test, the rest to train on.
 
@@ -117,8 +127,7 @@ def held_out(splits: IntentSplits, share: float) -> IntentSplits:
     >>> len(parts.train), len(parts.dev), len(parts.test)
     (8, 1, 1)
     """
-    if not 0 < share < 0.5:
-        raise UsageError(f"{share} to hold out twice leaves nothing to train on; give a share above 0 and below 0.5")
+    check_share(share)
     if splits.dev or splits.test:
         raise UsageError("the data has a development or test part of its own; leave out what is to be held out")
     rest, test = split_off(splits.train, share, seed=0)

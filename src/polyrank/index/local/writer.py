@@ -278,8 +278,7 @@ class LocalWriter(IndexWriter):
         return failure
 
     def snapshot(self, path: AnyPath) -> None:
-        if Path(path).exists():
-            raise UsageError(f"{path} already exists; choose another path for the snapshot")
+        check_snapshot_path(path)
         with self._turn(), new_folder(Path(path)) as folder, store.sqlite_errors(self.path):
             copy = sqlite3.connect(folder / FILE, isolation_level=None)
             try:
@@ -302,6 +301,16 @@ class LocalWriter(IndexWriter):
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         finally:
             self._resources.close()
+
+
+def check_snapshot_path(path: AnyPath) -> None:
+    """Refuse a path that a snapshot must not take.
+
+    Raises:
+        UsageError: something is there already.
+    """
+    if Path(path).exists():
+        raise UsageError(f"{path} already exists; choose another path for the snapshot")
 
 
 def _take(resources: ExitStack, path: Path) -> lock.Lock:

@@ -9,7 +9,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
+from polyrank.config.checked import read_choice
 from polyrank.errors import MissingExtraError, OfflineError, UsageError
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when ray is imported: nothing is reported to anybody
@@ -21,6 +23,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("ray", "ray") from error
 
+Device = Literal["auto", "cpu", "cuda"]
 LOCAL = "local"
 CONNECTING_S = 5.0
 OURS = "POLYRANK_"  # variables that say how to compute; workers have to compute alike
@@ -62,15 +65,31 @@ def connected(address: str = "auto") -> Iterator[None]:
         ray.shutdown()
 
 
+def check_arguments(address: str, device: str) -> None:
+    """Refuse what cannot be meant, before anything is read or connected.
+
+    Raises:
+        UsageError: the address or the device is none.
+    """
+    if address not in ("auto", LOCAL):
+        _host_and_port(address)
+    read_choice(device, Device, "device of a Ray cluster")
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        raise UsageError(f'{address!r} is no address of a Ray cluster; give "auto", "{LOCAL}" or HOST:PORT')
+    return host, int(port)
+
+
 def _check_answers(address: str) -> None:
     """Ray itself waits for minutes, and talks meanwhile."""
     if address in ("auto", LOCAL):
         return
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdecimal():
-        raise UsageError(f'{address!r} is no address of a Ray cluster; give "auto", "{LOCAL}" or HOST:PORT')
+    host, port = _host_and_port(address)
     try:
-        socket.create_connection((host, int(port)), timeout=CONNECTING_S).close()
+        socket.create_connection((host, port), timeout=CONNECTING_S).close()
     except (OSError, OverflowError) as error:
         raise _absent(address) from error
 

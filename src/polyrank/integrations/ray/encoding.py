@@ -17,8 +17,8 @@ from polyrank.data.pool import CandidateLike, pool_of, read_pool
 from polyrank.errors import LostProcessError, PolyrankError, UsageError
 from polyrank.index.checks import check_candidates
 from polyrank.integrations.ray.blocks import Plan, begin, digest, is_finished, write_block
-from polyrank.integrations.ray.cluster import connected, n_gpus, working_in
-from polyrank.loading.models import Backend, lasting_name
+from polyrank.integrations.ray.cluster import check_arguments, connected, n_gpus, working_in
+from polyrank.loading.models import Backend, lasting_name, resolve_encoder
 from polyrank.records import Candidate
 from polyrank.scorers.open import load_encoder
 from polyrank.storage.durable import AnyPath
@@ -71,6 +71,8 @@ def encode(
         OfflineError: there is no cluster.
         LostProcessError: workers have died more often than ``max_failures``; what is finished stays.
     """
+    check_arguments(address, device)
+    resolve_encoder(model, backend=backend)
     folder = Path(output).absolute()
     pool = read_pool(Path(candidates), say=say) if isinstance(candidates, str | os.PathLike) else pool_of(candidates)
     check_candidates(pool)

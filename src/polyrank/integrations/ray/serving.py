@@ -13,7 +13,7 @@ from typing import Any
 
 from polyrank.config.serving import ServingSettings, check_reach
 from polyrank.errors import ConfigError, ResourceError, UsageError
-from polyrank.integrations.ray.cluster import connected
+from polyrank.integrations.ray.cluster import check_arguments, connected
 from polyrank.loading.models import lasting_name
 from polyrank.serving.pool import FailedError, Worker
 from polyrank.serving.tasks import Started
@@ -50,6 +50,8 @@ def serve(
         ResourceError: replicas do not start.
         PolyrankError: what is served cannot be opened.
     """
+    check_arguments(address, settings.device)
+    _check(settings)
     with connected(address), _asked_to_stop() as asked:
         from ray import serve as ray_serve
 
@@ -80,11 +82,6 @@ def deploy(models: Mapping[str, str], settings: ServingSettings, *, replicas: in
     """Ask the cluster that this process has joined for replicas, not ready yet; arguments as for ``serve``."""
     from ray import serve as ray_serve
 
-    check_reach(settings)
-    if settings.feedback.file is not None:
-        raise ConfigError(
-            "feedback is one file with one writer, and replicas are several; leave it out, or serve alone"
-        )
     models = {name: lasting_name(path) for name, path in models.items()}
     if settings.api_key_file is not None:
         settings = replace(settings, api_key_file=str(Path(settings.api_key_file).absolute()))
@@ -107,6 +104,14 @@ def deploy(models: Mapping[str, str], settings: ServingSettings, *, replicas: in
         wait_for_ingress_deployment_creation=False,
         wait_for_applications_running=False,
     )
+
+
+def _check(settings: ServingSettings) -> None:
+    check_reach(settings)
+    if settings.feedback.file is not None:
+        raise ConfigError(
+            "feedback is one file with one writer, and replicas are several; leave it out, or serve alone"
+        )
 
 
 def is_ready() -> bool:

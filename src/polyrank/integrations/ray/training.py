@@ -18,7 +18,7 @@ from polyrank.config.recipe import Recipe
 from polyrank.devices import processes
 from polyrank.devices.choice import keep_freed_memory
 from polyrank.errors import LockedError, LostProcessError, PolyrankError
-from polyrank.integrations.ray.cluster import connected, here, n_gpus, working_in
+from polyrank.integrations.ray.cluster import check_arguments, connected, here, n_gpus, working_in
 from polyrank.loading.recipes import load_recipe
 from polyrank.training import RunResult
 from polyrank.training import train as train_here
@@ -57,6 +57,7 @@ def train(
         LostProcessError: workers have died more often than ``max_failures``.
         PolyrankError: as for ``polyrank.train``.
     """
+    check_arguments(address, device)
     plan = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     with connected(address):
         desk = ray.remote(num_cpus=0, label_selector={NODE: here()})(_ReportDesk).remote()

@@ -1,0 +1,116 @@
+"""What a user types is checked before a command reads, opens, loads or connects anything.
+
+Every path below is of nothing that exists, and every address of nobody who answers. The error must still be that of the
+option: a command that had looked for its input first would report the input.
+"""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from polyrank.cli.commands import app
+from polyrank.errors import ConfigError, PolyrankError, UsageError
+
+WRONG = [
+    # a device that torch does not know, wherever one can be named
+    ("respond none --device quantum", "'quantum' is unknown"),
+    ("rank bm25 hello none --device quantum", "'quantum' is unknown"),
+    ("evaluate bm25 none --device quantum", "'quantum' is unknown"),
+    ("explain none hello --device quantum", "'quantum' is unknown"),
+    ("train none --device quantum", "'quantum' is unknown"),
+    ("pretrain none --device quantum", "'quantum' is unknown"),
+    ("mine none --from bm25 -o out --device quantum", "'quantum' is unknown"),
+    ("map none --valid none -o out --device quantum", "'quantum' is unknown"),
+    ("sum none none -o out --weights 1,1 --device quantum", "'quantum' is unknown"),
+    ("intents train none -o out --device quantum", "'quantum' is unknown"),
+    ("intents predict none --device quantum", "'quantum' is unknown"),
+    ("index build shipped:convert none -o out --device quantum", "'quantum' is unknown"),
+    ("index add none none --device quantum", "'quantum' is unknown"),
+    ("pipeline create none -o out --device quantum", "'quantum' is unknown"),
+    ("pipeline test none none --device quantum", "'quantum' is unknown"),
+    ("bench respond --texts none --device quantum", "'quantum' is unknown"),
+    ("serve none --device quantum", "'quantum' is unknown"),
+    # the name of a model beside a file that would be read before it
+    ("respond none --rerank absent", "absent is no model folder"),
+    ("rank bm25 hello none --rerank absent", "absent is no model folder"),
+    ("evaluate absent none", "absent is no model folder"),
+    ("evaluate bm25 none --rerank absent", "absent is no model folder"),
+    ("explain none hello --rerank absent", "absent is no model folder"),
+    ("mine none --from absent -o out", "absent is no model folder"),
+    ("mine none --from bm25 --rerank absent -o out", "absent is no model folder"),
+    ("map none --valid none -o out --encoder absent", "absent is no model folder"),
+    ("intents train none -o out --encoder absent", "absent is no model folder"),
+    ("index build absent none -o out", "absent is no model folder"),
+    ("pipeline create none -o out --rerank absent", "absent is no model folder"),
+    # choices, lists of numbers and conditions
+    ("rank bm25 hello none --backend quick", "'quick' is no backend"),
+    ("rank bm25 hello none --ensemble odd", "'odd' is no"),
+    ("respond none --mode near", "'near' is no way to search"),
+    ("respond none --filter 'lang ='", "filter"),
+    ("evaluate bm25 none --probe late", "'late' is no probe"),
+    ("evaluate bm25 none --k none", "--k 'none' is no list"),
+    ("index build shipped:convert none -o out --ann tree", "'tree' is no kind of inner-product index"),
+    ("index add none none --backend quick", "'quick' is no backend"),
+    ("index remove none --filter 'lang ='", "filter"),
+    ("index snapshot none -o .", ". already exists"),
+    ("intents train none -o out --hidden wide", "--hidden"),
+    ("intents train none -o out --seeds -1", "--seeds"),
+    ("intents train none -o out --aim high", "'high' is no"),
+    ("intents train none -o out --hold-out 0.7", "0.7 to hold out twice"),
+    ("mine none --from bm25 -o out --ranks 5", "--ranks '5' is not FIRST:LAST"),
+    ("export none --to paper", "no export to 'paper'"),
+    ("export none --to onnx --valid none", "--valid is for onnx-int8"),
+    ("export none --to sentence-transformers", "needs a folder to make"),
+    ("feedback export none -o out.jsonl --since today", "--since 'today' is no date"),
+    ("feedback report none --since today", "--since 'today' is no date"),
+    ("split none -o out --by size", "'size' is no way to split"),
+    ("import chats none -o out.jsonl --as letter", "'letter' is unknown"),
+    ("bench encode --texts none --backend quick", "'quick' is no backend"),
+    ("bench respond --texts none --kind Tri", "'Tri' is no kind of model"),
+    ("serve none --host 0.0.0.0", "0.0.0.0 can be reached by other machines"),
+]
+ON_RAY = [
+    ("ray train {recipe} --address ray://x", "'ray://x' is no address"),
+    ("ray train {recipe} --device quantum --address 127.0.0.1:1", "'quantum' is no device"),
+    ("ray encode shipped:convert none -o out --address ray://x", "'ray://x' is no address"),
+    ("ray encode shipped:convert none -o out --device quantum", "'quantum' is no device"),
+    ("ray encode absent none -o out --address 127.0.0.1:1", "absent is no model folder"),
+    ("ray serve none --host 0.0.0.0 --address 127.0.0.1:1", "0.0.0.0 can be reached by other machines"),
+    ("ray serve none --device quantum --address 127.0.0.1:1", "'quantum' is no device"),
+    ("ray serve none --address ray://x", "'ray://x' is no address"),
+]
+
+
+def refusal(command: str) -> PolyrankError:
+    """The error that a command ends with."""
+    error = CliRunner().invoke(app, shlex.split(command)).exception
+    assert isinstance(error, PolyrankError), error
+    return error
+
+
+@pytest.mark.parametrize(("command", "words"), WRONG, ids=[command for command, _ in WRONG])
+def test_an_option_is_refused_before_anything_is_looked_for(
+    command: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    error = refusal(command)
+    assert isinstance(error, UsageError | ConfigError), error
+    assert words in str(error)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("command", "words"), ON_RAY, ids=[command for command, _ in ON_RAY])
+@pytest.mark.filterwarnings("ignore")  # of Ray about itself
+def test_an_option_is_refused_before_a_cluster_is_looked_for(
+    command: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.chdir(tmp_path)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('output = "run"\n[data]\ntrain = "none"\nvalid = "none"\n[model]\nkind = "bi"\n')
+    error = refusal(command.format(recipe=recipe))
+    assert isinstance(error, UsageError), error
+    assert words in str(error)
+    assert list(tmp_path.iterdir()) == [recipe]
