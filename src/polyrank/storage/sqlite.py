@@ -6,7 +6,7 @@ Knows connections and what can go wrong with the disk below them; refuses to kno
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from math import inf
 from pathlib import Path
@@ -80,15 +80,22 @@ def open_database(file: Path, *, write: bool) -> sqlite3.Connection:
     Raises:
         sqlite3.Error: see ``sqlite_errors``.
     """
-    connection = connect(file, "rw")
+    setting = "PRAGMA synchronous=FULL" if write else "PRAGMA query_only=ON"
     try:
-        connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+        return _checked(connect(file, "rw"), "SELECT 1 FROM sqlite_master", setting)
     except sqlite3.OperationalError:  # it cannot be written to: read-only media, a full disk
-        connection.close()
         if write or log_size(file):  # what is in the log would not be seen
             raise
-        connection = connect(file, "ro&immutable=1", ReadConnection)
-    connection.execute("PRAGMA synchronous=FULL" if write else "PRAGMA query_only=ON")
+    return _checked(connect(file, "ro&immutable=1", ReadConnection), setting)
+
+
+def _checked(connection: sqlite3.Connection, *statements: str) -> sqlite3.Connection:
+    """The connection, once it has carried out the statements; closed where it cannot."""
+    with ExitStack() as resources:
+        resources.callback(connection.close)
+        for statement in statements:
+            connection.execute(statement).fetchall()
+        resources.pop_all()
     return connection
 
 

@@ -5,6 +5,7 @@ The mapped matrix is the bulk; rows added since lie in blocks in memory, and row
 
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -60,7 +61,13 @@ class LocalIndex(Index):
         self.path, self._searched = Path(path), searched
         self._lock = threading.Lock()
         self.opening = 1
-        self._connection, self._state = self._opened()
+        connection, self._state = self._opened()
+        self._hold(connection)
+
+    def _hold(self, connection: sqlite3.Connection) -> None:
+        """Read from this connection, which ``close`` closes, or the collector where nobody calls it."""
+        self._connection = connection
+        self._release = weakref.finalize(self, connection.close)
 
     def _opened(self) -> "tuple[sqlite3.Connection, _State]":
         """A connection and all that is there, from nothing."""
@@ -194,8 +201,9 @@ class LocalIndex(Index):
                 except ArtifactError:
                     connection.close()
                     raise
-                self._connection.close()
-                self._connection, self._state = connection, state
+                self._release()
+                self._hold(connection)
+                self._state = state
                 self.opening += 1  # last: whoever reads it and then takes a view has one of this opening, or is refused
                 return True
             if self._version(self._connection) == self._state.version:
@@ -227,7 +235,7 @@ class LocalIndex(Index):
     def close(self) -> None:
         """Let go of the file; blocks stay usable."""
         with self._lock:
-            self._connection.close()
+            self._release()
 
     def _version(self, connection: sqlite3.Connection) -> int:
         """A number that changes with every commit of others."""

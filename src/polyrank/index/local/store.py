@@ -8,7 +8,7 @@ Rows never change: a replaced candidate is a removed row and a new one. No torch
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -125,12 +125,14 @@ def sqlite_errors(path: Path) -> AbstractContextManager[None]:
 
 def create(path: Path, meta: Meta) -> sqlite3.Connection:
     """Make the file in an empty folder, inside a transaction that the caller commits; not yet durable."""
-    with sqlite_errors(path):
+    with sqlite_errors(path), ExitStack() as resources:
         connection = sqlite3.connect(path / FILE, isolation_level=None)
+        resources.callback(connection.close)
         # nobody sees this file before the whole folder is synced and renamed
         connection.executescript(f"PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF; {SCHEMA}")
         connection.execute("BEGIN")
         write_meta(connection, meta)
+        resources.pop_all()
         return connection
 
 
