@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from attached import end_with_parent
 from polyrank.index.remote import Address
 
 
@@ -27,7 +28,10 @@ class Milvus:
         command = [sys.executable, "-m", "milvus_lite", "server", "--data-dir", str(self.folder / "data")]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, "--host", "127.0.0.1", "--port", str(self.port)], stdout=log, stderr=log
+                [*command, "--host", "127.0.0.1", "--port", str(self.port)],
+                stdout=log,
+                stderr=log,
+                preexec_fn=end_with_parent,
             )
         return self
 

@@ -7,10 +7,12 @@ streams and exit code. What is about starting cold, or about streams that fail, 
 
 import multiprocessing
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -34,9 +36,20 @@ _warm.set_forkserver_preload(
 
 def start(work: Callable[..., None], *arguments: Any) -> BaseProcess:
     """Call a module's function in a process of its own."""
-    child = _warm.Process(target=work, args=arguments)
+    child = _warm.Process(target=_attached, args=(work, *arguments))
     child.start()
     return child
+
+
+def _attached(work: Callable[..., None], *arguments: Any) -> None:
+    """Work, and end with the process that asked for it; the fork server, its parent in Linux, lives as long as it."""
+    threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
+    work(*arguments)
+
+
+def _end_with(tests: BaseProcess) -> None:
+    tests.join()
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def run(

@@ -14,6 +14,8 @@ from typing import Any
 
 import httpx
 
+from attached import end_with_parent
+
 LISTENING = re.compile(r"listening at (http://\S+);")
 
 
@@ -102,7 +104,9 @@ def serving(
         folder: that it is started in; None: this one's.
     """
     command = [sys.executable, "-m", "polyrank", "serve", *map(str, arguments), "--port", "0"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, cwd=folder)
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=environment, cwd=folder, preexec_fn=end_with_parent
+    )
     running = Running(process)
     reader = threading.Thread(target=running.read, daemon=True)
     reader.start()

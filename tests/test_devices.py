@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from attached import end_with_parent
 from polyrank.devices import choice as devices
 from polyrank.devices.choice import free_cores, set_threads
 from polyrank.errors import UsageError
@@ -33,7 +34,10 @@ def spin(until: float) -> None:
 
 
 def test_cores_that_others_keep_busy_are_left_to_them(three_threads: None) -> None:
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4 * CORES)]
+    others = [
+        subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=end_with_parent)
+        for _ in range(4 * CORES)
+    ]
     try:
         spin(time.monotonic() + 0.5)  # they have begun
         devices._load.free()

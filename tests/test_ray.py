@@ -18,6 +18,7 @@ import cluster
 pytest.importorskip("ray")
 
 import polyrank
+from attached import end_with_parent
 from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.errors import ConfigError, UsageError
@@ -138,7 +139,9 @@ def test_each_text_is_encoded_once_though_a_node_dies(
     model, folder = f"untuned:{tiny_backbone}", tmp_path / "vectors"
     encoding = ["ray", "encode", model, catalogue, "-o", folder, "--block-size", "2", "--device", "cpu"]
     command = [sys.executable, "-m", "polyrank", *map(str, encoding), "--workers", "2", "--address", nodes.address]
-    with subprocess.Popen([*command, "--index", str(tmp_path / "index")], stderr=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        [*command, "--index", str(tmp_path / "index")], stderr=subprocess.PIPE, text=True, preexec_fn=end_with_parent
+    ) as running:
         guard = threading.Timer(PATIENCE_S, running.kill)
         guard.start()
         while running.poll() is None and len(list(folder.glob("block-*"))) < 5:
@@ -205,7 +208,10 @@ def test_replicas_answer_as_the_model_does_and_one_may_die(tiny_backbone: Path, 
     model = f"untuned:{tiny_backbone}"
     command = ["ray", "serve", f"tiny={model}", "--replicas", "2", "--port", str(free_port()), "--device", "cpu"]
     server = subprocess.Popen(
-        [sys.executable, "-m", "polyrank", *command, "--address", nodes.address], stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "polyrank", *command, "--address", nodes.address],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=end_with_parent,
     )
     guard = threading.Timer(PATIENCE_S, server.kill)
     guard.start()
