@@ -1,0 +1,92 @@
+"""``.ci/bare``: the machine's past is hidden from a command, and what the command leaves behind is found."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BARE = Path(__file__).parents[1] / ".ci" / "bare"
+NAMESPACE = ["unshare", "--mount", "--pid", "--ipc", "--fork", "--mount-proc", "true"]
+
+
+def may_hide() -> bool:
+    """Whether this process may make namespaces."""
+    return shutil.which("unshare") is not None and subprocess.run(NAMESPACE, capture_output=True).returncode == 0
+
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux" or not may_hide(), reason="making namespaces takes root on Linux"),
+]
+
+
+def bare(script: str, at: Path = BARE, **variables: str) -> "subprocess.CompletedProcess[str]":
+    command = [str(at), "bash", "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, **variables})
+
+
+def test_poison_of_this_machine_is_not_seen(tmp_path: Path) -> None:
+    """A bogus setting, and what Ray and the Hub would have left: in the home, and in the folder for temporary files."""
+    home = tmp_path / "home"
+    for folder in (".cache/huggingface/hub", ".config/polyrank"):
+        (home / folder).mkdir(parents=True)
+    ray = tmp_path / "ray" / "ray_current_cluster"
+    ray.parent.mkdir()
+    ray.write_text("203.0.113.1:6379")
+    poison = {"HOME": str(home), "HF_HOME": "/poison", "RAY_ADDRESS": "203.0.113.1:6379", "POLYRANK_PRECISION": "fp7"}
+    kept = {"PYENV_ROOT": os.environ.get("PYENV_ROOT", "/none"), "PIP_CERT": "/certificates"}
+    seen = bare(f"ls -A ~ /tmp /var/tmp /dev/shm; ls {ray}; env", TMPDIR=str(tmp_path), **poison, **kept)
+    assert seen.returncode == 0, seen.stderr
+    listed, variables = seen.stdout.split("/var/tmp:")[0], seen.stdout
+    assert not any(name in listed.split() for name in (".cache", ".config", "ray")), listed
+    assert "No such file" in seen.stderr
+    assert not any(name in variables for name in ("HF_HOME", "RAY_ADDRESS", "POLYRANK_", "TMPDIR"))
+    assert "PIP_CERT=/certificates" in variables
+    assert f"HOME={home}" in variables
+
+
+def test_a_bogus_setting_that_fails_a_command_does_not_fail_it_there(tmp_path: Path) -> None:
+    ranks = f"echo hi | {sys.executable} -m polyrank rank shipped:convert hello --json"
+    poison = {"POLYRANK_PRECISION": "fp7"}
+    assert subprocess.run(["bash", "-c", ranks], capture_output=True, env={**os.environ, **poison}).returncode == 2
+    ranked = bare(ranks, **poison)
+    assert ranked.returncode == 0, ranked.stderr
+    assert '"text": "hi"' in ranked.stdout
+
+
+def test_a_checkout_among_temporary_files_stays_with_what_is_shared(tmp_path: Path) -> None:
+    at = tmp_path / "clone" / ".ci" / "bare"
+    at.parent.mkdir(parents=True)
+    shutil.copy(BARE, at)
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "data").write_text("shared")
+    seen = bare("pwd; cat ../shared/data; touch made; ls .. /tmp", at)
+    assert seen.returncode == 0, seen.stderr
+    assert seen.stdout.startswith(f"{at.parents[1].resolve()}\nshared")
+    assert (tmp_path / "clone" / "made").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["clone", "shared"]
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("setsid sleep 86399 & disown", "sleep 86399"),
+        ("setsid bash -c 'exec -a polyrank-left sleep 86398' </dev/null & disown", "polyrank-left 86398"),
+        ("python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"/tmp/left\")'", "socket /tmp/left"),
+        ("touch /dev/shm/left", "shared memory /dev/shm/left"),
+        ("mkdir /tmp/ray-left", "temporary /tmp/ray-left"),
+        ("mktemp -d --tmpdir=/var/tmp tmpXXX", "temporary /var/tmp/tmp"),
+    ],
+)
+def test_what_is_left_behind_fails(script: str, words: str) -> None:
+    ended = bare(script)
+    assert ended.returncode == 1, ended.stderr
+    assert words in ended.stderr
+
+
+def test_the_exit_code_is_that_of_the_command() -> None:
+    assert bare("exit 7").returncode == 7
+    assert bare("mkdir ~/.cache; rm -r ~/.cache").returncode == 0
