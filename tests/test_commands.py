@@ -69,7 +69,7 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         ("pipeline create INDEX -o OUT --plot x.png", "--plot draws the choice of a threshold; ask for one"),
         ("pipeline create INDEX -o OUT --speaker a", "--speaker a is of validation examples; give them with --valid"),
         ("pipeline create INDEX -o OUT --precision 0.9", "--precision and --ensemble auto need examples to choose by"),
-        ("pipeline create INDEX -o OUT --ensemble auto --rerank b", "need examples to choose by; give them"),
+        ("pipeline create INDEX -o OUT --ensemble auto --rerank bm25", "need examples to choose by; give them"),
         ("pipeline create INDEX -o OUT --ensemble auto", "--ensemble auto adds up two stages; name the second with"),
         ("pipeline create INDEX -o OUT --model m --retriever bm25", "--model m is no part of bm25; leave it out"),
         ("feedback export STORE -o OUT --since soon", "--since 'soon' is no date; write 2026-05-31 or"),
