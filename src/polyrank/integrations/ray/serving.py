@@ -82,6 +82,7 @@ def deploy(models: Mapping[str, str], settings: ServingSettings, *, replicas: in
     """Ask the cluster that this process has joined for replicas, not ready yet; arguments as for ``serve``."""
     from ray import serve as ray_serve
 
+    _check(settings)
     models = {name: lasting_name(path) for name, path in models.items()}
     if settings.api_key_file is not None:
         settings = replace(settings, api_key_file=str(Path(settings.api_key_file).absolute()))
