@@ -453,11 +453,11 @@ def test_a_writer_that_was_interrupted_at_any_moment_goes_on(tmp_path: Path) -> 
 
 def test_deep_metadata_is_refused(tmp_path: Path) -> None:
     deep: object = "x"
-    for _ in range(101):
+    for _ in range(17):
         deep = [deep]
     path = made(tmp_path / "i", "a")
     with LocalWriter(path) as writer:
-        with pytest.raises(DataError, match="candidate 0: its metadata is nested deeper than 100"):
+        with pytest.raises(DataError, match="candidate 0: its metadata is nested deeper than 16"):
             writer.add([Candidate("b", "b", {"m": deep[0]})], np.ones((1, D), np.float32))  # type: ignore[index]
         writer.add([Candidate("b", "b", {"m": deep[0][0]})], np.ones((1, D), np.float32))  # type: ignore[index]
     assert ids(path) == "ab"
