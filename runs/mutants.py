@@ -48,7 +48,7 @@ TESTS: dict[str, list[str]] = {
     "answering": ["test_pipeline.py", "test_two_stage.py", "test_answering.py"],
     "bench": ["test_bench.py", "test_profile.py"],
     "cli": ["test_cli.py", "test_rank.py"],
-    "client": ["test_clients.py", "test_serving.py"],
+    "client": ["test_client.py", "test_serving.py"],
     "config": ["test_recipes.py", "test_paper_settings.py"],
     "data": ["test_data.py", "test_importers.py", "test_chats.py"],
     "devices": ["test_devices.py", "test_ranks.py"],
