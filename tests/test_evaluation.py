@@ -120,7 +120,7 @@ def test_short_lists_change_no_figure(sizes: list[int]) -> None:
     assert [record.id for record in found.records] == [example.id for example in [*rankable, *EXAMPLES[:3]]]
     assert summarise(found)["metrics"] == summarise(evaluate(constant, [*rankable, *EXAMPLES[:3]]))["metrics"]
     if not rankable:
-        with pytest.raises(DataError, match="--pool responses"):
+        with pytest.raises(DataError, match="`pool=responses`"):
             evaluate(knowing, short)
 
 

@@ -75,13 +75,13 @@ def against_responses(examples: Sequence[Example]) -> tuple[list[Example], list[
     for example in examples:
         if example.relevant_ids and not example.relevant:
             raise DataError(
-                f"example {example.id!r} names its right answers by id only; give their texts as --pool FILE"
+                f"example {example.id!r} names its right answers by id only; give their texts as `pool=FILE`"
             )
         right = dict.fromkeys(example.candidates[i] for i in example.relevant)
         ids = tuple(pool.setdefault(text, Candidate(str(len(pool)), text)).id for text in right)
         examples_with_pool.append(replace(example, candidates=(), relevant=(), relevant_ids=ids))
     if not pool:
-        raise DataError("no example has a right answer, so there are no responses to rank; give a --pool FILE")
+        raise DataError("no example has a right answer, so there are no responses to rank; give a `pool=FILE`")
     return examples_with_pool, list(pool.values())
 
 
@@ -120,7 +120,7 @@ def rankable(examples: Sequence[Example], pool: Sequence[Candidate] | None = Non
     if not result:
         raise DataError(
             "no example has two or more candidates to rank, a wrong one among them; rank all against one pool, with"
-            " --pool FILE, or --pool responses for all right answers of the data"
+            " `pool=FILE`, or `pool=responses` for all right answers of the data"
         )
     return result
 

@@ -121,7 +121,7 @@ def _attending(widths: Sequence[int], parts: Sequence[Encoder]) -> int | None:
         names = " and ".join(parts[number].name or f"encoder {number + 1}" for number in several)
         raise UsageError(
             f"{names} both give a context several vectors, and two attentions are no one score; sum one of them with"
-            " encoders of one vector, or add their scores in two stages with --rerank MODEL --ensemble raw"
+            " encoders of one vector, or add their scores in two stages with `rerank=MODEL` and `ensemble=raw`"
         )
     return several[0] if several else None
 

@@ -89,7 +89,7 @@ def load_exported(
         ArtifactError: model or export are damaged, or the export is of other weights.
     """
     if device not in ("auto", "cpu"):
-        raise UsageError(f"backend {backend} computes on the CPU, not on {device}; use --device cpu or --backend torch")
+        raise UsageError(f"backend {backend} computes on the CPU, not on {device}; use `device=cpu` or `backend=torch`")
     artifact = load_model(path)
     folder = export_folder(path, backend)
     document = read_manifest(folder, model=path, backend=backend, fingerprint=artifact.fingerprint)
