@@ -229,7 +229,7 @@ def test_an_earlier_run_is_not_overwritten_unasked(tiny_backbone: Path, task: di
 
 def test_endless_bad_losses_end_with_a_word(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     model = BiConfig(reduction="mean", output_scale=1e38)
-    plan = recipe(task, tiny_backbone, tmp_path / "run", model, epochs=4)
+    plan = recipe(task, tiny_backbone, tmp_path / "run", model, epochs=9)
     with pytest.raises(DivergedError, match="11 steps in a row, more than 10; nothing was saved yet"):
         train(plan)
 
