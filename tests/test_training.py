@@ -266,7 +266,7 @@ def test_no_model_is_kept_whose_losses_are_no_numbers(
         ("data.max_train=-1", "data.max_train = -1 must be at least 1"),
         ("model.projection_dim=0", "model.projection_dim = 0 must be at least 1"),
         ("text.max_background_tokens=-4", "text.max_background_tokens = -4 must be at least 0"),
-        ("output=3", "output = 3 is no folder"),
+        ("output=3", "output = 3 is not a folder"),
     ],
 )
 def test_impossible_numbers_are_named(
