@@ -473,7 +473,10 @@ def test_names_find_their_folder_from_anywhere(tmp_path: Path, monkeypatch: pyte
         assert portable_name(f"{prefix}bi", Path("map")) == f"{prefix}../bi"
         assert resolved_name(f"{prefix}../bi", Path("map")) == f"{prefix}{tmp_path / 'work' / 'bi'}"
         for name in (f"{prefix}owner/model", f"{prefix}embedded"):
-            assert lasting_name(name) == portable_name(name, Path("map")) == resolved_name(name, Path("map")) == name
+            assert portable_name(name, Path("map")) == resolved_name(name, Path("map")) == name
+        # a folder that somebody makes later under this name does not take the Hub's place
+        assert lasting_name(f"{prefix}owner/model") == f"{prefix}hf:owner/model"
+        assert lasting_name(f"{prefix}embedded") == f"{prefix}embedded"
     (tmp_path / "work").rename(tmp_path / "moved")
     monkeypatch.chdir(tmp_path)
     assert resolved_name("../bi", tmp_path / "moved" / "map") == str(tmp_path / "moved" / "bi")

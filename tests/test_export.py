@@ -466,7 +466,10 @@ def test_what_export_refuses(cross: Path, options: list[str], problem: str) -> N
     refused = CliRunner().invoke(app, ["export", str(cross), *options])
     assert isinstance(refused.exception, UsageError)
     assert re.search(problem, str(refused.exception))
-    missing = CliRunner().invoke(app, ["export", str(cross / "none"), *options])
+
+
+def test_a_model_that_is_not_there_is_not_exported(tmp_path: Path) -> None:
+    missing = CliRunner().invoke(app, ["export", str(tmp_path / "none"), "--to", "onnx"])
     assert re.search("there is no model folder .*none", str(missing.exception))
 
 

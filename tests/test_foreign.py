@@ -446,14 +446,14 @@ def test_names_that_mean_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (tmp_path / file).touch()
     monkeypatch.chdir(tmp_path)
     for name in ("nosuch", "runs/model", "a/b/c", "../x", "/nowhere", ""):
-        with pytest.raises(UsageError, match="is no model folder; give a model folder, a Hugging Face name"):
+        with pytest.raises(UsageError, match="is no model folder; give a model folder, hf:OWNER/MODEL"):
             load(name)
     for name, reason in (("run", "give the model in it, run/model"), ("index", "answers from a catalogue")):
         with pytest.raises(UsageError, match=reason):
             load(name)
-    with pytest.raises(UsageError, match="max_context_tokens is not for bm25"):
+    with pytest.raises(UsageError, match="`max_context_tokens` is not for bm25"):
         load("bm25", max_context_tokens=3)
-    with pytest.raises(UsageError, match="max_candidate_tokens is not for shipped:convert"):
+    with pytest.raises(UsageError, match="`max_candidate_tokens` is not for shipped:convert"):
         load("shipped:convert", max_candidate_tokens=30)
 
 
@@ -466,7 +466,7 @@ def test_lengths_of_an_untuned_backbone_are_settings(tiny_backbone: Path) -> Non
     assert not any(long.cut)
     with pytest.raises(ConfigError, match="max_candidate_tokens = 129 is outside 4 to 128"):
         load(f"untuned:{tiny_backbone}", max_candidate_tokens=129)
-    with pytest.raises(UsageError, match="max_candidate_tokens = 0 is no number of tokens"):
+    with pytest.raises(UsageError, match="`max_candidate_tokens` = 0 is no number of tokens"):
         load(f"untuned:{tiny_backbone}", max_candidate_tokens=0)
 
 

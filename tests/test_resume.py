@@ -512,7 +512,7 @@ def test_a_checkpoint_of_two_networks_brings_everything_back(tmp_path: Path) -> 
 @pytest.mark.parametrize("change", ["names", "one", "trained", "shape"])
 def test_a_checkpoint_of_other_networks_is_refused(tmp_path: Path, change: str) -> None:
     path = tmp_path / "checkpoint.safetensors"
-    save_checkpoint(path, parts(5), {})
+    save_checkpoint(path, parts(5), {"learners": {}})
     others = parts(5)
     if change == "names":
         others = [("bi", *others[0][1:]), ("cross", *others[1][1:])]
@@ -529,9 +529,9 @@ def test_a_checkpoint_of_other_networks_is_refused(tmp_path: Path, change: str) 
 def test_a_checkpoint_replaces_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.safetensors"
     for seed in (5, 7):
-        save_checkpoint(path, parts(seed), {"step": seed})
+        save_checkpoint(path, parts(seed), {"step": seed, "learners": {}})
     loaded = parts(1)
-    assert load_checkpoint(path, loaded) == {"step": 7}
+    assert load_checkpoint(path, loaded) == {"step": 7, "learners": {}}
     assert float(loaded[0][1].scale) == 7.5
     assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.safetensors"]
 

@@ -142,7 +142,7 @@ def test_each_part_runs_in_the_export_that_it_has(models: dict[str, Path], tmp_p
 
 def test_what_can_be_no_sum_is_refused(models: dict[str, Path]) -> None:
     bi, poly, first = (load_encoder(models[name], device="cpu") for name in ("bi", "poly", "first"))
-    with pytest.raises(UsageError, match=r"poly and .*first both give a context several vectors.*--rerank"):
+    with pytest.raises(UsageError, match=r"poly and .*first both give a context several vectors.*`rerank=MODEL`"):
         SumEncoder([poly, bi, first], [1, 1, 1])
     with pytest.raises(UsageError, match="a sum of 1; give two"):
         SumEncoder([bi], [1])

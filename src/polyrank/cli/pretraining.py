@@ -93,7 +93,7 @@ class PretrainingDisplay:
         if self.task is None:  # a run that goes on has made those before
             self.task = self.progress.add_task("", total=n_steps, completed=step - 1, text="")
         self.shown |= _figures(record)
-        text = f"{'; '.join(self.shown.values())}; {record['tokens_per_s']:,} tokens/s"
+        text = f"{'; '.join(self.shown.values())}; {record['n_tokens'] / record['seconds']:,.0f} tokens/s"
         self.progress.update(self.task, completed=step, text=text)
         if not console().is_terminal and step % 50 == 0:
             talk(f"step {step}/{n_steps}: {text}")
