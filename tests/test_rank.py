@@ -18,6 +18,7 @@ from polyrank.cli import app
 from polyrank.errors import ArtifactError, PolyrankError, UsageError
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
 from polyrank.scorers.two_stage import TwoStageScorer
+from processes import run as run_process
 
 TEXTS = ["hello", "restart the router", "my wifi is red", "restart the router", "the bill"]
 
@@ -245,7 +246,7 @@ def test_what_was_cut_is_said_once_with_a_remedy(run: Run, tiny_backbone: Path) 
     for i, word in enumerate(("hello", "bill", "router")):
         Path(f"{i}.txt").write_text(f"{'wifi ' * 80}{word}", "utf-8")
     files = ["0.txt", "1.txt", "2.txt"]
-    found = run(f"untuned:{tiny_backbone}", "my wifi", *files)
+    found = run_process("rank", f"untuned:{tiny_backbone}", "my wifi", *files, "--json")
     assert len({row["score"] for row in json.loads(found.stdout)["results"]}) == 1
     said = "3 candidates did not fit into 72 tokens, so their ends were not read; --max-candidate-tokens and"
     assert found.stderr.count(said) == 1

@@ -597,7 +597,7 @@ def test_what_is_too_long_for_the_server(milvus: Milvus, tmp_path: Path, what: s
         "metadata": Candidate("long", "x", {"a": "ü" * 33_000}),
         "facts": Candidate("long", "x", {"a": list(range(3000))}),
     }[what]
-    limits = {"text": "its text has 66,000 bytes", "metadata": "its metadata take 66,009 bytes", "facts": "to filter by"}
+    limits = {"text": "text has 66,000 bytes", "metadata": "metadata take 66,009 bytes", "facts": "to filter by"}
     with RemoteWriter(tmp_path / "ix") as writer:
         with pytest.raises(DataError, match=limits[what]):
             writer.add([Candidate("short", "x"), long], np.ones((2, 8), np.float32))
