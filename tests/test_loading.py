@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from polyrank.cli import arguments
+from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.errors import ConfigError, DataError, OfflineError, UsageError
 from polyrank.evaluation import evaluate, evaluate_models, read_task, summarise
 from polyrank.loading import Lengths, resolve_backbone, resolve_contestants, resolve_data, resolve_model, resolve_ranker
 from polyrank.loading.models import lasting_name
+from polyrank.models import new_model
 from polyrank.scorers.open import corpus_of, load
 
 
@@ -36,6 +38,15 @@ def test_a_bare_hub_name_is_announced_before_anything_is_fetched(capsys: pytest.
 def test_a_path_is_never_the_hub(name: str | Path) -> None:
     with pytest.raises(UsageError, match="is no model folder"):
         resolve_model(name)
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_backbone_in_settings_is_the_hub_only_by_hf() -> None:
+    policy = TextPolicy(max_context_tokens=16, max_candidate_tokens=8)
+    with pytest.raises(ConfigError, match="there is no folder models/support; .*hf:OWNER/MODEL"):
+        new_model(BiConfig(backbone="models/support"), policy, seed=1, sample=["hi"])
+    with pytest.raises(OfflineError):
+        new_model(BiConfig(backbone="hf:models/support"), policy, seed=1, sample=["hi"])
 
 
 @pytest.mark.usefixtures("offline")

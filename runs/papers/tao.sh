@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 DATA=$(realpath -m "${DATA:-../shared/data}")
-BACKBONE=${BACKBONE:-google-bert/bert-base-uncased}
+BACKBONE=${BACKBONE:-hf:google-bert/bert-base-uncased}
 LIMIT=${LIMIT:-}
 EXTRA=${EXTRA:-}
 WORK=$PWD/runs/work/papers

@@ -74,7 +74,7 @@ def bench_responding(
         texts: replies; candidate vectors are theirs and mixtures of them, up to each size.
         sizes: numbers of candidates.
         kinds: of ``KINDS``; "Poly-first-16" has the first 16 outputs as they are, as in the papers' Table 9.
-        backbone: "embedded", "base" (the size of BERT-base, with random weights), a folder or a hub name.
+        backbone: "embedded", "base" (the size of BERT-base, with random weights), a folder or hf:OWNER/MODEL.
         n_words: of the context.
         repeats: rounds; each times every kind once.
         device: for networks: "auto", "cpu" or "cuda".

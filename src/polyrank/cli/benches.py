@@ -135,7 +135,7 @@ def bench_respond(
         list[str] | None, typer.Option(help="Bi, Poly-16, -64, -360, Cross, Poly-first-16, -64, -360; repeatable.")
     ] = None,
     backbone: Annotated[
-        str, typer.Option(help="embedded, base (as large as BERT-base, random weights), a folder or a hub name.")
+        str, typer.Option(help="embedded, base (as large as BERT-base, random weights), a folder or hf:OWNER/MODEL.")
     ] = "embedded",
     words: Annotated[int, typer.Option(min=1, help="Words of the context.")] = 100,
     repeats: Annotated[int, typer.Option(min=1, help="Rounds.")] = 5,

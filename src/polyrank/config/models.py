@@ -113,7 +113,7 @@ class BiConfig(Settings):
     """A Bi-encoder: one vector for the context, one for the candidate.
 
     Args:
-        backbone: "embedded", a local folder, or a hub name.
+        backbone: "embedded", a local folder, or hf:OWNER/MODEL of the Hugging Face Hub.
         reduction: how token outputs become one vector: the "first", their "mean", their sum by "sqrt_n" of their
             number, "mean_of_first" n, or "mean_but_first", which leaves the first boundary token out, as the
             Poly-encoder paper's averages do (Table 7). None: what the backbone was trained with, else "first".
@@ -171,7 +171,7 @@ class CrossConfig(Settings):
     """A Cross-encoder: context and candidate read together.
 
     Args:
-        backbone: "embedded", a local folder, or a hub name.
+        backbone: "embedded", a local folder, or hf:OWNER/MODEL of the Hugging Face Hub.
         head: "linear", h_1 W (ICLR 2020), or "mlp", a tanh layer first (Tao et al.).
     """
 

@@ -55,7 +55,7 @@ class ContinuedModel(Settings):
     """A trained backbone that goes on to be pre-trained, with the vocabulary that it has.
 
     Args:
-        backbone: "embedded", a local folder, or a hub name.
+        backbone: "embedded", a local folder, or hf:OWNER/MODEL of the Hugging Face Hub.
     """
 
     backbone: str

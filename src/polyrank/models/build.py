@@ -197,7 +197,7 @@ def new_model(
 
 def _found(config: BackboneConfig, dropout: float | None) -> tuple[Backbone, Subwords, bool]:
     """A backbone as it is published, its vocabulary, and whether it was trained for means of its outputs."""
-    source = resolve_backbone(config.backbone)
+    source = resolve_backbone(config.backbone, bare_hub_names=False)
     return load_backbone(source.folder, dropout), load_subwords(source.folder), source.mean_pooled
 
 

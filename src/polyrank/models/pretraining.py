@@ -126,7 +126,7 @@ def continued_backbone(model: ContinuedModel, separator: str, *, dropout: float 
         dropout: of the backbone; None: its own.
         seed: of the new tokens' embeddings.
     """
-    source = resolve_backbone(model.backbone)
+    source = resolve_backbone(model.backbone, bare_hub_names=False)
     backbone, subwords = load_backbone(source.folder, dropout), load_subwords(source.folder)
     if subwords.add([separator] * (subwords.known([separator]) is None) + ["[MASK]"] * (subwords.mask is None)):
         grow_embeddings(backbone, subwords, seed)
