@@ -43,7 +43,7 @@ def test_a_path_is_never_the_hub(name: str | Path) -> None:
 @pytest.mark.usefixtures("offline")
 def test_a_backbone_in_settings_is_the_hub_only_by_hf() -> None:
     policy = TextPolicy(max_context_tokens=16, max_candidate_tokens=8)
-    with pytest.raises(ConfigError, match="there is no folder models/support; .*hf:OWNER/MODEL"):
+    with pytest.raises(ConfigError, match=r"there is no folder models/support; .*hf:OWNER/MODEL"):
         new_model(BiConfig(backbone="models/support"), policy, seed=1, sample=["hi"])
     with pytest.raises(OfflineError):
         new_model(BiConfig(backbone="hf:models/support"), policy, seed=1, sample=["hi"])
