@@ -138,3 +138,9 @@ def _command(command: list[str], cwd: str, environment: dict[str, str], stdin: s
     from polyrank.cli import main
 
     main()
+
+
+def files_open_in(folder: Path, pattern: str = "*") -> list[Path]:
+    """Files below a folder that this process has open; only those whose names match."""
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [file for file in (link.readlink() for link in links) if file.is_relative_to(folder) and file.match(pattern)]

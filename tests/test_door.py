@@ -20,6 +20,7 @@ from polyrank.errors import DataError, LockedError, UsageError
 from polyrank.index.local.store import FILE
 from polyrank.records import Candidate, Context, Example, contexts_of
 from polyrank.scorers.lexical import BM25
+from processes import files_open_in
 
 REPLIES = ["restart the router", "the bill is too high", "thanks", "did that", "the light is red", "wifi is down"]
 TURNS = ["hi", "my wifi is down"]
@@ -106,12 +107,6 @@ def test_nothing_is_added_when_something_is_wrong(home: Path) -> None:
         assert len(replies) == len(REPLIES)
 
 
-def connected_to(index: Path) -> list[Path]:
-    """Files of an index's database that this process has open."""
-    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    return [file for file in (link.readlink() for link in links) if str(file).startswith(str(index / FILE))]
-
-
 def test_a_lock_from_the_first_change_to_the_end(home: Path) -> None:
     with polyrank.open(home / "index") as first, polyrank.open(home / "index") as second:
         first.add(["the zebra is green"])
@@ -125,9 +120,9 @@ def test_a_lock_from_the_first_change_to_the_end(home: Path) -> None:
 
 def test_nothing_of_what_is_closed_stays_open(home: Path) -> None:
     replies = polyrank.open(home / "index")
-    assert connected_to(home / "index")
+    assert files_open_in(home / "index", f"{FILE}*")
     replies.close()
-    assert connected_to(home / "index") == []
+    assert files_open_in(home / "index", f"{FILE}*") == []
 
 
 def test_a_list_in_memory_cannot_be_changed() -> None:

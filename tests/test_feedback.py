@@ -10,6 +10,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -225,8 +226,11 @@ def test_a_file_that_another_begins_is_waited_for(tmp_path: Path) -> None:
     """SQLite itself refuses at once to change how a file is written while another connection writes to it."""
     other = sqlite3.connect(tmp_path / "feedback.db", isolation_level=None, check_same_thread=False)
     other.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(sqlite3.OperationalError, match="locked"):
-        sqlite3.connect(tmp_path / "feedback.db", timeout=0).execute("PRAGMA journal_mode=WAL")
+    with (
+        closing(sqlite3.connect(tmp_path / "feedback.db", timeout=0)) as impatient,
+        pytest.raises(sqlite3.OperationalError, match="locked"),
+    ):
+        impatient.execute("PRAGMA journal_mode=WAL")
     free = threading.Timer(0.2, other.rollback)
     free.start()
     with FeedbackStore(tmp_path / "feedback.db") as store:

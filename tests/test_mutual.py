@@ -4,6 +4,7 @@ import dataclasses
 import json
 import signal
 import sqlite3
+from contextlib import closing
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,7 +29,7 @@ from polyrank.scorers.open import load
 from polyrank.training import DistillStep, Imitation, ListwiseStep, MutualStep, train
 from polyrank.training.steps import listwise_loss
 from polyrank.training.teacher import RememberedScores
-from processes import start
+from processes import files_open_in, start
 from train_settings import train_config
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
@@ -484,8 +485,15 @@ def test_a_file_of_scores_that_breaks_later_says_so(tmp_path: Path) -> None:
 
 def test_files_that_hold_no_scores_are_refused(tmp_path: Path) -> None:
     (tmp_path / "scores.sqlite").write_bytes(b"something else " * 100)
-    with pytest.raises(ArtifactError, match=r"scores\.sqlite is no file of scores"):
+    with pytest.raises(ArtifactError, match=r"scores\.sqlite is no file of scores") as refused:
         RememberedScores(tmp_path / "scores.sqlite", Lengths(), "one")
+    assert files_open_in(tmp_path) == []  # while the traceback holds all that was at work
+    assert refused.tb is not None
+
+
+def n_scores(file: str) -> int:
+    with closing(sqlite3.connect(file)) as connection:
+        return int(connection.execute("SELECT count(*) FROM scores").fetchone()[0])
 
 
 def test_distillation_asks_its_teacher_once_per_pair(
@@ -496,8 +504,7 @@ def test_distillation_asks_its_teacher_once_per_pair(
     file = str(tmp_path / "scores.sqlite")
     plan = recipe(task, tiny_backbone, tmp_path / "a", model=BI, epochs=2, teacher_scores=file, **changes)
     train(plan)
-    (count,) = sqlite3.connect(file).execute("SELECT count(*) FROM scores").fetchone()
-    assert count == 72 * 4
+    assert n_scores(file) == 72 * 4
     mse = recipe(
         task,
         tiny_backbone,
@@ -509,7 +516,7 @@ def test_distillation_asks_its_teacher_once_per_pair(
         **changes,
     )
     train(mse)
-    assert sqlite3.connect(file).execute("SELECT count(*) FROM scores").fetchone() == (count,)
+    assert n_scores(file) == 72 * 4
     assert curve(tmp_path / "a")[0][1] != curve(tmp_path / "b")[0][1]
 
 

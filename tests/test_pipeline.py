@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,15 @@ from polyrank.answering.pipeline import (
 )
 from polyrank.answering.retrievers import LexicalRetriever, Retriever
 from polyrank.answering.two_stage import TwoStage
+from polyrank.cli.answering import respond as respond_command
+from polyrank.cli.explaining import explain as explain_command
+from polyrank.cli.mining import mine as mine_command
 from polyrank.config.checked import from_dict
 from polyrank.config.models import BiConfig, CrossConfig, TextPolicy
 from polyrank.config.pipeline import PipelineConfig
-from polyrank.errors import ArtifactError, ConfigError, DataError, UsageError
+from polyrank.errors import ArtifactError, ConfigError, DataError, PolyrankError, UsageError
 from polyrank.evaluation import plot_coverage
+from polyrank.index.local.store import FILE
 from polyrank.loading import resolve_ranker
 from polyrank.loading.answering import read_pipeline
 from polyrank.models import new_model
@@ -38,6 +43,7 @@ from polyrank.records import Candidate, Context, Example, Ranked
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.open import corpus_of, load_encoder, open_ranker
 from polyrank.storage.document import read_document, seal
+from processes import files_open_in
 
 REPLIES = ["restart the router", "the bill is too high", "thanks", "did that", "the light is red", "wifi is down"]
 POOL = [Candidate(f"r{i}", text) for i, text in enumerate(REPLIES)]
@@ -259,6 +265,30 @@ def test_settings_chosen_with_other_models_are_refused(models: dict[str, Path], 
     write_pipeline(tmp_path / "q", replace(tuned, reranker="bm25"), seen)
     with pytest.raises(ArtifactError, match="were chosen with another re-ranker"):
         open_pipeline(tmp_path / "q")
+
+
+def test_what_fails_leaves_no_index_open(models: dict[str, Path], tmp_path: Path) -> None:
+    index = Path(shutil.copytree(models["index"], tmp_path / "index"))
+    config = PipelineConfig(index=str(index), reranker="bm25", n_retrieved=4)
+    write_pipeline(tmp_path / "p", config, {"fingerprints": {"retriever": "f" * 64}})
+    write_pipeline(tmp_path / "q", config)
+    data, missing = tmp_path / "data.jsonl", str(tmp_path / "missing")
+    data.write_text('{"context": ["hi"], "response": "nobody says so"}\n')
+    mine: Any = {"retriever": str(tmp_path / "q"), "output": tmp_path / "mined.jsonl", "rerank": missing}
+    attempts: list[tuple[str, Callable[[], Any]]] = [
+        ("were chosen with another retriever", lambda: open_pipeline(tmp_path / "p")),
+        ("missing", lambda: make_retriever(replace(config, reranker=missing))),
+        ("missing", lambda: make_retriever(replace(config, model=missing))),
+        ("no threshold makes", lambda: choose_settings(config, [Example(("hi",))], precision=2.0)),
+        ("nobody", lambda: explain_command(str(tmp_path / "q"), ["hi"], candidate_id="nobody")),
+        ("k is 0", lambda: respond_command(index, ["hi"], k=0)),
+        ("missing", lambda: mine_command(data, **mine)),
+    ]
+    for message, attempt in attempts:
+        with pytest.raises(PolyrankError, match=message) as failed:
+            attempt()
+        assert files_open_in(index, f"{FILE}*") == [], message  # while the traceback holds all that was at work
+        assert failed.tb is not None
 
 
 def test_copies_of_a_hidden_answer_do_not_empty_the_replies(tmp_path: Path) -> None:

@@ -51,21 +51,22 @@ def choose_settings(
     """
     if not examples:
         raise DataError("there are no validation examples; give a file with at least one")
-    retriever, examples = make_retriever(config, device=device), _named(config, examples)
     tuning: dict[str, Any] = {"n_examples": len(examples)}
-    if retriever.n_stages == 2 and ensemble is not None:
-        if ensemble == "auto":
-            ensemble, tuning["ensembles"] = _best_ensemble(retriever, config.n_retrieved, examples)
-        config, retriever = replace(config, ensemble=ensemble), retriever.with_ensemble(ensemble)
-    if "ensembles" in tuning or precision is not None:
-        tuning["fingerprints"] = retriever.fingerprints()
-    if precision is not None:
-        hidden = _hidden(len(examples), no_answer, seed)
-        scores, right = outcomes(retriever, examples, hidden.tolist())
-        abstention, curve = calibrate(scores, right, precision=precision)
-        config = replace(config, measure=abstention.measure, threshold=abstention.threshold)
-        point = min((p for p in curve if p.threshold >= abstention.threshold), key=attrgetter("threshold"))
-        tuning |= {"no_answer": float(hidden.mean()), "chosen": asdict(point), "curve": [asdict(p) for p in curve]}
+    with make_retriever(config, device=device) as retriever:
+        examples = _named(config, examples)
+        if retriever.n_stages == 2 and ensemble is not None:
+            if ensemble == "auto":
+                ensemble, tuning["ensembles"] = _best_ensemble(retriever, config.n_retrieved, examples)
+            config, retriever = replace(config, ensemble=ensemble), retriever.with_ensemble(ensemble)
+        if "ensembles" in tuning or precision is not None:
+            tuning["fingerprints"] = retriever.fingerprints()
+        if precision is not None:
+            hidden = _hidden(len(examples), no_answer, seed)
+            scores, right = outcomes(retriever, examples, hidden.tolist())
+            abstention, curve = calibrate(scores, right, precision=precision)
+            config = replace(config, measure=abstention.measure, threshold=abstention.threshold)
+            point = min((p for p in curve if p.threshold >= abstention.threshold), key=attrgetter("threshold"))
+            tuning |= {"no_answer": float(hidden.mean()), "chosen": asdict(point), "curve": [asdict(p) for p in curve]}
     return config, tuning
 
 
@@ -98,8 +99,9 @@ def try_threshold(
     if config.measure is None or config.threshold is None:
         raise UsageError("this pipeline has no threshold; make one with polyrank pipeline create --valid --precision")
     hidden = _hidden(len(examples), no_answer, seed)
-    retriever, examples = make_retriever(config, device=device), _named(config, examples)
-    scores, right = outcomes(retriever, examples, hidden.tolist())
+    with make_retriever(config, device=device) as retriever:
+        examples = _named(config, examples)
+        scores, right = outcomes(retriever, examples, hidden.tolist())
     confidences = np.array([confidence(row, config.measure) for row in scores])
     curve = coverage_curve(confidences, right)
     answered = confidences >= config.threshold

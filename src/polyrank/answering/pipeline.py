@@ -31,12 +31,11 @@ from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.open import encoder_of_index, load
 from polyrank.scorers.protocols import Encoder
 from polyrank.search import Mode
-from polyrank.storage.closing import Closing
 from polyrank.storage.document import seal
 from polyrank.storage.durable import AnyPath, new_folder
 
 
-class Pipeline(Answering, Closing):
+class Pipeline(Answering):
     """Replies with their confidence, from candidates that may change at any time.
 
     What other processes change in the index shows in the next answer. The first change made here takes the index's
@@ -182,8 +181,7 @@ class Pipeline(Answering, Closing):
     def close(self) -> None:
         """Give back the index and its lock."""
         with ExitStack() as both:
-            if self.retriever.index is not None:
-                both.callback(self.retriever.index.close)
+            both.callback(self.retriever.close)
             if self._writer is not None:
                 both.callback(self._writer.close)
             self._writer = None
@@ -237,13 +235,15 @@ def open_pipeline(
     abstention = None
     if config.measure is not None and config.threshold is not None:
         abstention = Abstention(config.measure, config.threshold)
-    retriever = make_retriever(config, distinct=distinct, device=device, backend=backend)
-    for name, expected in ref.seen.get("fingerprints", {}).items():
-        if (actual := retriever.fingerprints().get(name)) != expected:
-            raise ArtifactError(
-                f"the settings of {path} were chosen with another {name} (fingerprint {expected[:12]}, now"
-                f" {str(actual)[:12]}); choose them again with polyrank pipeline create --overwrite"
-            )
+    with ExitStack() as opened:  # what is refused is closed
+        retriever = opened.enter_context(make_retriever(config, distinct=distinct, device=device, backend=backend))
+        for name, expected in ref.seen.get("fingerprints", {}).items():
+            if (actual := retriever.fingerprints().get(name)) != expected:
+                raise ArtifactError(
+                    f"the settings of {path} were chosen with another {name} (fingerprint {expected[:12]}, now"
+                    f" {str(actual)[:12]}); choose them again with polyrank pipeline create --overwrite"
+                )
+        opened.pop_all()
     open_encoder = partial(encoder_of_index, device=device, backend=backend)
     return Pipeline(retriever, abstention, open_encoder=open_encoder)
 
@@ -286,15 +286,21 @@ def make_retriever(
         retriever = LexicalRetriever(lexical, open_index(Path(config.index)), distinct=distinct)
     if config.reranker is None:
         return retriever
-    reranker = load(config.reranker, device=device, backend=backend)
+    with ExitStack() as opened:  # closed where the second stage is missing
+        opened.enter_context(retriever)
+        reranker = load(config.reranker, device=device, backend=backend)
+        opened.pop_all()
     return TwoStage(retriever, reranker, n_retrieved=config.n_retrieved, ensemble=config.ensemble)
 
 
 def dense(index: Path, model: Path | None, mode: Mode, distinct: bool, device: str, backend: Backend) -> Retriever:
     """An index searched by the encoder that it was made with."""
-    candidates = open_index(index)
-    encoder = encoder_of_index(candidates.model, model, device=device, backend=backend)
-    return Retriever(encoder, candidates, mode=mode, distinct=distinct)
+    with ExitStack() as opened:  # closed where the encoder is missing or another one
+        candidates = opened.enter_context(open_index(index))
+        encoder = encoder_of_index(candidates.model, model, device=device, backend=backend)
+        retriever = Retriever(encoder, candidates, mode=mode, distinct=distinct)
+        opened.pop_all()
+    return retriever
 
 
 def write_pipeline(

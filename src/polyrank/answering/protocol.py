@@ -3,7 +3,7 @@
 To add a kind of stage, subclass ``Answering``: ``answer_all`` is all that it has to define.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ from polyrank.errors import UsageError
 from polyrank.index import Filter, Index
 from polyrank.records import Candidate, ContextLike, Ranked
 from polyrank.scorers.protocols import Encoder, Scorer
+from polyrank.storage.closing import Closing
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ class Answer:
         return None if self.abstained else self.ranked[0].text
 
 
-class Answering(ABC):
-    """Answers contexts with replies.
+class Answering(Closing):
+    """Answers contexts with replies. ``close``, or the end of a ``with`` block, closes its index.
 
     Attributes:
         scorer: what orders the replies in the end.
@@ -110,3 +111,7 @@ class Answering(ABC):
     def with_ensemble(self, ensemble: Ensemble | None) -> "Answering":
         """The same with the scores of its two stages added on another scale; of one stage, itself."""
         return self
+
+    def close(self) -> None:
+        if self.index is not None:
+            self.index.close()

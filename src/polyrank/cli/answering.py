@@ -53,7 +53,7 @@ def respond(
     asked = given_contexts(context)
     condition = as_filter(filter)  # before a model is loaded
     use_threads(threads)
-    pipeline = open_pipeline(
+    with open_pipeline(
         path,
         model=model,
         mode=read_mode(mode),
@@ -63,24 +63,25 @@ def respond(
         distinct=not duplicates,
         device=device,
         backend=read_backend(backend),
-    )
-
-    def answer(context: "Context") -> None:
-        result = pipeline.answer(context, k, filter=condition)
-        row: dict[str, Any] = {"context": context.turns, "results": [_row(reply) for reply in result.ranked]}
-        if result.confidence is not None:
-            # without a second reply to compare with it is infinite, which JSON cannot say
-            confidence = None if math.isinf(result.confidence) else result.confidence
-            row |= {"confidence": confidence, "abstained": result.abstained}
-        if result.exact is not None:
-            row |= {"exact": result.exact, "n_scored": result.n_scored, "ways": result.ways}
-        print_row(row, str(path))
-
-    if not context and sys.stdin.isatty():
-        _chat(pipeline, k, condition)
-    else:
+    ) as pipeline:
+        if not context and sys.stdin.isatty():
+            _chat(pipeline, k, condition)
+            return
         for query in asked:
-            answer(query)
+            _answer(pipeline, query, k, condition, str(path))
+
+
+def _answer(pipeline: "Pipeline", context: "Context", k: int, filter: "Filter | None", name: str) -> None:
+    """Print the best replies to one context as a line of JSON."""
+    result = pipeline.answer(context, k, filter=filter)
+    row: dict[str, Any] = {"context": context.turns, "results": [_row(reply) for reply in result.ranked]}
+    if result.confidence is not None:
+        # without a second reply to compare with it is infinite, which JSON cannot say
+        confidence = None if math.isinf(result.confidence) else result.confidence
+        row |= {"confidence": confidence, "abstained": result.abstained}
+    if result.exact is not None:
+        row |= {"exact": result.exact, "n_scored": result.n_scored, "ways": result.ways}
+    print_row(row, name)
 
 
 def _row(reply: "Ranked") -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,19 +79,20 @@ def explain(
     use_threads(threads)
     condition, scale, runtime = as_filter(filter), read_ensemble(ensemble), read_backend(backend)
     stages: dict[str, Any] = {"rerank": rerank, "n_retrieved": n_retrieved, "ensemble": scale, "backend": runtime}
-    if answers:
-        pipeline = open_pipeline(path, model=model, device=device, **stages)
-        why = partial(pipeline.explain, text=reply, candidate_id=candidate_id, max_words=words, filter=condition)
-    else:
-        scorer = open_ranker(resolve_ranker(path, **stages), device=device)
-        why = partial(explain_scorer, scorer, candidate=reply or "", max_words=words)
-    for query in asked:
-        with console().status("explaining"):
-            explanation = why(query)
-        if json_:
-            print_row(explanation.as_dict(), path)
+    with ExitStack() as opened:
+        if answers:
+            pipeline = opened.enter_context(open_pipeline(path, model=model, device=device, **stages))
+            why = partial(pipeline.explain, text=reply, candidate_id=candidate_id, max_words=words, filter=condition)
         else:
-            _draw(explanation)
+            scorer = open_ranker(resolve_ranker(path, **stages), device=device)
+            why = partial(explain_scorer, scorer, candidate=reply or "", max_words=words)
+        for query in asked:
+            with console().status("explaining"):
+                explanation = why(query)
+            if json_:
+                print_row(explanation.as_dict(), path)
+            else:
+                _draw(explanation)
 
 
 def _draw(explanation: "Explanation") -> None:

@@ -1,6 +1,7 @@
 """``polyrank mine``."""
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -72,26 +73,29 @@ def mine(
     talk(f"{data}: {loaded.report}")
     examples = loaded.examples[:limit]
     candidates = None if pool is None else read_pool(pool)
-    if answers:
-        retrieve = from_retriever(open_pipeline(folder, device=device))
-        examples = with_texts(examples, catalogue(folder))
-    else:
-        examples = with_texts(examples, candidates or ())
-        texts = [c.text for c in candidates] if candidates is not None else [e.response for e in examples if e.response]
-        retrieve = from_pool(load(retriever, device=device, corpus=corpus_of(examples, candidates)), texts)
-    reranker = None
-    if rerank is not None:
-        reranker = load(rerank, device=device, corpus=corpus_of(examples, candidates))
-    mined = run(
-        examples,
-        retrieve,
-        settings,
-        reranker=reranker,
-        margin=margin,
-        progress=lambda batches: track(
-            batches, "mining", console=console(), disable=not console().is_terminal, transient=True
-        ),
-    )
+    with ExitStack() as opened:
+        if answers:
+            retrieve = from_retriever(opened.enter_context(open_pipeline(folder, device=device)))
+            examples = with_texts(examples, catalogue(folder))
+        else:
+            examples = with_texts(examples, candidates or ())
+            texts = (
+                [c.text for c in candidates] if candidates is not None else [e.response for e in examples if e.response]
+            )
+            retrieve = from_pool(load(retriever, device=device, corpus=corpus_of(examples, candidates)), texts)
+        reranker = None
+        if rerank is not None:
+            reranker = load(rerank, device=device, corpus=corpus_of(examples, candidates))
+        mined = run(
+            examples,
+            retrieve,
+            settings,
+            reranker=reranker,
+            margin=margin,
+            progress=lambda batches: track(
+                batches, "mining", console=console(), disable=not console().is_terminal, transient=True
+            ),
+        )
     if not mined.examples:
         raise DataError(f"{data}: no example has a right answer to mine for; give the texts of ids with --pool")
     if is_first():

@@ -74,7 +74,7 @@ def pipeline_create(
         config = replace(config, ensemble=scale)
     tuning = None
     if valid is None:
-        make_retriever(config, device=device)  # what is not there should be missed now
+        make_retriever(config, device=device).close()  # what is not there should be missed now
     if valid is not None:
         loaded = read_examples(valid, speaker=choose_speaker(valid, speaker, say=talk))
         talk(f"{valid}: {loaded.report}")

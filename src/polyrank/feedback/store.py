@@ -13,6 +13,7 @@ import json
 import os
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime
@@ -81,7 +82,8 @@ class FeedbackStore(Closing):
                 self._connection = _create(self.path) if write else sqlite.open_database(self.path, write=False)
                 resources.callback(self._connection.close)
                 self._key = _read_key(self.path, self._connection)
-            resources.pop_all()
+            # ``close`` calls it, or the collector where nobody does
+            self._release = weakref.finalize(self, resources.pop_all().close)
 
     def record(self, *entries: Shown | Outcome) -> int:
         """Add what was shown, outcomes, or both: all of it or, with an error, nothing; durable when this returns.
@@ -153,7 +155,7 @@ class FeedbackStore(Closing):
     def close(self) -> None:
         """Close the file."""
         with self._lock:
-            self._connection.close()
+            self._release()
 
     def _errors(self) -> AbstractContextManager[None]:
         return sqlite.sqlite_errors(self.path, REMEDY)

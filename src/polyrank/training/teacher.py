@@ -7,6 +7,7 @@ serves several teachers, runs and seeds, and a teacher that was trained again fi
 import hashlib
 import json
 import sqlite3
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,11 +40,14 @@ class RememberedScores(Scorer):
         make_folders(path.parent)
         if path.is_dir():
             raise ArtifactError(f"{path} is a folder; name a file for the teacher's scores")
-        self._file = sqlite3.connect(path, isolation_level=None, timeout=60.0)
+        self._file = sqlite3.connect(path, isolation_level=None, timeout=60.0, check_same_thread=False)
+        # ``close`` calls it, or the collector where nobody does, in any thread
+        self._release = weakref.finalize(self, self._file.close)
         try:
             use_log(self._file)  # a second training may use the same file
             self._file.execute("CREATE TABLE IF NOT EXISTS scores (pair BLOB PRIMARY KEY, score REAL) WITHOUT ROWID")
         except sqlite3.DatabaseError as error:
+            self.close()
             raise ArtifactError(f"{path} is no file of scores ({error}); delete it or name another one") from error
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
@@ -66,7 +70,7 @@ class RememberedScores(Scorer):
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._release()
 
     def _key(self, context: Context, text: str) -> bytes:
         content = json.dumps([self.fingerprint, context.turns, context.background, text])

@@ -9,6 +9,7 @@ import os
 import shutil
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -135,7 +136,9 @@ class LocalWriter(IndexWriter):
                 sync_folder(self.path)  # SQLite goes on when the name of its new log cannot be made durable
             except OSError as error:
                 raise disk_error(self.path, error) from error
-            self._resources = resources.pop_all()
+            # ``close`` releases the file and the lock, or the collector where nobody calls it
+            self._release = weakref.finalize(self, resources.pop_all().close)
+            self._release.atexit = False  # a compaction may still be at work
 
     def _checked_meta(self) -> Meta:
         """A damaged list of ids could hide a candidate from ``remove``, so it is checked before anything is changed."""
@@ -300,7 +303,7 @@ class LocalWriter(IndexWriter):
                 self._connection.execute(f"PRAGMA busy_timeout={PATIENCE_MS}")  # for readers in the midst of it
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         finally:
-            self._resources.close()
+            self._release()
 
 
 def check_snapshot_path(path: AnyPath) -> None:
