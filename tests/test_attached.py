@@ -5,6 +5,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,16 @@ def test_a_killed_test_run_leaves_no_process(number: signal.Signals, tmp_path: P
     command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "test_starts.py"]
     command += ["-c", os.devnull, "--rootdir", str(tmp_path), "--basetemp", str(tmp_path / "base")]
     paths = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
-    ) as tests:
+    with (
+        tempfile.TemporaryDirectory() as temporary,  # a killed run deletes nothing, and paths of sockets are short
+        subprocess.Popen(
+            command,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": paths, "TMPDIR": temporary},
+        ) as tests,
+    ):
         assert tests.stdout is not None
         try:
             said = next((line for line in tests.stdout if "all are there" in line), "")
