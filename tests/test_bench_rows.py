@@ -140,7 +140,8 @@ def test_the_machine_is_this_one() -> None:
     lines = Path("/proc/meminfo").read_text().splitlines()
     assert machine["memory_gb"] == pytest.approx(int(lines[0].split()[1]) * 1024 / 1e9, abs=0.1)
     assert {"python", "polyrank", "numpy", "torch"} <= set(machine["versions"])
-    assert machine["versions"]["torch"] == torch.__version__
+    versions = machine["versions"]["torch"], torch.__version__  # one of them may name the build behind a +
+    assert len({version.partition("+")[0] for version in versions}) == 1
 
 
 @pytest.fixture(scope="module")

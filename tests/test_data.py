@@ -144,7 +144,7 @@ def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
 
 BAD_LINES = {
     "broken UTF-8": (b'{"context": "\xff"}', "byte 14 of the line is not UTF-8"),
-    "bad JSON": ('{"context": "a",}', "not JSON at character 17"),
+    "bad JSON": ('{"context": "a",}', "not JSON at character 1[67]"),  # of the comma in newer Pythons, or behind it
     "cut off": ('{"context": "a"', "not JSON at character 16"),
     "NaN": ('{"context": "a", "response": "b", "weight": NaN}', "NaN is not JSON"),
     "infinite": ('{"context": "a", "response": "b", "weight": 1e999}', "1e999 is too large a number"),

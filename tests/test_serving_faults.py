@@ -320,8 +320,11 @@ def test_who_does_not_read_the_log_does_not_stop_the_server(folder: Path) -> Non
                 assert own.get("/none", timeout=10).status_code == 404
             assert own.get("/live").status_code == 200
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
-        os.close(unread)
+        try:
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+            os.close(unread)
 
 
 def test_requests_sent_ahead_end_at_a_limit(server: Running, client: httpx.Client) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import sys
 import threading
 import time
@@ -52,9 +53,10 @@ class _Writing(logging.Handler):
                 self._changed.wait_for(lambda: self._lines)
                 lines, self._n_left = list(self._lines), len(self._lines)
                 self._lines.clear()
+            rest = "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
             try:
-                sys.stderr.write("".join(f"{line}\n" for line in lines))
-                sys.stderr.flush()
+                while rest:  # not by sys.stderr, whose lock a write that waits would keep from the end of the process
+                    rest = rest[os.write(sys.stderr.fileno(), rest) :]
             except (OSError, ValueError):  # nobody listens any more
                 continue
 
