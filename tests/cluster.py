@@ -6,6 +6,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -55,6 +56,7 @@ class Nodes:
 @contextmanager
 def two_nodes() -> Iterator[Nodes]:
     """A cluster that ends with the block, with all of its processes."""
+    resource_tracker.ensure_running()  # else it starts with the cluster, and would end with it
     folder, before = tempfile.mkdtemp(prefix="ray"), descendants(os.getpid())
     (Path(folder) / "ray").mkdir()  # Ray expects it there, and writes into it where "auto" finds the head
     nodes: Any = None
