@@ -225,7 +225,8 @@ def test_replicas_answer_as_the_model_does_and_one_may_die(tiny_backbone: Path, 
         assert match, lines
         body = {"model": "tiny", "query": "my wifi is down", "documents": ["restart it", "pay the bill", "hello"]}
         (scores,) = polyrank.load(model, device="cpu").score([body["query"]], [body["documents"]])
-        expected = dict(enumerate((1 / (1 + np.exp(-scores.astype(np.float64)))).tolist()))
+        raw = scores.astype(np.float64)
+        expected = dict(enumerate((0.5 + raw / (2 + 2 * np.abs(raw))).tolist()))
         with httpx.Client(base_url=match[1], timeout=60) as client:
 
             def ask() -> None:
