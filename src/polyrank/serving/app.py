@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from polyrank.serving.jobs import OverloadedError
 from polyrank.serving.keys import Keys
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.page import router as page_router
-from polyrank.serving.pool import DiedError, Pool, RefusedError, Worker, stamp, watched_paths
+from polyrank.serving.pool import DiedError, FailedError, Pool, RefusedError, Worker, stamp, watched_paths
 from polyrank.serving.routes import answering, candidates, embedding, feedback, health, ranking
 from polyrank.serving.wire import ErrorAnswer
 from polyrank.serving.worker import Setup
@@ -134,12 +134,14 @@ def _changes(method: str, path: str) -> bool:
 async def _chores(server: Server) -> None:
     """What is looked after now and then: locks that nobody uses, and models that were replaced."""
     before = ""
+    with suppress(FailedError):  # which ends the server
+        await server.pool.until_ready()  # the first look is at what was opened, before anybody can replace it
     while True:
-        await asyncio.sleep(LOOKED_S)
         try:
             before = await _look_after(server, before)
         except Exception as error:  # such as a disk that fails; the next look may go well
             log.error("what is on disk cannot be looked at: %s", type(error).__name__)
+        await asyncio.sleep(LOOKED_S)
 
 
 async def _look_after(server: Server, before: str) -> str:
