@@ -9,6 +9,7 @@ import json
 import sqlite3
 import weakref
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -37,18 +38,24 @@ class RememberedScores(Scorer):
     def __init__(self, path: Path, scorer: Scorer, fingerprint: str) -> None:
         self.path, self.scorer, self.fingerprint = path, scorer, fingerprint
         self.n_asked = 0
-        make_folders(path.parent)
-        if path.is_dir():
-            raise ArtifactError(f"{path} is a folder; name a file for the teacher's scores")
-        self._file = sqlite3.connect(path, isolation_level=None, timeout=60.0, check_same_thread=False)
+        self._files = ExitStack()
         # ``close`` calls it, or the collector where nobody does, in any thread
-        self._release = weakref.finalize(self, self._file.close)
+        self._release = weakref.finalize(self, self._files.close)
+        processes.by_first(self._open)
+
+    def _open(self) -> None:
+        """In the first process alone: where two close a file at once, SQLite leaves its log behind."""
+        make_folders(self.path.parent)
+        if self.path.is_dir():
+            raise ArtifactError(f"{self.path} is a folder; name a file for the teacher's scores")
+        self._file = sqlite3.connect(self.path, isolation_level=None, timeout=60.0, check_same_thread=False)
+        self._files.callback(self._file.close)
         try:
             use_log(self._file)  # a second training may use the same file
             self._file.execute("CREATE TABLE IF NOT EXISTS scores (pair BLOB PRIMARY KEY, score REAL) WITHOUT ROWID")
         except sqlite3.DatabaseError as error:
             self.close()
-            raise ArtifactError(f"{path} is no file of scores ({error}); delete it or name another one") from error
+            raise ArtifactError(f"{self.path} is no file of scores ({error}); delete it or name another one") from error
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
