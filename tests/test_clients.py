@@ -2,7 +2,7 @@
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,13 @@ os.environ.update(HF_HUB_OFFLINE="1", HAYSTACK_TELEMETRY_ENABLED="False")  # bef
 KEY = "a-key-that-is-long-enough"
 DOCUMENTS = ["hello hi", "restart the router", "pay the bill"]
 QUERY = "my wifi is down"
+SIDES = "shipped:convert"  # which encodes contexts and candidates by different networks
+ASKED = "i need help"
+REPLIES = [
+    "did you restart the router ?", "is the light red ?", "my wifi is down too", "you can pay the bill online",
+    "thanks , bye", "how can i help you ?", "i love pizza", "the wifi is down in your street", "ok , i will try that",
+    "sorry to hear that",
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +45,7 @@ def backbone(tiny_backbone: Path) -> str:
 def server(backbone: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     keys = tmp_path_factory.mktemp("keys") / "keys.txt"
     keys.write_text(f"# of the tests\n{KEY}\n")
-    with serving(f"support={backbone}", "--api-key-file", keys) as running:
+    with serving(f"support={backbone}", f"sides={SIDES}", "--api-key-file", keys) as running:
         yield running
 
 
@@ -89,7 +96,7 @@ def test_openai(server: Running, backbone: str) -> None:
     rows = client.embeddings.create(model="support", input=DOCUMENTS).data
     expected = polyrank.load(backbone).encode_candidates(DOCUMENTS)  # type: ignore[attr-defined]
     np.testing.assert_allclose(np.array([row.embedding for row in rows]), expected, atol=1e-5)
-    assert [model.id for model in client.models.list()] == ["support"]
+    assert [model.id for model in client.models.list()] == ["support", "sides"]
     with pytest.raises(openai.NotFoundError, match="nobody"):
         client.embeddings.create(model="nobody", input="a")
     with pytest.raises(openai.AuthenticationError):
@@ -176,3 +183,112 @@ def test_inside_haystack(order: list[int], backbone: str, tmp_path: Path) -> Non
     assert [document.content for document in ranked["documents"]] == [DOCUMENTS[row] for row in order]
     with pytest.raises(polyrank.UsageError, match="k = 0"):
         PolyrankRanker(polyrank.load(backbone), top_k=2).run(QUERY, [Document(content="hi")], top_k=0)
+
+
+def ordered(query: Sequence[float], candidates: Sequence[Sequence[float]]) -> list[str]:
+    """Replies by the products of two sides' vectors."""
+    return [REPLIES[row] for row in np.argsort(-(np.array(candidates) @ np.array(query)), kind="stable")]
+
+
+def by_openai(url: str) -> list[str]:
+    openai = pytest.importorskip("openai")
+    client = openai.OpenAI(api_key=KEY, base_url=f"{url}/v1")
+    query = client.embeddings.create(model="sides:query", input=ASKED).data[0].embedding
+    rows = client.embeddings.create(model="sides:candidate", input=REPLIES).data
+    return ordered(query, [row.embedding for row in rows])
+
+
+def by_cohere(url: str) -> list[str]:
+    cohere = pytest.importorskip("cohere")
+    client = cohere.ClientV2(api_key=KEY, base_url=url)
+    query = client.embed(model="sides", texts=[ASKED], input_type="search_query", embedding_types=["float"])
+    rows = client.embed(model="sides", texts=REPLIES, input_type="search_document", embedding_types=["float"])
+    return ordered(query.embeddings.float_[0], rows.embeddings.float_)
+
+
+def by_the_first_cohere(url: str) -> list[str]:
+    cohere = pytest.importorskip("cohere")
+    client = cohere.Client(api_key=KEY, base_url=url)
+    query = client.embed(model="sides", texts=[ASKED], input_type="search_query")
+    rows = client.embed(model="sides", texts=REPLIES, input_type="search_document")
+    return ordered(query.embeddings[0], rows.embeddings)
+
+
+def by_langchain_openai(url: str) -> list[str]:
+    OpenAIEmbeddings = pytest.importorskip("langchain_openai").OpenAIEmbeddings
+    settings = {"api_key": KEY, "base_url": f"{url}/v1", "check_embedding_ctx_length": False}
+    rows = OpenAIEmbeddings(model="sides:candidate", **settings).embed_documents(REPLIES)
+    return ordered(OpenAIEmbeddings(model="sides:query", **settings).embed_query(ASKED), rows)
+
+
+def by_langchain_cohere(url: str) -> list[str]:
+    embeddings = pytest.importorskip("langchain_cohere").CohereEmbeddings
+    stores = pytest.importorskip("langchain_core.vectorstores")
+    store = stores.InMemoryVectorStore(embeddings(cohere_api_key=KEY, base_url=url, model="sides"))
+    store.add_texts(REPLIES)
+    return [document.page_content for document in store.similarity_search(ASKED, k=len(REPLIES))]
+
+
+def by_llama_index(url: str) -> list[str]:
+    core = pytest.importorskip("llama_index.core")
+    embedding = pytest.importorskip("llama_index.embeddings.openai").OpenAIEmbedding
+    settings = {"api_key": KEY, "api_base": f"{url}/v1"}
+    nodes = [core.schema.TextNode(text=text) for text in REPLIES]
+    index = core.VectorStoreIndex(nodes, embed_model=embedding(model_name="sides:candidate", **settings))
+    query = embedding(model_name="sides:query", **settings)
+    return [node.text for node in index.as_retriever(embed_model=query, similarity_top_k=len(REPLIES)).retrieve(ASKED)]
+
+
+def in_haystack(query: "object", candidates: "object") -> list[str]:
+    from haystack import Document
+    from haystack.components.retrievers import InMemoryEmbeddingRetriever
+    from haystack.document_stores.in_memory import InMemoryDocumentStore
+
+    store = InMemoryDocumentStore()
+    store.write_documents(candidates.run([Document(content=text) for text in REPLIES])["documents"])  # type: ignore[attr-defined]
+    vector = query.run(ASKED)["embedding"]  # type: ignore[attr-defined]
+    found = InMemoryEmbeddingRetriever(store, top_k=len(REPLIES)).run(vector)["documents"]
+    return [document.content for document in found]
+
+
+def by_haystack_openai(url: str) -> list[str]:
+    embedders = pytest.importorskip("haystack.components.embedders")
+    from haystack.utils import Secret
+
+    settings = {"api_key": Secret.from_token(KEY), "api_base_url": f"{url}/v1"}
+    return in_haystack(
+        embedders.OpenAITextEmbedder(model="sides:query", **settings),
+        embedders.OpenAIDocumentEmbedder(model="sides:candidate", progress_bar=False, **settings),
+    )
+
+
+def by_haystack_cohere(url: str) -> list[str]:
+    embedders = pytest.importorskip("haystack_integrations.components.embedders.cohere")
+    from haystack.utils import Secret
+
+    settings = {"api_key": Secret.from_token(KEY), "api_base_url": url, "model": "sides"}
+    documents = embedders.CohereDocumentEmbedder(progress_bar=False, **settings)
+    return in_haystack(embedders.CohereTextEmbedder(truncate="START", **settings), documents)
+
+
+def by_hugging_face(url: str) -> list[str]:
+    client = pytest.importorskip("huggingface_hub").InferenceClient(base_url=f"{url}/embed?model=sides", token=KEY)
+    query = client.feature_extraction(ASKED, prompt_name="query", truncate=True, truncation_direction="left")
+    return ordered(query[0], client.feature_extraction(REPLIES))
+
+
+@pytest.mark.parametrize(
+    "ranked",
+    [
+        by_openai, by_cohere, by_the_first_cohere, by_langchain_openai, by_langchain_cohere, by_llama_index,
+        by_haystack_openai, by_haystack_cohere, by_hugging_face,
+    ],
+)  # fmt: skip
+def test_vectors_of_both_sides_rank_as_the_model_does(server: Running, ranked: Callable[[str], list[str]]) -> None:
+    """As it does not where a query is encoded as a candidate."""
+    model = polyrank.load(SIDES)
+    scores = model.score([ASKED], [REPLIES])[0]
+    expected = [REPLIES[row] for row in np.argsort(-scores)]
+    candidates = model.encode_candidates([ASKED, *REPLIES])  # type: ignore[attr-defined]
+    assert ordered(candidates[0], candidates[1:]) != expected
+    assert ranked(server.url) == expected

@@ -183,6 +183,19 @@ class Server:
                 code="too_long",
             )
 
+    def check_cut(
+        self, name: str, texts: Sequence[str], side: Literal["context", "candidate"], asked: int | None, param: str
+    ) -> None:
+        """Refuse a limit of tokens that cuts texts earlier than the model does; characters bound a text's tokens.
+
+        Raises:
+            HttpError: it does.
+        """
+        info, longest = self.pool.info[name], max(map(len, texts), default=0)
+        most = (info.max_context_tokens if side == "context" else info.max_candidate_tokens) or longest
+        if asked is not None and asked < min(most, longest):
+            raise HttpError(422, f"{name} reads up to {most:,} tokens of a text; leave {param} out", param=param)
+
     def tokens(self, name: str, texts: Sequence[str], side: Literal["context", "candidate"]) -> int:
         """About how many tokens of texts a model reads."""
         info = self.pool.info[name]

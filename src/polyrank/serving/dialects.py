@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from polyrank.serving.wire import Name, Request, RequestId, Served, Text, Texts, Usage
 
 Meta = Annotated[dict[str, JsonValue], Field(description="Version and units, as in Cohere's answers.")]
+Direction = Literal["left", "right", "Left", "Right"] | None
 
 
 class Document(BaseModel):
@@ -30,7 +31,7 @@ class CohereRerankRequest(Request):
     )
     top_n: int | None = Field(None, ge=1, description="How many are answered; null: all.")
     return_documents: bool | None = Field(None, description="Whether their texts are answered, too.")
-    max_tokens_per_doc: int | None = Field(None, description="Refused where it is less than the model reads.")
+    max_tokens_per_doc: int | None = Field(None, description="Refused where the model reads more of a text.")
     max_chunks_per_doc: int | None = Field(None, ge=1, le=1, description="A document is read as one chunk.")
     rank_fields: list[Literal["text"]] | None = Field(None, description="The field that is ranked is text.")
     priority: int | None = Field(None, ge=0, le=0, description="All requests have the same.")
@@ -63,7 +64,9 @@ class TeiRerankRequest(Request):
     raw_scores: bool = Field(False, description="Scores as the model gives them, instead of numbers from 0 to 1.")
     return_text: bool = Field(False, description="Whether texts are answered, too.")
     truncate: bool | None = Field(None, description="false: texts that are too long are refused; else they are cut.")
-    truncation_direction: Literal["Right"] | None = Field(None, description="The ends of texts are cut.")
+    truncation_direction: Direction = Field(
+        None, description="The ends of texts are cut; left: texts that are too long are refused."
+    )
 
 
 class TeiResult(BaseModel):
@@ -144,7 +147,7 @@ class CohereEmbedRequest(Request):
         description="NONE: texts that are too long are refused. Of contexts the start is cut, of candidates the end.",
     )
     output_dimension: int | None = Field(None, ge=1, description="Refused, unless it is the model's own dimension.")
-    max_tokens: int | None = Field(None, ge=1, description="Refused where it is less than the model reads.")
+    max_tokens: int | None = Field(None, ge=1, description="Refused where the model reads more of a text.")
     priority: int | None = Field(None, ge=0, le=0, description="All requests have the same.")
 
 
@@ -173,7 +176,10 @@ class TeiEmbedRequest(Request):
 
     inputs: Text | Texts = Field(description="A candidate, or candidates.", examples=["restart the router"])
     truncate: bool | None = Field(None, description="false: texts that are too long are refused; else they are cut.")
-    truncation_direction: Literal["Right"] | None = Field(None, description="The ends of candidates are cut.")
+    truncation_direction: Direction = Field(
+        None,
+        description="Contexts are cut on the left, candidates on the right; the other: too long texts are refused.",
+    )
     normalize: bool = Field(True, description="Whether vectors are made of length one.")
     prompt_name: Literal["query", "candidate", "document", "passage"] | None = Field(
         None, description="Whether the texts are contexts (query) or candidates; left out: candidates."

@@ -9,7 +9,7 @@ A thousand vectors are some megabytes of JSON. The processes that compute write 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -30,7 +30,7 @@ from polyrank.serving.written import MEDIA_TYPE, assembled
 router = APIRouter(route_class=StrictRoute, tags=["embeddings"])
 ROLES: dict[str, Side] = {"": "document", "query": "query", "candidate": "document"}
 SIDES: dict[str, Side] = {"query": "query", "search_query": "query"}  # all other types of input are candidates
-ENDS = {"query": "START", "document": "END"}  # which end of a text that is too long is cut
+ENDS = {"query": ("START", "left"), "document": ("END", "right")}  # which end of a text that is too long is cut
 ModelName = Annotated[
     str | None, Query(description="Of what is served, with :query or :candidate; left out: the first.")
 ]
@@ -47,6 +47,11 @@ class ModelSide:
 
     name: str
     side: Side
+
+    @property
+    def kind(self) -> Literal["context", "candidate"]:
+        """What its texts are."""
+        return "context" if self.side == "query" else "candidate"
 
     @classmethod
     def of(cls, server: Server, model: str | None, input_type: str | None) -> "ModelSide":
@@ -89,7 +94,7 @@ async def vectors_of(
     server.check_texts(texts, param)
     if not texts:
         return {form: [] for form in forms}, 0
-    tokens = [server.tokens(side.name, [text], "context" if side.side == "query" else "candidate") for text in texts]
+    tokens = [server.tokens(side.name, [text], side.kind) for text in texts]
     cut = parts(texts, tokens)
     tasks = [EmbedTask(texts[part], side.side, forms) for part in cut]
     values = (await server.compute(side.name, tasks, [sum(tokens[part]) for part in cut])).values
@@ -140,11 +145,8 @@ async def _cohere_vectors(
     """Vectors, and the rest of the answer."""
     side = ModelSide.of(server, asked.model, asked.input_type)
     side.check_dimension(server, asked.output_dimension, "output_dimension")
-    info = server.pool.info[side.name]
-    most = info.max_context_tokens if side.side == "query" else info.max_candidate_tokens
-    if most and asked.max_tokens is not None and asked.max_tokens < most:
-        raise HttpError(422, f"{side.name} reads up to {most:,} tokens; leave max_tokens out", param="max_tokens")
-    whole = asked.truncate not in (None, ENDS[side.side])
+    server.check_cut(side.name, asked.texts, side.kind, asked.max_tokens, "max_tokens")
+    whole = asked.truncate not in (None, ENDS[side.side][0])
     rows, n_tokens = await vectors_of(server, side, asked.texts, "texts", forms, whole=whole)
     meta = {"api_version": {"version": version}, "billed_units": {"input_tokens": n_tokens}}
     return rows, {"id": request.scope["state"]["request_id"], "texts": asked.texts, "meta": meta}
@@ -157,5 +159,7 @@ async def tei_embed(asked: TeiEmbedRequest, server: Here, model: ModelName = Non
     side.check_dimension(server, asked.dimensions, "dimensions")
     texts = [asked.inputs] if isinstance(asked.inputs, str) else asked.inputs
     form = "unit" if asked.normalize else "float"
-    rows, _ = await vectors_of(server, side, texts, "inputs", [form], whole=asked.truncate is False)
+    direction = asked.truncation_direction or ENDS[side.side][1]
+    whole = asked.truncate is False or direction.lower() != ENDS[side.side][1]
+    rows, _ = await vectors_of(server, side, texts, "inputs", [form], whole=whole)
     return Response(b"[%s]" % b",".join(rows[form]), media_type=MEDIA_TYPE)

@@ -13,7 +13,6 @@ from polyrank.serving.dialects import (
     TeiRerankRequest,
     TeiResult,
 )
-from polyrank.serving.errors import HttpError
 from polyrank.serving.strict import StrictRoute
 from polyrank.serving.tasks import ScoreTask
 from polyrank.serving.wire import ScoreAnswer, ScoreRequest
@@ -56,13 +55,8 @@ async def score(asked: ScoreRequest, server: Here) -> ScoreAnswer:
 async def rerank(asked: CohereRerankRequest, request: Request, server: Here) -> Response:
     """Documents are ranked by the model's scores; ``relevance_score`` is between 0 and 1 and keeps their order."""
     name = server.name_of(asked.model)
-    most = server.pool.info[name].max_candidate_tokens
-    if most and asked.max_tokens_per_doc is not None and asked.max_tokens_per_doc < most:
-        raise HttpError(
-            422, f"{name} reads up to {most:,} tokens of a document; leave max_tokens_per_doc out",
-            param="max_tokens_per_doc",
-        )  # fmt: skip
     texts = [document if isinstance(document, str) else document.text for document in asked.documents]
+    server.check_cut(name, texts, "candidate", asked.max_tokens_per_doc, "max_tokens_per_doc")
     scores, n_tokens = await scores_of(server, name, asked.query, (), texts, "documents")
     shares = scores if asked.raw_scores else _relevance(server, name, scores)
     results = [
@@ -96,7 +90,8 @@ async def rerank_any(asked: Reranks, request: Request, server: Here, model: Mode
         return await rerank(asked, request, server)
     name = server.name_of(model)
     texts = asked.texts
-    scores, _ = await scores_of(server, name, asked.query, (), texts, "texts", whole=asked.truncate is False)
+    whole = asked.truncate is False or asked.truncation_direction in ("left", "Left")
+    scores, _ = await scores_of(server, name, asked.query, (), texts, "texts", whole=whole)
     shares = scores if asked.raw_scores else _relevance(server, name, scores)
     return await json_response(
         server,
