@@ -134,7 +134,7 @@ def test_equal_texts_fill_a_list_once(tmp_path: Path, n_copies: int) -> None:
     copies = [Candidate(f"c{i}", "wifi down") for i in range(n_copies)]
     pool = [*copies, Candidate("x", "restart it"), *(Candidate(f"d{i}", "thanks") for i in range(n_copies))]
     build(tmp_path / "i", pool)
-    contexts = [Context(("wifi down",)), Context(("thanks",))]
+    contexts = [Context(("my wifi down",)), Context(("many thanks",))]
     with open_index(tmp_path / "i") as index:
         dense: list[Responds] = [Retriever(Hashed(), index), LexicalRetriever(BM25(), index)]
         every: list[Responds] = [
@@ -259,7 +259,7 @@ def test_a_retriever_follows_the_writer(tmp_path: Path) -> None:
     encoder = Hashed()
     with open_index(tmp_path / "i") as index, LocalWriter(tmp_path / "i") as writer:
         dense, lexical = Retriever(encoder, index), LexicalRetriever(BM25(), index)
-        context = [Context(("purple elephant",))]
+        context = [Context(("a purple elephant",))]
         add_to_index(writer, encoder, [Candidate("p", "purple elephant")])
         assert dense.respond(context, 1)[0][0].id == "p"
         assert lexical.respond(context, 1)[0][0].id == "p"

@@ -439,7 +439,7 @@ def test_a_pipeline_gives_each_text_once_unless_all_are_asked_for(
     build_index(tmp_path / "index", load_encoder(models["bi"]), twice, model=str(models["bi"]))
     write_pipeline(tmp_path / "p", PipelineConfig(index=str(tmp_path / "index"), retriever=retriever))
     for distinct, n in ((True, 1), (False, 2)):
-        (found,) = open_pipeline(tmp_path / "p", distinct=distinct).respond([REPLIES[0]], 7)
+        (found,) = open_pipeline(tmp_path / "p", distinct=distinct).respond([REPLIES[0]], 7, allow_echo=True)
         assert [reply.text for reply in found].count(REPLIES[0]) == n
 
 

@@ -10,15 +10,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.answering.choice import Choice
 from polyrank.answering.pipeline import make_retriever
 from polyrank.answering.protocol import Answer, Answering
 from polyrank.config.pipeline import Ensemble, PipelineConfig
 from polyrank.errors import DataError, UsageError
-from polyrank.index import Filter, open_index
+from polyrank.index import open_index
 from polyrank.negatives.mine import with_texts
 from polyrank.ranking.abstention import N_SCORES, Point, area, calibrate, confidence, coverage_curve
 from polyrank.ranking.ensembles import choose_ensemble
-from polyrank.records import ContextLike, Example, Ranked
+from polyrank.records import Context, Example, Ranked
 
 
 def choose_settings(
@@ -158,21 +159,19 @@ class _Without(Answering):
         self.examples, self.hidden, self.retriever = examples, hidden, retriever
         self.scorer, self.encoder, self.index = retriever.scorer, retriever.encoder, retriever.index
 
-    def answer_all(
-        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
-    ) -> list[Answer]:
-        """The best ``k`` of what is left."""
+    def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
+        """The best of what is left."""
         without_answer = [e for e, hidden in zip(self.examples, self.hidden, strict=True) if hidden]
-        n = k + max((len(e.relevant_ids) + len(e.relevant) for e in without_answer), default=0)
+        n = choice.k + max((len(e.relevant_ids) + len(e.relevant) for e in without_answer), default=0)
         while True:
-            results = self.retriever.respond(contexts, n, filter=filter)
+            results = [answer.ranked for answer in self.retriever.best(contexts, replace(choice, k=n))]
             filtered = [
-                [reply for reply in ranked if not (hidden and is_right(example, reply))][:k]
+                tuple(reply for reply in ranked if not (hidden and is_right(example, reply)))[: choice.k]
                 for example, hidden, ranked in zip(self.examples, self.hidden, results, strict=True)
             ]
             # a text may stand in an index many times, and all its copies are right
-            if all(len(row) == k or len(ranked) < n for row, ranked in zip(filtered, results, strict=True)):
-                return [Answer(tuple(row), None, not row) for row in filtered]
+            if all(len(row) == choice.k or len(ranked) < n for row, ranked in zip(filtered, results, strict=True)):
+                return [Answer(row, None, not row) for row in filtered]
             n *= 2
 
 

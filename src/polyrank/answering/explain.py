@@ -29,6 +29,7 @@ from polyrank.answering.occlusion import candidate_left_out, context_left_out, r
 from polyrank.answering.protocol import Answering
 from polyrank.answering.two_stage import TwoStage
 from polyrank.config.pipeline import Ensemble
+from polyrank.data.same_words import echoes
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import Filter
 from polyrank.models.mixture import Mixture
@@ -57,6 +58,7 @@ class Question:
 
     max_words: int
     filter: Filter | str | None
+    allow_echo: bool  # where it is an echo that is explained
 
 
 def explain(
@@ -97,7 +99,9 @@ def explain(
         raise UsageError("the candidate is empty, so there is nothing to explain; give its text")
     if max_words < 0:
         raise UsageError(f"max_words = {max_words}; give 0 or more")
-    explanation = _explain(scorer, query, candidate, Question(max_words, filter))
+    explanation = _explain(
+        scorer, query, candidate, Question(max_words, filter, allow_echo=echoes(query.turns)(candidate))
+    )
     if not np.isfinite(explanation.score):
         raise ArtifactError("the score is not finite; the model's weights are damaged or diverged in training")
     return explanation
@@ -201,7 +205,9 @@ def _explain_answering(answering: Answering, context: Context, candidate: str, a
 @_explain.register
 def _explain_two_stages(stages: TwoStage, context: Context, candidate: str, asked: Question) -> Explanation:
     def shortlist() -> list[str]:
-        (replies,) = stages.retriever.respond([context], stages.n_retrieved, filter=asked.filter)
+        (replies,) = stages.retriever.respond(
+            [context], stages.n_retrieved, filter=asked.filter, allow_echo=asked.allow_echo
+        )
         return [*(reply.text for reply in replies), candidate]
 
     first = _explain(stages.retriever, context, candidate, asked)
@@ -234,7 +240,8 @@ def _of_stages(
 
 def _total(stages: TwoStage, context: Context, candidate: str, asked: Question) -> float:
     """The score of one of the shortlist, where that depends on the others."""
-    for reply in stages.respond([context], stages.n_retrieved, filter=asked.filter)[0]:
+    (ranked,) = stages.respond([context], stages.n_retrieved, filter=asked.filter, allow_echo=asked.allow_echo)
+    for reply in ranked:
         if reply.text == candidate:
             return reply.score
     raise UsageError(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.answering.build import add_to_index
+from polyrank.answering.choice import Choice
 from polyrank.answering.explain import explain
 from polyrank.answering.explanation import Explanation
 from polyrank.answering.protocol import Answer, Answering
@@ -26,7 +27,7 @@ from polyrank.loading.answering import resolve_answering
 from polyrank.loading.folders import PIPELINE
 from polyrank.loading.models import Backend, portable_name
 from polyrank.ranking.abstention import N_SCORES, Abstention, confidence
-from polyrank.records import Candidate, ContextLike, Ranked
+from polyrank.records import Candidate, Context, ContextLike
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.open import encoder_of_index, load
 from polyrank.scorers.protocols import Encoder
@@ -57,26 +58,19 @@ class Pipeline(Answering):
         self.scorer, self.encoder, self.n_stages = retriever.scorer, retriever.encoder, retriever.n_stages
         self._writer: IndexWriter | None = None
 
-    def answer_all(
-        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
-    ) -> list[Answer]:
-        """The best ``k`` replies to each context, and whether the best of them is a good answer; see ``Answering``.
+    def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
+        """The best replies to each context, and whether the best of them is a good answer; see ``Answering``.
 
-        A threshold applies to the best reply that passes the filter. Many contexts at once are faster than one by one.
+        A threshold applies to the best reply of the choice. Many contexts at once are faster than one by one.
         """
         if (known := self.abstention) is None:
-            return self.retriever.answer_all(contexts, k, filter=filter)
+            return self.retriever.best(contexts, choice)
         answers = []
-        for answer in self.retriever.answer_all(contexts, max(k, N_SCORES), filter=filter):
+        for answer in self.retriever.best(contexts, replace(choice, k=max(choice.k, N_SCORES))):
             scores = [reply.score for reply in answer.ranked]
             sure, abstained = confidence(scores, known.measure), known.abstains(scores)
-            answers.append(replace(answer, ranked=answer.ranked[:k], confidence=sure, abstained=abstained))
+            answers.append(replace(answer, ranked=answer.ranked[: choice.k], confidence=sure, abstained=abstained))
         return answers
-
-    def respond(
-        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
-    ) -> list[list[Ranked]]:
-        return self.retriever.respond(contexts, k, filter=filter)
 
     def candidate(self, id_: str) -> Candidate:
         return self.retriever.candidate(id_)

@@ -1,16 +1,17 @@
 """What answers: one stage, two, or a pipeline of either; and what an answer is.
 
-To add a kind of stage, subclass ``Answering``: ``answer_all`` is all that it has to define.
+To add a kind of stage, subclass ``Answering``: ``best`` is all that it has to define.
 """
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from polyrank.answering.choice import Choice
 from polyrank.config.pipeline import Ensemble
 from polyrank.errors import UsageError
-from polyrank.index import Filter, Index
-from polyrank.records import Candidate, ContextLike, Ranked
+from polyrank.index import Filter, Index, as_filter
+from polyrank.records import Candidate, Context, ContextLike, Ranked, contexts_of
 from polyrank.scorers.protocols import Encoder, Scorer
 from polyrank.storage.closing import Closing
 
@@ -59,8 +60,16 @@ class Answering(Closing):
     n_stages = 1
 
     @abstractmethod
+    def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
+        """The best replies of a choice to each context, best first, ties by row; fewer when there are fewer."""
+
     def answer_all(
-        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
+        self,
+        contexts: Sequence[ContextLike],
+        k: int = 5,
+        *,
+        filter: Filter | str | None = None,
+        allow_echo: bool = False,
     ) -> list[Answer]:
         """The best ``k`` replies to each context, best first, ties by row; fewer when there are fewer candidates.
 
@@ -69,21 +78,35 @@ class Answering(Closing):
             k: how many.
             filter: leaves the candidates whose metadata pass, such as ``lang = "en"``; see ``polyrank.read_filter``.
                 None: all.
+            allow_echo: also give what the context already contains: a turn in the same words, whatever the case and
+                the punctuation.
 
         Raises:
             UsageError: ``k`` is less than one, or the filter cannot be read.
             ArtifactError: the index is damaged, or the scores are not finite.
         """
+        if k < 1:
+            raise UsageError(f"k is {k}; ask for one reply at least")
+        choice = Choice(k, as_filter(filter), allow_echo)
+        return self.best(contexts_of(contexts), choice) if contexts else []
 
-    def answer(self, context: ContextLike, k: int = 5, *, filter: Filter | str | None = None) -> Answer:
+    def answer(
+        self, context: ContextLike, k: int = 5, *, filter: Filter | str | None = None, allow_echo: bool = False
+    ) -> Answer:
         """The same for one context."""
-        return self.answer_all([context], k, filter=filter)[0]
+        return self.answer_all([context], k, filter=filter, allow_echo=allow_echo)[0]
 
     def respond(
-        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
+        self,
+        contexts: Sequence[ContextLike],
+        k: int = 5,
+        *,
+        filter: Filter | str | None = None,
+        allow_echo: bool = False,
     ) -> list[list[Ranked]]:
         """The same without what is known of each answer: replies, good enough or not."""
-        return [list(answer.ranked) for answer in self.answer_all(contexts, k, filter=filter)]
+        answers = self.answer_all(contexts, k, filter=filter, allow_echo=allow_echo)
+        return [list(answer.ranked) for answer in answers]
 
     def candidate(self, id_: str) -> Candidate:
         """The candidate of an id.

@@ -6,13 +6,14 @@ from functools import lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.answering.choice import Choice, widened
 from polyrank.answering.protocol import Answer, Answering
 from polyrank.errors import UsageError
-from polyrank.index import Filter, Index, as_filter, check_fingerprint
+from polyrank.index import Filter, Index, check_fingerprint
 from polyrank.index.filters import positions_where
 from polyrank.index.local.filtered import MAX_FILTERS
 from polyrank.ranking.top import top_rows
-from polyrank.records import Candidate, ContextLike, Ranked, contexts_of
+from polyrank.records import Candidate, Context, Ranked
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
 from polyrank.search import Mode, NearestSearch, Result
@@ -40,38 +41,20 @@ class Retriever(Answering):
         self.scorer = self.encoder = encoder
         self.index, self.mode, self.distinct = index, mode, distinct
 
-    def answer_all(
-        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
-    ) -> list[Answer]:
-        _check_k(k)
-        condition = as_filter(filter)
+    def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
         self.index.refresh()
-        if not contexts:
-            return []
-        vectors, mask = self.encoder.encode_contexts(contexts_of(contexts))
-        found = self._search(vectors, mask, k, condition)
-        if self.distinct:
-            found = [self._widened(vectors[[i]], mask[[i]], k, condition, *one) for i, one in enumerate(found)]
-        return [
-            Answer(tuple(ranked), None, not ranked, result.exact, result.n_scored, result.ways)
-            for ranked, result in found
-        ]
+        vectors, mask = self.encoder.encode_contexts(contexts)
+        at_once = self._search(vectors, mask, choice.k, choice.filter)
 
-    def _widened(
-        self,
-        vectors: Floats,
-        mask: NDArray[np.bool_],
-        k: int,
-        filter: Filter | None,
-        ranked: list[Ranked],
-        result: Result,
-    ) -> tuple[list[Ranked], Result]:
-        """The best k texts of one context, by searches for more rows while equal texts leave too few."""
-        n = k
-        while len(texts := _distinct(ranked)) < k and len(ranked) == n:
-            n *= 2
-            ((ranked, result),) = self._search(vectors, mask, n, filter)
-        return texts[:k], result
+        def answer(i: int, context: Context) -> Answer:
+            def search(n: int) -> tuple[list[Ranked], Result]:
+                return at_once[i] if n == choice.k else self._search(vectors[[i]], mask[[i]], n, choice.filter)[0]
+
+            keep = partial(choice.of, context=context, distinct=self.distinct)
+            ranked, result = widened(search, keep, choice.k)
+            return Answer(tuple(ranked), None, not ranked, result.exact, result.n_scored, result.ways)
+
+        return [answer(i, context) for i, context in enumerate(contexts)]
 
     def _search(
         self, vectors: Floats, mask: NDArray[np.bool_], k: int, filter: Filter | None
@@ -95,21 +78,26 @@ class LexicalRetriever(Answering):
         pool = _Pool(() if isinstance(candidates, Index) else candidates)
         self._cached = (0, 0), pool  # replaced as a whole, since threads may share this
 
-    def answer_all(
-        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
-    ) -> list[Answer]:
+    def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
         """See ``Answering``. Scores behind a filter are those that the candidates have among all of them.
 
         Raises:
             DataError: there is a filter, and the metadata of a candidate in memory cannot be written as JSON.
         """
-        _check_k(k)
-        condition = as_filter(filter)
         pool = self._current()
-        some = pool.everywhere if condition is None else pool.positions(condition)
-        scores = self.scorer.score_pool(contexts_of(contexts), pool.texts)
-        best = [self._best(pool.candidates, some, row[some], k) for row in scores]
-        return [Answer(tuple(ranked), None, not ranked) for ranked in best]
+        some = pool.everywhere if choice.filter is None else pool.positions(choice.filter)
+        scores = self.scorer.score_pool(contexts, pool.texts)
+
+        def answer(context: Context, values: Floats) -> Answer:
+            def search(n: int) -> tuple[list[Ranked], None]:
+                rows = top_rows(values, n)
+                return _ranked([pool.candidates[some[row]] for row in rows], values[rows]), None
+
+            keep = partial(choice.of, context=context, distinct=self.distinct)
+            ranked, _ = widened(search, keep, choice.k)
+            return Answer(tuple(ranked), None, not ranked)
+
+        return [answer(context, row[some]) for context, row in zip(contexts, scores, strict=True)]
 
     def explained(self) -> Scorer:
         """The scorer with the word statistics that it ranks by, which may come from the candidates."""
@@ -129,19 +117,6 @@ class LexicalRetriever(Answering):
                 self._cached = now, _Pool([candidate for _, candidate in self.index.iter_candidates()])
         return self._cached[1]
 
-    def _best(
-        self, candidates: Sequence[Candidate], positions: NDArray[np.int64], values: Floats, k: int
-    ) -> list[Ranked]:
-        """The best ``k`` of the candidates at some positions, by score, then by position; ``values``: one for each."""
-        n = k
-        while True:
-            best = top_rows(values, n)
-            ranked = _ranked([candidates[positions[i]] for i in best], values[best])
-            texts = _distinct(ranked) if self.distinct else ranked
-            if len(texts) >= k or len(ranked) < n:
-                return texts[:k]
-            n *= 2
-
 
 class _Pool:
     """Candidates with their texts, and which of them pass the latest filters."""
@@ -155,16 +130,3 @@ class _Pool:
 
 def _ranked(candidates: Sequence[Candidate], scores: Floats) -> list[Ranked]:
     return [Ranked(c.id, c.text, float(score), c.metadata) for c, score in zip(candidates, scores, strict=True)]
-
-
-def _check_k(k: int) -> None:
-    if k < 1:
-        raise UsageError(f"k is {k}; ask for one reply at least")
-
-
-def _distinct(ranked: Sequence[Ranked]) -> list[Ranked]:
-    """The best of each text, in the same order."""
-    best: dict[str, Ranked] = {}
-    for reply in ranked:
-        best.setdefault(reply.text, reply)
-    return list(best.values())

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from polyrank.answering.choice import Choice
 from polyrank.answering.protocol import Answer, Answering
 from polyrank.config.pipeline import SHORTLIST, Ensemble
-from polyrank.index import Filter
 from polyrank.ranking.top import top_rows
-from polyrank.records import Candidate, ContextLike, contexts_of
+from polyrank.records import Candidate, Context
 from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.two_stage import at_least_one, total_score
 
@@ -35,16 +35,14 @@ class TwoStage(Answering):
         self.index, self.encoder = retriever.index, retriever.encoder
         self.n_retrieved, self.ensemble = at_least_one(n_retrieved), ensemble
 
-    def answer_all(
-        self, contexts: Sequence[ContextLike], k: int = 5, *, filter: Filter | str | None = None
-    ) -> list[Answer]:
-        """The best ``k`` of the shortlist, best first, with the scores of both stages; ties by the retriever's order.
+    def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
+        """The best of the shortlist, best first, with the scores of both stages; ties by the retriever's order.
 
-        At most ``n_retrieved`` replies are given, since no others are seen by the re-ranker. A filter is the
-        retriever's: the shortlist holds nothing else than what passes it.
+        At most ``n_retrieved`` replies are given, since no others are seen by the re-ranker. The rest of the choice
+        is the retriever's: the shortlist holds nothing else than what may be given.
         """
-        contexts = contexts_of(contexts)
-        shortlists = self.retriever.respond(contexts, self.n_retrieved, filter=filter)
+        first_stage = self.retriever.best(contexts, replace(choice, k=self.n_retrieved))
+        shortlists = [answer.ranked for answer in first_stage]
         scored = self.reranker.score(contexts, [[reply.text for reply in shortlist] for shortlist in shortlists])
         answers = []
         for shortlist, second in zip(shortlists, scored, strict=True):
@@ -56,7 +54,7 @@ class TwoStage(Answering):
                     score=float(total[i]),
                     stages={"retriever": float(first[i]), "reranker": float(second[i])},
                 )
-                for i in top_rows(total, k)
+                for i in top_rows(total, choice.k)
             )
             answers.append(Answer(ranked, None, not ranked))
         return answers

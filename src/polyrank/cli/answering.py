@@ -4,7 +4,8 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,12 +13,11 @@ import typer
 
 from polyrank.cli import interrupts
 from polyrank.cli.console import STDIN, console, stdin_lines, talk, use_threads
-from polyrank.cli.options import Device, EnsembleName, FilterText, NRetrieved, Rerank, Runtime, Threads
+from polyrank.cli.options import AllowEcho, Device, EnsembleName, FilterText, NRetrieved, Rerank, Runtime, Threads
 from polyrank.errors import ArtifactError, DataError
 
 if TYPE_CHECKING:
-    from polyrank.answering.pipeline import Pipeline
-    from polyrank.index import Filter
+    from polyrank.answering.protocol import Answer
     from polyrank.records import Context, Ranked
 
 COMMAND = re.compile(r"/[A-Za-z]*")  # unlike the turn "/etc/hosts is gone"
@@ -34,6 +34,7 @@ def respond(
     n_retrieved: NRetrieved = 100,
     ensemble: EnsembleName = "none",
     filter: FilterText = None,
+    allow_echo: AllowEcho = False,
     duplicates: Annotated[
         bool, typer.Option("--duplicates", help="List every candidate of a text, where several have the same.")
     ] = False,
@@ -65,15 +66,14 @@ def respond(
         backend=read_backend(backend),
     ) as pipeline:
         if not context and sys.stdin.isatty():
-            _chat(pipeline, k, condition)
+            _chat(partial(pipeline.answer, k=k, filter=condition, allow_echo=allow_echo))
             return
         for query in asked:
-            _answer(pipeline, query, k, condition, str(path))
+            _print_answer(query, pipeline.answer(query, k, filter=condition, allow_echo=allow_echo), str(path))
 
 
-def _answer(pipeline: "Pipeline", context: "Context", k: int, filter: "Filter | None", name: str) -> None:
-    """Print the best replies to one context as a line of JSON."""
-    result = pipeline.answer(context, k, filter=filter)
+def _print_answer(context: "Context", result: "Answer", name: str) -> None:
+    """The best replies to one context as a line of JSON."""
     row: dict[str, Any] = {"context": context.turns, "results": [_row(reply) for reply in result.ranked]}
     if result.confidence is not None:
         # without a second reply to compare with it is infinite, which JSON cannot say
@@ -170,7 +170,7 @@ CHAT_COMMANDS = {
 }
 
 
-def _chat(pipeline: "Pipeline", k: int, filter: "Filter | None") -> None:
+def _chat(answer: "Callable[[list[str]], Answer]") -> None:
     """Type a turn, see the best replies; the first one is taken as said. What begins with a slash is a command."""
     talk(f"Type what the customer says. {', '.join(CHAT_COMMANDS)}: an empty line starts anew, Ctrl-D leaves.")
     turns: list[str] = []
@@ -191,14 +191,13 @@ def _chat(pipeline: "Pipeline", k: int, filter: "Filter | None") -> None:
         elif COMMAND.fullmatch(text):
             talk(f"{text} is no command; there are {', '.join(CHAT_COMMANDS)}")
         else:
-            turns = _turn(pipeline, [*turns, text], k, filter)
+            turns = _turn(answer, [*turns, text])
 
 
-def _turn(pipeline: "Pipeline", turns: list[str], k: int, filter: "Filter | None") -> list[str]:
-    """Show the best replies that were not said yet; the turns with the one that is taken as said."""
-    answer = pipeline.answer(turns, k + len(turns), filter=filter)
-    replies = [reply for reply in answer.ranked if reply.text not in turns][:k]
-    good = bool(replies) and not answer.abstained
+def _turn(answer: "Callable[[list[str]], Answer]", turns: list[str]) -> list[str]:
+    """Show the best replies; the turns with the one that is taken as said."""
+    result = answer(turns)
+    replies, good = result.ranked, not result.abstained
     if not good:
         talk("(no good answer; the nearest are)" if replies else "(no good answer)")
     for rank, reply in enumerate(replies):

@@ -74,6 +74,9 @@ def evaluate(
         str | None,
         typer.Option(metavar="FILE", help="Rank these for every example; `responses`: all right answers of the data."),
     ] = None,
+    allow_echo: Annotated[
+        bool, typer.Option("--allow-echo", help="Of a pool, also rank high what the context already contains.")
+    ] = False,
     speaker: Speaker = None,
     n_candidates: Annotated[
         int | None,
@@ -165,6 +168,7 @@ def evaluate(
         limit=limit,
         turns=last_turns,
         speaker=speaker,
+        allow_echo=allow_echo,
         skip_bad=skip_bad,
         say=talk,
     )

@@ -72,6 +72,9 @@ FilterText = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.", callback=existing_device)]
 Runtime = Annotated[str, typer.Option(help="torch, or an export of the model: onnx, onnx-int8, openvino.")]
+AllowEcho = Annotated[
+    bool, typer.Option("--allow-echo", help="Also give what the context already contains, in the same words.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Count and skip bad rows.")]
 StartAgain = Annotated[bool, typer.Option("--overwrite", help="Start again over an earlier run.")]

@@ -72,10 +72,17 @@ class ServedModel:
 
 
 def respond(
-    context: ContextLike, k: int, *, model: str | None, filter: str | None, conversation: str | None
+    context: ContextLike,
+    k: int,
+    *,
+    model: str | None,
+    filter: str | None,
+    conversation: str | None,
+    allow_echo: bool,
 ) -> Call[Answer]:
     """The best replies."""
-    body = _context(context) | {"k": k} | _given(model=model, filter=filter, conversation=conversation)
+    given = _given(model=model, filter=filter, conversation=conversation, allow_echo=allow_echo or None)
+    body = _context(context) | {"k": k} | given
     return Call("POST", "/v1/respond", _answer, body)
 
 

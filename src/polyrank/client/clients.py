@@ -102,6 +102,7 @@ class Client(_Settings, Closing):
         model: str | None = None,
         filter: str | None = None,
         conversation: str | None = None,
+        allow_echo: bool = False,
     ) -> Answer:
         """The best replies to a context.
 
@@ -111,8 +112,11 @@ class Client(_Settings, Closing):
             model: an index or a pipeline by its name; None: the first that is served.
             filter: a condition on metadata, such as ``lang = "en"``.
             conversation: whose requests belong together, for feedback.
+            allow_echo: also give what the context already contains, in the same words.
         """
-        return self._send(calls.respond(context, k, model=model, filter=filter, conversation=conversation))
+        return self._send(
+            calls.respond(context, k, model=model, filter=filter, conversation=conversation, allow_echo=allow_echo)
+        )
 
     def explain(
         self,
@@ -221,9 +225,12 @@ class AsyncClient(_Settings):
         model: str | None = None,
         filter: str | None = None,
         conversation: str | None = None,
+        allow_echo: bool = False,
     ) -> Answer:
         """See ``Client.respond``."""
-        return await self._send(calls.respond(context, k, model=model, filter=filter, conversation=conversation))
+        return await self._send(
+            calls.respond(context, k, model=model, filter=filter, conversation=conversation, allow_echo=allow_echo)
+        )
 
     async def explain(
         self,

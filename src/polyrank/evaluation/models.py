@@ -70,7 +70,8 @@ def evaluate_models(
         if probe is not None:
             probe_encoding(scorer, model.member.name, probe)
         shown = "scoring" if len(models) == 1 else model.member.name
-        result = evaluate(scorer, task.examples, pool=task.pool, progress=partial(progress, shown))
+        shown_progress = partial(progress, shown)
+        result = evaluate(scorer, task.examples, pool=task.pool, allow_echo=task.allow_echo, progress=shown_progress)
         if not scored:
             _say_what_is_absent(task, result, say)
         if file is not None and is_first():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.data.same_words import same_words
 from polyrank.errors import DataError
 from polyrank.ranking.metrics import Placement, placement_of, with_duplicates
 from polyrank.records import Candidate, Example
@@ -130,6 +131,7 @@ def evaluate(
     examples: Sequence[Example],
     *,
     pool: Sequence[Candidate] | None = None,
+    allow_echo: bool = False,
     batch_size: int = 32,
     progress: Callable[[list[range]], Iterable[range]] = lambda batches: batches,
 ) -> Evaluation:
@@ -141,6 +143,8 @@ def evaluate(
             ``relevant_ids``, and by the texts of the right candidates. Those of which it holds none count as
             unanswerable.
         pool: shared candidates.
+        allow_echo: rank candidates of a pool that say a turn of the context again where their scores put them. Else
+            they come last, since no answer gives them (``Answering.answer_all``). Given lists are ranked as they are.
         batch_size: contexts per call.
         progress: wraps the list of batches, as ``rich.progress.track`` does.
 
@@ -149,7 +153,7 @@ def evaluate(
     """
     examples = rankable(examples, pool)
     batches = [range(i, min(i + batch_size, len(examples))) for i in range(0, len(examples), batch_size)]
-    score = _score_lists if pool is None else _PoolScoring(pool).score
+    score = _score_lists if pool is None else _PoolScoring(pool, allow_echo).score
     records = [record for batch in progress(batches) for record in score(scorer, [examples[i] for i in batch], batch)]
     if count := getattr(scorer, "n_context_tokens", None):  # one of somebody else's own may only score
         pairs = zip(records, examples, strict=True)
@@ -184,17 +188,23 @@ def _score_lists(scorer: Scorer, examples: Sequence[Example], numbers: range) ->
 
 
 class _PoolScoring:
-    """Ranks against a pool, in which a copy of the right text is as right."""
+    """Ranks against a pool, in which a copy of the right text is as right, and what the context contains comes last."""
 
-    def __init__(self, pool: Sequence[Candidate]) -> None:
+    def __init__(self, pool: Sequence[Candidate], allow_echo: bool) -> None:
         self.texts = [candidate.text for candidate in pool]
         self.number = {candidate.id: i for i, candidate in enumerate(pool)}
         self.copies: dict[str, list[int]] = {}
         for i, text in enumerate(self.texts):
             self.copies.setdefault(text, []).append(i)
+        self.saying: dict[str, list[int]] = {}
+        for i, text in enumerate(() if allow_echo else self.texts):
+            self.saying.setdefault(same_words(text), []).append(i)
 
     def score(self, scorer: Scorer, examples: Sequence[Example], numbers: range) -> list[Record]:
         values = scorer.score_pool([example.query for example in examples], self.texts)
+        for example, row in zip(examples, values, strict=True):
+            echoes = [i for turn in {*map(same_words, example.context)} for i in self.saying.get(turn, ())]
+            row[echoes] = row.min(initial=0.0) - 1.0
         return [_record(e, self._relevant(e), row, keep=False) for e, row in zip(examples, values, strict=True)]
 
     def _relevant(self, example: Example) -> tuple[int, ...]:

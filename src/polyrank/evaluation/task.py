@@ -24,12 +24,14 @@ class Task:
         examples: those that can be ranked.
         pool: that all of them are ranked against; None: each has a list of its own.
         n_left_out: examples that no scorer could rank otherwise than well.
+        allow_echo: of a pool, see ``evaluate``.
     """
 
     source: str
     examples: list[Example]
     pool: list[Candidate] | None
     n_left_out: int
+    allow_echo: bool = False
 
 
 def read_task(
@@ -42,6 +44,7 @@ def read_task(
     limit: int | None = None,
     turns: int | None = None,
     speaker: str | None = None,
+    allow_echo: bool = False,
     skip_bad: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> Task:
@@ -58,6 +61,7 @@ def read_task(
         limit: take the first so many examples only.
         turns: show models the last so many turns of each context only.
         speaker: of dialogues, whose turns are responses; None: the agents', "*": everybody's.
+        allow_echo: of a pool, also rank a context's own turns high, see ``evaluate``.
         skip_bad: count and skip bad rows.
         say: takes lines for the user: what was read, and how candidates were found.
 
@@ -69,6 +73,8 @@ def read_task(
         raise UsageError(f"`n_candidates={n_candidates}` and `pool={pool}` exclude each other; give one")
     if groups is not None and (pool is not None or n_candidates is not None):
         raise UsageError(f"`groups={groups}` says what is ranked, as `pool` and `n_candidates` do; give one of them")
+    if allow_echo and pool is None:
+        raise UsageError("`allow_echo=True` is of a pool, and given lists are ranked as they are; leave it out")
     source = str(data) if isinstance(data, str | Path) else "the rows"
     loaded = read_examples(data, speaker=choose_speaker(data, speaker, say=say), skip_bad=skip_bad)
     say(f"{source}: {loaded.report}")
@@ -94,4 +100,4 @@ def read_task(
     ranked = rankable(shown, candidates)
     if n_left_out := len(shown) - len(ranked):
         say(f"{n_left_out} of {len(shown)} examples left out: they have fewer than 2 candidates, or no wrong one")
-    return Task(source, ranked, candidates, n_left_out)
+    return Task(source, ranked, candidates, n_left_out, allow_echo)

@@ -54,19 +54,22 @@ def word_overlap(a: str, b: str) -> float:
     return len(first & second) / len(first | second) if first or second else 1.0
 
 
-def candidates_for_wrong(ranked: Iterable[str], right: Collection[str], settings: HardNegatives) -> list[str]:
+def candidates_for_wrong(
+    ranked: Iterable[str], right: Collection[str], settings: HardNegatives, *, turns: Iterable[str] = ()
+) -> list[str]:
     """Texts between the two ranks, best first, equal ones once.
 
     Args:
         ranked: what a retriever found, best first.
         right: the right answers.
         settings: the ranks, and what counts as right.
+        turns: of the context, which no answer repeats.
 
     >>> ranked = ["Hello!", "hi", "hello", "bye", "Bye.", "no"]
     >>> candidates_for_wrong(ranked, ["hello"], HardNegatives(n_negatives=2, first_rank=2, last_rank=3))
     ['bye', 'no']
     """
-    seen = {same_words(text) for text in right}
+    seen = {same_words(text) for text in (*right, *turns)}
     texts: list[str] = []
     for text in ranked:
         if len(texts) == settings.last_rank:

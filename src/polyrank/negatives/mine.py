@@ -75,7 +75,7 @@ def mine(
         part = labelled[start : start + 32]
         ranked = retrieve([example.query for _, example in part], settings.last_rank + SPARE)
         lists = [
-            candidates_for_wrong(row, right_of[example.query], settings)
+            candidates_for_wrong(row, right_of[example.query], settings, turns=example.context)
             for (_, example), row in zip(part, ranked, strict=True)
         ]
         if reranker is not None:

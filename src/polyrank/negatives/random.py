@@ -39,7 +39,7 @@ class Negatives(Protocol):
     """A source of wrong candidates for a context: a pure function of (seed, epoch, position), or kept on disk."""
 
     def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
-        """Distinct texts, none of them a right answer."""
+        """Distinct texts, none of them a right answer; drawn and mined ones are no turn of the context either."""
         ...
 
 
@@ -71,7 +71,8 @@ class RandomNegatives:
                 len(self.pool), (), n_drawn, seed=self.seed, epoch=epoch if self.redraw else 0, index=position
             )
             drawn = dict.fromkeys(self.pool[int(i)] for i in rows)
-            texts = [text for text in drawn if text not in right][: self.n_negatives]
+            # a turn of the context is never suggested, so that there is nothing to learn from it
+            texts = [text for text in drawn if text not in right and text not in example.context][: self.n_negatives]
             if len(texts) == self.n_negatives or n_drawn == len(self.pool):
                 return texts
             n_drawn = min(2 * n_drawn, len(self.pool))  # of a pool whose texts repeat, some were the same

@@ -102,7 +102,8 @@ class MinedNegatives:
                 index, example = start + offset, part[offset]
                 right = self._rights[example.query]
                 order = np.argsort(-values, kind="stable").tolist()
-                wrong = candidates_for_wrong((self.pool[i] for i in order), right, self.settings)
+                ranked = (self.pool[i] for i in order)
+                wrong = candidates_for_wrong(ranked, right, self.settings, turns=example.context)
                 negatives = choose(wrong, self.settings, epoch, index)
                 rows[index, : len(negatives)] = [row_of[text] for text in negatives]
         self.scorer.forget()

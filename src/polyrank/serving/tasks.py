@@ -54,6 +54,7 @@ class RespondTask(Task[Responded]):
     context: Context
     k: int
     filter: str | None = None
+    allow_echo: bool = False
 
 
 @dataclass(frozen=True, slots=True)
