@@ -83,6 +83,8 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         ("import replies LISTS -o OUT --from-dialogues --encoding a", "are of tables; with --from"),
         ("import pairs LISTS -o OUT --answers x", "--answers goes with dstc7 and dstc7-pool only, not with pairs"),
         ("import pairs LISTS -o OUT --every-turn", "--every-turn goes with convai2, dstc7, ubuntu-v2 only, not with"),
+        ("import pairs LISTS -o OUT --as-released", "--as-released goes with dstc7 only, not with pairs; leave it out"),
+        ("evaluate bm25 PAIRS --candidates-from x", "`candidates_from=x` needs the length of lists; give"),
         ("import pairs LISTS -o OUT --seed 1", "--seed and --max-words go with wikipedia only, not with pairs"),
         ("import pairs LISTS -o OUT --max-words 1", "--seed and --max-words go with wikipedia only, not with pairs"),
         ("import dstc7-candidates LISTS -o OUT --skip-bad", "--skip-bad does not go with dstc7-candidates"),

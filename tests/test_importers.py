@@ -318,6 +318,30 @@ def test_every_turn_of_dstc7_is_a_response_and_the_last_keeps_its_candidates(tmp
     assert read_examples(tmp_path / "x.jsonl").examples == loaded.examples
 
 
+def test_dstc7_as_released_keeps_speakers_and_every_second_turn_back_is_a_response(tmp_path: Path) -> None:
+    row = item(1, OPTIONS, [option("C", "yes")])
+    row["messages-so-far"] = [
+        {"speaker": f"participant_{i % 2 + 1}", "utterance": text} for i, text in enumerate("abcde")
+    ]
+    source = written(tmp_path / "x.json", json.dumps([row]))
+    turns = ("participant 1: a", "participant 2: b", "participant 1: c", "participant 2: d", "participant 1: e")
+    last = Example(turns, ("no", "", "yes"), (2,), "1")
+    assert import_examples("dstc7", source, as_released=True).examples == [last]
+    assert import_examples("dstc7", source, as_released=True, every_turn=True).examples == [
+        Example(turns[:1], ("b",), (0,), "1#1"),
+        Example(turns[:3], ("d",), (0,), "1#3"),
+        last,
+    ]
+
+
+def test_raw_pairs_are_to_be_imported_first(tmp_path: Path) -> None:
+    source = written(tmp_path / "x.jsonl", '{"context": "now", "context/0": "before", "response": "yes"}')
+    with pytest.raises(
+        DataError, match=r'x\.jsonl:1: field "context/0" holds an earlier turn; .* polyrank import pairs'
+    ):
+        read_examples(source)
+
+
 def test_every_turn_of_ubuntu_v2_is_a_response(tmp_path: Path) -> None:
     lines = ("Context,Utterance,Label", "hi __eou__ there __eot__ yes ? __eot__ so,try,1", "a __eot__ b,c,0")
     loaded = import_examples("ubuntu-v2", written(tmp_path / "train.csv", *lines), every_turn=True)

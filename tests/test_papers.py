@@ -2,10 +2,12 @@
 
 import gzip
 import json
+import os
 import random
 import runpy
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +149,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for i in range(40)
         ]
         packed(folder / name / "train.dialogues.jsonl.gz", dialogues)
-    answers = [{"id": f"a{i}", "text": f"About {i}. {text().title()}. It is {text()}? Yes."} for i in range(40)]
+    answers = [{"id": f"a{i}", "text": f"About {i}. {text().title()}. It is {text()}? Yes."} for i in range(400)]
     packed(folder / "medquad" / "answers.jsonl.gz", answers)
     return folder
 
@@ -158,7 +160,7 @@ FORMATS = {
     "ubuntu-v2": "csv",
     "convai2": "txt",
     "wikipedia": "txt",
-    "reddit": "jsonl",
+    "reddit": "json",
 }
 
 
@@ -172,7 +174,9 @@ def home(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, ending in FORMATS.items():
         importer = {"dstc7-star": "dstc7", "reddit": "pairs"}.get(name, name)
         for part in ("train", "valid", "test"):
-            options = {"every_turn": True} if part == "train" and name in ("dstc7", "convai2", "ubuntu-v2") else {}
+            options: dict[str, Any] = {"every_turn": True} if part == "train" and name == "dstc7" else {}
+            if (answers := data / name / f"{part}.answers.tsv").exists():
+                options["answers"] = answers
             loaded = import_examples(importer, data / name / f"{part}.{ending}", **options)
             write_examples(data / name / f"{part}.jsonl", loaded.examples)
     return folder
@@ -201,16 +205,16 @@ def test_what_is_written_is_read_again_as_it_was(home: Path, shared: Path) -> No
             assert [row["candidates"] for row in rows] == [row["candidates"] for row in were]
     assert all(row["background"] for row in read(home, "convai2", "test"))
     assert len(read(home, "dstc7", "train")) == 2 * 60  # the earlier turn of each is a response too
-    assert len(read(home, "ubuntu-v2", "train")) == 2 * 60
+    assert len(read(home, "ubuntu-v2", "train")) == 60
     assert len(read(home, "dstc7-star", "train")) == 40
-    own = [row for row in read(home, "convai2", "train") if not row["id"].endswith("#partner")]
+    own = read(home, "convai2", "train")
     first = [row["context"] for row in original("convai2-valid/train.jsonl.gz")[:3]]
     assert [row["context"] for row in own[:3]] == [[turn.replace(" |", "") for turn in turns] for turns in first]
     assert len(own) == 60
     assert len(read(home, "reddit", "train")) == 3 * 40
     assert [len(row["context"]) for row in read(home, "reddit", "train")][:3] == [1, 2, 3]
     articles = [read(home, "wikipedia", part) for part in ("train", "valid", "test")]
-    assert list(map(len, articles)) == [6, 4, 30]
+    assert list(map(len, articles)) == [20, 40, 40]
     whole = {row["text"] for row in original("medquad/answers.jsonl.gz")}
     for row in [row for part in articles for row in part]:
         assert any(sorted(f"{row['context'][0]} {row['response']}".split()) == sorted(text.split()) for text in whole)
@@ -219,7 +223,7 @@ def test_what_is_written_is_read_again_as_it_was(home: Path, shared: Path) -> No
 def test_the_pool_of_subtask_2(home: Path) -> None:
     data = home / "runs" / "work" / "papers" / "data" / "dstc7"
     assert import_pool(data / "pool.tsv", data / "candidates.jsonl") == 30
-    loaded = import_examples("dstc7-pool", data / "pool.json")
+    loaded = import_examples("dstc7-pool", data / "pool.json", answers=data / "pool.answers.tsv")
     assert [example.relevant_ids for example in loaded.examples] == [(f"p{i}",) for i in range(12)]
 
 
@@ -227,6 +231,9 @@ def test_lists_for_the_first_examples_are_drawn_from_all() -> None:
     """1 of 10,001 for some of the articles only."""
     examples = [Example((f"q{i}",), (f"r{i}",), (0,), str(i)) for i in range(30)]
     assert draw_candidates(examples, 25, seed=4, limit=3) == draw_candidates(examples, 25, seed=4)[:3]
+    further = [*(f"f{i}" for i in range(30)), "r0"]
+    for example in draw_candidates(examples, 31, seed=4, others=further):
+        assert {*example.candidates} - {example.response} <= {*further}
 
 
 # every recipe starts
@@ -294,6 +301,27 @@ def test_convert_starts_at_full_size_and_is_tuned(home: Path, monkeypatch: pytes
     assert fields_of(recipe, stated) == stated
     assert load_recipe("runs/papers/convert-tune.toml").train.max_steps == 60_000
     assert train(recipe, device="cpu")[0].fit.n_steps == 1
+
+
+@pytest.mark.deep
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["iclr", "convert", "tao"])
+def test_a_script_runs_to_its_end_on_files_of_the_published_shapes(
+    script: str, shared: Path, tiny_backbone: Path, tmp_path: Path
+) -> None:
+    """SMALL=1, every task and part; from files that write_data.py makes, as DSTC7's with the answers apart."""
+    shutil.copytree(PAPERS, tmp_path / "runs" / "papers")
+    shutil.copy(PAPERS.parent / "stages.py", tmp_path / "runs")
+    settings = {"SMALL": "1", "DATA": str(shared), "BACKBONE": str(tiny_backbone), "MODELS": "bi poly-first-4 cross",
+                "TASKS": "convai2 dstc7 ubuntu-v2 wikipedia", "PARTS": "pretrain probes ablations tune",
+                "WEIGHTS": "reddit"}  # fmt: skip
+    everything = {**os.environ, **settings, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", f"runs/papers/{script}.sh"], cwd=tmp_path, env=everything, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = [line for line in done.stdout.splitlines() if '"R@1"' in line]
+    assert len(rows) == {"iclr": 12, "convert": 13, "tao": 13}[script]
 
 
 @pytest.mark.slow

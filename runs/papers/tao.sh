@@ -1,33 +1,32 @@
 #!/usr/bin/env bash
 # Tao et al., mutual learning (2021): Tables 1 to 3 and Figures 2 to 4, on stand-ins for DSTC7.
-#   DATA=folder BACKBONE=name-or-folder EXTRA="--set train.max_steps=2" LIMIT=test-examples bash runs/papers/tao.sh
+#   DATA=folder BACKBONE=name-or-folder EXTRA="--set train.max_steps=2" LIMIT=test-examples SMALL=1 bash runs/papers/tao.sh
 # The papers' own files go into runs/work/papers/data, in place of the stand-ins. Interrupted, it goes on where it was.
 # Writes runs/work/papers/tao (not kept): models, figures as JSON, and training.svg and stages.json, their Figures 3 and 2.
-set -euo pipefail
-cd "$(dirname "$0")/../.."
-DATA=$(realpath -m "${DATA:-../shared/data}")
-BACKBONE=${BACKBONE:-hf:google-bert/bert-base-uncased}
-LIMIT=${LIMIT:-}
-EXTRA=${EXTRA:-}
-WORK=$PWD/runs/work/papers
+. "$(dirname "$0")/common.sh"
 OUT=$WORK/tao
 data=$WORK/data/dstc7
+lengths=(10 50 100 200 500 800)
+[[ $SMALL ]] && SETS+=(--set train.negatives.n=3) && lengths=(10 20)
 
-[[ -e $data/train.json ]] || python runs/papers/write_data.py "$DATA" "$WORK/data" dstc7
-for part in train valid test; do
-  every=()
-  [[ $part == train ]] && every=(--every-turn)
-  [[ -e $data/$part.jsonl ]] || polyrank import dstc7 "$data/$part.json" -o "$data/$part.jsonl" "${every[@]}"
-done
-[[ -e $data/pool.jsonl ]] || polyrank import dstc7-pool "$data/pool.json" -o "$data/pool.jsonl"
-[[ -e $data/candidates.jsonl ]] || polyrank import dstc7-candidates "$data/pool.tsv" -o "$data/candidates.jsonl"
+prepare dstc7 dstc7 json dstc7
+answers=()
+[[ -e $data/pool.answers.tsv ]] && answers=(--answers "$data/pool.answers.tsv")
+pool=$data/pool.tsv
+if [[ $SMALL ]]; then # right answers of the first examples, and some others
+  cut -f2 "$data/pool.answers.tsv" | head -n "$LIMIT" | awk -F'\t' 'NR == FNR { right[$1]; next } FNR <= 500 || $1 in right' - "$pool" \
+    >"$data/pool.small.tsv"
+  pool=$data/pool.small.tsv
+fi
+[[ -e $data/pool.jsonl ]] || polyrank import dstc7-pool "$data/pool.json" -o "$data/pool.jsonl" "${answers[@]}"
+polyrank import dstc7-candidates "$pool" -o "$data/candidates.jsonl" --overwrite
 
 for name in bi cross mutual; do
   recipe=tao-$name
   sets=(--set "model.backbone=$BACKBONE" --set "output=$OUT/$name" --set "data.train=$data/train.jsonl" --set "data.valid=$data/valid.jsonl")
   [[ $name == mutual ]] && recipe=tao && sets+=(--set "reranker.backbone=$BACKBONE")
   # shellcheck disable=SC2086  # EXTRA is several words
-  polyrank train "runs/papers/$recipe.toml" "${sets[@]}" $EXTRA --resume
+  polyrank train "runs/papers/$recipe.toml" "${sets[@]}" "${SETS[@]}" $EXTRA --resume
 done
 
 judge() { # NAME MODEL [OPTION ...]
@@ -55,5 +54,5 @@ judge pool-two-stage "$first" "${pool[@]}" --rerank "$second"
 judge pool-two-stage-ensemble "$first" "${pool[@]}" --rerank "$second" --ensemble raw
 polyrank curves "$OUT"/{bi,cross,mutual/retriever,mutual/reranker}/metrics.jsonl -o "$OUT/training.svg" --overwrite
 polyrank index build "$first" "$data/candidates.jsonl" -o "$OUT/index" --overwrite
-python runs/stages.py "$data/pool.jsonl" --index "$OUT/index" --rerank "$second" --ensemble none -n 10 -n 50 -n 100 -n 200 -n 500 -n 800 \
+python runs/stages.py "$data/pool.jsonl" --index "$OUT/index" --rerank "$second" --ensemble none "${lengths[@]/#/-n}" \
   ${LIMIT:+--limit "$LIMIT"} >"$OUT/stages.json"

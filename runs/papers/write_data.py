@@ -2,12 +2,13 @@
 
     python runs/papers/write_data.py SHARED_DATA OUTPUT_FOLDER [FORMAT ...]
 
-    dstc7       ubuntu-irc as DSTC7 track 1, subtask 1: train, valid and test.json; subtask 2: pool.json, pool.tsv
+    dstc7       ubuntu-irc as DSTC7 track 1, subtask 1: train, valid and test.json; subtask 2: pool.json, pool.tsv. The
+                answers of test and pool lie apart, in test.answers.tsv and pool.answers.tsv
     dstc7-star  star as the same, subtask 1
     ubuntu-v2   ubuntu-irc as the Ubuntu Dialogue Corpus 2: train, valid and test.csv
     convai2     convai2-valid as ConvAI2: train, valid and test.txt
-    wikipedia   medquad's answers as articles: train, valid and test.txt; test has 10,500, for 1 of 10,001
-    reddit      self-dialogue as Reddit pairs: train, valid and test.jsonl
+    wikipedia   medquad's answers as articles: train, valid and test.txt; further.txt, the wrong ones of 1 of 10,001
+    reddit      self-dialogue as Reddit pairs: train, valid and test.json, JSON lines as they are published
 
 What is drawn is drawn with one seed, so that the files are always the same.
 """
@@ -25,7 +26,7 @@ from typing import Any
 
 Row = dict[str, Any]
 PARTS = {"valid": "dev", "test": "test"}  # as the papers call them, and as they are called here
-N_TEST_ARTICLES, N_VALID_ARTICLES = 10_500, 500
+N_FURTHER, N_TEST_ARTICLES, N_VALID_ARTICLES = 10_100, 1_000, 500  # further ones: some have the same words
 N_EXTRA = 10  # earlier turns of a Reddit pair
 
 
@@ -66,7 +67,7 @@ def dstc7(data: Path, output: Path, corpus: str = "ubuntu-irc") -> None:
         for row in part:
             options = [{"candidate-id": f"{i}", "utterance": text} for i, text in enumerate(row["candidates"])]
             items.append(_item(row, {"options-for-next": options}, [options[i] for i in row["relevant"]]))
-        _write_json(output / f"{name}.json", items)
+        _write_items(output, name, items)
     if (data / corpus / "test.pool.jsonl.gz").exists():
         pool = {row["id"]: row["text"] for row in rows(data / corpus / "pool.jsonl.gz")}
         lines = (f"{name}\t{' '.join(text.split())}\n" for name, text in pool.items())
@@ -75,7 +76,7 @@ def dstc7(data: Path, output: Path, corpus: str = "ubuntu-irc") -> None:
         for row in rows(data / corpus / "test.pool.jsonl.gz"):
             correct = [{"candidate-id": name, "utterance": pool[name]} for name in row["relevant_ids"]]
             items.append(_item(row, {}, correct))
-        _write_json(output / "pool.json", items)
+        _write_items(output, "pool", items)
 
 
 def _item(row: Row, options: Row, correct: list[Row]) -> Row:
@@ -83,8 +84,15 @@ def _item(row: Row, options: Row, correct: list[Row]) -> Row:
     return {"example-id": row["id"], "messages-so-far": messages, **options, "options-for-correct-answers": correct}
 
 
-def _write_json(path: Path, items: list[Row]) -> None:
-    path.write_text(json.dumps(items, ensure_ascii=False), "utf-8")
+def _write_items(output: Path, name: str, items: list[Row]) -> None:
+    if name in ("test", "pool"):
+        lines = []
+        for item in items:
+            for option in item.pop("options-for-correct-answers"):
+                cells = (item["example-id"], option["candidate-id"], " ".join(option["utterance"].split()))
+                lines.append("\t".join(cells) + "\n")
+        (output / f"{name}.answers.tsv").write_text("".join(lines), "utf-8")
+    (output / f"{name}.json").write_text(json.dumps(items, ensure_ascii=False), "utf-8")
 
 
 def ubuntu_v2(data: Path, output: Path) -> None:
@@ -148,23 +156,27 @@ def wikipedia(data: Path, output: Path) -> None:
         if len(sentences) > 1:
             articles.append("\t".join(sentences) + "\n")
     random.Random(3).shuffle(articles)
-    n_test = min(N_TEST_ARTICLES, 3 * len(articles) // 4)
-    n_valid = min(N_VALID_ARTICLES, len(articles) // 10)
-    rest = articles[n_test:]
-    for name, part in (("test", articles[:n_test]), ("valid", rest[:n_valid]), ("train", rest[n_valid:])):
-        (output / f"{name}.txt").write_text("".join(part), "utf-8")
+    sizes = {
+        "further": min(N_FURTHER, 3 * len(articles) // 4),
+        "test": min(N_TEST_ARTICLES, len(articles) // 10),
+        "valid": min(N_VALID_ARTICLES, len(articles) // 10),
+        "train": len(articles),
+    }
+    for name, size in sizes.items():
+        (output / f"{name}.txt").write_text("".join(articles[:size]), "utf-8")
+        articles = articles[size:]
 
 
 def reddit(data: Path, output: Path) -> None:
     """Each turn of a dialogue after those before it: ``context`` the last, ``context/0`` the one before that."""
     folder = data / "self-dialogue"
-    with (output / "train.jsonl").open("w", encoding="utf-8") as stream:
+    with (output / "train.json").open("w", encoding="utf-8") as stream:
         for row in rows(folder / "train.dialogues.jsonl.gz"):
             texts = [turn["text"] for turn in row["turns"]]
             for number in range(1, len(texts)):
                 _write_pair(stream, texts[:number], texts[number])
     for name, own in PARTS.items():
-        with (output / f"{name}.jsonl").open("w", encoding="utf-8") as stream:
+        with (output / f"{name}.json").open("w", encoding="utf-8") as stream:
             for row in rows(folder / f"{own}.jsonl.gz"):
                 _write_pair(stream, row["context"], row["candidates"][row["relevant"][0]])
 

@@ -39,6 +39,7 @@ def import_(
     *,
     answers: Path | None,
     every_turn: bool,
+    as_released: bool,
     seed: int | None,
     max_words: int | None,
     skip_bad: bool,
@@ -53,6 +54,8 @@ def import_(
         raise UsageError(f"--answers goes with dstc7 and dstc7-pool only, not with {format_}; leave it out")
     if every_turn and format_ not in EVERY_TURN:
         raise UsageError(f"--every-turn goes with {', '.join(EVERY_TURN)} only, not with {format_}; leave it out")
+    if as_released and format_ != "dstc7":
+        raise UsageError(f"--as-released goes with dstc7 only, not with {format_}; leave it out")
     if format_ != "wikipedia" and (seed, max_words) != (None, None):
         raise UsageError(f"--seed and --max-words go with wikipedia only, not with {format_}; leave them out")
     if format_ == CANDIDATES:
@@ -62,6 +65,7 @@ def import_(
     else:
         options: dict[str, Any] = {} if answers is None else {"answers": answers}
         options |= {"every_turn": True} if every_turn else {}
+        options |= {"as_released": True} if as_released else {}
         options |= {} if seed is None else {"seed": seed}
         options |= {} if max_words is None else {"max_words": max_words}
         loaded = import_examples(format_, source, skip_bad=skip_bad, **options)
@@ -84,6 +88,14 @@ def _command(format_: str) -> Callable[..., None]:
                 help="For convai2, dstc7 and ubuntu-v2: earlier turns become responses too, for training.",
             ),
         ] = False,
+        as_released: Annotated[
+            bool,
+            typer.Option(
+                "--as-released",
+                help="For dstc7: as the Poly-encoders' released code, turns begin with their speaker, and"
+                " --every-turn takes every second one.",
+            ),
+        ] = False,
         seed: Annotated[
             int | None, typer.Option(min=0, help="For wikipedia: which sentence becomes the query; 0 if not given.")
         ] = None,
@@ -99,6 +111,7 @@ def _command(format_: str) -> Callable[..., None]:
             output,
             answers=answers,
             every_turn=every_turn,
+            as_released=as_released,
             seed=seed,
             max_words=max_words,
             skip_bad=skip_bad,

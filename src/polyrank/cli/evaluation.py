@@ -82,6 +82,10 @@ def evaluate(
         int | None,
         typer.Option("--candidates", min=2, help="Of the lists drawn for examples without any; else 20, or fewer."),
     ] = None,
+    candidates_from: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="With --candidates: draw wrong ones from these texts, not from responses."),
+    ] = None,
     groups: Annotated[
         int | None,
         typer.Option(
@@ -151,7 +155,7 @@ def evaluate(
         lengths=Lengths(max_context_tokens, max_candidate_tokens),
     )
     files = scores_files(scores, [model.member.name for model in contestants])
-    taken: list[str | Path | None] = [data, pool, against]
+    taken: list[str | Path | None] = [data, pool, candidates_from, against]
 
     def check_outputs() -> None:
         for output in (*files, plot):
@@ -163,6 +167,7 @@ def evaluate(
         data,
         pool=pool,
         n_candidates=n_candidates,
+        candidates_from=candidates_from,
         groups=groups,
         seed=seed,
         limit=limit,

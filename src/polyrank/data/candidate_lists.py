@@ -32,17 +32,19 @@ class Responses:
     Args:
         examples: those without a right answer are passed over.
         what: they are, for errors.
+        others: texts to draw from in place of the responses; none: the responses.
     """
 
-    def __init__(self, examples: Sequence[Example], what: str = "the examples") -> None:
+    def __init__(self, examples: Sequence[Example], what: str = "the examples", others: Sequence[str] = ()) -> None:
         self.what = what
         self._answered = [(example, _words(example)) for example in examples if example.relevant]
-        text_of: dict[str, str] = {}
+        text_of = {same_words(text): text for text in others}
         right_of: dict[tuple[str, ...], set[str]] = {}
         for example, context in self._answered:
             right = [example.candidates[i] for i in example.relevant]
             right_of.setdefault(context, set()).update(map(same_words, right))
-            text_of.setdefault(same_words(right[0]), right[0])
+            if not others:
+                text_of.setdefault(same_words(right[0]), right[0])
         self._texts, row_of = list(text_of.values()), {form: row for row, form in enumerate(text_of)}
         self._right = {context: {row_of[form] for form in right & row_of.keys()} for context, right in right_of.items()}
 
@@ -82,6 +84,7 @@ def draw_candidates(
     seed: int = 0,
     what: str = "the examples",
     limit: int | None = None,
+    others: Sequence[str] = (),
 ) -> list[Example]:
     """The examples with a right answer, each with a list of candidates: its response and others' responses.
 
@@ -94,6 +97,7 @@ def draw_candidates(
         seed: of the draw.
         what: the examples are, for errors.
         limit: draw for the first so many, from all; None: for all.
+        others: texts to draw the wrong candidates from; none: the responses.
 
     Raises:
         DataError: there are too few responses for lists of that length.
@@ -102,7 +106,7 @@ def draw_candidates(
     >>> [sorted(example.candidates) for example in draw_candidates(pairs)]
     [['Bye.', 'Hello.'], ['Bye.', 'Hey!'], ['Bye.', 'Hello.']]
     """
-    responses = Responses(examples, what)
+    responses = Responses(examples, what, others)
     return responses.lists(usual_length(responses) if n_candidates is None else n_candidates, seed, limit)
 
 

@@ -39,6 +39,7 @@ def read_task(
     *,
     pool: str | Path | None = None,
     n_candidates: int | None = None,
+    candidates_from: str | Path | None = None,
     groups: int | None = None,
     seed: int = 0,
     limit: int | None = None,
@@ -56,6 +57,7 @@ def read_task(
         data: what ``polyrank.read_examples`` takes.
         pool: a file of candidates for every example; "responses": all right answers of the data.
         n_candidates: of the lists that are drawn; None: 20, or fewer.
+        candidates_from: a file of texts that their wrong candidates are drawn from; None: the other responses.
         groups: rank each response among those of a random group of so many examples; 100: R100@1 as ConveRT has it.
         seed: of groups and of lists that are drawn.
         limit: take the first so many examples only.
@@ -75,6 +77,9 @@ def read_task(
         raise UsageError(f"`groups={groups}` says what is ranked, as `pool` and `n_candidates` do; give one of them")
     if allow_echo and pool is None:
         raise UsageError("`allow_echo=True` is of a pool, and given lists are ranked as they are; leave it out")
+    if candidates_from is not None and n_candidates is None:
+        raise UsageError(f"`candidates_from={candidates_from}` needs the length of lists; give `n_candidates`")
+    others = [] if candidates_from is None else [candidate.text for candidate in read_pool(candidates_from)]
     source = str(data) if isinstance(data, str | Path) else "the rows"
     loaded = read_examples(data, speaker=choose_speaker(data, speaker, say=say), skip_bad=skip_bad)
     say(f"{source}: {loaded.report}")
@@ -88,10 +93,12 @@ def read_task(
         n_rest = len(loaded.examples) - len(examples)
         say(f"each response is ranked among the {groups} of its group; {n_rest} examples that fill none are left out")
     elif not have_lists(examples) and any(example.relevant for example in examples):
-        examples = draw_candidates(examples, n_candidates, seed=seed, what=source, limit=limit)
+        examples = draw_candidates(examples, n_candidates, seed=seed, what=source, limit=limit, others=others)
         n_others = len(examples[0].candidates) - 1
-        all_ = f"`pool={RESPONSES}`"
-        say(f"each response is ranked among {n_others} other responses of {source}; for all of them: {all_}")
+        what = (
+            f"texts of {candidates_from}" if others else f"responses of {source}; for all of them: `pool={RESPONSES}`"
+        )
+        say(f"each response is ranked among {n_others} other {what}")
     elif n_candidates is not None and have_lists(examples):
         raise UsageError(
             f"`n_candidates={n_candidates}` is for examples without lists, and {source} has some; leave it out"

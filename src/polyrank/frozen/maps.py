@@ -104,14 +104,17 @@ class Ranking:
     rows: tuple[NDArray[np.int64], ...]
     relevant: tuple[tuple[int, ...], ...]
 
-    def accuracy(self, matrix: Floats) -> float:
-        """R@1 with candidates mapped by ``matrix``."""
+    def hits(self, matrix: Floats) -> list[float]:
+        """R@1 of each context, with candidates mapped by ``matrix``."""
         candidates = mapped(self.candidates, matrix)
-        hits = [
+        return [
             hit_at(placement_of(score_row(self.contexts[i], self.mask[i], candidates[rows]), right), 1)
             for i, (rows, right) in enumerate(zip(self.rows, self.relevant, strict=True))
         ]
-        return float(np.mean(hits))
+
+    def accuracy(self, matrix: Floats) -> float:
+        """R@1 with candidates mapped by ``matrix``."""
+        return float(np.mean(self.hits(matrix)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +247,8 @@ def fit_response_map(
         raise DataError(f"{len(answered)} examples have a right answer; a map needs two at least, give more")
     if not lists:
         raise DataError("no validation example has a right answer among candidates; give candidate lists with --valid")
-    pairs = _encode_pairs(encoder, answered, report)
-    ranking = _encode_lists(encoder, lists, report)
+    pairs = encode_pairs(encoder, answered, report)
+    ranking = encode_lists(encoder, lists, report)
     fit = fit_map(pairs, ranking, config, report=report)
     figures = {
         "n_train": len(answered),
@@ -259,7 +262,8 @@ def fit_response_map(
     return MapEncoder(encoder, fit.matrix), figures
 
 
-def _encode_pairs(encoder: Encoder, examples: Sequence[Example], report: Callable[[str, int, int], None]) -> Pairs:
+def encode_pairs(encoder: Encoder, examples: Sequence[Example], report: Callable[[str, int, int], None]) -> Pairs:
+    """Each context, and each distinct response, once."""
     texts = [example.candidates[example.relevant[0]] for example in examples]
     rows = {text: i for i, text in enumerate(dict.fromkeys(texts))}
     contexts, mask = _encode_contexts(encoder, [example.query for example in examples], "training contexts", report)
@@ -269,7 +273,8 @@ def _encode_pairs(encoder: Encoder, examples: Sequence[Example], report: Callabl
     return Pairs(contexts, mask, responses, np.array(keys, np.int64), np.array(groups, np.int64))
 
 
-def _encode_lists(encoder: Encoder, examples: Sequence[Example], report: Callable[[str, int, int], None]) -> Ranking:
+def encode_lists(encoder: Encoder, examples: Sequence[Example], report: Callable[[str, int, int], None]) -> Ranking:
+    """Each context, and each distinct candidate, once."""
     rows = {text: i for i, text in enumerate(dict.fromkeys(t for e in examples for t in e.candidates))}
     contexts, mask = _encode_contexts(encoder, [example.query for example in examples], "validation contexts", report)
     candidates = _encode_texts(encoder, list(rows), "validation candidates", report)

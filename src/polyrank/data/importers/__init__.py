@@ -39,7 +39,7 @@ def import_examples(format_: str, source: Path | str, *, skip_bad: bool = False,
         source: the published file.
         skip_bad: count bad rows in the report and go on, instead of stopping at the first.
         options: keywords of the importer: ``seed`` and ``max_words`` of wikipedia, ``answers`` of dstc7 and dstc7-pool,
-            ``every_turn`` of convai2, dstc7 and ubuntu-v2.
+            ``every_turn`` of convai2, dstc7 and ubuntu-v2, ``as_released`` of dstc7.
 
     Raises:
         UsageError: there is no such format.

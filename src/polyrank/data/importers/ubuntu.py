@@ -13,7 +13,7 @@ from polyrank.data.rows import Row, named, numbered_lines, row_error, rows, soun
 from polyrank.records import Example
 
 
-def dstc7(source: Path, *, answers: Path | None = None, every_turn: bool = False) -> Source:
+def dstc7(source: Path, *, answers: Path | None = None, every_turn: bool = False, as_released: bool = False) -> Source:
     """DSTC7 track 1, subtask 1 (and 3 and 4, which share its format): one JSON list, lists of 100 candidates.
 
     An item has ``example-id``, ``messages-so-far`` (each with ``utterance``; each is a turn, also where one speaker
@@ -26,14 +26,20 @@ def dstc7(source: Path, *, answers: Path | None = None, every_turn: bool = False
         answers: the published answers of the test set, ``example-id<TAB>candidate-id<TAB>utterance`` per line; the
             candidate id NONE says that no candidate is right.
         every_turn: make the turns so far into pairs as well; see ``turns.every_turn``.
+        as_released: as the task of Humeau et al.'s released code: turns of a context begin with their speaker
+            ("participant 1: "), and of earlier turns every second one back from the response becomes a pair.
     """
 
     def examples(row: Row, name: str, turns: tuple[str, ...], correct: tuple[str, ...]) -> Iterable[Example]:
         options = _objects(row, "options-for-next")
         texts = tuple(fields.text(option, "utterance") for option in options)
         relevant = tuple(i for i, option in enumerate(options) if _id(option) in correct)
-        example = Example(turns, texts, relevant, name)
-        return turns_of(example) if every_turn else (example,)
+        context = turns
+        if as_released:
+            speakers = (fields.text(message, "speaker") for message in _objects(row, "messages-so-far"))
+            context = tuple(f"{who.replace('_', ' ')}: {turn}" for who, turn in zip(speakers, turns, strict=True))
+        example = Example(context, texts, relevant, name)
+        return turns_of(example, turns, 1 + as_released) if every_turn else (example,)
 
     return _dstc7(source, answers, examples)
 

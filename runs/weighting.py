@@ -1,0 +1,122 @@
+"""What ``negatives_weighting`` is worth, on maps of responses over a frozen encoder, which take seconds to fit.
+
+    python runs/weighting.py [SET ...]    star, sgd, ubuntu-irc, self-dialogue of DATA (../shared/data)
+
+Each value is fitted on the same pairs by three seeds, in batches as large as those of `polyrank split`'s recipe. The
+epoch is that with the best R@1 on validation lists; the test lists are ranked once, by it. Keeps weighting/SET/VALUE/SEED
+by runs/record.py, and what each test list gave in runs/work/weighting; what is kept is not done again.
+"""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import record
+import torch
+
+from polyrank.config.recipe import DataConfig
+from polyrank.config.training import NegativesWeighting
+from polyrank.data import read_examples
+from polyrank.frozen.maps import Floats, Pairs, Ranking, encode_lists, encode_pairs
+from polyrank.models.losses import cross_entropy
+from polyrank.loading import Lengths, resolve_model
+from polyrank.records import Example
+from polyrank.scorers.open import open_encoder
+from polyrank.training.data import load_data
+from polyrank.training.methods import make_weighting
+from polyrank.training.weighting import Weighting
+
+DATA = Path(os.environ.get("DATA", "../shared/data"))
+WORK = Path("runs/work/weighting")
+ENCODER = "untuned:embedded"
+N_TRAIN, N_VALID, N_TEST = 8_000, 300, 600
+CONTEXT_TOKENS, BATCH, MAX_EPOCHS, PATIENCE = 64, 32, 15, 3
+RATE, DECAY, SEEDS = 1e-3, 1e-3, (1, 2, 3)
+VALUES: tuple[NegativesWeighting, ...] = ("as_said", "logq", "uniform")
+SPEAKERS = {"star": "agent", "sgd": "agent", "self-dialogue": "*"}
+
+
+def examples_of(name: str) -> tuple[Sequence[Example], list[Example], list[Example]]:
+    """Training pairs, validation and test lists."""
+    train = DATA / name / ("train.dialogues.jsonl.gz" if name in SPEAKERS else "train.jsonl.gz")
+    pairs, _ = load_data(DataConfig(train=str(train), speaker=SPEAKERS.get(name), max_train=N_TRAIN))
+    parts = ((f"{part}.jsonl.gz", n) for part, n in (("dev", N_VALID), ("test", N_TEST)))
+    valid, test = ([*islice(read_examples(DATA / name / file).examples, n)] for file, n in parts)
+    return pairs, valid, test
+
+
+def fit(
+    pairs: Pairs,
+    texts: Sequence[str],
+    valid: Ranking,
+    weighting: Weighting | None,
+    seed: int,
+) -> tuple[float, int, Floats]:
+    """Of the best epoch: validation R@1, its number, W = s (I + A) of ``-log softmax(h_c . W h_r) + DECAY |A|^2``."""
+    contexts, responses = torch.from_numpy(pairs.contexts[:, 0]), torch.from_numpy(pairs.responses)
+    right = np.unique(pairs.groups * len(responses) + pairs.keys)  # of a context all that answer it are no negatives
+    identity = torch.eye(responses.shape[1])
+    change = torch.zeros_like(identity, requires_grad=True)
+    size = float(contexts.norm(dim=1).mean() * responses.norm(dim=1).mean())
+    log_scale = torch.tensor(math.log(20.0 / size), requires_grad=True)
+    optimizer = torch.optim.Adam([change, log_scale], lr=RATE)
+    best, number = (-1.0, 0, identity.numpy()), 0
+    for epoch in range(1, MAX_EPOCHS + 1):
+        order = np.random.Generator(np.random.PCG64([seed, epoch])).permutation(len(pairs.keys))
+        for rows in np.split(order[: len(order) // BATCH * BATCH], len(order) // BATCH):
+            own = responses[pairs.keys[rows]]
+            values = contexts[rows] @ (log_scale.exp() * (own + own @ change.T)).T
+            asked = pairs.groups[rows][:, None] * len(responses) + pairs.keys[rows]
+            allowed = torch.from_numpy(right[np.searchsorted(right, asked).clip(max=len(right) - 1)] != asked)
+            if weighting is not None:
+                values, allowed = weighting(values, allowed, [texts[key] for key in pairs.keys[rows]], number)
+            loss = cross_entropy(values, torch.arange(len(rows)), allowed) + DECAY * change.square().sum()
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            number += 1
+        matrix: Floats = (log_scale.exp() * (identity + change)).detach().numpy()
+        accuracy = valid.accuracy(matrix)
+        if accuracy > best[0]:
+            best = accuracy, epoch, matrix
+        elif epoch - best[1] >= PATIENCE:
+            break
+    return best
+
+
+def measure(name: str) -> None:
+    """All values and seeds of a set."""
+    wanted = [(value, seed) for value in VALUES for seed in SEEDS if not record.has(f"weighting/{name}/{value}/{seed}")]
+    if not wanted:
+        return
+    examples, valid, test = examples_of(name)
+    encoder = open_encoder(resolve_model(ENCODER, lengths=Lengths(max_context_tokens=CONTEXT_TOKENS)), device="cpu")
+    say = lambda text, done, total: print(name, text, done, total, file=sys.stderr)  # noqa: E731
+    pairs, lists, tests = (
+        encode_pairs(encoder, examples, say),
+        encode_lists(encoder, valid, say),
+        encode_lists(encoder, test, say),
+    )
+    texts = [*dict.fromkeys(example.response or "" for example in examples)]
+    for value, seed in wanted:
+        weighting = make_weighting(value, examples, seed)
+        accuracy, epochs, matrix = fit(pairs, texts, lists, weighting, seed)
+        hits = tests.hits(matrix)
+        WORK.mkdir(parents=True, exist_ok=True)
+        rows = [{"id": example.id, "R@1": hit} for example, hit in zip(test, hits, strict=True)]
+        (WORK / f"{name}-{value}-{seed}.json").write_text(json.dumps(rows))
+        figures = {"R@1": float(np.mean(hits)), "valid R@1": accuracy, "epochs": epochs}
+        sizes = {"n_train": len(pairs.keys), "n_responses": len(texts), "n_valid": len(valid), "n_test": len(test)}
+        record.write(f"weighting/{name}/{value}/{seed}", {"encoder": ENCODER, **figures, **sizes})
+        print(name, value, seed, figures, flush=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for one in sys.argv[1:] or ["star", "sgd", "ubuntu-irc", "self-dialogue"]:
+        measure(one)
