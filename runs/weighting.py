@@ -3,8 +3,9 @@
     python runs/weighting.py [SET ...]    star, sgd, ubuntu-irc, self-dialogue of DATA (../shared/data)
 
 Each value is fitted on the same pairs by three seeds, in batches as large as those of `polyrank split`'s recipe. The
-epoch is that with the best R@1 on validation lists; the test lists are ranked once, by it. Keeps weighting/SET/VALUE/SEED
-by runs/record.py, and what each test list gave in runs/work/weighting; what is kept is not done again.
+epoch is that with the best R@1 on validation lists; the test lists are ranked once, by it. Keeps
+weighting/SET/VALUE/SEED by runs/record.py, and what each test list gave in runs/work/weighting. Goes on where it was
+stopped.
 """
 
 import json
@@ -23,8 +24,8 @@ from polyrank.config.recipe import DataConfig
 from polyrank.config.training import NegativesWeighting
 from polyrank.data import read_examples
 from polyrank.frozen.maps import Floats, Pairs, Ranking, encode_lists, encode_pairs
-from polyrank.models.losses import cross_entropy
 from polyrank.loading import Lengths, resolve_model
+from polyrank.models.losses import cross_entropy
 from polyrank.records import Example
 from polyrank.scorers.open import open_encoder
 from polyrank.training.data import load_data
