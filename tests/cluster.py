@@ -15,7 +15,7 @@ os.environ |= {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ENABLE_AUTO_CONNECT": "0",  # else a thread of Ray's that outlives a connection makes another one
     "RAY_worker_niceness": "0",  # else whatever else runs comes first
-    "RAY_health_check_failure_threshold": "2",
+    "RAY_health_check_failure_threshold": "5",
     "RAY_health_check_period_ms": "1000",
 }
 MEMORY = 80 * 2**20  # of a node's object store

@@ -102,6 +102,7 @@ def test_a_training_that_loses_a_node_has_the_losses_of_one_process(
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.usefixtures("joined")
 def test_what_a_worker_refuses_is_said_here_and_not_tried_again(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
@@ -170,6 +171,7 @@ def test_each_text_is_encoded_once_though_a_node_dies(
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.usefixtures("joined")
 def test_an_encoding_goes_on_with_what_is_missing_or_damaged(tiny_backbone: Path, tmp_path: Path) -> None:
     model, folder, texts, said = f"untuned:{tiny_backbone}", tmp_path / "vectors", TEXTS[:60], []

@@ -24,6 +24,7 @@ from polyrank.records import Candidate, Context, Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.exported import export_model
 from polyrank.scorers.open import load, load_encoder
+from polyrank.scorers.popularity import Popularity, save_popularity
 from polyrank.scorers.protocols import Encoder
 from polyrank.scorers.summed import SumEncoder, load_sum, save_sum
 from polyrank.storage.quantized import Precision
@@ -39,6 +40,7 @@ SUMS = {
     "bi + first": (("other", "first"), (0.3, 1)),
     "poly + convert": (("poly", "convert"), (1, 3)),
     "convert + bi": (("convert", "bi"), (2, 0.01)),
+    "poly + popularity": (("poly", "popularity"), (1, 0.5)),
     "bi + poly + convert": (("bi", "poly", "convert"), (0.2, 1, 4)),
 }
 
@@ -60,7 +62,8 @@ def models(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
         save_model(folder / name, *new_model(config, policy, seed=seed, sample=REPLIES))
     made = new_model(SMALL, ConvertText(min_count=1, n_buckets=16), seed=1, sample=(), corpus=REPLIES)
     save_model(folder / "convert", *made)
-    return {name: folder / name for name in (*configs, "convert")}
+    save_popularity(folder / "popularity", Popularity.of(dict(zip(REPLIES, range(1, 99), strict=False))))
+    return {name: folder / name for name in (*configs, "convert", "popularity")}
 
 
 def sum_of(models: dict[str, Path], name: str) -> SumEncoder:

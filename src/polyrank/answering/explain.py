@@ -40,13 +40,14 @@ from polyrank.scorers.encoded import score_row
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.lexical import BM25, TfIdf, located_words
 from polyrank.scorers.mapped import MapEncoder
+from polyrank.scorers.popularity import Popularity
 from polyrank.scorers.protocols import Scorer
 from polyrank.scorers.summed import SumEncoder
 from polyrank.scorers.two_stage import TwoStageScorer
 from polyrank.text import Texts
 from polyrank.text.offsets import Kind, Span, Spans, candidate_spans, context_spans, pair_spans, text_spans
 
-OF_TOKENS, OF_WORDS, OF_STAGES = "sum of tokens", "sum of words", "stages"
+OF_TOKENS, OF_WORDS, OF_STAGES, OF_COUNT = "sum of tokens", "sum of words", "stages", "count of replies"
 TOKENS_SHOWN = 8  # of what a context vector looks at
 OVER_SHORTLIST = ("z-score", "softmax")  # scales that depend on the other candidates
 Doubles = NDArray[np.float64]
@@ -163,6 +164,16 @@ def _explain_sum(scorer: SumEncoder, context: Context, candidate: str, asked: Qu
         for number, (part, weight) in enumerate(zip(scorer.parts, scorer.weights, strict=True), 1)
     ]
     return added(_score(scorer, context, candidate), parts)
+
+
+@_explain.register
+def _explain_count(scorer: Popularity, context: Context, candidate: str, asked: Question) -> Explanation:
+    """All of the score belongs to the candidate as a whole, and none to a word."""
+    del asked
+    score = _score(scorer, context, candidate)
+    turns, background = (tuple(TextShare(text, 0.0) for text in side) for side in (context.turns, context.background))
+    side = CandidateShare(candidate, (), score, OF_COUNT, exact=True)
+    return Explanation(score, OF_COUNT, True, turns, background, score, side)
 
 
 @_explain.register(BM25)

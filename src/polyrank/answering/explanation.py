@@ -105,9 +105,9 @@ class Explanation:
     Args:
         score: as the scorer gives it.
         method: where the shares come from. "sum of tokens": the score is a weighted sum of products of token outputs,
-            and a share is a term of it. "sum of words": of BM25 and TF-IDF. "left out": what the score loses without
-            the turn or the word. "sum": of the parts, each with its own method. "stages": there are two, and none for
-            their total.
+            and a share is a term of it. "sum of words": of BM25 and TF-IDF. "count of replies": how
+            often the candidate was said. "left out": what the score loses without the turn or the word. "sum": of the
+            parts, each with its own method. "stages": there are two, and none for their total.
         exact: whether the shares are the terms of the score: turns, background and rest sum to it, and tokens to
             their text.
         turns: oldest first.

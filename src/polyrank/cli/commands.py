@@ -27,6 +27,7 @@ from polyrank.cli import (
     maps,
     mining,
     pipelines,
+    popularity,
     pretraining,
     ranking,
     ray,
@@ -79,6 +80,7 @@ app.command("pretrain")(pretraining.pretrain)
 app.command("train")(training.train)
 app.command("curves")(curves.curves)
 app.command("map")(maps.map_)
+app.command("popularity")(popularity.popularity)
 app.command("sum")(sums.sum_)
 app.command("evaluate")(evaluation.evaluate)
 app.command("compare")(evaluation.compare)

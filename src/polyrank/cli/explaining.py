@@ -27,6 +27,7 @@ STRONGEST = 5  # words, and context vectors, that are named with their numbers
 MEANINGS = {
     "sum of tokens": "shares are terms of the score",
     "sum of words": "shares are terms of the score",
+    "count of replies": "no word has a share of it",
     "left out": "a share is what the score loses without the turn or the word",
     "sum": "shares are sums of those of the parts",
     "stages": "the total is no sum of shares; each stage has its own",

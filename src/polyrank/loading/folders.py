@@ -8,10 +8,13 @@ from polyrank.config.models import MODEL
 from polyrank.errors import ArtifactError
 from polyrank.storage.document import DocumentKind, has_document, read_document, tensors_kind
 
-FolderKind = Literal["foreign", "map", "sum", "trained", "pipeline", "index", "remote", "intents", "training", "other"]
+FolderKind = Literal[
+    "foreign", "map", "sum", "popularity", "trained", "pipeline", "index", "remote", "intents", "training", "other"
+]
 
 MAP = tensors_kind("map")
 INTENTS = tensors_kind("intent")
+POPULARITY = tensors_kind("popularity")
 SUM = DocumentKind(
     name="sum of encoders", file="sum.json", missing="make one with polyrank sum", remedy="make the sum again"
 )
@@ -32,6 +35,7 @@ INDEX_FILE = "candidates.db"
 _FILES: dict[FolderKind, str] = {  # in this order: what a folder of two of them is
     "map": MAP.file,
     "sum": SUM.file,
+    "popularity": POPULARITY.file,
     "trained": MODEL.file,
     "pipeline": PIPELINE.file,
     "index": INDEX_FILE,
@@ -60,7 +64,7 @@ def read_model(folder: Path) -> tuple[FolderKind, dict[str, Any]]:
     kind = folder_kind(folder)
     if kind in ("foreign", "training", "pipeline", "index", "remote"):
         return kind, {}
-    return kind, read_document(folder, {"map": MAP, "sum": SUM}.get(kind, MODEL))
+    return kind, read_document(folder, {"map": MAP, "sum": SUM, "popularity": POPULARITY}.get(kind, MODEL))
 
 
 def is_hugging_face(folder: Path) -> bool:

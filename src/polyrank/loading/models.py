@@ -13,7 +13,7 @@ from polyrank.loading.hub import HUB, hub_folder, hub_name
 from polyrank.storage.document import read_document
 
 Backend = Literal["torch", "onnx", "onnx-int8", "openvino"]
-ModelKind = Literal["lexical", "untuned", "foreign", "map", "sum", "trained", "encoder of an index"]
+ModelKind = Literal["lexical", "untuned", "foreign", "map", "sum", "popularity", "trained", "encoder of an index"]
 LEXICAL = ("bm25", "tfidf")
 UNTUNED = "untuned:"
 NAMES = "give a model folder, hf:OWNER/MODEL of the Hub, bm25, tfidf, untuned:embedded or shipped:convert"
@@ -45,7 +45,7 @@ class ModelRef:
     Args:
         name: as it was given.
         kind: what it is: "lexical", a backbone as it comes ("untuned"), another library's ("foreign"), ours
-            ("trained", "map", "sum"), or the one that an index names.
+            ("trained", "map", "sum", "popularity"), or the one that an index names.
         folder: of it, or of the index; None: it has none, or its backbone is looked up when it is opened.
         fingerprint: of the weights, as the folder says; empty: known once they are read.
         backend: what computes it.
@@ -161,6 +161,8 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
         case "foreign":
             _check_backend(name, backend)
             return ModelRef(kind="foreign", **own)
+        case "popularity":
+            return ModelRef(kind="popularity", **own | {"backend": "torch"})
         case "map":
             names, remedy = [resolved_name(document["encoder"], folder)], "fit the map again"
             return ModelRef(kind="map", parts=_parts(folder, names, backend, backend, remedy), **own)

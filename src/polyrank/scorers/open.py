@@ -30,9 +30,10 @@ def load(
     """A model that ranks, by its name.
 
     Args:
-        name: a model folder that training wrote, a map or a sum; a folder or the hub name of a bi-encoder or
-            Cross-encoder of Hugging Face or sentence-transformers, best as ``hf:OWNER/MODEL``; "shipped:convert";
-            "untuned:embedded" or "untuned:FOLDER", the cosines of a backbone as it comes; "bm25" or "tfidf".
+        name: a model folder that training wrote, a map, a sum or counts of replies; a folder or the hub name of a
+            bi-encoder or Cross-encoder of Hugging Face or sentence-transformers, best as ``hf:OWNER/MODEL``;
+            "shipped:convert"; "untuned:embedded" or "untuned:FOLDER", the cosines of a backbone as it comes; "bm25" or
+            "tfidf".
         device: "auto", "cpu" or "cuda".
         precision: "fp32" or "bf16"; "auto" is what the hardware is fast at, and fp32 for other people's models.
         backend: "torch"; or "onnx" or "openvino", for a model folder that has such an export, or a sum of some that do.
@@ -82,6 +83,10 @@ def _open(ref: ModelRef, device: str, precision: "Precision", corpus: Sequence[s
         return open_encoder(encoder, device=device, precision=precision)
     if ref.kind == "foreign":
         return networks.foreign_scorer(ref.folder, device=device, precision=precision, **asdict(ref.lengths))
+    if ref.kind == "popularity":
+        from polyrank.scorers.popularity import load_popularity
+
+        return load_popularity(ref.folder)
     parts = [open_encoder(part, device=device, precision=precision) for part in ref.parts]
     if ref.kind == "map":
         from polyrank.scorers.mapped import load_map

@@ -9,6 +9,7 @@ const LETTERS = /^(?![\p{sc=Han}\p{sc=Hira}\p{sc=Kana}])[\p{L}\p{N}\p{M}]+$/u;
 const METHODS = {
   "sum of tokens": "The score is a sum over tokens; each share is its term.",
   "sum of words": "The score is a sum over words; each share is its term.",
+  "count of replies": "The score says how often people gave this reply; no word has a share of it.",
   "left out": "A share is what the score loses without the word or the turn.",
   sum: "The score is a sum of the parts below.",
   stages: "Two stages make the score; each is taken apart below.",

@@ -1,0 +1,55 @@
+"""``polyrank popularity``: how often each reply was said, as an encoder that a sum takes."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyrank.cli.console import talk
+from polyrank.cli.options import Json, Overwrite, Speaker
+from polyrank.errors import DataError, UsageError
+
+
+def popularity(
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder to make.")],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILE...", help="Examples whose right answers are counted: pairs, dialogues or lists."),
+    ] = None,
+    catalogue: Annotated[
+        Path | None,
+        typer.Option(help="Replies with a field `count`, as import replies --from-dialogues writes them."),
+    ] = None,
+    speaker: Speaker = None,
+    overwrite: Overwrite = False,
+    json_: Json = False,
+) -> None:
+    """Count how often each reply was said; a sum of this with an encoder prefers what people say often."""
+    from polyrank.data import choose_speaker, read_examples, read_pool
+    from polyrank.scorers.popularity import Popularity, check_popularity_path, count_replies, save_popularity
+
+    check_popularity_path(output, replace=overwrite)
+    if (catalogue is None) == (not files):
+        raise UsageError("there is nothing to count, or too much; give FILE... of examples, or --catalogue REPLIES")
+    counts = count_replies(())
+    for file in files or ():
+        loaded = read_examples(file, speaker=choose_speaker(file, speaker, say=talk))
+        talk(f"{file}: {loaded.report}")
+        counts += count_replies(loaded.examples)
+    for reply in () if catalogue is None else read_pool(catalogue):
+        if "count" not in reply.metadata:
+            raise DataError(
+                f"{catalogue}: reply {reply.id!r} has no field `count`; give one to each, or count examples"
+            )
+        counts[reply.text] += reply.metadata["count"]
+    prior = Popularity.of(counts)
+    named = [file.name for file in (*(files or ()), *filter(None, [catalogue]))]
+    figures = {"data": named, "n_replies": len(counts), "n_said": counts.total(), "most": max(counts.values())}
+    save_popularity(output, prior, metadata=figures, replace=overwrite)
+    if json_:
+        print(json.dumps(figures))
+    talk(
+        f"wrote {output}: {len(counts):,} replies said {counts.total():,} times; next: polyrank sum MODEL {output}"
+        " -o SUM --valid FILE"
+    )
