@@ -11,10 +11,11 @@ from polyrank.errors import UsageError
 
 
 def info(
-    model: Annotated[str, typer.Argument(help="A model folder, shipped:convert, or a sum.")],
+    model: Annotated[str, typer.Argument(help="A model folder, shipped:convert, a sum, or counts of replies.")],
     json_: Json = False,
 ) -> None:
     """A model's kind, fingerprint, and parameters and bytes part by part, from its files; of a sum, its encoders."""
+    from polyrank.cli.popularity import show_popularity
     from polyrank.cli.sums import show_sum
     from polyrank.loading.folders import folder_kind
     from polyrank.loading.models import model_folder
@@ -23,8 +24,11 @@ def info(
     folder = model_folder(model)
     if not folder.is_dir():
         raise UsageError(f"{model} is no model folder; give one, or shipped:convert")
-    if folder_kind(folder) == "sum":
+    if (kind := folder_kind(folder)) == "sum":
         show_sum(folder, json_=json_)
+        return
+    if kind == "popularity":
+        show_popularity(folder, json_=json_)
         return
     document, sizes = read_config(folder), read_sizes(folder)
     if json_:

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -53,3 +53,17 @@ def popularity(
         f"wrote {output}: {len(counts):,} replies said {counts.total():,} times; next: polyrank sum MODEL {output}"
         " -o SUM --valid FILE"
     )
+
+
+def show_popularity(path: Path, *, json_: bool) -> None:
+    """Where counts come from, and how many there are."""
+    from polyrank.loading.folders import read_model
+
+    _, document = read_model(path)
+    figures: dict[str, Any] = document["metadata"]
+    if json_:
+        print(json.dumps({"kind": "popularity", "fingerprint": document["fingerprint"], **figures}))
+        return
+    counted = f"{figures['n_replies']:,} replies said {figures['n_said']:,} times, the most frequent {figures['most']:,} times"
+    print(f"{path}: popularity, fingerprint {document['fingerprint']}")
+    print(f"{counted}; of {', '.join(figures['data'])}")
