@@ -5,4 +5,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python3 -m pytest "$@"
-INSTALL_S=${INSTALL_S:-3600} bash .ci/pythons "$@"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+INSTALL_S=${INSTALL_S:-3600} bash .ci/pythons install "$work"
+bash .ci/pythons test "$work" "$@"

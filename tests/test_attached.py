@@ -12,7 +12,10 @@ import pytest
 
 from cluster import descendants
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
+pytestmark = [
+    pytest.mark.deep,
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent"),
+]
 HERE = Path(__file__).parent
 PATIENCE_S = 60
 

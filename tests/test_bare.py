@@ -18,6 +18,7 @@ def may_hide() -> bool:
 
 
 pytestmark = [
+    pytest.mark.deep,
     pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux" or not may_hide(), reason="making namespaces takes root on Linux"),
 ]

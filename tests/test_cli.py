@@ -262,6 +262,7 @@ def test_a_runtime_that_nothing_computes_in_is_refused(trained: dict[str, Path],
     assert (refused.returncode, "retrieves by bm25, which has no onnx export" in refused.stderr) == (2, True)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("variable", [False, True])
 def test_threads_are_as_many_as_asked_for(trained: dict[str, Path], variable: bool) -> None:
     program = "import sys, torch\nfrom polyrank.cli import commands\ncommands.run()\nprint(torch.get_num_threads())"

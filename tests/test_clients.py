@@ -12,6 +12,7 @@ import polyrank
 from servers import Running, serving
 
 pytestmark = [
+    pytest.mark.deep,
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),  # what these libraries warn of is theirs
 ]

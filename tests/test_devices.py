@@ -33,6 +33,7 @@ def spin(until: float) -> None:
         pass
 
 
+@pytest.mark.deep
 def test_cores_that_others_keep_busy_are_left_to_them(three_threads: None) -> None:
     others = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=end_with_parent)

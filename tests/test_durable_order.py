@@ -36,7 +36,10 @@ from polyrank.storage.durable import (
 )
 from polyrank.training.teacher import RememberedScores
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: calls to the system are watched")
+pytestmark = [
+    pytest.mark.deep,
+    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: calls to the system are watched"),
+]
 MOVED_UNSEEN = "export/exported/model.safetensors"  # by the library's own calls, which cannot be intercepted
 preloads = pytest.mark.skipif(faults.compiler() is None, reason="needs a C compiler: calls are intercepted")
 

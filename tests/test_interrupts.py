@@ -123,6 +123,7 @@ def interrupted(folder: Path, happens: Callable[[int], None], number: int, **how
     return child.exitcode, len(answers), (folder / "stderr").read_text()
 
 
+@pytest.mark.deep
 @BOTH
 @pytest.mark.parametrize("happens", [lose_in_a_destructor, lose_in_a_weak_reference, print_as_libraries_in_c_do])
 def test_an_interrupt_that_python_loses_comes_again(
@@ -305,6 +306,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 EARLY = 0.02  # seconds of the processor: less than any of these commands needs
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("name", "number", "moment"),
     [

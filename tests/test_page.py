@@ -207,6 +207,7 @@ def test_why_colours_the_tokens_that_the_library_names(
     expect(page.locator(".why")).to_be_hidden()
 
 
+@pytest.mark.deep
 def test_of_a_poly_encoder_the_strongest_vectors_are_shown(
     watched: Watched, server: Running, paths: dict[str, str]
 ) -> None:
@@ -238,6 +239,7 @@ def test_two_stages_say_both_scores_and_that_nothing_is_good(
         expect(page.get_by_role("heading", name=heading)).to_be_visible()
 
 
+@pytest.mark.deep
 def test_two_models_answer_side_by_side(watched: Watched, server: Running, paths: dict[str, str]) -> None:
     page = watched.open(server.url)
     say(page, "hello")
@@ -340,6 +342,7 @@ def test_bars_are_proportional_and_scores_are_in_the_details(watched: Watched, s
     expect(page.locator(".why-slot").first).to_contain_text(f"Score {scores[0]:.3f}")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("scores", "bars"),
     [
@@ -432,6 +435,7 @@ def test_a_first_visit_offers_turns_to_begin_with(watched: Watched, server: Runn
     expect(page.locator("#examples")).to_be_hidden()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("by_itself", [False, True])
 def test_the_chat_recovers_after_an_outage(by_itself: bool, watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
@@ -468,6 +472,7 @@ def test_what_looks_like_a_script_is_a_text(watched: Watched, server: Running) -
     assert page.evaluate("window.bad") is None
 
 
+@pytest.mark.deep
 def test_everything_by_keyboard(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
     press = page.keyboard.press
@@ -558,6 +563,7 @@ def test_a_filter_chooses_and_a_wrong_one_is_told_beside_it(watched: Watched, se
     watched.problems.clear()
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_while_models_open_the_page_waits_and_a_server_that_ended_is_told(
     watched: Watched, paths: dict[str, str]
@@ -595,6 +601,7 @@ def test_figures_are_those_of_the_server(watched: Watched, server: Running) -> N
     assert page.locator(".plot svg").count() > 1
 
 
+@pytest.mark.deep
 def test_on_a_phone_nothing_is_wider_than_the_screen(watched: Watched, server: Running) -> None:
     watched.page.set_viewport_size({"width": 360, "height": 740})
     page = watched.open(server.url)
@@ -616,6 +623,7 @@ def test_on_a_phone_nothing_is_wider_than_the_screen(watched: Watched, server: R
         assert page.evaluate(width) == [360, 360]
 
 
+@pytest.mark.deep
 def test_light_and_dark(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
     ground = "getComputedStyle(document.body).backgroundColor"
@@ -632,6 +640,7 @@ def test_light_and_dark(watched: Watched, server: Running) -> None:
     assert page.evaluate(ground) == light
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_what_was_taken_is_told_to_a_server_that_keeps_it(
     watched: Watched, paths: dict[str, str], tmp_path: Path

@@ -409,6 +409,7 @@ def test_intents_in_three_parts() -> None:
         held_out(parts, 0.1)
 
 
+@pytest.mark.deep
 def test_the_command_line_has_the_protocols(tmp_path: Path) -> None:
     articles = [f"Title {i}\tThe {word} is red.\tIt is a {word}." for i, word in enumerate(("cat", "dog", "bird"))]
     (tmp_path / "wiki.txt").write_text("\n".join(articles), "utf-8")

@@ -30,7 +30,10 @@ def models(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
     folder, backbone = tmp_path_factory.mktemp("models"), str(tiny_backbone)
     poly = PolyConfig(backbone=backbone, n_codes=4, code_init="normal", code_std=1.0)
     for name, config in {"bi": BiConfig(backbone=backbone), "poly": poly}.items():
-        save_model(folder / name, *new_model(config, TextPolicy(max_context_tokens=32, max_candidate_tokens=16), seed=1, sample=[*REPLIES]))
+        save_model(
+            folder / name,
+            *new_model(config, TextPolicy(max_context_tokens=32, max_candidate_tokens=16), seed=1, sample=[*REPLIES]),
+        )
     return {name: folder / name for name in ("bi", "poly")}
 
 

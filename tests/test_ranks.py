@@ -227,6 +227,7 @@ def runs(task: dict[str, Path], tiny_backbone: Path, tmp_path_factory: pytest.Te
     return folders
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_two_processes_train_as_one(name: str, runs: dict[int, Path]) -> None:
@@ -236,6 +237,7 @@ def test_two_processes_train_as_one(name: str, runs: dict[int, Path]) -> None:
     assert "run.lock" not in files[1]
 
 
+@pytest.mark.deep
 def test_a_run_goes_on_with_other_numbers_of_processes(
     runs: dict[int, Path], task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -248,6 +250,7 @@ def test_a_run_goes_on_with_other_numbers_of_processes(
     assert len(set(found) - dict(expected).keys()) == 6  # three figures after step 5, and after step 9
 
 
+@pytest.mark.deep
 def test_dropout_is_drawn_by_each_process_and_repeats(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -260,6 +263,7 @@ def test_dropout_is_drawn_by_each_process_and_repeats(
     assert abs(two[" 1 "] - one[" 1 "]) > 1e-3
 
 
+@pytest.mark.deep
 def test_in_bf16_the_curve_is_as_near_as_bf16_is(task: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
     changes = {"precision": "bf16", "evaluate_per_epoch": 1, "max_steps": 4, "lr": 0.05}
     for name, n, own in (("one", 1, {}), ("two", 2, {}), ("exact", 1, {"precision": "fp32"})):
@@ -282,6 +286,7 @@ def run_pretraining(settings: list[dict[str, Any]]) -> None:
         pretrain(tables)
 
 
+@pytest.mark.deep
 def test_two_processes_pretrain_as_one(task: dict[str, Path], tmp_path: Path) -> None:
     """Words and pairs in turns; in one part for one process, which masks the same tokens."""
     for n in (1, 2):
@@ -327,6 +332,7 @@ def train_until(plan: Recipe, at: int, number: int, folder: Path) -> None:
         raise SystemExit(error.exit_code) from None
 
 
+@pytest.mark.deep
 def test_a_killed_process_ends_the_other_which_says_so_and_the_run_goes_on(
     runs: dict[int, Path], task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -340,6 +346,7 @@ def test_a_killed_process_ends_the_other_which_says_so_and_the_run_goes_on(
     assert_alike(tmp_path / "run", runs[1] / "poly")
 
 
+@pytest.mark.deep
 def test_a_signal_to_one_ends_all_after_the_same_step(
     runs: dict[int, Path], task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
@@ -376,6 +383,7 @@ def as_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("as_torchrun")
 @pytest.mark.parametrize("name", ["poly", "cross"])
 def test_evaluations_are_the_same_to_the_bit(
@@ -405,6 +413,7 @@ def test_an_index_is_the_same_to_the_bit(runs: dict[int, Path], task: dict[str, 
     assert all(np.array_equal(vectors[0][name], vectors[1][name]) for name in vectors[0])
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("as_torchrun")
 def test_mined_negatives_are_the_same(runs: dict[int, Path], task: dict[str, Path], tmp_path: Path) -> None:
     command = ["mine", task["train"], "--from", runs[1] / "poly" / "model", "-n", "3", "-o"]

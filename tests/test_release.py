@@ -12,6 +12,7 @@ import pytest
 import polyrank
 
 ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.deep
 
 
 def command(*arguments: str | Path, cwd: Path, **environment: str) -> str:

@@ -753,6 +753,7 @@ def test_without_the_library_it_says_what_to_install(milvus: Milvus, tmp_path: P
 # -- commands and the server ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_commands_take_the_folder_of_a_remote_index(milvus: Milvus, tmp_path: Path) -> None:
     replies = [{"id": f"r{i}", "text": f"reply number {i}", "lang": ["en", "de"][i % 2]} for i in range(6)]

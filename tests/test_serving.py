@@ -201,6 +201,7 @@ def test_an_id_may_hold_a_slash(client: httpx.Client) -> None:
     assert client.delete("/v1/candidates/faq%2Fa%20b%3F").json()["removed"] == 1
 
 
+@pytest.mark.deep
 def test_an_index_may_be_served_by_several_names(index: Path) -> None:
     """As an index and as a pipeline, say; the server does not stand in its own way."""
     with serving(f"a={index}", f"b={index}") as running, running.client() as client:
@@ -211,6 +212,7 @@ def test_an_index_may_be_served_by_several_names(index: Path) -> None:
             assert removed.json()["removed"] == 1
 
 
+@pytest.mark.deep
 def test_an_index_that_went_away_hides_no_other(index: Path, tiny_backbone: Path, tmp_path: Path) -> None:
     """Its requests fail without naming it, the log says why, and what else is served is there as before."""
     lost = tmp_path / "lost"

@@ -42,6 +42,7 @@ def mrr(client: httpx.Client, right: dict[str, str], firsts: tuple[str, ...]) ->
     return sum(ranks) / len(ranks)
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_what_people_took_of_a_server_makes_it_better(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path

@@ -705,6 +705,7 @@ def test_a_browser_sends_the_key_as_a_password(guarded: Running) -> None:
         assert httpx.get(guarded.url + "/openapi.json", auth=(user, password)).status_code == expected
 
 
+@pytest.mark.deep
 def test_keys_are_replaced_by_a_signal(tiny_backbone: Path, tmp_path: Path) -> None:
     """The old one opens nothing any more; a file that holds none changes nothing."""
     keys, old, new = tmp_path / "keys", KEY, "another-key-of-length"
@@ -760,6 +761,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("path", "options", "config", "said"), REFUSED, ids=range(len(REFUSED)))
 def test_settings_that_cannot_be_are_refused_at_the_start(
     folder: Path, tmp_path: Path, path: str, options: list[str], config: str, said: str
@@ -778,6 +780,7 @@ def test_settings_that_cannot_be_are_refused_at_the_start(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.deep
 def test_the_description_is_kept_to(server: Running) -> None:
     """A short run of schemathesis: no 5xx, nothing undocumented, every answer of its shape."""
     command = [
