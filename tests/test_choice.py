@@ -1,20 +1,24 @@
 """Which of the best candidates are given: no turn of the context again, wherever replies are chosen."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polyrank.answering.diversity import differing, near_copy_key, word_similarity
 from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.data.same_words import same_words
 from polyrank.errors import UsageError
 from polyrank.evaluation import evaluate, read_task, summarise
+from polyrank.index import open_index, write_index
 from polyrank.negatives.hard import HardNegatives
 from polyrank.negatives.mine import from_pool, mine
 from polyrank.negatives.random import RandomNegatives
-from polyrank.records import Candidate, Example
+from polyrank.records import Candidate, Example, Ranked
 from polyrank.scorers.lexical import BM25
 
 WORDS = st.sampled_from(["wifi", "Wifi!", "bill", "BILL", "my wifi", "the bill", "thanks", "Thanks.", "no"])
@@ -53,3 +57,33 @@ def test_a_turn_of_the_context_is_no_negative() -> None:
     (mined,) = mine([example], from_pool(BM25(), pool), HardNegatives(n_negatives=3)).examples
     assert mined.candidates == ("restart it", "wifi is slow")
     assert set(RandomNegatives(pool, 3, seed=0)(0, example, 0)) == {"my wifi is down", "wifi is slow"}
+
+
+@given(st.lists(st.tuples(WORDS, st.integers(0, 3)), min_size=1, max_size=12), st.integers(1, 12))
+def test_replies_that_differ_are_some_of_the_best_in_their_order(scored: list[tuple[str, int]], k: int) -> None:
+    texts, scores = zip(*sorted(scored, key=lambda pair: -pair[1]), strict=True)
+    ranked = [Ranked(str(i), text, score) for i, (text, score) in enumerate(zip(texts, scores, strict=True))]
+    found = differing(ranked, k, word_similarity(texts))
+    keys = [near_copy_key(reply.text) for reply in found]
+    assert found[0] == ranked[0]
+    assert [reply for reply in ranked if reply in found] == found
+    assert len(set(keys)) == len(keys) == min(k, len({*map(near_copy_key, texts)}))
+    assert [reply.id for reply in differing(ranked, k, word_similarity(texts), 1.0)] == [
+        str(row) for row in sorted({near_copy_key(text): i for i, text in reversed([*enumerate(texts)])}.values())[:k]
+    ]
+
+
+def test_an_index_compares_replies_by_their_vectors(tmp_path: Path) -> None:
+    vectors = np.array([[1, 0], [0.99, 0.1], [0.6, -0.8], [1, 0]], np.float32)
+    pool = [Candidate(*pair) for pair in (("a", "see Ann"), ("b", "ask a doctor"), ("c", "drink tea"), ("d", "see Bo"))]
+    for precision in ("fp32", "int8"):
+        write_index(tmp_path / precision, pool, vectors, fingerprint="f", model="m", precision=precision)
+        with open_index(tmp_path / precision) as index:
+            stored = index.vectors(["d", "nosuch", "b"])
+            assert sorted(stored) == ["b", "d"]
+            np.testing.assert_allclose(stored["b"], vectors[1], atol=0.01)
+            answering = LexicalRetriever(BM25(), index)
+            (found,) = answering.respond(["see Ann or Bo, ask a doctor"], 2, diverse=True)
+    assert len(found) == 2
+    assert "d" not in [reply.id for reply in found]  # differs from a in a name
+    assert len(LexicalRetriever(BM25(), pool).respond(["hm"], 4, diverse=True)[0]) == 3

@@ -90,6 +90,7 @@ def test_candidates_are_added_read_and_removed(client: polyrank.Client) -> None:
     finally:
         assert client.remove([one, "two", "nobody"]) == 2
     client.add([Candidate(f"n{i:03}", f"number {i}") for i in range(250)])  # more than a page
+    assert len([one for one in client.respond("a number", 9, diverse=True).ranked if one.id.startswith("n0")]) <= 1
     assert [candidate.id for candidate in client.candidates("number")] == [f"n{i:03}" for i in range(250)]
     assert client.remove([f"n{i:03}" for i in range(250)]) == 250
 

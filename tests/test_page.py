@@ -327,7 +327,10 @@ def test_bars_are_proportional_and_scores_are_in_the_details(watched: Watched, s
     page = watched.open(server.url)
     say(page, "my wifi is down")
     with server.client() as client:
-        answer = client.post("/v1/respond", json={"model": "support", "context": ["my wifi is down"], "k": 5}).json()
+        answer = client.post(
+            "/v1/respond", json={"model": "support", "context": ["my wifi is down"], "k": 5, "diverse": True}
+        )
+        answer = answer.json()
     scores = [reply["score"] for reply in answer["results"]]
     assert min(scores) > 0, "cosines of this network; the scale then starts at 0"
     widths = page.locator(".card > .meter").evaluate_all(

@@ -34,12 +34,13 @@ class Choice:
         >>> [reply.id for reply in Choice(3).of(replies, Context("hello"), distinct=True)]
         ['b']
         """
-        kept = list(ranked)
-        if distinct:
-            kept = list({reply.text: reply for reply in reversed(kept)}.values())[::-1]
-        if not self.allow_echo:
-            said = echoes(context.turns)
-            kept = [reply for reply in kept if not said(reply.text)]
+        said = (lambda text: False) if self.allow_echo else echoes(context.turns)
+        seen: set[str] = set()
+        kept = []
+        for reply in ranked:
+            if not (distinct and reply.text in seen) and not said(reply.text):
+                kept.append(reply)
+            seen.add(reply.text)
         return kept
 
 

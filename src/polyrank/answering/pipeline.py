@@ -30,7 +30,7 @@ from polyrank.ranking.abstention import N_SCORES, Abstention, confidence
 from polyrank.records import Candidate, Context, ContextLike
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.open import encoder_of_index, load
-from polyrank.scorers.protocols import Encoder
+from polyrank.scorers.protocols import Encoder, Floats
 from polyrank.search import Mode
 from polyrank.storage.document import seal
 from polyrank.storage.durable import AnyPath, new_folder
@@ -71,6 +71,9 @@ class Pipeline(Answering):
             sure, abstained = confidence(scores, known.measure), known.abstains(scores)
             answers.append(replace(answer, ranked=answer.ranked[: choice.k], confidence=sure, abstained=abstained))
         return answers
+
+    def vectors(self, ids: Sequence[str]) -> dict[str, Floats]:
+        return self.retriever.vectors(ids)
 
     def candidate(self, id_: str) -> Candidate:
         return self.retriever.candidate(id_)

@@ -5,14 +5,17 @@ To add a kind of stage, subclass ``Answering``: ``best`` is all that it has to d
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from polyrank.answering.choice import Choice
+from polyrank.answering.diversity import N_BEST, Similarity, differing, vector_similarity, word_similarity
 from polyrank.config.pipeline import Ensemble
 from polyrank.errors import UsageError
 from polyrank.index import Filter, Index, as_filter
 from polyrank.records import Candidate, Context, ContextLike, Ranked, contexts_of
-from polyrank.scorers.protocols import Encoder, Scorer
+from polyrank.scorers.protocols import Encoder, Floats, Scorer
 from polyrank.storage.closing import Closing
 
 
@@ -70,6 +73,7 @@ class Answering(Closing):
         *,
         filter: Filter | str | None = None,
         allow_echo: bool = False,
+        diverse: bool = False,
     ) -> list[Answer]:
         """The best ``k`` replies to each context, best first, ties by row; fewer when there are fewer candidates.
 
@@ -80,6 +84,8 @@ class Answering(Closing):
                 None: all.
             allow_echo: also give what the context already contains: a turn in the same words, whatever the case and
                 the punctuation.
+            diverse: replies that differ, chosen from the best 50; fewer where the others are near-copies, which
+                differ in names and numbers only. See ``polyrank.answering.diversity.differing``.
 
         Raises:
             UsageError: ``k`` is less than one, or the filter cannot be read.
@@ -87,14 +93,23 @@ class Answering(Closing):
         """
         if k < 1:
             raise UsageError(f"k is {k}; ask for one reply at least")
-        choice = Choice(k, as_filter(filter), allow_echo)
-        return self.best(contexts_of(contexts), choice) if contexts else []
+        choice = Choice(max(k, N_BEST) if diverse else k, as_filter(filter), allow_echo)
+        answers = self.best(contexts_of(contexts), choice) if contexts else []
+        if not diverse:
+            return answers
+        return [replace(one, ranked=tuple(differing(one.ranked, k, self._similarity(one.ranked)))) for one in answers]
 
     def answer(
-        self, context: ContextLike, k: int = 5, *, filter: Filter | str | None = None, allow_echo: bool = False
+        self,
+        context: ContextLike,
+        k: int = 5,
+        *,
+        filter: Filter | str | None = None,
+        allow_echo: bool = False,
+        diverse: bool = False,
     ) -> Answer:
         """The same for one context."""
-        return self.answer_all([context], k, filter=filter, allow_echo=allow_echo)[0]
+        return self.answer_all([context], k, filter=filter, allow_echo=allow_echo, diverse=diverse)[0]
 
     def respond(
         self,
@@ -103,10 +118,22 @@ class Answering(Closing):
         *,
         filter: Filter | str | None = None,
         allow_echo: bool = False,
+        diverse: bool = False,
     ) -> list[list[Ranked]]:
         """The same without what is known of each answer: replies, good enough or not."""
-        answers = self.answer_all(contexts, k, filter=filter, allow_echo=allow_echo)
+        answers = self.answer_all(contexts, k, filter=filter, allow_echo=allow_echo, diverse=diverse)
         return [list(answer.ranked) for answer in answers]
+
+    def vectors(self, ids: Sequence[str]) -> dict[str, Floats]:
+        """Vectors of candidates by id, of those that have one."""
+        return {} if self.index is None else self.index.vectors(ids)
+
+    def _similarity(self, ranked: Sequence[Ranked]) -> Similarity:
+        """By vectors; by words where there are none, or one was removed meanwhile."""
+        vectors = self.vectors([reply.id for reply in ranked])
+        if any(reply.id not in vectors for reply in ranked) or not ranked:
+            return word_similarity([reply.text for reply in ranked])
+        return vector_similarity(np.stack([vectors[reply.id] for reply in ranked]))
 
     def candidate(self, id_: str) -> Candidate:
         """The candidate of an id.

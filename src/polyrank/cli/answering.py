@@ -35,6 +35,10 @@ def respond(
     ensemble: EnsembleName = "none",
     filter: FilterText = None,
     allow_echo: AllowEcho = False,
+    diverse: Annotated[
+        bool | None,
+        typer.Option("--diverse/--no-diverse", help="Replies that differ, from the best 50; by default in the chat."),
+    ] = None,
     duplicates: Annotated[
         bool, typer.Option("--duplicates", help="List every candidate of a text, where several have the same.")
     ] = False,
@@ -65,11 +69,12 @@ def respond(
         device=device,
         backend=read_backend(backend),
     ) as pipeline:
+        answer = partial(pipeline.answer, k=k, filter=condition, allow_echo=allow_echo)
         if not context and sys.stdin.isatty():
-            _chat(partial(pipeline.answer, k=k, filter=condition, allow_echo=allow_echo))
+            _chat(partial(answer, diverse=diverse is not False))
             return
         for query in asked:
-            _print_answer(query, pipeline.answer(query, k, filter=condition, allow_echo=allow_echo), str(path))
+            _print_answer(query, answer(query, diverse=diverse is True), str(path))
 
 
 def _print_answer(context: "Context", result: "Answer", name: str) -> None:

@@ -79,9 +79,11 @@ def respond(
     filter: str | None,
     conversation: str | None,
     allow_echo: bool,
+    diverse: bool,
 ) -> Call[Answer]:
     """The best replies."""
-    given = _given(model=model, filter=filter, conversation=conversation, allow_echo=allow_echo or None)
+    given = _given(model=model, filter=filter, conversation=conversation)
+    given |= {name: True for name, wanted in (("allow_echo", allow_echo), ("diverse", diverse)) if wanted}
     body = _context(context) | {"k": k} | given
     return Call("POST", "/v1/respond", _answer, body)
 

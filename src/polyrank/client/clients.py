@@ -103,6 +103,7 @@ class Client(_Settings, Closing):
         filter: str | None = None,
         conversation: str | None = None,
         allow_echo: bool = False,
+        diverse: bool = False,
     ) -> Answer:
         """The best replies to a context.
 
@@ -113,9 +114,18 @@ class Client(_Settings, Closing):
             filter: a condition on metadata, such as ``lang = "en"``.
             conversation: whose requests belong together, for feedback.
             allow_echo: also give what the context already contains, in the same words.
+            diverse: replies that differ; fewer where the others are near-copies.
         """
         return self._send(
-            calls.respond(context, k, model=model, filter=filter, conversation=conversation, allow_echo=allow_echo)
+            calls.respond(
+                context,
+                k,
+                model=model,
+                filter=filter,
+                conversation=conversation,
+                allow_echo=allow_echo,
+                diverse=diverse,
+            )
         )
 
     def explain(
@@ -226,10 +236,19 @@ class AsyncClient(_Settings):
         filter: str | None = None,
         conversation: str | None = None,
         allow_echo: bool = False,
+        diverse: bool = False,
     ) -> Answer:
         """See ``Client.respond``."""
         return await self._send(
-            calls.respond(context, k, model=model, filter=filter, conversation=conversation, allow_echo=allow_echo)
+            calls.respond(
+                context,
+                k,
+                model=model,
+                filter=filter,
+                conversation=conversation,
+                allow_echo=allow_echo,
+                diverse=diverse,
+            )
         )
 
     async def explain(

@@ -1,6 +1,5 @@
 """A catalogue of replies: from a table or a list of texts, or what is said again and again in conversations."""
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -11,11 +10,9 @@ from polyrank.data.chats.files import Rows, content, csv_rows, members
 from polyrank.data.chats.messages import ReadLog, ReadOptions
 from polyrank.data.pool import text_id
 from polyrank.data.rows import row_error, suffix
-from polyrank.data.same_words import same_words
+from polyrank.data.same_words import template
 from polyrank.errors import DataError, UsageError
 from polyrank.records import Candidate, Example
-
-GREETING = re.compile(r"(hi|hello|hey|dear|good (?:morning|afternoon|evening)) ([\w'’-]+)\s*[,.!:–—]\s*", re.IGNORECASE)
 
 
 def read_replies(
@@ -134,7 +131,7 @@ def frequent_replies(examples: Iterable[Example], *, min_count: int = 2, top: in
     for example in examples:
         for text in dict.fromkeys(example.candidates[i].strip() for i in example.relevant):
             if text:
-                variants.setdefault(_form(text), Counter())[text] += 1
+                variants.setdefault(template(text), Counter())[text] += 1
     groups = sorted(variants.values(), key=lambda texts: -texts.total())
     kept = [texts for texts in groups if texts.total() >= min_count][:top]
     if not kept:
@@ -147,15 +144,3 @@ def frequent_replies(examples: Iterable[Example], *, min_count: int = 2, top: in
         Candidate(text_id(text := texts.most_common(1)[0][0]), text, {"count": texts.total(), "n_variants": len(texts)})
         for texts in kept
     ]
-
-
-def _form(text: str) -> str:
-    """What near-duplicates have in common.
-
-    >>> _form("Hello Ann! Your code is 1234."), _form("hello. your code is 99"), _form("Hello there")
-    ('hello your code is 0', 'hello your code is 0', 'hello there')
-    """
-    greeting = GREETING.match(text)
-    if greeting and greeting[2][0].isupper():
-        text = f"{greeting[1]} {text[greeting.end() :]}"
-    return re.sub(r"\d+", "0", same_words(text))

@@ -193,6 +193,14 @@ class Index(CandidateStore):
         return candidate
 
     @abstractmethod
+    def vectors(self, ids: Sequence[str]) -> dict[str, Vectors]:
+        """Vectors ``[D]`` by id, of those ids that are there, as they are stored.
+
+        Raises:
+            ArtifactError: one is damaged.
+        """
+
+    @abstractmethod
     def page(self, *, after: int = 0, n: int = 50, words: Sequence[str] = (), filter: Filter | None = None) -> Page:
         """Candidates by row, as of the last change.
 

@@ -152,18 +152,18 @@ class Served:
         """Replies to contexts. Those that are asked for alike are searched for together."""
         if (pipeline := self.pipeline) is None:
             raise UsageError(f"{self.name} is a model, which ranks what it is given; ask an index or a pipeline")
-        groups: dict[tuple[str | None, bool], list[int]] = defaultdict(list)
+        groups: dict[tuple[str | None, bool, int], list[int]] = defaultdict(list)
         for number, task in enumerate(tasks):
-            groups[task.filter, task.allow_echo].append(number)
+            groups[task.filter, task.allow_echo, task.k if task.diverse else 0].append(number)
         results: dict[int, Responded] = {}
-        for (filter_, allow_echo), numbers in groups.items():
+        for (filter_, allow_echo, diverse), numbers in groups.items():
             started = time.perf_counter()
             k = max(tasks[number].k for number in numbers)
             contexts = [tasks[number].context for number in numbers]
             if filter_ in self._too_slow and self._too_slow[filter_][0] == pipeline.index.change:
                 raise DeadlineError(self._too_slow[filter_][1])
             try:
-                answers = pipeline.answer_all(contexts, k, filter=filter_, allow_echo=allow_echo)
+                answers = pipeline.answer_all(contexts, k, filter=filter_, allow_echo=allow_echo, diverse=diverse > 0)
             except DeadlineError as error:  # those that ask it with others, or again, are refused at once
                 latest = list(self._too_slow.items())[-TOO_SLOW:]
                 self._too_slow = dict(latest) | {filter_: (pipeline.index.change, str(error))}

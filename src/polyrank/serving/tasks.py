@@ -55,6 +55,7 @@ class RespondTask(Task[Responded]):
     k: int
     filter: str | None = None
     allow_echo: bool = False
+    diverse: bool = False
 
 
 @dataclass(frozen=True, slots=True)

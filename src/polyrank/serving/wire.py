@@ -41,6 +41,7 @@ class RespondRequest(Background):
     k: int = Field(5, ge=1, le=1_000_000, description="How many replies.")
     conversation: Conversation = Field(None, max_length=512)
     filter: str | None = Field(None, min_length=1, description='On metadata, such as lang = "en".', examples=[None])
+    diverse: bool = Field(False, description="Replies that differ: fewer than k where the others are near-copies.")
     allow_echo: bool = Field(False, description="Also give what the context already contains, in the same words.")
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.errors import ArtifactError
+from polyrank.index.checks import Vectors
 from polyrank.index.filters import Filter, rows_where
 from polyrank.index.local import store
 from polyrank.index.local.ann import Ann
@@ -31,6 +32,7 @@ from polyrank.index.local.store import (
     read_meta,
     read_rows,
     removed_rows,
+    rows_of,
     scan_rows,
     sqlite_errors,
     transaction,
@@ -171,6 +173,12 @@ class LocalIndex(Index):
     def find(self, ids: Sequence[str]) -> dict[str, Candidate]:
         with self._lock, transaction(self._connection, self.path, write=False):
             return store.find(self._connection, self.path, ids)
+
+    def vectors(self, ids: Sequence[str]) -> dict[str, Vectors]:
+        with self._lock, transaction(self._connection, self.path, write=False):
+            rows = read_rows(self._connection, self.path, list(rows_of(self._connection, self.path, ids).values()))
+        decoded = from_rows([row.vector for row in rows], self.precision)
+        return {row.candidate.id: vector for row, vector in zip(rows, decoded, strict=True)}
 
     def page(self, *, after: int = 0, n: int = 50, words: Sequence[str] = (), filter: Filter | None = None) -> Page:
         with self._lock, transaction(self._connection, self.path, write=False):

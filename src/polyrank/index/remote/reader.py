@@ -124,6 +124,10 @@ class RemoteIndex(Index):
         rows = self.get([key for key in map(key_of, dict.fromkeys(ids)) if key])
         return {candidate.id: candidate for _, candidate, _ in rows}
 
+    def vectors(self, ids: Sequence[str]) -> dict[str, Vectors]:
+        rows = self.get([key for key in map(key_of, dict.fromkeys(ids)) if key])
+        return {candidate.id: vector for _, candidate, vector in rows}
+
     def get(self, keys: Sequence[str]) -> list[tuple[int, Candidate, Vectors]]:
         """Rows, candidates and vectors by key, in any order, of those that are there.
 

@@ -33,7 +33,8 @@ async def respond(asked: RespondRequest, request: Request, server: Here) -> Resp
         said = f"context has {n_characters:,} characters, the limit is {MAX_CHARACTERS:,}; send the last turns"
         raise HttpError(422, said, param="context")
     n_tokens = server.tokens(name, texts, "context")
-    computed = await server.compute(name, [RespondTask(context, asked.k, asked.filter, asked.allow_echo)], [n_tokens])
+    task = RespondTask(context, asked.k, asked.filter, asked.allow_echo, asked.diverse)
+    computed = await server.compute(name, [task], [n_tokens])
     (responded,) = computed.values
     answer = responded.answer
     request_id = request.scope["state"]["request_id"]

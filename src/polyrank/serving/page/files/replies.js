@@ -228,7 +228,7 @@ function scoresOf(reply) {
 /** Replies of an index or a pipeline; of a model, the given texts in its order. */
 async function answered(model, context, { k, filter, candidates, conversation }, signal) {
   if (model.kind !== "model") {
-    const body = { model: model.id, context, k, conversation };
+    const body = { model: model.id, context, k, conversation, diverse: true };
     if (filter) body.filter = filter;
     return ask("/v1/respond", { body, signal });
   }

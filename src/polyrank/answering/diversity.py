@@ -1,0 +1,77 @@
+"""Replies that differ: greedy maximal marginal relevance over the best candidates. Knows no model and no index."""
+
+import re
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from polyrank.data.same_words import same_words, template
+from polyrank.records import Ranked
+from polyrank.scorers.protocols import Floats
+
+N_BEST = 50  # that replies are chosen from, or as many as are wanted
+RELEVANCE = 0.7  # lambda; see docs/search.md for what others give
+_NAME = re.compile(r"(?<=[\w,;] )[A-Z][\w'’-]*")  # a word with a capital that no sentence begins with
+
+Similarity = Callable[[int], Floats]
+"""Of one candidate to all, ``[n]``; 1 for its copy."""
+
+
+def differing(ranked: Sequence[Ranked], k: int, similarity: Similarity, relevance: float = RELEVANCE) -> list[Ranked]:
+    """Up to ``k`` replies that differ, in their order; the best is always one of them.
+
+    The next is the candidate c with the largest ``lambda * score(c) - (1 - lambda) * max_s similarity(c, s)`` over
+    the replies s that were chosen, with scores brought to 0 to 1. Near-copies, which differ in names and numbers
+    only, count as one reply, so that there may be fewer than ``k``.
+
+    Args:
+        ranked: candidates to choose from, best first.
+        k: how many.
+        similarity: of a candidate to all of them.
+        relevance: lambda; 1: only near-copies are left out.
+
+    Source: Carbonell and Goldstein, The Use of MMR, Diversity-Based Reranking (1998).
+
+    >>> texts = ["It is 5 pm.", "It is 6 pm.", "it is at 5 pm", "Which day?"]
+    >>> replies = [Ranked(text, text, 9.0 - i) for i, text in enumerate(texts)]
+    >>> [reply.text for reply in differing(replies, 2, word_similarity(texts), 0.5)]
+    ['It is 5 pm.', 'Which day?']
+    """
+    first: dict[str, int] = {}
+    for row, reply in enumerate(ranked):
+        first.setdefault(near_copy_key(reply.text), row)
+    left = list(first.values())
+    scores = np.array([reply.score for reply in ranked], np.float64)
+    scores = (scores - scores.min(initial=np.inf)) / max(float(np.ptp(scores)) if len(scores) else 0.0, 1e-12)
+    nearest = np.zeros(len(ranked))
+    chosen: list[int] = []
+    while left and len(chosen) < k:
+        values = relevance * scores[left] - (1 - relevance) * nearest[left]
+        chosen.append(left.pop(int(values.argmax())))
+        nearest = np.maximum(nearest, similarity(chosen[-1]))
+    return [ranked[row] for row in sorted(chosen)]
+
+
+def near_copy_key(text: str) -> str:
+    """What near-copies have in common: their words without numbers, and without names, as far as capitals show them.
+
+    >>> near_copy_key("Hi Ann, your flight to New York is at 5."), near_copy_key("Hi Bo! Your flight to Rome is at 12")
+    ('hi your flight to is at 0', 'hi your flight to is at 0')
+    """
+    return template(_NAME.sub("", text))
+
+
+def vector_similarity(vectors: Floats) -> Similarity:
+    """The cosine of candidates' vectors ``[n, D]``."""
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return lambda row: np.asarray(unit @ unit[row], np.float32)
+
+
+def word_similarity(texts: Sequence[str]) -> Similarity:
+    """Words that two texts have in common, as a part of those that either has (Jaccard)."""
+    words = [set(same_words(text).split()) for text in texts]
+
+    def similarity(row: int) -> Floats:
+        return np.array([len(own & words[row]) / max(len(own | words[row]), 1) for own in words], np.float32)
+
+    return similarity
