@@ -1,16 +1,19 @@
 """``polyrank import chats``."""
 
 import json
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from polyrank.cli.console import console, talk
 from polyrank.cli.options import Json, Overwrite, SkipBad
+from polyrank.errors import UsageError
 
+SHOWN_TURNS, SHOWN_LETTERS = 8, 200
 # named here too, since reading them from polyrank.data would slow every --help down; a test compares the two
-FORMS = ("table", "questions", "conversations", "slack", "telegram", "transcript", "whatsapp")
 GAP_HOURS = 8.0
 
 
@@ -30,7 +33,9 @@ def chats(
     text: Annotated[str | None, typer.Option(metavar="COLUMN", help="What was written.")] = None,
     question: Annotated[str | None, typer.Option(metavar="COLUMN", help="The question, in a table of answers.")] = None,
     answer: Annotated[str | None, typer.Option(metavar="COLUMN", help="The answer, in a table of answers.")] = None,
-    form: Annotated[str | None, typer.Option("--as", metavar="FORM", help=", ".join(FORMS))] = None,
+    form: Annotated[
+        str | None, typer.Option("--as", metavar="FORM", help="What to read it as: table, whatsapp, mail, ...")
+    ] = None,
     join: Annotated[bool, typer.Option("--join/--no-join", help="One turn of a sender's messages in a row.")] = True,
     gap: Annotated[
         float, typer.Option(metavar="HOURS", help="A silence that ends a conversation where none is named.")
@@ -42,8 +47,9 @@ def chats(
         bool, typer.Option("--keep-system", help="Keep a system's text before all others, as background.")
     ] = False,
     encoding: Annotated[str | None, typer.Option(help="Of text files, such as cp1252.")] = None,
-    sheet: Annotated[str | None, typer.Option(help="The sheet of a workbook.")] = None,
+    sheet: Annotated[list[str] | None, typer.Option(help="A sheet of a workbook. Repeat it for more.")] = None,
     max_bytes: Annotated[int, typer.Option(min=1, help="What a zip, gzip or workbook may unpack to.")] = 2**30,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether the first conversation is right.")] = False,
     skip_bad: SkipBad = False,
     overwrite: Overwrite = False,
     json_: Json = False,
@@ -61,7 +67,7 @@ def chats(
     with console().status(f"reading {source}"):
         chats = import_chats(
             source,
-            form=form,  # type: ignore[arg-type]  # it is looked at there
+            form=form,
             conversation=conversation,
             time=time,
             sender=sender,
@@ -74,13 +80,31 @@ def chats(
             date_order=date_order,  # type: ignore[arg-type]  # it is looked at there
             keep_system=keep_system,
             encoding=encoding,
-            sheet=sheet,
+            sheet=sheet or (),
             max_bytes=max_bytes,
             skip_bad=skip_bad,
         )
     for note in (f"read as {chats.report.form}", *chats.report.notes, str(chats.report)):
         talk(f"{source}: {note}")
+    show_first(chats.dialogues)
+    if not yes and sys.stdin.isatty() and sys.stderr.isatty() and not typer.confirm("Is it right?", True, err=True):
+        raise UsageError(
+            "nothing is written; name what is wrong with --as, --conversation, --time, --sender, --text or --agent"
+        )
     write_dialogues(output, chats.dialogues)
     talk(f"wrote {output}")
     if json_:
         print(json.dumps(dataclasses.asdict(chats.report)))
+
+
+def show_first(dialogues: Sequence[Mapping[str, Any]]) -> None:
+    """Print the first conversation as it was understood, long turns and long conversations cut."""
+    first = dialogues[0]
+    turns = first["turns"]
+    began = f", {first['time']}" if "time" in first else ""
+    talk(f"the first conversation ({first['id']}{began}):")
+    for turn in turns[:SHOWN_TURNS]:
+        text = " ".join(turn["text"].split())
+        talk(f"  {turn['speaker']}: {text[:SHOWN_LETTERS]}{'...' if len(text) > SHOWN_LETTERS else ''}")
+    if len(turns) > SHOWN_TURNS:
+        talk(f"  and {len(turns) - SHOWN_TURNS:,} more turns")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from polyrank.data import fields
 from polyrank.data.chats.columns import ANSWER, TEXT, keys_of, listed, usual
-from polyrank.data.chats.files import Rows, content, csv_rows, members
+from polyrank.data.chats.files import File, Rows, members
 from polyrank.data.chats.messages import ReadLog, ReadOptions
 from polyrank.data.pool import text_id
 from polyrank.data.rows import row_error, suffix
@@ -42,7 +42,7 @@ def read_replies(
     """
     path = Path(path)
     log = ReadLog(say=lambda line: say(f"{path}: {line}"))
-    rows = _rows(path, ReadOptions(log=log, encoding=encoding, sheet=sheet))
+    rows = _rows(path, ReadOptions(log=log, encoding=encoding, sheet=() if sheet is None else (sheet,)))
     if not rows:
         raise DataError(f"{path}: holds no replies; give a file with at least one")
     column = _text_column(path, keys_of(row for _, row in rows), column, say)
@@ -81,12 +81,11 @@ def _rows(path: Path, options: ReadOptions) -> Rows:
     """Rows with their numbers."""
     rows: Rows = []
     for member in members(path, options.log.note):
-        text, held = content(member, options)
-        if text is not None and suffix(Path(member.path)) in (".csv", ".tsv", ".tab"):
-            held = csv_rows(member, text, options.log)
-        elif text is not None:
-            held = [(number, {"text": line}) for number, line in enumerate(text.split("\n"), 1)]
-        rows += held
+        file = File(member, options)
+        if file.text is None or suffix(file.path) in (".csv", ".tsv", ".tab"):
+            rows += file.rows
+        else:
+            rows += [(number, {"text": line}) for number, line in enumerate(file.text.split("\n"), 1)]
     return rows
 
 

@@ -1,14 +1,15 @@
-"""Which column is which: by the names that the user gave, else by usual ones.
+"""Which column is which: by the names that the user gave, else by the columns' values, with usual names as hints.
 
 A column of JSON is the path to a field, with dots: ``author.name``.
 """
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from polyrank.data.chats.messages import ReadOptions
+from polyrank.data.chats.profiles import Profile, profile
 from polyrank.data.rows import Row
 from polyrank.errors import DataError, UsageError
 
@@ -36,8 +37,28 @@ TIME = words(
     zeitstempel zeitpunkt datum uhrzeit fecha fechahora hora horodatage heure data dataora dataehora orario
     """
 )
-DATE = words("date datum fecha data")
-CLOCK = words("time uhrzeit hora heure orario clock")
+SAID_AT = words(
+    """
+    created sent sending posted said written erstellt gesendet geschrieben creado enviado creation envoi creato inviato
+    """
+)
+TIMED = words(
+    """
+    time timestamp datetime date ts utc epoch at when received arrived zeit datum uhrzeit fecha hora heure data ora
+    eingegangen empfangen
+    """
+)
+LATER = words(
+    """
+    updated modified edited changed deleted closed resolved solved read seen due expires birth birthday joined login
+    assigned last aktualisiert bearbeitet geändert gelöscht geschlossen modifié actualizado
+    """
+)
+LASTS = words("duration handle wait waiting response elapsed offset length zone timezone spent seconds minutes hours")
+CHANNEL = words("channel channelid channelname room roomid group groupid")
+PEOPLE = words("sender author from by speaker who user name nick member person agent absender von wer autor de")
+N_TO_JUDGE = 4
+"""Rows that show what a column without a usual name holds; fewer could be anything."""
 SENDER = words(
     """
     sender sendername senderid speaker speakername speakerid author authorname authorusername authordisplayname
@@ -119,9 +140,13 @@ def usual(keys: Iterable[str], names: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of a table of messages: of each kind, those to look into, the first that is filled counts."""
+    """The columns of a table of messages: of each kind, those to look into, the first that is filled counts.
+
+    ``stream``: the column of conversations names channels, which are divided where they fall silent.
+    """
 
     conversation: str | None
+    stream: bool
     time: tuple[str, ...]
     sender: tuple[str, ...]
     text: tuple[str, ...]
@@ -137,11 +162,11 @@ class Columns:
     reply_to: tuple[str, ...] = ()
 
 
-def columns(keys: list[str], options: ReadOptions, where: object) -> Columns:
-    """Settle which column is which, and note what was guessed.
+def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns:
+    """Settle which column is which by their values, with names as hints, and note what was guessed.
 
     Args:
-        keys: the columns there are.
+        rows: the rows to look at.
         options: what the user named.
         where: the file, for messages.
 
@@ -149,43 +174,41 @@ def columns(keys: list[str], options: ReadOptions, where: object) -> Columns:
         DataError: no column can be taken for the sender's or the text's.
         UsageError: a column that was named is not there.
     """
-    named_ones = [options.conversation, *options.time, options.sender, options.text]
-    for name in named_ones:
-        if name is not None and name not in keys:
-            raise UsageError(f"{where} has no column {name!r}; it has {listed(keys)}")
-    free = [key for key in keys if key not in named_ones]
-    role = usual(free, ROLE)
-    columns = {
-        "conversation": [options.conversation] if options.conversation else usual(free, CONVERSATION)[:1],
-        "time": list(options.time) or _time(free),
-        "sender": [options.sender] if options.sender else usual(free, SENDER) or role,
-        "text": [options.text] if options.text else usual(free, TEXT),
-    }
+    keys = keys_of(rows)
+    check_named(keys, (options.conversation, *options.time, options.sender, options.text), where)
+    named = {options.conversation, *options.time, options.sender, options.text}
+    looked_at = {key: profile(key, (row.get(key) for row in rows)) for key in keys}
+    free = [looked_at[key] for key in keys if key not in named]
+    role = usual((each.key for each in free), ROLE)
+    time = list(options.time) or _time(free, options)
+    free = [each for each in free if each.key not in time]
+    text = [options.text] if options.text else _text(free)
+    senders = [options.sender] if options.sender else _sender(free, text, len(rows)) or role
+    by_name = [options.conversation] if options.conversation else _conversation(free, options)
+    if not (options.sender or senders):
+        senders = _sender_by_values([each for each in free if each.key not in (*text, *by_name)], looked_at, by_name)
+    conversation = by_name or _conversation_by_values(
+        [each for each in free if each.key not in (*text, *senders, *role)], looked_at, senders
+    )
+    columns = {"conversation": conversation, "time": time, "sender": senders, "text": text}
     for what in ("sender", "text"):
         if not columns[what]:
             raise DataError(
                 f"{where}: no column has a usual name for the {what} among {listed(keys)};"
                 f" name it with the option {what}, or add a heading if there is none"
             )
-    guessed = [
-        f"{what} in {columns[what][0]!r}" if what != "time" else f"time in {' and '.join(map(repr, columns[what]))}"
-        for what in columns
-        if columns[what] and not getattr(options, what)
-    ]
-    roles = [
-        key for key in (*role, *usual(free, FROM_CUSTOMER), *usual(free, FROM_AGENT)) if key not in columns["sender"]
-    ][:1]
-    guessed += [f"role in {key!r}" for key in roles]
-    if guessed:
-        options.log.note(f"guessed by its name: {', '.join(guessed)}")
-    taken = {*columns["text"], *columns["sender"][:1], *columns["conversation"]}
-    rest = [key for key in free if key not in taken]
+    stream = bool(conversation) and not options.conversation and _is_stream(looked_at[conversation[0]], time)
+    roles = [key for key in (*role, *usual(keys, [*FROM_CUSTOMER, *FROM_AGENT])) if key not in (*named, *senders)][:1]
+    _note_guesses(columns | {"role": roles}, options, stream=stream)
+    taken = {*text, *senders[:1], *conversation}
+    rest = [each.key for each in free if each.key not in taken]
     return Columns(
-        conversation=next(iter(columns["conversation"]), None),
-        time=tuple(columns["time"]),
-        sender=tuple(columns["sender"]),
-        text=tuple(columns["text"]),
-        sender_ids=tuple(usual(free, SENDER_ID)),
+        conversation=next(iter(conversation), None),
+        stream=stream,
+        time=tuple(time),
+        sender=tuple(senders),
+        text=tuple(text),
+        sender_ids=tuple(usual(rest, SENDER_ID)),
         role=tuple(role),
         from_customer=tuple(usual(rest, FROM_CUSTOMER)),
         from_agent=tuple(usual(rest, FROM_AGENT)),
@@ -198,12 +221,147 @@ def columns(keys: list[str], options: ReadOptions, where: object) -> Columns:
     )
 
 
-def _time(keys: list[str]) -> list[str]:
-    """The column of times, or one of dates and one of the time of day."""
-    dates, clocks = usual(keys, DATE), usual(keys, CLOCK)
-    if dates and clocks:
-        return [dates[0], clocks[0]]
-    return usual(keys, TIME)[:1]
+def check_named(keys: Collection[str], named: Iterable[str | None], where: object) -> None:
+    """Refuse a column that is not there.
+
+    Raises:
+        UsageError: there is no such column.
+    """
+    for name in named:
+        if name is not None and name not in keys:
+            raise UsageError(f"{where} has no column {name!r}; it has {listed(keys)}")
+
+
+def _note_guesses(chosen: Mapping[str, list[str]], options: ReadOptions, *, stream: bool) -> None:
+    usual_names = {"conversation": CONVERSATION, "time": TIME, "sender": [*SENDER, *ROLE], "text": TEXT}
+    guesses: dict[str, list[str]] = {"name": [], "values": []}
+    for what, keys in chosen.items():
+        if keys and not getattr(options, what, None):
+            by_name = what == "role" or usual(keys, usual_names[what])
+            shown = " and ".join(map(repr, keys if what == "time" else keys[:1]))
+            guesses["name" if by_name else "values"].append(f"{what} in {shown}")
+    told = [f"by its {how}: {', '.join(columns)}" for how, columns in guesses.items() if columns]
+    if told:
+        options.log.note(f"guessed {'; '.join(told)}")
+    if stream:
+        options.log.note(f"{chosen['conversation'][0]!r} names streams, divided where they fall silent")
+
+
+def hinted(key: str, hints: Collection[str]) -> bool:
+    """Whether a word of a column's name is one of these, or a longer one of these is within it.
+
+    >>> hinted("dateSent", SAID_AT), hinted("Erstellt am", SAID_AT), hinted("state", SAID_AT)
+    (True, True, False)
+    """
+    split = set(re.findall(r"[^\W_\d]+", re.sub(r"([a-z])([A-Z])", r"\1 \2", key).casefold()))
+    return bool(split & set(hints)) or any(len(hint) > 4 and hint in normal(key) for hint in hints)
+
+
+def _time(free: Sequence[Profile], options: ReadOptions) -> list[str]:
+    """The column of times, with one of times of day if these are days; the surest name, then the most values."""
+    exact = {key: rank for rank, key in enumerate(usual((each.key for each in free), TIME))}
+
+    def is_time(each: Profile) -> bool:
+        hint = each.key in exact or (hinted(each.key, (*SAID_AT, *TIMED)) and not hinted(each.key, LASTS))
+        return (each.key in exact or each.filled >= 0.5) and (
+            each.times >= 0.8 or (hint and each.maybe_times >= 0.8) or (each.key in exact and each.maybe_times > 0)
+        )
+
+    def rank(each: Profile) -> tuple[float, ...]:
+        later = hinted(each.key, LATER)
+        name = 4 if later else 0 if each.key in exact else 1 if hinted(each.key, SAID_AT) else 2
+        name = 3 if name == 2 and not hinted(each.key, TIMED) else name
+        return name, exact.get(each.key, 0), not each.has_clock, -each.n_distinct
+
+    found = sorted(filter(is_time, free), key=rank)
+    clocks = [each for each in free if each.clocks >= 0.8]
+    for each in free:
+        if each.key in exact and each.n_distinct and each not in found:
+            value = next(filter(None, each.values))
+            options.log.note(f"column {each.key!r} holds no times that can be read, such as {value[:40]!r}")
+    if not found:
+        return []
+    if clocks and not found[0].has_clock:
+        return [found[0].key, clocks[0].key]
+    if len(found) > 1:
+        options.log.note(f"there are times in {listed(each.key for each in found[1:])} too (the option time names one)")
+    return [found[0].key]
+
+
+def _text(free: Sequence[Profile]) -> list[str]:
+    """The columns of texts: those with a usual name that hold any, else the longest ones."""
+    by_key = {each.key: each for each in free}
+    names = usual(by_key, TEXT)
+    good = [key for key in names if by_key[key].is_text]
+    long = [each for each in free if each.is_long_text and len(each.values) >= N_TO_JUDGE]
+    longest = max(long, key=lambda each: each.words, default=None)
+    return good or ([longest.key] if longest else [key for key in names if by_key[key].times < 0.8])
+
+
+def _sender(free: Sequence[Profile], text: Sequence[str], n_rows: int) -> list[str]:
+    """The columns that have a usual name, those of several people before those of one."""
+    by_key = {each.key: each for each in free if each.key not in text and (each.is_name or not each.n_distinct)}
+    return sorted(usual(by_key, SENDER), key=lambda key: n_rows > 1 and by_key[key].n_distinct < 2)
+
+
+def _conversation(free: Sequence[Profile], options: ReadOptions) -> list[str]:
+    """A column that has a usual name, one whose values come again before others."""
+    by_key = {each.key: each for each in free}
+    names = usual(by_key, CONVERSATION)
+    for key in [key for key in names if by_key[key].filled < 0.5]:
+        options.log.note(f"{key!r} names no conversations, for most rows leave it empty")
+        names.remove(key)
+    return sorted(names, key=lambda key: by_key[key].distinct >= 1)[:1]
+
+
+def _sender_by_values(
+    free: Sequence[Profile], looked_at: Mapping[str, Profile], conversation: Sequence[str]
+) -> list[str]:
+    """The column of a few short names that change from message to message, one whose name hints at people first."""
+    n = len(free[0].values) if free else 0
+    groups = looked_at[conversation[0]].values if conversation else ("",) * n
+    found = [
+        each
+        for each in free
+        if n >= N_TO_JUDGE
+        and each.is_name
+        and each.filled >= 0.8
+        and each.maybe_times < 0.8
+        and 2 <= each.n_distinct <= max(2, n // 2)
+        and each.changes(groups) >= 0.3
+    ]
+    return [each.key for each in sorted(found, key=lambda each: (not hinted(each.key, PEOPLE), each.numbers > 0.5))[:1]]
+
+
+def _conversation_by_values(
+    free: Sequence[Profile], looked_at: Mapping[str, Profile], senders: Sequence[str]
+) -> list[str]:
+    """The column of ids that come again, most of them with several senders."""
+    if not senders or not free or len(free[0].values) < N_TO_JUDGE:
+        return []
+    said = looked_at[senders[0]].values
+
+    def is_conversation(each: Profile) -> bool:
+        groups: dict[str, set[str]] = {}
+        for name, sender in zip(each.values, said, strict=True):
+            groups.setdefault(name, set()).add(sender)
+        several = sum(len(group) > 1 for group in groups.values())
+        ids = sum(any(map(str.isdigit, name)) for name in groups)
+        return (
+            each.filled == 1
+            and each.words <= 3
+            and each.maybe_times < 0.8
+            and 2 <= each.n_distinct <= len(said) // 2
+            and several >= 0.7 * len(groups)
+            and ids >= 0.9 * len(groups)
+        )
+
+    return [each.key for each in filter(is_conversation, free)][:1]
+
+
+def _is_stream(column: Profile, time: Sequence[str]) -> bool:
+    """Whether it names channels rather than conversations: much is said in each."""
+    return bool(time and usual([column.key], CHANNEL)) and len(column.values) > 30 * max(1, column.n_distinct)
 
 
 def listed(keys: Iterable[str]) -> str:

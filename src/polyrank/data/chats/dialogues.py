@@ -58,11 +58,16 @@ def dialogues(
     for each in said:
         groups.setdefault((each.message.stream, each.message.conversation), []).append(each)
     n_streams = Counter(name for _, name in groups)
-    for (stream, name), group in groups.items():
+    of_stream: dict[str, list[list[DatedMessage]]] = {}
+    for (stream, _), group in groups.items():
+        of_stream.setdefault(stream, []).append(group)
+    falling = {stream: newest_first(held) for stream, held in of_stream.items()}
+    for (stream, name), unsorted in groups.items():
+        group = in_order(unsorted, counts, falling=falling[stream])
         parts = (
-            [(name if n_streams[name] == 1 else f"{stream}/{name}", in_order(group, counts))]
+            [(name if n_streams[name] == 1 else f"{stream}/{name}", group)]
             if name
-            else [(f"{stream}:{number}", part) for number, part in enumerate(divided(in_order(group, counts), gap), 1)]
+            else [(f"{stream}:{number}", part) for number, part in enumerate(divided(group, gap), 1)]
         )
         for id_, part in parts:
             if len(part) > MAX_MESSAGES:
@@ -75,16 +80,24 @@ def dialogues(
                 yield row
 
 
-def in_order(group: list[DatedMessage], counts: Counts) -> list[DatedMessage]:
-    """By time, oldest first; as in the file where times are equal. What a sender repeats at one time is left out."""
+def newest_first(groups: Iterable[Sequence[DatedMessage]]) -> bool:
+    """Whether times fall from message to message far more often than they rise."""
+    pairs = [(a.time, b.time) for group in groups for a, b in pairwise(group) if a.time and b.time]
+    return sum(a > b for a, b in pairs) > 2 * sum(a < b for a, b in pairs)
+
+
+def in_order(group: list[DatedMessage], counts: Counts, *, falling: bool) -> list[DatedMessage]:
+    """By time, oldest first; where times are equal, as in the file, or the other way where its newest come first.
+
+    What a sender repeats at one time is left out.
+    """
     known: dict[object, DatedMessage] = {}
     for each in group:
         known.setdefault((each.time, each.message.sender, each.message.text) if each.time else id(each), each)
     kept = list(known.values())
     counts.left_out[REPEATED] += len(group) - len(kept)
-    times = [each.time for each in kept if each.time]
-    if len(times) > 1 and times[0] > times[-1] and all(a >= b for a, b in pairwise(times)):
-        kept.reverse()  # the newest first, also among those of one minute
+    if falling:
+        kept.reverse()
     latest = datetime.min
     keys = []
     for each in kept:

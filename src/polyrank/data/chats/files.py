@@ -10,10 +10,12 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,9 @@ from polyrank.errors import DataError, MissingExtraError, UsageError
 
 Rows = list[tuple[int, Row]]
 
-READ = (".txt", ".csv", ".tsv", ".tab", ".json", ".jsonl", ".ndjson", ".xlsx", ".xlsm", ".xls", ".ods", ".parquet")
+TEXTS = (".txt", ".csv", ".tsv", ".tab", ".json", ".jsonl", ".ndjson", ".vtt", ".srt", ".eml", ".mbox", ".mbx")
+READ = (*TEXTS, ".xlsx", ".xlsm", ".xls", ".ods", ".parquet")
+MAILDIR = ("cur", "new")
 SEPARATORS = ",;\t|"
 MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -35,11 +39,33 @@ MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 SHEETS = (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", b"PK\x03\x04")
+EXPORT = "export the chats as JSON, CSV, a sheet or text"
 REFUSED = {
-    b"%PDF": "a PDF; export the chats as CSV, JSON or text",
-    b"SQLite format 3": "a database; export its table of messages as CSV",
+    b"%PDF": f"a PDF; {EXPORT}",
+    b"SQLite format 3": "a SQLite database; export its table of messages as CSV",
     b"Rar!": "a RAR archive; unpack it",
     b"7z\xbc\xaf": "a 7-Zip archive; unpack it",
+    b"BZh": "packed by bzip2; unpack it",
+    b"\xfd7zXZ": "packed by xz; unpack it",
+    b"\x28\xb5\x2f\xfd": "packed by zstd; unpack it",
+    b"!BDN": "an Outlook data file (.pst); export the mails as .eml or mbox",
+    b"{\\rtf": f"an RTF document; {EXPORT}",
+    b"BEGIN:VCARD": "a file of contacts; give the file of messages",
+    b"BEGIN:VCALENDAR": "a calendar; give the file of messages",
+    b"bplist": f"a property list; {EXPORT}",
+    b"\x89PNG": f"a picture; {EXPORT}",
+    b"\xff\xd8\xff": f"a picture; {EXPORT}",
+    b"GIF8": f"a picture; {EXPORT}",
+    b"OggS": "a sound; transcribe it to text",
+    b"ID3": "a sound; transcribe it to text",
+    b"RIFF": "a sound or a film; transcribe it to text",
+    b"\x7fELF": "a program; give the file of messages",
+}
+INSIDE = {  # of what begins as workbooks do
+    b"word/document.xml": f"a Word document; {EXPORT}",
+    b"ppt/presentation.xml": f"a presentation; {EXPORT}",
+    "__substg1.0_".encode("utf-16-le"): "an Outlook message (.msg); export the mails as .eml or mbox",
+    "WordDocument".encode("utf-16-le"): f"a Word document; {EXPORT}",
 }
 json_decoder = json.JSONDecoder(parse_constant=lambda _: None)  # pandas writes NaN for nothing
 
@@ -78,7 +104,7 @@ def members(path: Path, note: Callable[[str], None], max_bytes: int = MAX_BYTES)
         entries = sorted(
             (entry for entry in archive.infolist() if not entry.is_dir()), key=lambda entry: entry.filename
         )
-        check_archive(path, [entry for entry in entries if _ending(Path(entry.filename)) in READ], max_bytes)
+        check_archive(path, [entry for entry in entries if _is_read(Path(entry.filename))], max_bytes)
         inside = [
             (Path(entry.filename), Member(path / entry.filename, partial(_unpacked, path, archive, entry, max_bytes)))
             for entry in entries
@@ -86,12 +112,16 @@ def members(path: Path, note: Callable[[str], None], max_bytes: int = MAX_BYTES)
     else:
         return [Member(path, partial(_bytes, path, max_bytes))]
     hidden = [name for name, _ in inside if any(part.startswith((".", "__MACOSX")) for part in name.parts)]
-    read = [member for name, member in inside if name not in hidden and _ending(name) in READ]
+    read = [member for name, member in inside if name not in hidden and _is_read(name)]
     if not read:
         raise DataError(f"{path}: holds no file that chats come in; give one with {', '.join(READ)}")
     if n_others := len(inside) - len(hidden) - len(read):
         note(f"passed over {counted(n_others, 'other file')}, such as pictures")
     return read
+
+
+def _is_read(name: Path) -> bool:
+    return _ending(name) in READ or name.parent.name in MAILDIR
 
 
 def _ending(name: Path) -> str:
@@ -132,34 +162,87 @@ def _unpacked(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo, max_
         raise DataError(f"{path}: {entry.filename} is damaged ({error}); get the archive again") from error
 
 
-def content(member: Member, options: ReadOptions) -> tuple[str | None, Rows]:
-    """The good rows of a file of rows, or the text of any other; bad rows go to the log.
+@dataclass(frozen=True)
+class File:
+    """A file as readers look at it: its bytes, its text, or its rows, each made when one looks at it.
 
-    Raises:
-        DataError: it is empty, of a kind that is not read, or damaged.
-        MissingExtraError: a library is not installed.
-        UsageError: the encoding or the sheet is unknown.
+    Args:
+        member: the file.
+        options: how it is read; bad rows go to its log.
+        others: all files of the same folder or archive.
     """
-    data = member.read()
-    for magic, what in REFUSED.items():
-        if data.startswith(magic):
-            raise DataError(f"{member.path}: is {what}")
-    if data.startswith(SHEETS):
-        return None, _sheet_rows(member, data, options)
-    if data.startswith(b"PAR1"):
-        return None, _good(parquet_stream(member.path, io.BytesIO(data)), options.log)
-    text = decoded(member, data, options).replace("\r\n", "\n")
-    if not text.strip():
-        raise DataError(f"{member.path}: is empty; give a file with messages")
-    if "\n" not in text:
-        text = text.replace("\r", "\n")
-    start = text.lstrip()[:15].lower()
-    if start.startswith("<"):
-        page = "an HTML page" if start.startswith(("<html", "<!doctype", "<table", "<div", "<head")) else "XML"
-        raise DataError(f"{member.path}: is {page}; export the chats as JSON, CSV, a sheet or text")
-    if re.match(r"\{|\[\s*[\[{\]\"]", start):  # WhatsApp has a bracket before each date
-        return None, _good(json_rows(member, text), options.log)
-    return text, []
+
+    member: Member
+    options: ReadOptions
+    others: Sequence[Member] = ()
+
+    @property
+    def path(self) -> Path:
+        """For messages."""
+        return self.member.path
+
+    @property
+    def stem(self) -> str:
+        """Its name without endings."""
+        return self.member.stem
+
+    @cached_property
+    def data(self) -> bytes:
+        """Its bytes, unzipped.
+
+        Raises:
+            DataError: it cannot be read, or is of a kind that is not read.
+        """
+        data = self.member.read()
+        inside = INSIDE if data.startswith(SHEETS) else {}
+        known = [what for magic, what in REFUSED.items() if data.startswith(magic)]
+        if known := known or [what for mark, what in inside.items() if mark in data]:
+            raise DataError(f"{self.path}: is {known[0]}")
+        return data
+
+    @cached_property
+    def content(self) -> tuple[str | None, Rows]:
+        """The good rows of a file of rows, or the text of any other; bad rows go to the log.
+
+        Raises:
+            DataError: it is empty, of a kind that is not read, or damaged.
+            MissingExtraError: a library is not installed.
+            UsageError: the encoding or the sheet is unknown.
+        """
+        data, log = self.data, self.options.log
+        if data.startswith(SHEETS):
+            return None, _sheet_rows(self.member, data, self.options)
+        if self.options.sheet:
+            raise UsageError(f"{self.path} is not a workbook; leave the option sheet out")
+        if data.startswith(b"PAR1"):
+            return None, _good(parquet_stream(self.path, io.BytesIO(data)), log)
+        text = decoded(self.member, data, self.options).replace("\r\n", "\n")
+        if not text.strip():
+            raise DataError(f"{self.path}: is empty; give a file with messages")
+        if "\n" not in text:
+            text = text.replace("\r", "\n")
+        start = text.lstrip()[:15].lower()
+        if start.startswith("<"):
+            page = "an HTML page" if start.startswith(("<html", "<!doctype", "<table", "<div", "<head")) else "XML"
+            raise DataError(f"{self.path}: is {page}; {EXPORT}")
+        if re.match(r"\{|\[\s*[\[{\]\"]", start):  # WhatsApp has a bracket before each date
+            return None, _good(json_rows(self.member, text), log)
+        return text, []
+
+    @property
+    def text(self) -> str | None:
+        """The text of a file that holds neither JSON nor a sheet."""
+        return self.content[0]
+
+    @property
+    def objects(self) -> Rows:
+        """The objects of JSON, or the rows of a sheet or of Parquet; none of a text."""
+        return self.content[1]
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The same, and the records of a text that is a table."""
+        return self.objects if self.text is None else csv_rows(self.member, self.text, self.options.log)
 
 
 def decoded(member: Member, data: bytes, options: ReadOptions) -> str:
@@ -193,42 +276,82 @@ def decoded(member: Member, data: bytes, options: ReadOptions) -> str:
 
 
 def csv_rows(member: Member, text: str, log: ReadLog) -> Rows:
-    """Records with the line that each starts on; the separator is the one that the first line has most of."""
+    """Records with the line that each starts on, whatever separates their cells, and below which lines they stand."""
     start = 0
     separator = ""
     if text[:4].lower() == "sep=":  # what Excel writes and reads
         separator, start = text[4:5], text.index("\n") + 1 if "\n" in text else len(text)
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
-    lines = io.StringIO(text[start:], newline="")
-    if not separator:
-        first = next((line for line in text.split("\n") if line.strip()), "")
-        separator = max(SEPARATORS, key=_outside_quotes(first).count)
-    reader = csv.reader(lines, delimiter=separator, strict=True)
+    separator = separator or _separator(text)
+    reader = csv.reader(io.StringIO(text[start:], newline=""), delimiter=separator, strict=True)
     n_before = 1 if start else 0
-    header: list[str] = []
-    rows: Rows = []
+    records: list[tuple[int, list[str] | DataError]] = []
     while True:
         line = n_before + reader.line_num + 1
         try:
             cells = next(reader)
         except StopIteration:
-            return rows
+            break
         except csv.Error as error:
-            log.bad.add(row_error(member.path, line, f"not CSV: {error}; check its quotes"))
+            records.append((line, row_error(member.path, line, f"not CSV: {error}; check its quotes")))
             continue
-        if not any(cell.strip() for cell in cells):
-            continue
-        if not header:
-            header = unique([cell.strip() for cell in cells])
+        if any(cell.strip() for cell in cells):
+            records.append((line, cells))
+    return _below_header(member, records, log)
+
+
+def _separator(text: str) -> str:
+    """The separator by which most records have one number of cells, more than one; else the first line's."""
+    first = next((line for line in text.split("\n") if line.strip()), "")
+
+    def fit(separator: str) -> tuple[int, int]:
+        records = csv.reader(io.StringIO(text[:100_000], newline=""), delimiter=separator)
+        widths: Counter[int] = Counter()
+        with suppress(csv.Error):
+            widths.update(len(cells) for cells in islice(records, 100) if any(cells))
+        width, n = max(widths.items(), key=lambda item: (item[0] > 1, item[1], item[0]), default=(1, 0))
+        return (n, width) if width > 1 else (0, 0)
+
+    return max(SEPARATORS, key=lambda separator: (*fit(separator), "".join(first.split('"')[::2]).count(separator)))
+
+
+def _below_header(member: Member, records: Sequence[tuple[int, Sequence[Any] | DataError]], log: ReadLog) -> Rows:
+    """The records below the header as rows; what stands above the header is passed over, and that is noted."""
+    good = [cells for _, cells in records[:200] if not isinstance(cells, DataError)]
+    width = max(Counter(map(_width, good)).items(), key=lambda item: (item[1], item[0]), default=(0, 0))[0]
+    top = next(
+        (
+            position
+            for position, (_, cells) in enumerate(records)
+            if not isinstance(cells, DataError) and _width(cells) >= width and 2 * _n_filled(cells) > width
+        ),
+        0,
+    )
+    if top:
+        line = records[top][0]
+        log.note(f"{member.path.name}: {counted(top, 'row')} above the header in row {line} passed over")
+    header: list[str] = []
+    rows: Rows = []
+    for line, cells in records[top:]:
+        if isinstance(cells, DataError):
+            log.bad.add(cells)
+        elif not header:
+            header = unique([str(cell or "").strip() for cell in cells])
         elif len(cells) > len(header) and any(cells[len(header) :]):
             problem = f"{len(cells)} cells, but the header names {len(header)}; check its separators and quotes"
             log.bad.add(row_error(member.path, line, problem))
         else:
             rows.append((line, dict(zip(header, cells, strict=False))))
+    return rows
 
 
-def _outside_quotes(line: str) -> str:
-    return "".join(line.split('"')[::2])
+def _width(cells: Sequence[Any]) -> int:
+    """Cells up to the last one that is filled."""
+    return max((position for position, cell in enumerate(cells, 1) if _n_filled([cell])), default=0)
+
+
+def _n_filled(cells: Sequence[Any]) -> int:
+    return sum(cell is not None and str(cell).strip() != "" for cell in cells)
 
 
 def unique(names: list[str]) -> list[str]:
@@ -271,26 +394,34 @@ def _sheet_rows(member: Member, data: bytes, options: ReadOptions) -> Rows:
             else f"is no sound sheet ({reason}); save it anew as .xlsx or CSV"
         )
         raise DataError(f"{member.path}: {what}") from error
-    filled = {name: sheet for name, sheet in sheets.items() if not sheet.is_empty()}
-    if options.sheet is not None and options.sheet not in sheets:
-        raise UsageError(f"{member.path} has no sheet {options.sheet!r}; it has {', '.join(sheets)}")
-    if not filled:
+    return _rows_of_sheets(member, {name: list(sheet.iter_rows()) for name, sheet in sheets.items()}, options)
+
+
+def _rows_of_sheets(member: Member, sheets: Mapping[str, list[tuple[Any, ...]]], options: ReadOptions) -> Rows:
+    """The rows of the sheets that were named, else of the largest and those with the same columns, which is noted."""
+    for name in options.sheet:
+        if name not in sheets:
+            raise UsageError(f"{member.path} has no sheet {name!r}; it has {', '.join(sheets)}")
+    tables = {}
+    for name, cells in sheets.items():
+        log = ReadLog(skip_bad=True)
+        tables[name] = _below_header(member, [(n, row) for n, row in enumerate(cells, 1) if _n_filled(row)], log), log
+    sizes = {name: sum(_n_filled([*row.values()]) for _, row in rows) for name, (rows, _) in tables.items()}
+    if not any(_n_filled(row) for cells in sheets.values() for row in cells):
         raise DataError(f"{member.path}: is empty; give a file with messages")
-    name = options.sheet or next(iter(filled))
-    if options.sheet is None and len(filled) > 1:
+    largest = max(sizes, key=sizes.__getitem__)
+    keys = {name: list(rows[0][1]) if rows else [] for name, (rows, _) in tables.items()}
+    chosen = options.sheet or [name for name, own in keys.items() if own == keys[largest]]
+    filled = [name for name, cells in sheets.items() if any(map(_n_filled, cells))]
+    if not options.sheet and len(filled) > 1:
+        shown = " and ".join(map(repr, chosen))
         options.log.note(
-            f"{member.path.name}: read sheet {name!r} of {', '.join(filled)} (the option sheet names another)"
+            f"{member.path.name}: read {shown} of the sheets {', '.join(filled)} (the option sheet names others)"
         )
-    header: list[str] = []
-    rows: Rows = []
-    for number, cells in enumerate(sheets[name].iter_rows(), 1):
-        if not any(cells):
-            continue
-        if header:
-            rows.append((number, dict(zip(header, cells, strict=True))))
-        else:
-            header = unique([(cell or "").strip() for cell in cells])
-    return rows
+    for name in chosen:
+        for note in tables[name][1].notes:
+            options.log.note(note)
+    return [row for name in chosen for row in tables[name][0]]
 
 
 def json_rows(member: Member, text: str) -> Iterator[tuple[int, Row | DataError]]:

@@ -7,9 +7,10 @@ from typing import get_args
 
 from polyrank.data.chats.dialogues import Counts, DatedMessage, dialogues
 from polyrank.data.chats.import_report import Chats, ChatsReport
-from polyrank.data.chats.messages import DateOrder, Form, Message, ReadLog, ReadOptions
-from polyrank.data.chats.reading import read
+from polyrank.data.chats.messages import DateOrder, Message, ReadLog, ReadOptions
+from polyrank.data.chats.reading import READERS, read
 from polyrank.data.chats.roles import is_system, speakers
+from polyrank.data.chats.threads import threaded
 from polyrank.data.chats.times import order_of_dates, read_time
 from polyrank.data.chats.unpacking import MAX_BYTES
 from polyrank.data.read_report import counted
@@ -22,7 +23,7 @@ GAP_HOURS = 8.0
 def import_chats(
     path: Path | str,
     *,
-    form: Form | None = None,
+    form: str | None = None,
     conversation: str | None = None,
     time: str | Sequence[str] | None = None,
     sender: str | None = None,
@@ -35,7 +36,7 @@ def import_chats(
     date_order: DateOrder | None = None,
     keep_system: bool = False,
     encoding: str | None = None,
-    sheet: str | None = None,
+    sheet: str | Sequence[str] = (),
     max_bytes: int = MAX_BYTES,
     skip_bad: bool = False,
 ) -> Chats:
@@ -43,7 +44,7 @@ def import_chats(
 
     Args:
         path: CSV, a sheet, Parquet, JSON, JSON lines or WhatsApp's text; or a folder or zip of such, or Slack's.
-        form: what it is read as.
+        form: what it is read as, one of ``READERS``.
         conversation: the column (or field; with dots: ``meta.id``) that names the conversation. Without one, each
             channel, group or file is divided where it falls silent.
         time: the column of times, or those of dates and of times of day.
@@ -58,7 +59,7 @@ def import_chats(
         date_order: what comes first in a date such as 3/4/24.
         keep_system: keep a system's text that comes before all others, as background.
         encoding: of text files.
-        sheet: the sheet of a workbook.
+        sheet: the sheets of a workbook; none: the largest and those with the same columns.
         max_bytes: that a packed file (zip, gzip or a workbook) may unpack to.
         skip_bad: count bad rows in the report and go on, instead of stopping at the first.
 
@@ -68,7 +69,7 @@ def import_chats(
         UsageError: an argument is not possible, or names a column that is not there.
     """
     path = Path(path)
-    for name, value, possible in (("form", form, get_args(Form)), ("date_order", date_order, get_args(DateOrder))):
+    for name, value, possible in (("form", form, [*READERS]), ("date_order", date_order, get_args(DateOrder))):
         if value is not None and value not in possible:
             raise UsageError(f"{name} {value!r} is unknown; use {', '.join(possible)} or none")
     if not 0 < gap_hours < 1e6:
@@ -76,6 +77,7 @@ def import_chats(
     log = ReadLog(skip_bad=skip_bad)
     options = ReadOptions(
         log=log,
+        form=form,
         conversation=conversation,
         time=(time,) if isinstance(time, str) else tuple(time or ()),
         sender=sender,
@@ -83,12 +85,12 @@ def import_chats(
         question=question,
         answer=answer,
         encoding=encoding,
-        sheet=sheet,
+        sheet=(sheet,) if isinstance(sheet, str) else tuple(sheet),
         max_bytes=max_bytes,
     )
     agents = (agent,) if isinstance(agent, str) else tuple(agent)
-    forms: dict[Form, None] = {}
-    messages = list(read(path, form, options, forms))
+    forms: dict[str, None] = {}
+    messages = list(threaded(read(path, options, forms)))
     n_messages = len(messages) + log.skipped.total() + log.bad.n
     said = _with_speakers(_dated(messages, date_order, log), agents, log, path)
     if n_loose := sum(each.message.conversation is None for each in said):

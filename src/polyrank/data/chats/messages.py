@@ -11,7 +11,6 @@ from typing import Any, Literal
 from polyrank.data.chats.unpacking import MAX_BYTES
 from polyrank.data.read_report import BadRows
 
-Form = Literal["table", "questions", "conversations", "slack", "telegram", "transcript", "whatsapp"]
 DateOrder = Literal["day", "month", "year"]
 
 # why a message is left out, in the singular
@@ -32,6 +31,8 @@ class Message:
         time: a text, a number or a datetime, or None.
         role: the sender's part in the conversation, where the file says it: agent, customer, assistant, ...
         sender_id: what else the file calls the sender.
+        id: the message's own, where others answer it by that.
+        answers: ids of the messages that it answers, the first one's first; such chains are conversations.
     """
 
     where: str
@@ -42,6 +43,8 @@ class Message:
     time: Any = None
     role: str | None = None
     sender_id: str | None = None
+    id: str | None = None
+    answers: tuple[str, ...] = ()
 
 
 Messages = Iterator[Message]
@@ -77,6 +80,7 @@ class ReadOptions:
     """How a file is read; None is guessed. See ``import_chats``."""
 
     log: ReadLog
+    form: str | None = None
     conversation: str | None = None
     time: tuple[str, ...] = ()
     sender: str | None = None
@@ -84,5 +88,5 @@ class ReadOptions:
     question: str | None = None
     answer: str | None = None
     encoding: str | None = None
-    sheet: str | None = None
+    sheet: tuple[str, ...] = ()
     max_bytes: int = MAX_BYTES

@@ -1,86 +1,66 @@
-"""Files to messages: sees of which form each is, and hands it to that form's reader."""
+"""Files to messages: each reader is asked whether a file is of its form, the surest first."""
 
-from itertools import islice
+from collections.abc import Callable
 from pathlib import Path
 
-from polyrank.data.chats.files import Member, Rows, content, csv_rows, members
-from polyrank.data.chats.messages import Form, Messages, ReadOptions
-from polyrank.data.chats.nested import conversations, messages_in, unwrapped
-from polyrank.data.chats.slack import is_day, is_slack, slack
-from polyrank.data.chats.tables import N_LOOKED_AT, first_keys, question_columns, questions, table
-from polyrank.data.chats.telegram import chats_in, telegram
-from polyrank.data.chats.transcripts import is_transcript, transcript
-from polyrank.data.chats.whatsapp import begins, whatsapp
-from polyrank.data.read_report import counted
-from polyrank.errors import DataError, UsageError
+from polyrank.data.chats.discord import discord
+from polyrank.data.chats.files import File, members
+from polyrank.data.chats.mail import mail
+from polyrank.data.chats.messages import Messages, ReadOptions
+from polyrank.data.chats.nested import conversations
+from polyrank.data.chats.slack import slack
+from polyrank.data.chats.tables import questions, table
+from polyrank.data.chats.teams import teams
+from polyrank.data.chats.telegram import telegram
+from polyrank.data.chats.transcripts import transcript
+from polyrank.data.chats.webvtt import webvtt
+from polyrank.data.chats.whatsapp import whatsapp
+from polyrank.errors import UsageError
 
-N_LINES_LOOKED_AT = 100
+Reader = Callable[[File], Messages | None]
+"""The messages of a file, or None where it is not of the reader's form; ``options.form`` is what the user named."""
+
+READERS: dict[str, Reader] = {
+    reader.__name__: reader
+    for reader in (
+        mail,
+        slack,
+        teams,
+        telegram,
+        discord,
+        whatsapp,
+        webvtt,
+        transcript,
+        conversations,
+        questions,
+        table,
+    )
+}
+WITH_COLUMNS = (conversations, questions, table)
 
 
-def read(path: Path, form: Form | None, options: ReadOptions, forms: dict[Form, None]) -> Messages:
-    """The messages of a file, a folder or an archive.
+def read(path: Path, options: ReadOptions, forms: dict[str, None]) -> Messages:
+    """The messages of a file, a folder or an archive; the forms that were read are added to ``forms``.
 
-    Args:
-        path: the place.
-        form: what each file is read as; None: what it looks like.
-        options: columns, encoding and the like.
-        forms: the forms that were read are added to it.
+    Raises:
+        DataError: a file is none of these, is damaged, or has a bad row.
+        UsageError: a file is not of the form that was named, or has no column that was named.
     """
     parts = members(path, options.log.note, options.max_bytes)
-    if form == "slack" or (form is None and is_slack([member.path for member in parts])):
-        forms["slack"] = None
-        yield from slack(parts, options)
-        return
     for member in parts:
-        yield from _file(member, form, options, forms)
+        yield from _messages(File(member, options, parts), forms)
 
 
-def _file(member: Member, form: Form | None, options: ReadOptions, forms: dict[Form, None]) -> Messages:
-    n_bad = options.log.bad.n
-    text, held = content(member, options)
-    if text is not None:
-        form = form or _form_of_text(text, options)
-        if form == "whatsapp" or form == "transcript":
-            forms[form] = None
-            return (whatsapp if form == "whatsapp" else transcript)(member, text, options.log)
-        held = csv_rows(member, text, options.log)
-    elif form in ("whatsapp", "transcript"):
-        raise UsageError(f"{member.path} is no text, as a {form} is; name another form or none")
-    outer = next((row for _, row in held if row), None)
-    if outer is None:
-        n_bad = options.log.bad.n - n_bad
-        why = f"none of its {counted(n_bad, 'row')} is good; the first: {options.log.bad.messages[0]}" if n_bad else ""
-        raise DataError(f"{member.path}: {why or 'holds no messages; give a file with some'}")
-    if form is None and "context" in outer and ("response" in outer or "candidates" in outer):
-        raise DataError(f"{member.path}: holds examples, not chats; train and evaluate read it as it is")
-    if form == "slack" or (form is None and is_day(held)):
-        forms["slack"] = None
-        return slack([member], options)
-    if form == "telegram" or (form is None and chats_in(outer) is not None):
-        forms["telegram"] = None
-        if chats_in(outer) is None:
-            raise UsageError(f"{member.path} holds no chats as Telegram exports them; name another form or none")
-        return telegram(member, outer, options.log)
-    rows, people = unwrapped(held, options.log)
-    form = form or _form_of_rows(rows, options)
-    forms[form] = None
-    if form == "conversations":
-        return conversations(member, rows, people, options)
-    return (questions if form == "questions" else table)(member, rows, options)
-
-
-def _form_of_text(text: str, options: ReadOptions) -> Form | None:
-    """The form of a text that is no table."""
-    if any(map(begins, islice(text.split("\n"), N_LINES_LOOKED_AT))):
-        return "whatsapp"
-    named = options.sender or options.text or options.question or options.answer
-    return "transcript" if not named and is_transcript(text) else None
-
-
-def _form_of_rows(rows: Rows, options: ReadOptions) -> Form:
-    if any(messages_in(row) for _, row in rows[:N_LOOKED_AT]):
-        return "conversations"
-    keys = first_keys(rows)
-    named = options.question or options.answer
-    asked = question_columns(keys, options) and not (options.sender or options.text or options.conversation)
-    return "questions" if named or asked else "table"
+def _messages(file: File, forms: dict[str, None]) -> Messages:
+    options = file.options
+    wanted = {options.form: READERS[options.form]} if options.form else READERS
+    for form, reader in wanted.items():
+        if (found := reader(file)) is None:
+            continue
+        named = (options.conversation, *options.time, options.sender, options.text)
+        if reader not in WITH_COLUMNS and any(named):
+            name = next(filter(None, named))
+            raise UsageError(f"{file.path} is read as {form}, which has no column {name!r}; leave the option out")
+        forms[form] = None
+        return found
+    raise UsageError(f"{file.path} is not {options.form}; name another form or none")

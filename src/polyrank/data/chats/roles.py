@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from polyrank.data.chats.columns import listed, words
 from polyrank.data.chats.messages import Message
@@ -67,7 +67,7 @@ def speakers(
         return _by_name(messages, agents, where)
     told = [message.role if message.role and part_of(message.role) else message.sender for message in messages]
     parts = {word: part_of(word) for word in set(told)}
-    if AGENT not in parts.values():  # where people talk with programs only, these are the ones to learn from
+    if AGENT not in parts.values() and _alone_with_bots(messages, told, parts):
         parts = {word: AGENT if part == BOT else part for word, part in parts.items()}
     ours = Counter(word for word in told if parts[word] == AGENT)
     if 0 < len(ours) < len(parts):
@@ -76,6 +76,19 @@ def speakers(
     counts = Counter(message.sender for message in messages)
     note(f"no agent can be told, so all speak under their own names: {_counted(counts)} (the option agent names some)")
     return [message.sender for message in messages]
+
+
+def _alone_with_bots(messages: Sequence[Message], told: Sequence[str], parts: Mapping[str, str | None]) -> bool:
+    """Whether people talk with programs only, so that these are the ones to learn from."""
+    people: dict[tuple[str, str | None], set[str]] = {}
+    with_bots = set()
+    for message, word in zip(messages, told, strict=True):
+        group = (message.stream, message.conversation)
+        if parts[word] == BOT:
+            with_bots.add(group)
+        else:
+            people.setdefault(group, set()).add(message.sender)
+    return 2 * sum(len(people.get(group, ())) > 1 for group in with_bots) < len(with_bots)
 
 
 def _by_name(messages: Sequence[Message], agents: Sequence[str], where: object) -> list[str]:

@@ -2,12 +2,10 @@
 
 import html
 import re
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import PurePath
+from functools import lru_cache
 from typing import Any
 
-from polyrank.data.chats.files import Member, Rows, content
+from polyrank.data.chats.files import File, Member
 from polyrank.data.chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages, ReadLog, ReadOptions
 from polyrank.data.rows import Row, object_of
 from polyrank.errors import DataError
@@ -17,39 +15,31 @@ SAID = {None, "", "thread_broadcast", "me_message", "bot_message", "file_share",
 MARKUP = re.compile(r"<([@#!]?)([^<>|]+)(?:\|([^<>]*))?>")
 
 
-def is_slack(paths: Sequence[PurePath]) -> bool:
-    """Whether these are the files of an export."""
-    return any(DAY.fullmatch(path.name) for path in paths)
+def slack(file: File) -> Messages | None:
+    """Each channel is a stream, and each thread in it a conversation; of an export only its days hold messages."""
+    days = [other for other in file.others if DAY.fullmatch(other.path.name)]
+    if days and not DAY.fullmatch(file.path.name):
+        return iter(()) if file.path.suffix == ".json" else None
+    if days and not file.data.strip(b" \r\n\t[]"):
+        return iter(())  # a day on which nobody said anything
+    first = next((row for _, row in file.objects), {})
+    theirs = first.get("type") == "message" and isinstance(first.get("ts"), str)
+    return _messages(file) if theirs or (days and file.objects) else None
 
 
-def is_day(rows: Rows) -> bool:
-    """Whether a file's rows are messages of Slack."""
-    first = rows[0][1] if rows else {}
-    return first.get("type") == "message" and isinstance(first.get("ts"), str)
+def _messages(file: File) -> Messages:
+    names = _names(tuple(other for other in file.others if other.path.name == "users.json"))
+    channel = file.path.parent.name if len(file.others) > 1 else file.stem
+    for number, row in file.objects:
+        if found := _message(f"{file.path}:{number}", channel, row, names, file.options.log):
+            yield found
 
 
-def slack(members: Sequence[Member], options: ReadOptions) -> Messages:
-    """Each channel is a stream, and each thread in it a conversation."""
-    names: dict[str, str] = {}
-    for member in members:
-        if member.path.name == "users.json":
-            people = replace(options, log=ReadLog(skip_bad=True))  # a bad one speaks by their id
-            names |= {str(row.get("id")): _name(row) for _, row in _objects(member, people)}
-    for member in members:
-        if DAY.fullmatch(member.path.name) or len(members) == 1:
-            channel = member.path.parent.name if len(members) > 1 else member.stem
-            for number, row in _objects(member, options):
-                if found := _message(f"{member.path}:{number}", channel, row, names, options.log):
-                    yield found
-
-
-def _objects(member: Member, options: ReadOptions) -> Rows:
-    if not member.read().strip(b" \r\n\t[]"):
-        return []  # a day on which nobody said anything
-    text, rows = content(member, options)
-    if text is not None:
-        options.log.bad.add(DataError(f"{member.path}: not JSON; get the export again"))
-    return rows
+@lru_cache(maxsize=1)
+def _names(members: tuple[Member, ...]) -> dict[str, str]:
+    """What the users of an export are called; a bad one speaks by their id."""
+    people = (File(member, ReadOptions(log=ReadLog(skip_bad=True))) for member in members)
+    return {str(row.get("id")): _name(row) for each in people for _, row in each.objects}
 
 
 def _name(user: Row) -> str:

@@ -1,18 +1,29 @@
 """Rows of one message each, and rows of a question and an answer, to messages."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from polyrank.data.chats.columns import ANSWER, QUESTION, Columns, columns, flat, keys_of, listed, usual
-from polyrank.data.chats.files import Member, Rows
-from polyrank.data.chats.messages import ATTACHMENT, EMPTY, NOTE, SYSTEM, Message, Messages, ReadLog, ReadOptions
+from polyrank.data.chats.columns import (
+    ANSWER,
+    QUESTION,
+    Columns,
+    check_named,
+    columns,
+    flat,
+    keys_of,
+    listed,
+    usual,
+)
+from polyrank.data.chats.files import File, Rows
+from polyrank.data.chats.messages import ATTACHMENT, EMPTY, NOTE, SYSTEM, Message, Messages, ReadLog
+from polyrank.data.chats.profiles import falls
 from polyrank.data.chats.texts import plain
+from polyrank.data.chats.wrapping import N_LOOKED_AT, unwrapped
+from polyrank.data.read_report import counted
 from polyrank.data.rows import Row, row_error
-from polyrank.errors import DataError, UsageError
+from polyrank.errors import DataError
 
-N_LOOKED_AT = 200  # rows whose columns are looked at
-THREAD = "(thread)"
 TRUE, FALSE = {"true", "1", "yes", "y", "t", "x", "1.0"}, {"false", "0", "no", "n", "f", "0.0"}
 SYSTEM_KINDS = {
     "system",
@@ -31,36 +42,63 @@ FILE_KINDS = {"image", "photo", "video", "audio", "voice", "file", "document", "
 NOTE_KINDS = {"note", "internal", "internal note", "internal_note", "private", "private_note", "note_and_reopen"}
 
 
-def table(member: Member, rows: Rows, options: ReadOptions, *, stream: str | None = None) -> Messages:
+def table(file: File) -> Messages | None:
     """A row is a message."""
-    flattened = [(number, flat(row)) for number, row in rows]
-    chosen = columns(first_keys(flattened), options, member.path)
-    if chosen.conversation is None and chosen.ids and chosen.reply_to:
-        options.log.note(f"conversations follow the replies in {chosen.reply_to[0]!r}")
-        flattened = _threaded(flattened, chosen.ids[0], chosen.reply_to[0])
-        chosen = replace(chosen, conversation=THREAD)
-    for number, row in flattened:
+    rows, _, bad = unwrapped(some_rows(file))
+    return _messages(file, rows, bad)
+
+
+def _messages(file: File, held: Rows, bad: Sequence[DataError]) -> Messages:
+    log = file.options.log
+    for error in bad:
+        log.bad.add(error)
+    rows = [(number, flat(row)) for number, row in held]
+    chosen = columns(first_rows(rows), file.options, file.path)
+    threads = chosen.conversation is None and bool(chosen.ids and chosen.reply_to)
+    if threads:
+        log.note(f"conversations follow the replies in {chosen.reply_to[0]!r}")
+    if not chosen.time and not file.options.conversation:
+        rows = _oldest_first(rows, chosen, log)
+    for number, row in rows:
         filled = any(value not in (None, "") for value in row.values())
-        if filled and (found := message(row, chosen, f"{member.path}:{number}", stream or member.stem, options.log)):
+        if filled and (found := message(row, chosen, f"{file.path}:{number}", file.stem, log)):
+            if threads:
+                ids = [_plain_id(row.get(key)) for key in (chosen.ids[0], chosen.reply_to[0])]
+                found = replace(found, id=ids[0], answers=tuple(filter(None, ids[1:])))
             yield found
 
 
-def first_keys(rows: Rows) -> list[str]:
-    """The columns of the first rows."""
-    return keys_of(row for _, row in rows[:N_LOOKED_AT])
+def _oldest_first(rows: Rows, chosen: Columns, log: ReadLog) -> Rows:
+    """Rows without times: backwards where their ids count down, else as they are; either is noted."""
+    for key in chosen.ids[:1]:
+        if falls([_plain_id(row.get(key)) for _, row in rows]):
+            log.note(f"no column of times; {key!r} counts down, so the last row is the oldest")
+            return rows[::-1]
+    log.note("no column of times: rows are taken oldest first (the option time names a column)")
+    return rows
 
 
-def _threaded(rows: Rows, id_: str, reply_to: str) -> Rows:
-    """Rows with their conversation: the first message that they answer, by way of others."""
-    parents = {_plain_id(row.get(id_)): _plain_id(row.get(reply_to)) for _, row in rows}
+def some_rows(file: File) -> Rows:
+    """The rows of a file that has any.
 
-    def root(name: str) -> str:
-        seen = {name}
-        while (parent := parents.get(name)) and parent not in seen:
-            seen.add(name := parent)
-        return name
+    Raises:
+        DataError: it has none, or holds examples.
+    """
+    log = file.options.log
+    n_bad = log.bad.n
+    outer = next((row for _, row in file.rows if row), None)
+    if outer is None:
+        n_bad = log.bad.n - n_bad
+        why = f"none of its {counted(n_bad, 'row')} is good; the first: {log.bad.messages[0]}" if n_bad else ""
+        raise DataError(f"{file.path}: {why or 'holds no messages; give a file with some'}")
+    if file.options.form is None and "context" in outer and ("response" in outer or "candidates" in outer):
+        raise DataError(f"{file.path}: holds examples, not chats; train and evaluate read it as it is")
+    return file.rows
 
-    return [(number, row | {THREAD: root(_plain_id(row.get(id_)))}) for number, row in rows]
+
+def first_rows(rows: Rows) -> list[Row]:
+    """The rows whose columns are looked at."""
+    return [row for _, row in rows[:N_LOOKED_AT]]
 
 
 def _plain_id(value: Any) -> str:
@@ -92,17 +130,21 @@ def message(row: Row, chosen: Columns, where: str, stream: str, log: ReadLog) ->
     if chosen.conversation and not conversation:
         log.bad.add(DataError(f"{where}: no conversation in {chosen.conversation!r}; fill it in or remove the row"))
         return None
-    times = [row[key] for key in chosen.time if row.get(key) not in (None, "")]
     return Message(
         where=where,
-        stream=stream,
+        stream=conversation if chosen.stream and conversation else stream,
         sender=sender or role or "",
         text=text,
-        conversation=conversation,
-        time=_day_and_clock(times) if len(times) > 1 else next(iter(times), None),
+        conversation=None if chosen.stream else conversation,
+        time=_time(row, chosen.time),
         role=role,
         sender_id=_scalar(row, chosen.sender_ids),
     )
+
+
+def _time(row: Row, keys: Iterable[str]) -> Any:
+    times = [row[key] for key in keys if row.get(key) not in (None, "")]
+    return _day_and_clock(times) if len(times) > 1 else next(iter(times), None)
 
 
 def _day_and_clock(times: list[Any]) -> str:
@@ -138,25 +180,32 @@ def _role(row: Row, chosen: Columns) -> str | None:
     return _scalar(row, chosen.role)
 
 
-def question_columns(keys: list[str], options: ReadOptions) -> tuple[str, str] | None:
-    """The columns of questions and of answers, if there are both."""
-    for name in (options.question, options.answer):
-        if name is not None and name not in keys:
-            raise UsageError(f"there is no column {name!r}; there are {listed(keys)}")
-    answers = [options.answer] if options.answer else usual(keys, ANSWER)
-    questions = [options.question] if options.question else usual([key for key in keys if key not in answers], QUESTION)
-    return (questions[0], answers[0]) if questions and answers else None
-
-
-def questions(member: Member, rows: Rows, options: ReadOptions) -> Messages:
+def questions(file: File) -> Messages | None:
     """A row is a conversation of two: a customer who asks and an agent who answers."""
-    keys = first_keys(rows)
-    chosen = question_columns(keys, options)
-    if chosen is None:
+    options = file.options
+    rows, _, bad = unwrapped(some_rows(file))
+    keys = keys_of(first_rows(rows))
+    check_named(keys, (options.question, options.answer), file.path)
+    wanted = options.form or options.question or options.answer
+    if not wanted and (options.sender or options.text or options.conversation):
+        return None
+    answers = [options.answer] if options.answer else usual(keys, ANSWER)
+    asked = [options.question] if options.question else usual([key for key in keys if key not in answers], QUESTION)
+    if asked and answers:
+        return _exchanges(file, rows, bad, (asked[0], answers[0]))
+    if wanted:
         raise DataError(
-            f"{member.path}: no columns of questions and answers; name them with the options question and answer:"
+            f"{file.path}: no columns of questions and answers; name them with the options question and answer:"
             f" {listed(keys)}"
         )
+    return None
+
+
+def _exchanges(file: File, rows: Rows, bad: Sequence[DataError], chosen: tuple[str, str]) -> Messages:
+    options, keys = file.options, keys_of(first_rows(rows))
+    for error in bad:
+        options.log.bad.add(error)
+    check_named(keys, options.time, file.path)
     if not (options.question and options.answer):
         options.log.note(f"guessed by its name: question in {chosen[0]!r}, answer in {chosen[1]!r}")
     ids = usual(keys, ["id", "questionid", "faqid", "qid"])[:1]
@@ -164,8 +213,9 @@ def questions(member: Member, rows: Rows, options: ReadOptions) -> Messages:
         texts = [plain(row.get(key)) for key in chosen]
         if not all(texts):
             problem = f"no text in {chosen[texts.index('')]!r}; fill it in or remove the row"
-            options.log.bad.add(row_error(member.path, number, problem))
+            options.log.bad.add(row_error(file.path, number, problem))
             continue
-        where, conversation = f"{member.path}:{number}", _scalar(row, ids) or f"{member.stem}:{number}"
+        where, conversation = f"{file.path}:{number}", _scalar(row, ids) or f"{file.stem}:{number}"
+        time = _time(row, options.time)
         for role, text in zip(("customer", "agent"), texts, strict=True):
-            yield Message(where, member.stem, role, text, conversation, role=role)
+            yield Message(where, file.stem, role, text, conversation, time, role)

@@ -1,38 +1,49 @@
 """Telegram's export in JSON: ``result.json`` of one chat, or of all."""
 
-from polyrank.data.chats.files import Member
-from polyrank.data.chats.messages import ATTACHMENT, EMPTY, SYSTEM, Message, Messages, ReadLog
+from polyrank.data.chats.files import File
+from polyrank.data.chats.messages import ATTACHMENT, EMPTY, SYSTEM, Message, Messages
 from polyrank.data.chats.texts import plain
 from polyrank.data.rows import Row, object_of, objects_in, row_error
 
 FILES = ("photo", "file", "media_type", "sticker_emoji", "location_information", "contact_information", "poll")
+KINDS = ("message", "service")
 
 
-def chats_in(row: Row) -> list[Row] | None:
+WHO = ("from", "from_id", "actor", "actor_id")
+
+
+def telegram(file: File) -> Messages | None:
+    """Each chat is a stream; older exports name senders without their ids."""
+    chats = _chats(file.objects[0][1]) if len(file.objects) == 1 else None
+    return None if chats is None else _messages(file, chats)
+
+
+def _chats(row: Row) -> list[Row] | None:
     """The chats of an export; None: it is none."""
     listed = object_of(row.get("chats")).get("list")
     if listed is not None:
         return objects_in(listed)
+    held = objects_in(row.get("messages"))
     theirs = any(
-        "date" in message and ("from_id" in message or "actor_id" in message)
-        for message in objects_in(row.get("messages"))
+        isinstance(message.get("date"), str) and message.get("type") in KINDS and any(who in message for who in WHO)
+        for message in held
     )
     return [row] if theirs else None
 
 
-def telegram(member: Member, row: Row, log: ReadLog) -> Messages:
-    """Each chat is a stream."""
-    for chat in chats_in(row) or ():
-        stream = str(chat.get("name") or chat.get("id") or member.stem)
+def _messages(file: File, chats: list[Row]) -> Messages:
+    for chat in chats:
+        stream = str(chat.get("name") or chat.get("id") or file.stem)
         for message in chat.get("messages") or ():
-            if found := _message(member, stream, object_of(message), log):
+            if found := _message(file, stream, object_of(message)):
                 yield found
 
 
-def _message(member: Member, stream: str, message: Row, log: ReadLog) -> Message | None:
+def _message(file: File, stream: str, message: Row) -> Message | None:
+    log = file.options.log
     if "id" not in message:
         problem = f"a message of {stream!r} is no object with an id; export the chat again"
-        log.bad.add(row_error(member.path, 1, problem))
+        log.bad.add(row_error(file.path, 1, problem))
         return None
     if message.get("type") != "message":
         log.skip(SYSTEM)
@@ -43,7 +54,7 @@ def _message(member: Member, stream: str, message: Row, log: ReadLog) -> Message
         return None
     sender_id = str(message.get("from_id") or "")
     return Message(
-        where=f"{member.path}: message {message['id']}",
+        where=f"{file.path}: message {message['id']}",
         stream=stream,
         sender=str(message.get("from") or sender_id or "deleted account"),
         text=text,

@@ -15,6 +15,7 @@ from polyrank.errors import MissingExtraError
 
 THREE_NUMBERS = re.compile(r"(?:[^\W\d]+\.?,? )?(\d{1,2})([./-]) ?(\d{1,2})[./-] ?(\d{4}|\d{1,2})(?!\d)(.*)", re.DOTALL)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+CLOCK = re.compile(r"(?:1(?:899|900)-\S+ )?\d{1,2}[:h]\d\d(?::\d\d(?:\.\d+)?)?(?: ?[ap]\.? ?m\.?)?", re.IGNORECASE)
 COMPACT = re.compile(r"(?:19|20)\d{6}(?:\d{6})?")
 UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3), (1e8, 1.0))  # from so large a number on, so many of them are a second
 SHEET_DAYS = (20_000, 80_000)  # a sheet's days, counted from the end of 1899: the years 1954 to 2119
@@ -24,6 +25,21 @@ HALVES = {
 }
 HALF = re.compile(f"(?:{'|'.join(map(re.escape, HALVES))})(?![^\\W\\d])")
 AM_OR_PM = re.compile(r"\b([ap])\.? ?m\b\.?", re.IGNORECASE)
+MONTHS = {  # by their first letters in other languages than English
+    **dict.fromkeys(("ene", "gen", "jän"), "Jan"),
+    **dict.fromkeys(("fév", "fev"), "Feb"),
+    **dict.fromkeys(("mär", "mrz", "maa"), "Mar"),
+    **dict.fromkeys(("avr", "abr"), "Apr"),
+    **dict.fromkeys(("mai", "mei", "mag"), "May"),
+    **dict.fromkeys(("juin", "giu"), "Jun"),
+    **dict.fromkeys(("juil", "lug"), "Jul"),
+    **dict.fromkeys(("aoû", "ago"), "Aug"),
+    "set": "Sep",
+    **dict.fromkeys(("okt", "out", "ott"), "Oct"),
+    **dict.fromkeys(("dez", "dic", "déc"), "Dec"),
+}
+WORD = re.compile(r"[^\W\d_]{3,}")
+FILLERS = re.compile(r"^[^\W\d_]+\.?, ?(?=\d)|\b(?:de|del|um|uhr|klo|kl|le|den|alle|às|à|h)\b\.?", re.IGNORECASE)
 NO_YEAR = 1904  # what dateutil takes for the year of a text without one; a leap year, in which nobody chatted
 
 
@@ -79,7 +95,7 @@ def _parsed(text: str, order: DateOrder) -> datetime:
         from dateutil.parser import parse
     except ImportError as error:
         raise MissingExtraError("python-dateutil", "chats") from error
-    plain = AM_OR_PM.sub(r"\1m", text)
+    plain = WORD.sub(_english, FILLERS.sub("", AM_OR_PM.sub(r"\1m", text)).strip())
     if half := HALF.search(text):
         plain = f"{HALF.sub(' ', text)} {HALVES[half[0]]}"
     numbers = THREE_NUMBERS.match(plain)  # a year of four digits in front is none of these: its month comes next
@@ -97,6 +113,11 @@ def _parsed(text: str, order: DateOrder) -> datetime:
     if time.year == NO_YEAR:
         raise ValueError(f"{text[:40]!r} has no date; join the columns of date and time, or name both")
     return time
+
+
+def _english(word: re.Match[str]) -> str:
+    start = word[0].casefold()
+    return MONTHS.get(start[:4]) or MONTHS.get(start[:3]) or word[0]
 
 
 ZONES = {"EST": -5, "EDT": -4, "CST": -6, "CDT": -5, "MST": -7, "MDT": -6, "PST": -8, "PDT": -7, "CET": 1, "CEST": 2}

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterator
 
-from polyrank.data.chats.files import Member
-from polyrank.data.chats.messages import Message, Messages, ReadLog
+from polyrank.data.chats.files import File
+from polyrank.data.chats.messages import Message, Messages, ReadOptions
 from polyrank.data.rows import row_error
 
 LINE = re.compile(r"(?:[\[(][\d:., APMapm]+[\])] *)?(?P<name>[^\W\d_][^:\n,;\t]{0,39}?) ?: +(?P<text>\S.*)")
@@ -21,24 +21,36 @@ def is_transcript(text: str) -> bool:
     return len(set(names)) > 1 and 2 * len(names) > len(lines) and 2 * len(set(names)) <= len(names) + 2
 
 
-def transcript(member: Member, text: str, log: ReadLog) -> Messages:
+def transcript(file: File) -> Messages | None:
     """Each block is a conversation; where no block has a second line, the whole file is one."""
+    options = file.options
+    if file.text is None or (options.form is None and (_named(options) or not is_transcript(file.text))):
+        return None
+    return _messages(file, file.text)
+
+
+def _named(options: ReadOptions) -> bool:
+    """Whether the user has named columns."""
+    return any((options.sender, options.text, options.question, options.answer))
+
+
+def _messages(file: File, text: str) -> Messages:
     blocks = list(_blocks(text))
     alone = all(sum(LINE.match(line) is not None for _, line in block) < 2 for block in blocks)
     for block_number, block in enumerate(blocks, 1):
-        conversation = member.stem if alone or len(blocks) == 1 else f"{member.stem}:{block_number}"
+        conversation = file.stem if alone or len(blocks) == 1 else f"{file.stem}:{block_number}"
         start, name, said = 0, "", list[str]()
         for number, line in [*block, (0, "")]:
             found = LINE.match(line)
             if said and (found or not line):
-                yield Message(f"{member.path}:{start}", member.stem, name, "\n".join(said), conversation)
+                yield Message(f"{file.path}:{start}", file.stem, name, "\n".join(said), conversation)
                 said = []
             if found:
                 start, name, said = number, found["name"], [found["text"]]
             elif line and said:
                 said.append(line)
             elif line:
-                log.bad.add(row_error(member.path, number, "begins with no name; write as: Ann: hello"))
+                file.options.log.bad.add(row_error(file.path, number, "begins with no name; write as: Ann: hello"))
 
 
 def _blocks(text: str) -> Iterator[list[tuple[int, str]]]:

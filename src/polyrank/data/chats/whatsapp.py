@@ -2,19 +2,27 @@
 
 import re
 import unicodedata
+from itertools import islice
 
-from polyrank.data.chats.files import Member
-from polyrank.data.chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages, ReadLog
+from polyrank.data.chats.files import File
+from polyrank.data.chats.messages import ATTACHMENT, DELETED, EMPTY, SYSTEM, Message, Messages
 from polyrank.data.chats.times import HALVES
 from polyrank.errors import DataError
 
+N_LINES_LOOKED_AT = 100
 MARKS = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
-DATE = r"(?:\d{1,4}[./-] ?\d{1,2}[./-] ?\d{1,4}\.?)"
+DATE = r"(?:\d{4}[년年] ?\d{1,2}[월月] ?\d{1,2}[일日]|\d{1,4}[./-] ?\d{1,2}[./-] ?\d{1,4}\.?(?: г\.?)?)"
 HALF = rf"(?:[apAP]\.? ?[mM]\.?|{'|'.join(map(re.escape, HALVES))})"
-CLOCK = rf"(?:{HALF} ?)?\d{{1,2}}[:.]\d\d(?:[:.]\d\d)?(?: ?{HALF})?"
-STAMP = rf"(?P<date>{DATE})[,،]? (?:[^\W\d]{{1,4}} )?(?P<clock>{CLOCK})"
-BRACKETED = STAMP.replace("<date>", "<date2>").replace("<clock>", "<clock2>")
-LINE = re.compile(rf"(?:{STAMP}(?: [-–]|,) |\[{BRACKETED}\] )(?P<rest>.*)", re.DOTALL)
+CLOCK = rf"(?:{HALF} ?)?\d{{1,2}}(?:[:.]| h )\d\d(?:[:.]\d\d)?(?: ?{HALF})?"
+STAMPS = [
+    (
+        rf"(?P<date{n}>{DATE})[,،]? (?:(?!{HALF})[^\W\d]{{1,4}} )?(?P<clock{n}>{CLOCK})",
+        rf"(?P<clock{n}>{CLOCK}), (?P<date{n}>{DATE})",
+    )
+    for n in range(3)
+]
+LINE = re.compile(rf"(?:{STAMPS[0][0]}(?: [-–]|,) |\[{STAMPS[1][0]}\] |{STAMPS[2][1]} [-–] )(?P<rest>.*)", re.DOTALL)
+BUDDHIST = re.compile(r"\b25\d\d\b")
 SENDER = re.compile(r"(?P<name>[^:\"“„«]{1,80}): ?(?P<text>.*)", re.DOTALL)
 # in every language what stands for a file is in angle brackets (Android), or marked as no text of the sender's (iPhone)
 PLACEHOLDER = re.compile(r"<[^<>\n]{3,60}>")
@@ -26,7 +34,11 @@ GONE = re.compile(
     r"|(?:se )?eliminó este mensaje|eliminaste este mensaje|ce message a été supprimé|vous avez supprimé ce message"
     r"|questo messaggio è stato eliminato|hai eliminato questo messaggio|(?:esta )?mensagem (?:foi )?apagada"
     r"|você apagou esta mensagem|dit bericht is verwijderd|данное сообщение удалено|bu mesaj silindi"
-    r"|null)\.?",  # a message that is shown once
+    r"|ta wiadomość została usunięta|usunięto tę wiadomość|ezt az üzenetet törölték|törölted ezt az üzenetet"
+    r"|това съобщение беше изтрито|tin nhắn này đã bị xóa|bạn đã xóa tin nhắn này"
+    r"|삭제된 메시지입니다|이 메시지는 삭제되었습니다|(?:この)?メッセージ(?:は削除されました|を削除しました)"
+    r"|(?:此|你已|您已)(?:删除此消息|刪除此訊息|消息已删除|訊息已刪除)|ข้อความนี้ถูกลบแล้ว|คุณลบข้อความนี้แล้ว"
+    r"|null)[.。]?",  # a message that is shown once
     re.IGNORECASE,
 )
 
@@ -48,8 +60,13 @@ def _plain(line: str) -> str:
     )
 
 
-def whatsapp(member: Member, text: str, log: ReadLog) -> Messages:
+def whatsapp(file: File) -> Messages | None:
     """Messages of several lines go on until a line begins with a date; lines without a sender are the system's."""
+    looked_at = () if file.text is None else islice(file.text.split("\n"), N_LINES_LOOKED_AT)
+    return _messages(file, file.text or "") if any(map(begins, looked_at)) else None
+
+
+def _messages(file: File, text: str) -> Messages:
     start, lines = 0, list[str]()
     parts: list[tuple[int, str]] = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -59,17 +76,18 @@ def whatsapp(member: Member, text: str, log: ReadLog) -> Messages:
         elif lines:
             lines.append(line)
         elif line.strip():
-            log.bad.add(DataError(f"{member.path}:{number}: stands before the first date; remove it"))
+            file.options.log.bad.add(DataError(f"{file.path}:{number}: stands before the first date; remove it"))
     for number, raw in [*parts[1:], (start, "\n".join(lines))] if lines else ():
-        if found := _message(member, number, raw, log):
+        if found := _message(file, number, raw):
             yield found
 
 
-def _message(member: Member, number: int, raw: str, log: ReadLog) -> Message | None:
+def _message(file: File, number: int, raw: str) -> Message | None:
+    log = file.options.log
     first, _, more = raw.partition("\n")
     stamp = LINE.match(_plain(first))
     assert stamp is not None  # how the line was found
-    date, clock = stamp["date"] or stamp["date2"], stamp["clock"] or stamp["clock2"]
+    date, clock = (next(filter(None, map(stamp.group, (f"{what}{n}" for n in range(3))))) for what in ("date", "clock"))
     rest = _behind(first, stamp.start("rest"))
     if not SENDER.match(MARKS.sub("", rest)):
         log.skip(SYSTEM)
@@ -91,10 +109,11 @@ def _message(member: Member, number: int, raw: str, log: ReadLog) -> Message | N
     if not text:
         log.skip(EMPTY)
         return None
-    day = re.sub(r"\s", "", date).rstrip(".")
-    time = f"{day} {re.sub(r'(?<=[0-9])[.](?=[0-9])', ':', clock)}"
+    day = re.sub(r"[년年월月]", "-", re.sub(r"[\s일日г]", "", date)).rstrip(".")
+    day = BUDDHIST.sub(lambda year: str(int(year[0]) - 543), day)
+    time = f"{day} {re.sub(r'(?<=[0-9])(?:[.]| h )(?=[0-9])', ':', clock)}"
     sender = MARKS.sub("", name).strip().removeprefix("~").strip()  # ~ marks who is not in the phone's book
-    return Message(f"{member.path}:{number}", member.stem, sender, said, time=time)
+    return Message(f"{file.path}:{number}", file.stem, sender, said, time=time)
 
 
 def _behind(line: str, n: int) -> str:

@@ -1,0 +1,108 @@
+"""Where in JSON the conversations and their messages are, whatever is wrapped around them."""
+
+from typing import Any
+
+from polyrank.data.chats.columns import (
+    ANSWER,
+    CONVERSATION,
+    QUESTION,
+    ROLE,
+    SENDER,
+    TEXT,
+    flat,
+    keys_of,
+    normal,
+    usual,
+    words,
+)
+from polyrank.data.chats.files import Rows
+from polyrank.data.rows import Row, named, object_of, objects_in
+from polyrank.errors import DataError
+
+N_LOOKED_AT = 200  # rows whose columns are looked at
+MESSAGES = words(
+    """
+    messages turns comments conversations conversation conversationparts dialogue dialog utterances replies
+    history chat posts parts entries events items transcript log thread data mapping
+    """
+)
+PEOPLE = words("users participants members agents profiles contacts")
+
+
+def is_message(row: Row) -> bool:
+    """Whether an object has a text and a sender."""
+    keys = list(flat(row))
+    return bool(usual(keys, TEXT) and usual(keys, [*SENDER, *ROLE]))
+
+
+def messages_in(row: Row) -> list[Row] | None:
+    """The messages that a conversation holds; None: it holds none.
+
+    >>> messages_in({"id": 1, "turns": [{"speaker": "a", "text": "hi"}]})
+    [{'speaker': 'a', 'text': 'hi'}]
+    """
+    by_name = {normal(key): value for key, value in row.items()}
+    for name in MESSAGES:
+        value = by_name.get(name)
+        if isinstance(value, dict):
+            if name == "mapping":
+                return _branch(row, value)
+            value = messages_in(value)  # Intercom
+        if value and any(map(is_message, objects_in(value))):
+            return [object_of(item) for item in value]
+    return None
+
+
+def _branch(row: Row, nodes: dict[str, Any]) -> list[Row]:
+    """The messages of a ChatGPT export from the first to the current one: a tree, for questions can be asked again."""
+    messages: list[Row] = []
+    node = object_of(nodes.get(row.get("current_node") or next(reversed(nodes), "")))
+    while node and len(messages) <= len(nodes):
+        if held := object_of(node.get("message")):
+            messages.append(held)
+        node = object_of(nodes.get(node.get("parent") or ""))
+    return messages[::-1]
+
+
+def unwrapped(rows: Rows) -> tuple[Rows, dict[str, Row], list[DataError]]:
+    """Conversations or messages out of an object around all of them, the people that it knows by their ids, and what
+    is wrong with others that it holds.
+
+    Such an object is a page of an interface ({"tickets": [...], "users": [...]}), or has conversations by their ids.
+    """
+    if len(rows) != 1:
+        return rows, {}, []
+    outer = rows[0][1]
+    people = {
+        str(person["id"]): person
+        for key, value in outer.items()
+        if normal(key) in PEOPLE
+        for person in objects_in(value)
+        if "id" in person
+    }
+    inside = messages_in(outer) is not None
+    for value in outer.values():
+        objects = objects_in(value)
+        of_a_table = any(map(is_message, objects)) and usual(keys_of(map(flat, objects[:N_LOOKED_AT])), CONVERSATION)
+        of_questions = not inside and any(usual(item, QUESTION) and usual(item, ANSWER) for item in objects)
+        if of_a_table or of_questions or any(messages_in(item) for item in objects):
+            return (
+                [(number, item) for number, item in enumerate(value, 1) if isinstance(item, dict)],
+                people,
+                [
+                    DataError(f"item {number} holds {named(item)}, not an object; remove it")
+                    for number, item in enumerate(value, 1)
+                    if not isinstance(item, dict)
+                ],
+            )
+    if not inside:
+        by_id = {key: {"messages": value} if isinstance(value, list) else value for key, value in outer.items()}
+        held = {key: value for key, value in by_id.items() if messages_in(object_of(value))}
+        if held:
+            return [(number, {"id": key, **value}) for number, (key, value) in enumerate(held.items(), 1)], people, []
+        for value in filter(None, map(object_of, outer.values())):
+            within: Rows = [(1, value)]
+            deeper = unwrapped(within)
+            if deeper[0] is not within:
+                return deeper
+    return rows, people, []
