@@ -21,6 +21,7 @@ from polyrank.loading.data import data_file
 from polyrank.storage.durable import write_file
 
 MAX_LINE_BYTES = 8 * 2**20
+CELL_BYTES = 64  # that a cell of a table takes in memory, whatever it holds
 """The longest line that is read, in bytes: a longer one is a broken file, not a conversation."""
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -292,12 +293,20 @@ def parquet_rows(path: Path) -> Iterator[tuple[int, Row | DataError]]:
         yield from parquet_stream(path, stream)
 
 
-def parquet_stream(path: Path, stream: BinaryIO) -> Iterator[tuple[int, Row | DataError]]:
-    """The same of an open file, which ``path`` names in messages."""
+def parquet_stream(
+    path: Path, stream: BinaryIO, check: Callable[[int], None] = lambda n_bytes: None
+) -> Iterator[tuple[int, Row | DataError]]:
+    """The same of an open file, which ``path`` names in messages; ``check`` refuses what unpacks to too many bytes."""
     pyarrow = _parquet_library()
     try:
-        number = 0
-        for batch in pyarrow.parquet.ParquetFile(stream).iter_batches(batch_size=1024):
+        number = n_bytes = 0
+        file = pyarrow.parquet.ParquetFile(stream)
+        check(sum(file.metadata.row_group(group).total_byte_size for group in range(file.num_row_groups)))
+        for batch in file.iter_batches(batch_size=1024):
+            for column in batch.columns:
+                decoded = column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column
+                n_bytes += decoded.nbytes + CELL_BYTES * len(decoded)
+            check(n_bytes)
             for row in _parquet_values(batch):
                 number += 1
                 bad = isinstance(row, UnicodeDecodeError)

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.data.chats.messages import ReadLog, ReadOptions
-from polyrank.data.chats.unpacking import MAX_BYTES, check_archive, check_workbook, gunzipped
+from polyrank.data.chats.sheets import check_workbook
+from polyrank.data.chats.unpacking import MAX_BYTES, check_archive, check_size, gunzipped
 from polyrank.data.read_report import counted
 from polyrank.data.rows import GZIP_MAGIC, MAX_LINE_BYTES, Row, checked, parquet_stream, row_error
 from polyrank.errors import DataError, MissingExtraError, UsageError
@@ -130,6 +131,7 @@ def _ending(name: Path) -> str:
 
 def _bytes(path: Path, max_bytes: int) -> bytes:
     try:
+        check_size(path, path.stat().st_size, max_bytes)
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; check the path") from error
@@ -215,7 +217,8 @@ class File:
         if self.options.sheet:
             raise UsageError(f"{self.path} is not a workbook; leave the option sheet out")
         if data.startswith(b"PAR1"):
-            return None, _good(parquet_stream(self.path, io.BytesIO(data)), log)
+            check = partial(check_size, self.path, max_bytes=self.options.max_bytes)
+            return None, _good(parquet_stream(self.path, io.BytesIO(data), check), log)
         text = decoded(self.member, data, self.options).replace("\r\n", "\n")
         if not text.strip():
             raise DataError(f"{self.path}: is empty; give a file with messages")
@@ -374,8 +377,7 @@ def _sheet_rows(member: Member, data: bytes, options: ReadOptions) -> Rows:
     except ImportError as error:
         raise MissingExtraError(error.name or "fastexcel", "chats") from error
     try:
-        if data[:2] == b"PK":
-            check_workbook(member.path, data, options.max_bytes)
+        check_workbook(member.path, data, options.max_bytes)
         sheets = polars.read_excel(
             data, sheet_id=0, has_header=False, infer_schema_length=0, drop_empty_rows=False, raise_if_empty=False
         )
