@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyrank.errors import ArtifactError, DataError, LockedError, OfflineError, ResourceError, UsageError
+from polyrank.errors import (
+    ArtifactError,
+    DataError,
+    DeadlineError,
+    LockedError,
+    OfflineError,
+    ResourceError,
+    UsageError,
+)
 from polyrank.index import is_index
 from polyrank.index.filters import read_filter
 from polyrank.index.remote import Address, RemoteIndex, RemoteWriter, read_address, write_remote
@@ -18,6 +26,7 @@ from polyrank.index.remote.facts import condition, facts
 from polyrank.index.remote.milvus import MilvusCollection
 from polyrank.index.remote.rows import checked, key_of, requests, rows_of
 from polyrank.records import Candidate
+from polyrank.storage.allowance import Allowance, allowing
 from polyrank.storage.document import seal
 
 pymilvus = pytest.importorskip("pymilvus", reason="pymilvus is not installed; it comes with the extra milvus")
@@ -591,6 +600,29 @@ def test_rows_are_fetched_in_parts_and_in_their_order(script: Script, folder: Pa
     )
     assert [row for row, _ in index.iter_candidates()] == list(range(10, 1110))
     assert [candidate for _, candidate in index.iter_candidates()] == candidates
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_search_for_words_ends_at_its_deadline_and_where_its_client_left(
+    script: Script, folder: Path, away: bool
+) -> None:
+    """Not when the server has been asked for everything, or after all the time that it has to come back."""
+    allowance = Allowance(0.1 if away else 600)
+
+    def query(*_: Any, output_fields: Sequence[str], **settings: Any) -> list[dict[str, Any]]:
+        assert settings["timeout"] <= (0.2 if away else 20)
+        if away:
+            raise refused(2)
+        if output_fields == ["count(*)"]:
+            return [{"count(*)": 100_000}]
+        allowance.cancel()
+        return []
+
+    index = RemoteIndex(folder)
+    script.answers["query"] = query
+    with allowing(allowance), pytest.raises(DeadlineError, match=f"longer than {allowance.seconds:g} s"):
+        index.page(words=["wifi"])
+    assert len(script.of("query")) == (1 if away else 2)
 
 
 def test_lists_of_the_server_are_keys_and_products(script: Script, folder: Path) -> None:

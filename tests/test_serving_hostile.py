@@ -19,16 +19,18 @@ from hypothesis import strategies as st
 
 import polyrank
 from polyrank.config.serving import LimitSettings
-from polyrank.errors import DeadlineError, ResourceError, UsageError
+from polyrank.errors import DeadlineError, ReadOnlyError, ResourceError, UsageError
 from polyrank.feedback import Outcome, Reply, Shown
 from polyrank.index.checks import MAX_DEPTH, MAX_METADATA_BYTES, candidate_faults
 from polyrank.serving import feedback_log
+from polyrank.serving.errors import http_error
 from polyrank.serving.feedback_log import FeedbackLog
 from polyrank.serving.guard import Guard
 from polyrank.serving.keys import Keys
 from polyrank.serving.routes.ranking import relevance
 from polyrank.serving.strict import read_json
-from polyrank.storage.sqlite import Allowance, allowing, connect, search, sqlite_errors
+from polyrank.storage.allowance import Allowance, allowing, search
+from polyrank.storage.sqlite import connect, sqlite_errors
 from servers import Running, serving
 
 JSON = {"content-type": "application/json"}
@@ -199,6 +201,16 @@ def test_a_search_ends_at_its_deadline_and_where_its_client_left(tmp_path: Path)
     with allowing(allowance), pytest.raises(DeadlineError), sqlite_errors(tmp_path, "-"), search():
         connection.execute(ENDLESS)
     connection.close()
+
+
+def test_a_disk_that_is_read_only_is_named_as_such(tmp_path: Path) -> None:
+    counting(tmp_path / "db").close()
+    connection = connect(tmp_path / "db", "ro")
+    with pytest.raises(ReadOnlyError, match="make it writable") as error, sqlite_errors(tmp_path, "-"):
+        connection.execute("INSERT INTO t VALUES (1)")
+    connection.close()
+    answer = http_error(error.value)
+    assert (answer.status, answer.message) == (507, "the server's disk cannot be written to; nothing was written")
 
 
 def test_what_a_client_does_not_wait_for_is_cancelled() -> None:

@@ -376,7 +376,7 @@ for line in sys.stdin:
     except PolyrankError as error:
         print(error.exit_code, flush=True)
 try: LocalWriter(sys.argv[1])
-except ResourceError as error: print(error.exit_code, flush=True)
+except ReadOnlyError as error: print(error.exit_code, flush=True)
 """
 
     def ask(child: "subprocess.Popen[str]") -> str:

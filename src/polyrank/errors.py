@@ -8,6 +8,7 @@
     ├── ArtifactError             4  a corrupt or incompatible model, index or checkpoint
     ├── ResourceError             5  out of disk or memory
     │   ├── DeadlineError         5  a query took longer than it may
+    │   ├── ReadOnlyError         5  the disk, or the folder, cannot be written to
     │   └── LostProcessError      5  another process of the same run is gone
     ├── LockedError               6  another process is writing here
     ├── DivergedError             7  training diverged
@@ -64,6 +65,10 @@ class ResourceError(PolyrankError):
 
 class DeadlineError(ResourceError):
     """A query took longer than it may."""
+
+
+class ReadOnlyError(ResourceError):
+    """The disk is read-only, or the process may not write there."""
 
 
 class LostProcessError(ResourceError):

@@ -22,7 +22,7 @@ from polyrank.serving.keys import Keys
 from polyrank.serving.metrics import Metrics
 from polyrank.serving.pool import Computed, Pool
 from polyrank.serving.tasks import Embedded, Scored, Task
-from polyrank.storage.sqlite import Allowance, allowing
+from polyrank.storage.allowance import Allowance, allowing
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ from polyrank.errors import (
     MissingExtraError,
     OfflineError,
     PolyrankError,
+    ReadOnlyError,
     ResourceError,
     UsageError,
 )
@@ -147,6 +148,7 @@ _STATUS = {
     DataError.__name__: 422,
     LockedError.__name__: 409,
     ResourceError.__name__: 507,
+    ReadOnlyError.__name__: 507,
     DeadlineError.__name__: 504,
     OfflineError.__name__: 503,
 }
@@ -163,6 +165,8 @@ _QUOTED = re.compile(rf"""(['"])((?:(?!\1).){{{SHOWN - 3}}})(?:(?!\1).){{4,}}\1"
 
 def _of_refusal(kind: str, message: str) -> HttpError:
     status = _STATUS.get(kind, 500)
+    if kind == ReadOnlyError.__name__:
+        return HttpError(status, "the server's disk cannot be written to; nothing was written", code="read_only")
     return HttpError(
         status,
         _HIDING.get(status, _QUOTED.sub(r"\1\2...\1", message)[:1000]),

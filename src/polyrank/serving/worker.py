@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from polyrank.config.serving import ServingSettings
 from polyrank.errors import ArtifactError, PolyrankError, UsageError
 from polyrank.serving.tasks import Batch, Started, TaskOutcome
-from polyrank.storage.sqlite import Allowance, allowing
+from polyrank.storage.allowance import Allowance, allowing
 
 if TYPE_CHECKING:  # torch, which the server's own process does without
     from polyrank.serving.served import Served

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from polyrank.errors import ResourceError, UsageError
+from polyrank.errors import ReadOnlyError, ResourceError, UsageError
 from polyrank.storage.lock import LOCKS_FOLDERS, try_lock
 
 AnyPath = str | os.PathLike[str]
@@ -289,6 +289,17 @@ def disk_error(path: Path, error: OSError) -> Exception:
     if error.errno in DISK_TROUBLE:
         return ResourceError(f"cannot write {path}: {os.strerror(error.errno)}; free some space and run it again")
     return error
+
+
+def unwritable(path: Path, error: OSError) -> ResourceError:
+    """What is wrong with a place that cannot be written to.
+
+    >>> unwritable(Path("index"), OSError(errno.EROFS, "Read-only file system"))
+    ReadOnlyError('cannot write to index: Read-only file system; make it writable')
+    """
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return ReadOnlyError(f"cannot write to {path}: {error.strerror}; make it writable")
+    return ResourceError(f"cannot write to {path}: {error.strerror}; free some space or mend the disk")
 
 
 def sha256_file(path: Path) -> str:

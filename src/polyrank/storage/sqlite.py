@@ -7,67 +7,14 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
-from math import inf
 from pathlib import Path
 
-from polyrank.errors import ArtifactError, DeadlineError, LockedError, PolyrankError, ResourceError
+from polyrank.errors import ArtifactError, LockedError, PolyrankError, ReadOnlyError, ResourceError
+from polyrank.storage.allowance import lateness, spent
 
 PATIENCE = 30.0  # seconds to wait for other connections
 STEPS = 1_000  # of SQLite's virtual machine between two looks at the clock
-CANNOT = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM", "SQLITE_NOMEM")
-
-
-class Allowance:
-    """How long each search through a table may take, in the thread that has it: see ``allowing`` and ``search``.
-
-    Args:
-        seconds: for one search.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.end, self._cancelled = seconds, inf, False
-
-    @property
-    def spent(self) -> bool:
-        """Whether the search ends now, whatever it has read."""
-        return self._cancelled or time.monotonic() > self.end
-
-    def cancel(self) -> None:
-        """Have the search end at once. Any thread may call it."""
-        self._cancelled = True
-
-
-_allowance: ContextVar[Allowance | None] = ContextVar("allowance", default=None)
-
-
-@contextmanager
-def allowing(allowance: Allowance) -> Iterator[None]:
-    """Limit the searches of this thread; without it, they take as long as they need."""
-    token = _allowance.set(allowance)
-    try:
-        yield
-    finally:
-        _allowance.reset(token)
-
-
-@contextmanager
-def search() -> Iterator[None]:
-    """A query whose cost others choose. ``sqlite_errors`` around it raise DeadlineError where it takes too long."""
-    allowance = _allowance.get()
-    if allowance is None:
-        yield
-        return
-    allowance.end = time.monotonic() + allowance.seconds
-    try:
-        yield
-    finally:
-        allowance.end = inf
-
-
-def _spent() -> bool:
-    allowance = _allowance.get()
-    return allowance is not None and allowance.spent
+CANNOT = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_NOMEM")
 
 
 class ReadConnection(sqlite3.Connection):
@@ -106,7 +53,7 @@ def connect(file: Path, mode: str, kind: type[sqlite3.Connection] = sqlite3.Conn
     connection = sqlite3.connect(
         uri, uri=True, isolation_level=None, check_same_thread=False, timeout=PATIENCE, factory=kind
     )
-    connection.set_progress_handler(_spent, STEPS)
+    connection.set_progress_handler(spent, STEPS)
     return connection
 
 
@@ -152,12 +99,12 @@ def sqlite_errors(file: Path, remedy: str) -> Iterator[None]:
 
 def _translated(file: Path, remedy: str, error: Exception) -> PolyrankError:
     name = getattr(error, "sqlite_errorname", "") or ""
+    if name.startswith(("SQLITE_READONLY", "SQLITE_PERM")):
+        return ReadOnlyError(f"cannot write to {file}: {error}; make it writable")
     if name.startswith(CANNOT) and "SHORT_READ" not in name and "CORRUPT" not in name:
         return ResourceError(f"cannot work on {file}: {error}; free some space or mend the disk and do it again")
-    if name.startswith("SQLITE_INTERRUPT") and (allowance := _allowance.get()) is not None:
-        return DeadlineError(
-            f"the search took longer than {allowance.seconds:g} s and was given up; search for fewer words or terms"
-        )
+    if name.startswith("SQLITE_INTERRUPT") and (late := lateness()) is not None:
+        return late
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return LockedError(f"{file} is locked by another process; wait until it has finished")
     return ArtifactError(f"{file} is damaged ({error}); {remedy}")

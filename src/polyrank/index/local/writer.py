@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from polyrank.errors import ArtifactError, MissingExtraError, ResourceError, UsageError
+from polyrank.errors import ArtifactError, MissingExtraError, UsageError
 from polyrank.index.checks import (
     Vectors,
     as_vectors,
@@ -32,7 +32,7 @@ from polyrank.index.local.matrix import write_matrix
 from polyrank.index.local.store import FILE, Meta
 from polyrank.index.protocol import IndexWriter, check_fingerprint
 from polyrank.records import Candidate
-from polyrank.storage.durable import AnyPath, check_replaceable, disk_error, new_folder, sync_folder
+from polyrank.storage.durable import AnyPath, check_replaceable, disk_error, new_folder, sync_folder, unwritable
 from polyrank.storage.quantized import Precision
 
 OURS = (FILE, f"{FILE}-*", lock.LOCK, "matrix-*", ".matrix-*")  # all that an index folder holds
@@ -320,6 +320,4 @@ def _take(resources: ExitStack, path: Path) -> lock.Lock:
     try:
         return resources.enter_context(lock.hold(path))
     except OSError as error:
-        raise ResourceError(
-            f"cannot write to {path}: {error.strerror}; make it writable, free some space or mend the disk"
-        ) from error
+        raise unwritable(path, error) from error

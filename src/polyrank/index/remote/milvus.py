@@ -16,6 +16,7 @@ from typing import Any
 from polyrank.errors import ArtifactError, MissingExtraError, OfflineError, ResourceError, UsageError
 from polyrank.index.checks import Vectors
 from polyrank.index.remote.address import Address
+from polyrank.storage.allowance import check_spent, seconds_left
 
 TOKEN = "POLYRANK_MILVUS_TOKEN"
 TIMEOUT_S = 20.0  # less than a request to polyrank serve has
@@ -167,6 +168,7 @@ class MilvusCollection:
         bounds = [f"{i * 2**32 // n:08x}" for i in range(n)]  # keys are hashes: they are spread evenly
         for low, high in zip(bounds, [*bounds[1:], "g"], strict=True):
             within = f'{KEY} >= "{low}" and {KEY} < "{high}"'
+            check_spent()
             yield from self._ask(
                 "query",
                 self.address.collection,
@@ -188,10 +190,11 @@ class MilvusCollection:
 
         Raises:
             OfflineError: the server did not answer in time.
+            DeadlineError: nor in the time that a search has.
             ArtifactError: there is no such collection.
             ResourceError: the server refuses.
         """
-        deadline, loaded = time.monotonic() + self.timeout_s, False
+        deadline, loaded = time.monotonic() + min(self.timeout_s, seconds_left()), False
         while True:
             left = max(deadline - time.monotonic(), PAUSE_S)
             try:
@@ -203,6 +206,7 @@ class MilvusCollection:
                     loaded = True
                     continue
                 self.close()
+                check_spent(PAUSE_S)
                 if code in ("UNAVAILABLE", str(NOT_CONNECTED)) and time.monotonic() + PAUSE_S < deadline:
                     time.sleep(PAUSE_S)
                     continue

@@ -19,6 +19,7 @@ from polyrank.index.remote.facts import condition
 from polyrank.index.remote.milvus import KEY, TIMEOUT_S, MilvusCollection
 from polyrank.index.remote.rows import FIELDS, ROWS_AT_A_TIME, checked, key_of
 from polyrank.records import Candidate
+from polyrank.storage.allowance import search
 from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision
 
@@ -142,11 +143,12 @@ class RemoteIndex(Index):
 
     def page(self, *, after: int = 0, n: int = 50, words: Sequence[str] = (), filter: Filter | None = None) -> Page:
         """See ``Index``. Costs what is stored: everything that passes the filter is fetched."""
-        pairs = [
-            (row, candidate)
-            for row, candidate in self.iter_candidates(filter)
-            if row > after and all(_holds(candidate, word) for word in words)
-        ]
+        with search():
+            pairs = [
+                (row, candidate)
+                for row, candidate in self.iter_candidates(filter)
+                if row > after and all(_holds(candidate, word) for word in words)
+            ]
         shown = tuple(candidate for _, candidate in pairs[:n])
         return Page(shown, pairs[n - 1][0] if len(pairs) > n else None, len(self))
 

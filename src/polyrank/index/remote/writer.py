@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from polyrank.errors import PolyrankError, ResourceError, UsageError
+from polyrank.errors import PolyrankError, UsageError
 from polyrank.index.checks import (
     Vectors,
     as_vectors,
@@ -27,7 +27,7 @@ from polyrank.index.remote.reader import CollectionInfo, RemoteIndex
 from polyrank.index.remote.rows import ROWS_AT_A_TIME, key_of, requests, rows_of
 from polyrank.records import Candidate
 from polyrank.storage import lock
-from polyrank.storage.durable import AnyPath, check_replaceable
+from polyrank.storage.durable import AnyPath, check_replaceable, unwritable
 
 KINDS = {"": "FLAT", "flat": "FLAT", "hnsw": "HNSW"}
 
@@ -59,7 +59,7 @@ class RemoteWriter(IndexWriter):
             try:
                 resources.enter_context(lock.hold(self.path / OURS[1], f"{self.path} is being written to"))
             except OSError as error:
-                raise ResourceError(f"cannot write to {self.path}: {error.strerror}; make it writable") from error
+                raise unwritable(self.path, error) from error
             self._index = resources.enter_context(RemoteIndex(self.path, timeout_s=timeout_s))
             if fingerprint is not None:
                 check_fingerprint(self._index.fingerprint, fingerprint, self.path)
