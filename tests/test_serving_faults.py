@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from polyrank.index import LocalWriter
 from polyrank.records import Context
 from polyrank.scorers.load import untuned_scorer
 from polyrank.serving.guard import LARGE_BODIES
-from polyrank.serving.pool import Computed, Pool, RefusedError
+from polyrank.serving.pool import Computed, DiedError, Pool, RefusedError
 from polyrank.serving.tasks import Scored, ScoreTask
 from polyrank.serving.worker import Setup
 from processes import run
@@ -437,21 +437,32 @@ def test_answers_do_not_get_mixed_up(server: Running, client: httpx.Client, tiny
     assert len(right) > len(contexts) / 2
 
 
-def test_one_bad_item_of_a_batch_fails_alone(folder: Path, tiny_backbone: Path) -> None:
+def test_one_bad_item_of_a_batch_fails_alone(
+    folder: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that cannot even be sent, too, and an error of whoever watches: what feeds the process goes on."""
+    monkeypatch.setattr("polyrank.serving.pool.ATTEMPTS", 1)
     batches: list[int] = []
+
+    def watched(batch: Sequence[object] | None, seconds: float) -> None:
+        batches.append(len(batch or ()))
+        if batch is None:
+            raise ZeroDivisionError
 
     async def three() -> list[Computed[Scored] | BaseException]:
         setup = Setup({"m": f"untuned:{tiny_backbone}"}, "cpu", "torch", 1)
-        pool = Pool(setup, watched=lambda batch, seconds: batches.append(len(batch or ())))
+        pool = Pool(setup, watched=watched)
         pool.start()
         try:
+            with pytest.raises(DiedError):
+                await pool.compute("m", [ScoreTask(Context(("hi",)), [lambda: "hi"])], [50])  # type: ignore[list-item]
             asked = [ScoreTask(Context((text,)), REPLIES) for text in ("hello", "\ud800", "my wifi")]
             return await asyncio.gather(*(pool.compute("m", [task], [50]) for task in asked), return_exceptions=True)
         finally:
             await pool.close()
 
     good, bad, also_good = asyncio.run(three())
-    assert batches == [3]
+    assert batches == [0, 3]
     assert isinstance(bad, RefusedError)
     assert isinstance(good, Computed)
     assert isinstance(also_good, Computed)

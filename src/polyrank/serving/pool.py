@@ -269,8 +269,9 @@ class Pool:
             return worker, await asyncio.get_running_loop().run_in_executor(self._threads, worker.until_started)
         except EOFError:
             return worker, Started(exit_code=1, error="its process died while it was opened")
-        except OSError as error:
-            return worker, Started(exit_code=5, error=f"its process could not be started: {error}")
+        except Exception as error:  # the machine lacks something, or what came is no answer
+            code = 5 if isinstance(error, OSError) else 1
+            return worker, Started(exit_code=code, error=f"its process could not be started: {error}")
 
     async def _end(self, worker: Worker | None) -> None:
         if worker is not None:
@@ -303,8 +304,11 @@ class Pool:
                 log.error("a process could not be started: %s", started.error)
                 pause = min(2 * pause or 0.1, LONGEST_PAUSE_S)
             self.n_deaths += 1
-            self._watched(None, 0.0)
-            await self._end(worker)
+            try:
+                self._watched(None, 0.0)
+                await self._end(worker)
+            except Exception as error:  # the next one is started all the same
+                log.error("after the end of a process: %s", type(error).__name__)
 
     async def _feed(self, number: int) -> None:
         """Batches to one worker, until it dies."""
@@ -341,8 +345,14 @@ class Pool:
             try:
                 async with asyncio.timeout(max(STALLED_S, 4 * self.timeout_s)):
                     outcomes = await loop.run_in_executor(self._threads, worker.compute, batch)
-            except (EOFError, OSError, TimeoutError):  # a TimeoutError is an OSError: it hangs, and is killed
-                log.error("process %s died, or hung, at %s of %d", worker.process.pid, batch[0].kind, len(batch))
+                for job, outcome in zip(batch, outcomes, strict=True):
+                    _settle(job, outcome)
+                seconds = time.monotonic() - started
+                self.waiting.measured(batch, seconds)
+                self._watched(batch, seconds)
+            except Exception as error:  # it died, or hangs, or what came is no answer
+                what = type(error).__name__
+                log.error("process %s is given up: %s at %s of %d", worker.process.pid, what, batch[0].kind, len(batch))
                 self._again(batch)
                 return
             except asyncio.CancelledError:
@@ -350,11 +360,6 @@ class Pool:
                 raise
             finally:
                 self.n_working -= 1
-            seconds = time.monotonic() - started
-            self.waiting.measured(batch, seconds)
-            self._watched(batch, seconds)
-            for job, outcome in zip(batch, outcomes, strict=True):
-                _settle(job, outcome)
 
     def _again(self, batch: Sequence[Job]) -> None:
         for job in batch:
