@@ -102,10 +102,3 @@ def test(result: Result) -> str:
         return ""
     mrr = next((one for one in against.get("others", ()) if one["metric"] == "MRR"), None)
     return compared(against) + (f"; MRR {change(mrr['difference'])}, {p_value(mrr['p'])}" if mrr else "")
-
-
-def best_of(name: str) -> Result | None:
-    """The result of a set's best; a model's first seed stands for it, lest the luckiest does."""
-    first = [key for key in MODELS if not key[-1].isdigit() or key == "poly-64"]
-    there = [one for key in first if (one := read_if_there(f"best/{name}/{key}"))]
-    return max(there, key=lambda one: float(one["metrics"]["R@1"]), default=None)

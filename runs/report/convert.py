@@ -22,6 +22,15 @@ VARIANTS = {
 }
 
 
+def _changes(key: str) -> str:
+    """R@1 of a variant less that of all of it, on each set."""
+
+    def r1(key: str, name: str) -> float:
+        return float(read(f"convert/ablation-{key}-{name}")["metrics"]["R@1"])
+
+    return ", ".join(f"{change(r1(key, name) - r1('none', name))} on {name}" for name in SETS[:3])
+
+
 def convert() -> str:
     known = {"bm25": "BM25", "untuned": f"{BACKBONE}, untuned"}
     rows = [[title, *(share(read_if_there(f"{name}/{key}")) for name in SETS)] for key, title in known.items()]
@@ -70,8 +79,10 @@ def ablations() -> str:
         """A short training of a single-context network, 320 steps of 128, one seed; differences of three points and
         less may be chance. Made by `PARTS=ablations ABLATION_STEPS=320 bash runs/convert.sh`.""",
         table(["variant", *sets], rows),
-        f"""The side networks' skips help, and so does starting both sides alike, which is not in the paper.
-        Rounding costs nothing that can be seen here; of one fine-tuning's weights on star, rounded and not, R@1 is
+        f"""Differences from all of it: without skips {_changes("f")}; with one reduction head
+        {_changes("e")}, better on all three; with sides that start apart {_changes("sides")}, the one
+        change that costs more than three points, twice. Starting both alike is not in the paper. Rounding costs
+        nothing that can be seen here; of one fine-tuning's weights on star, rounded and not, R@1 is
         {percent(rounded)} and {percent(exact)} of {rounding["n_examples"]:,} examples, and the same reply is first
         in {percent(rounding["same_first"])}% (`runs/convert_rounding.py`).""",
     )

@@ -58,6 +58,7 @@ def _response(results: Mapping[str, Result | None], key: str) -> str:
 def response_selection() -> str:
     tests = [read(f"{name}/poly-64")["against"] for name in SETS]
     peer = read("star/sentence-transformers-matched")["against"]
+    random = {name: read(f"pretraining/post/{name}/unsorted")["against"] for name in ("star", "sgd", "ubuntu-irc")}
     return section(
         "Response selection",
         """R@1 of the first 1,000 test examples of each set with 95% bootstrap intervals; behind a semicolon, the
@@ -73,7 +74,8 @@ def response_selection() -> str:
         points, and the smallest p value is {min(test["p"] for test in tests):.2g}. Codes start near zero, where a
         Poly-encoder is its mean-pooling Bi-encoder, and so short a training hardly parts them. On star the
         Bi-encoder is {percent(-peer["difference"])} points above sentence-transformers with left truncation and our
-        learning rate ({p_value(peer["p"])}). Batches sorted by length, once the default, cost all of them accuracy
+        learning rate ({p_value(peer["p"])}). Batches here are sorted by length, once the default; random ones changed
+        R@1 by {", ".join(f"{change(one['difference'])} on {name} ({p_value(one['p'])})" for name, one in random.items())}
         ([post-training](#post-training-on-dialogues-without-labels)).""",
     )
 
