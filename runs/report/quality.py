@@ -75,7 +75,8 @@ def response_selection() -> str:
         Poly-encoder is its mean-pooling Bi-encoder, and so short a training hardly parts them. On star the
         Bi-encoder is {percent(-peer["difference"])} points above sentence-transformers with left truncation and our
         learning rate ({p_value(peer["p"])}). Batches here are sorted by length, once the default; random ones changed
-        R@1 by {", ".join(f"{change(one['difference'])} on {name} ({p_value(one['p'])})" for name, one in random.items())}
+        R@1 by
+        {", ".join(f"{change(one['difference'])} on {key} ({p_value(one['p'])})" for key, one in random.items())}
         ([post-training](#post-training-on-dialogues-without-labels)).""",
     )
 
