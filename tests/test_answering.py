@@ -36,7 +36,9 @@ def said(found: "subprocess.CompletedProcess[str]") -> str:
         ('["a", "b"]', Context(("a", "b"))),
         ('{"context": "hi"}', Context(("hi",))),
         ('{"context": ["hi"], "background": ["i like tea", "me too"]}', Context(("hi",), ("i like tea", "me too"))),
-        ('{"context": [""], "background": null, "response": "x"}', Context(("",))),
+        ('{"context": [""], "background": "i like tea", "response": "x"}', Context(("",), ("i like tea",))),
+        ('[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]', Context(("hi",))),
+        ('{"context": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": null}]}', Context(("hi",))),
     ],
 )
 def test_a_line_is_text_turns_or_a_row(line: str, context: Context) -> None:
@@ -48,6 +50,8 @@ def test_a_line_is_text_turns_or_a_row(line: str, context: Context) -> None:
     [
         ('["broken"', "broken JSON"),
         ("[5]", "holds a number at position 0"),
+        ('[""]', "the context is empty"),
+        ('[{"content": "hi"}]', "is no message; give it a role"),
         ("[NaN]", "NaN is not JSON"),
         ('["\\ud800"]', "lone surrogate"),
         ('{"context": ["a"], "background": 5}', '"background" holds a number'),

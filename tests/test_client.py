@@ -7,7 +7,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 import polyrank
@@ -93,6 +95,19 @@ def test_candidates_are_added_read_and_removed(client: polyrank.Client) -> None:
     assert len([one for one in client.respond("a number", 9, diverse=True).ranked if one.id.startswith("n0")]) <= 1
     assert [candidate.id for candidate in client.candidates("number")] == [f"n{i:03}" for i in range(250)]
     assert client.remove([f"n{i:03}" for i in range(250)]) == 250
+
+
+def test_messages_are_contexts(client: polyrank.Client) -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "my wifi is down"}]
+    contexts: list[tuple[Any, int]] = [([], 422), ([" "], 422), (messages[:1], 422), ([{"content": "hi"}], 422)]
+    want = client.respond("my wifi is down").ranked
+    assert client.respond(messages).ranked == want
+    sent = httpx.post(f"{client.url}/v1/respond", json={"context": messages}).json()
+    assert [reply["id"] for reply in sent["results"]] == [reply.id for reply in want]
+    for context, status in contexts:
+        assert httpx.post(f"{client.url}/v1/respond", json={"context": context}).status_code == status
+    with pytest.raises(UsageError, match="the context is empty"):
+        client.respond(" ")
 
 
 def test_feedback_is_recorded_once(client: polyrank.Client) -> None:

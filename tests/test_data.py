@@ -20,7 +20,7 @@ import polyrank.data as data
 from polyrank.data import read_examples, read_pool, text_id, write_examples, write_pool
 from polyrank.errors import DataError, MissingExtraError, UsageError
 from polyrank.negatives.random import sample_negatives
-from polyrank.records import Candidate, Context, Example
+from polyrank.records import Candidate, Context, Example, contexts_of
 from polyrank.training.batches import BatchOrder, permuted
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -804,7 +804,18 @@ def test_a_context_is_one_turn_or_turns_or_itself() -> None:
     assert Context.of(["hi", "you"]) == Context.of(("hi", "you")) == Context(("hi", "you"))
     own = Context(("hi",), ("old",))
     assert Context.of(own) is own
-    assert Context.of([]) == Context(())
+    for empty in ([], "", [" "], [{"role": "system", "content": "Be brief."}]):
+        with pytest.raises(UsageError, match="the context is empty"):
+            Context.of(empty)
+    parts = [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {}}]
+    called = {"role": "assistant", "content": None, "tool_calls": []}
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "hi"}, called, {"role": "user", "content": parts}]
+    assert Context.of(messages) == Context(("hi", "see"))
+    for wrong in ([*messages, "hi"], [{"content": "hi"}], [{"role": "user", "content": 5}]):
+        with pytest.raises(TypeError, match=r"turns\[\d\]"):
+            Context.of(wrong)
+    with pytest.raises(TypeError, match="is one context where a list of them is wanted"):
+        contexts_of(messages)
 
 
 def test_an_example_knows_its_query_and_its_first_right_answer() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
+from polyrank.errors import UsageError
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -31,20 +33,65 @@ class Context:
         object.__setattr__(self, "background", _texts(self.background, "background"))
 
     @classmethod
-    def of(cls, value: "Context | str | Sequence[str]") -> "Context":
-        """Take a Context, one turn, or a list of turns.
+    def of(cls, value: "ContextLike", background: Iterable[str] = ()) -> "Context":
+        """Take a Context as it is, or make one of a turn, of a list of turns, or of messages (see ``turns_of``).
 
         >>> Context.of(["hi", "hello?"])
         Context(turns=('hi', 'hello?'), background=())
+        >>> Context.of([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello?"}]).turns
+        ('hi', 'hello?')
 
         Raises:
             TypeError: it is none of these.
+            UsageError: nothing of what is given has a visible character.
         """
-        return value if isinstance(value, Context) else cls(cast("tuple[str, ...]", value))
+        if isinstance(value, Context):
+            return value
+        context = cls(turns_of(value), tuple(background))
+        if not any(text.strip() for text in (*context.turns, *context.background)):
+            raise UsageError("the context is empty; give it a turn with a visible character")
+        return context
 
 
-ContextLike: TypeAlias = Context | str | Sequence[str]
-"""What is taken for a context wherever one is: one turn, a list of turns, oldest first, or a Context."""
+Message: TypeAlias = Mapping[str, Any]
+"""A turn with the role of its speaker: ``{"role": "user", "content": "..."}``."""
+
+ContextLike: TypeAlias = Context | str | Sequence[str] | Sequence[Message]
+"""What is taken for a context wherever one is: a turn, a list of turns or of messages, oldest first, or a Context."""
+
+NO_TURNS = frozenset({"system", "developer", "tool", "function"})
+
+
+def turns_of(value: str | Iterable[str] | Iterable[Message]) -> tuple[str, ...]:
+    """The turns of a turn, of turns, or of messages.
+
+    Of a message whose content is a list of parts, the parts of text are joined. Messages of the roles system,
+    developer, tool and function are no turns, nor are messages without a text, such as calls of tools.
+
+    Raises:
+        TypeError: something else is given.
+
+    >>> turns_of([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}])
+    ('hi',)
+    """
+    values = value if isinstance(value, str | Mapping) or not isinstance(value, Iterable) else tuple(value)
+    if not isinstance(values, tuple) or not any(isinstance(each, Mapping) for each in values):
+        return _texts(cast("Iterable[str]", values), "turns")
+    return tuple(filter(str.strip, (_said(each, position) for position, each in enumerate(values))))
+
+
+def _said(message: object, position: int) -> str:
+    """The text of a message; empty where it is no turn."""
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or "content" not in message:
+        raise TypeError(f"turns[{position}] = {message!r} is no message; give it a role and a content")
+    parts = message["content"] or ""
+    if isinstance(parts, str):
+        parts = [{"text": parts}]
+    if not isinstance(parts, list | tuple):
+        raise TypeError(f"turns[{position}] has content {parts!r}; give a text or a list of parts")
+    if message["role"] in NO_TURNS:
+        return ""
+    return "\n".join(part["text"] for part in parts if isinstance(part, Mapping) and isinstance(part.get("text"), str))
 
 
 def contexts_of(values: Iterable[ContextLike]) -> list[Context]:
@@ -52,8 +99,10 @@ def contexts_of(values: Iterable[ContextLike]) -> list[Context]:
 
     Raises:
         TypeError: it is a single context, or one of them is none.
+        UsageError: one of them is empty.
     """
-    if isinstance(values, str | Context):
+    values = values if isinstance(values, str | Context) else list(values)
+    if isinstance(values, str | Context) or any(isinstance(value, Mapping) for value in values):
         raise TypeError(f"{values!r} is one context where a list of them is wanted; write [{values!r}]")
     return [Context.of(value) for value in values]
 

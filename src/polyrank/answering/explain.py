@@ -94,8 +94,6 @@ def explain(
     ('sum of words', [('hi', 0.0), ('my wifi', 0.2773)])
     """
     query = Context.of(context)
-    if not any(text.strip() for text in (*query.turns, *query.background)):
-        raise UsageError("the context is empty, so there is nothing to explain; give it a turn")
     if not candidate.strip():
         raise UsageError("the candidate is empty, so there is nothing to explain; give its text")
     if max_words < 0:

@@ -14,14 +14,14 @@ import typer
 from polyrank.cli import interrupts
 from polyrank.cli.console import STDIN, console, stdin_lines, talk, use_threads
 from polyrank.cli.options import AllowEcho, Device, EnsembleName, FilterText, NRetrieved, Rerank, Runtime, Threads
-from polyrank.errors import ArtifactError, DataError
+from polyrank.errors import ArtifactError, DataError, UsageError
 
 if TYPE_CHECKING:
     from polyrank.answering.protocol import Answer
     from polyrank.records import Context, Ranked
 
 COMMAND = re.compile(r"/[A-Za-z]*")  # unlike the turn "/etc/hosts is gone"
-MEANT_AS_JSON = re.compile(r'\[\s*"|\{\s*"')  # unlike the turn "[laughs] hello"
+MEANT_AS_JSON = re.compile(r'\[\s*(\{\s*)?"|\{\s*"')  # unlike the turn "[laughs] hello"
 
 
 def respond(
@@ -48,7 +48,7 @@ def respond(
 ) -> None:
     """The best replies: a chat in a terminal; in a pipe, JSON for each line of stdin.
 
-    A line is text, a list of turns, or {"context": [...], "background": [...]}.
+    A line is text, a list of turns or of messages with role and content, or {"context": [...], "background": [...]}.
     """
     from polyrank.answering.pipeline import open_pipeline, read_mode
     from polyrank.index import as_filter
@@ -165,7 +165,10 @@ def context_of_row(row: dict[str, Any]) -> "Context":
     from polyrank.records import Context
 
     checked(row, escaped=True)
-    return Context(fields.context(row), fields.optional_texts(row, "background"))
+    try:
+        return Context.of(fields.context(row), fields.optional_texts(row, "background"))
+    except UsageError as error:
+        raise ValueError(str(error)) from error
 
 
 CHAT_COMMANDS = {

@@ -227,7 +227,7 @@ def _context(row: dict[str, Any]) -> "Context":
     if "query" in row and "context" not in row:
         from polyrank.data import fields
 
-        row = {**row, "context": list(fields.texts(row, "query"))}
+        row = {**row, "context": list(fields.context(row, "query"))}
     return context_of_row(row)
 
 

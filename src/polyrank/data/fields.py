@@ -9,6 +9,7 @@ from collections.abc import Collection
 from typing import Any
 
 from polyrank.data.rows import Row, named
+from polyrank.records import turns_of
 
 
 def field(row: Row, name: str) -> Any:
@@ -54,12 +55,27 @@ def texts(row: Row, name: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def context(row: Row) -> tuple[str, ...]:
-    """The turns of ``context``, oldest first: at least one, which may be empty."""
-    turns = texts(row, "context")
+def context(row: Row, name: str = "context") -> tuple[str, ...]:
+    """The turns of ``context``, oldest first: at least one, which may be empty; or its messages.
+
+    >>> context({"context": [{"role": "user", "content": "hi"}]})
+    ('hi',)
+    """
+    turns = texts(row | {name: _turns(row, name)}, name)
     if not turns:
-        raise ValueError('field "context" is an empty list; give at least one turn, "" if it is empty')
+        raise ValueError(f'field "{name}" is an empty list; give at least one turn, "" if it is empty')
     return turns
+
+
+def _turns(row: Row, name: str) -> Any:
+    """Of messages the turns, of anything else itself."""
+    value = field(row, name)
+    if not isinstance(value, list) or not value or not isinstance(value[0], dict):
+        return value
+    try:
+        return list(turns_of(value))
+    except TypeError as error:
+        raise ValueError(f'field "{name}": {error}') from error
 
 
 def optional_texts(row: Row, name: str) -> tuple[str, ...]:

@@ -152,11 +152,9 @@ class Server:
         """A conversation, checked.
 
         Raises:
-            HttpError: it has no turn, too many, or a bad one.
+            HttpError: it is empty, has too many turns, or a bad one.
         """
         turns = [context] if isinstance(context, str) else list(context)
-        if not turns:
-            raise HttpError(422, "context has no turn; send one at least", param="context")
         if len(turns) + len(background) > self.limits.turns:
             raise HttpError(
                 422,
@@ -165,7 +163,10 @@ class Server:
             )
         self.check_texts(turns, "context")
         self.check_texts(background, "background")
-        return Context(tuple(turns), tuple(background))
+        try:
+            return Context.of(turns, background)
+        except UsageError as error:
+            raise HttpError(422, str(error), param="context") from None
 
     def check_whole(self, name: str, values: Sequence[Scored | Embedded], param: str) -> None:
         """Refuse texts of which the model did not read everything.

@@ -5,11 +5,37 @@ Fields that are unknown and values of other types are refused by name. What is i
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from polyrank.records import turns_of
 
 Text = str
 Texts = Annotated[list[Text], Field(fail_fast=True)]  # the first that is wrong ends it
-Turns = Text | Annotated[list[Text], Field(min_length=1, fail_fast=True)]
+
+
+def _turns(value: Any) -> Any:
+    """Of messages the turns; anything else is checked as it is."""
+    if not isinstance(value, list) or not value or not isinstance(value[0], dict):
+        return value
+    try:
+        return list(turns_of(value))
+    except TypeError as error:
+        raise PydanticCustomError("message", "{reason}", {"reason": str(error)[:200]}) from error
+
+
+class Message(BaseModel):
+    """A turn with the role of its speaker, as chat services have it."""
+
+    model_config = ConfigDict(extra="allow")
+    role: str = Field(description="user or assistant; system, developer, tool and function are no turns.")
+    content: Text | list[dict[str, Any]] | None = Field(description="A text, or parts of which those of text count.")
+
+
+Turns = Annotated[
+    Text | Annotated[list[Text], Field(min_length=1, fail_fast=True)],
+    BeforeValidator(_turns, json_schema_input_type=Text | list[Text] | list[Message]),
+]
 Name = Annotated[str | None, Field(description="Of what is served; left out: the first that can do it.")]
 Id = Annotated[str, Field(description="Of the candidate.")]
 Metadata = Annotated[dict[str, Any], Field(description="JSON that was given with the candidate.")]
@@ -31,7 +57,7 @@ class Background(Request):
     """A conversation to answer."""
 
     model: Name = None
-    context: Turns = Field(description="One turn, or turns, oldest first.", examples=[["my wifi is down"]])
+    context: Turns = Field(description="One turn, or turns or messages, oldest first.", examples=[["my wifi is down"]])
     background: Facts = []
 
 

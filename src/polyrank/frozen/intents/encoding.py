@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from polyrank.config.checked import read_choice
 from polyrank.errors import UsageError
-from polyrank.records import Context
+from polyrank.records import Context, turns_of
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.protocols import Encoder
 from polyrank.scorers.summed import SumEncoder
@@ -70,7 +70,7 @@ def encode(
         cache: a folder of encodings, by encoder, layer and texts; made where it is absent.
         progress: told how many texts are encoded, and of how many.
     """
-    contexts = [Context.of(text) for text in texts]
+    contexts = [text if isinstance(text, Context) else Context(turns_of(text)) for text in texts]
     if isinstance(encoder, SumEncoder):
         return _side_by_side(encoder, contexts, layer, cache, progress)
     path = None if cache is None else cache / f"{_name(encoder, contexts, layer)}.encodings"
