@@ -696,7 +696,7 @@ def test_whatsapp_on_both_sides_of_a_silence_and_out_of_its_zip(tmp_path: Path) 
     with zipfile.ZipFile(tmp_path / "WhatsApp Chat - Ann.zip", "w") as archive:
         archive.writestr("_chat.txt", text)
         archive.writestr("00001-PHOTO.jpg", b"\xff\xd8")
-    found = import_chats(tmp_path / "WhatsApp Chat - Ann.zip", join=False)
+    found = import_chats(tmp_path / "WhatsApp Chat - Ann.zip", join=False, keep_personal=True)
     first, second = talk(found).values()
     assert first == [("Ann", "a"), ("Ben", "b")]
     assert second == [("Ann", "https://x.org: c"), ("Ben", "d <3"), ("Ben", "e")]

@@ -13,9 +13,13 @@ from typing import Any
 
 import openpyxl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from polyrank.data import Chats, import_chats
+from polyrank.data.chats.language import language_of
 from polyrank.data.chats.profiles import kind_of_time
+from polyrank.data.chats.redact import Redactor, is_card
 from polyrank.errors import DataError, UsageError
 from processes import run
 
@@ -505,3 +509,88 @@ def test_on_a_terminal_the_first_conversation_is_asked_about(write: Write, tmp_p
     assert (done.returncode, out.exists()) == (2, False)
     asked = run("import", "chats", path, "-o", out)  # without a terminal there is no question
     assert (asked.returncode, "agent: hello" in asked.stderr, out.exists()) == (0, True, True)
+
+
+# what a model should not learn, and what an encoder does not know
+
+PERSONAL = {
+    "link": ["https://x.example/a?b=c#d", "www.shop.example/track/77", "HTTP://X.example"],
+    "address": ["ann.lee+shop@mail.example.org", "ÄNN@x.de"],
+    "account": ["DE89 3704 0044 0532 0130 00", "GB82WEST12345698765432", "FR14-2004-1010-0505-0001-3M02-606"],
+    "card": ["4111 1111 1111 1111", "378282246310005", "5500-0000-0000-0004"],
+    "phone": [
+        "+44 20 7946 0958",
+        "(555) 123-4567",
+        "0170 1234567",
+        "+49(0)30/901820",
+        "030/901820",
+        "0044 7911 123456",
+    ],
+}
+NOT_PERSONAL = [
+    "2024-05-13", "13.05.2024 10:30", "05/12/2023", "order 4111111111111112", "DE88370400440532013000", "10.0.0.1",
+    "v1.2.3", "12:30", "0.1234567", "1,234,567.89", "ticket 12345678", "123-456", "a@b", "0 of 10", "@ann",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "text"), [(what, text) for what, texts in PERSONAL.items() for text in texts])
+def test_what_is_personal_is_replaced(what: str, text: str) -> None:
+    redactor = Redactor()
+    assert redactor(f"it is {text}, OK? {text}.") == f"it is [{what}], OK? [{what}]."
+    assert redactor.counts == {what: 2}
+
+
+def test_what_only_looks_personal_stays() -> None:
+    redactor = Redactor(["Lee"])
+    assert [redactor(f"it is {text}, OK") for text in NOT_PERSONAL] == [f"it is {text}, OK" for text in NOT_PERSONAL]
+    assert redactor("Leeds, lee and Leé") == "Leeds, [name] and Leé"
+
+
+@given(st.integers(10**11, 10**18 - 1))
+def test_one_check_digit_of_ten_is_right(number: int) -> None:
+    assert sum(is_card(f"{number}{digit}") for digit in range(10)) == 1
+
+
+def test_dialogues_hold_nothing_personal_unless_it_is_kept(write: Write, tmp_path: Path) -> None:
+    rows = ["a@b.example,2024-05-13 09:00,+49 170 1234567,I am Kim: k@x.example"]
+    rows += ["a@b.example,2024-05-13 09:01,Kim,call 0170 1234567"]
+    path, names = write("x.csv", "\n".join(["chat,at,from,text", *rows])), write("names.txt", "Kim\n\nLee\n")
+    found = import_chats(path, redact=["Kim"])
+    assert said(found) == [["person 1: I am [name]: [address]", "person 2: call [phone]"]]
+    assert [row["id"] for row in found.dialogues] == ["conversation 1"]
+    assert (found.report.redacted, found.report.speakers) == (
+        {"name": 1, "address": 1, "phone": 1}, {"person 1": 1, "person 2": 1}
+    )  # fmt: skip
+    assert "; replaced: 1 [address], 1 [name], 1 [phone]" in str(found.report)
+    kept = import_chats(path, keep_personal=True)
+    assert said(kept) == [["+49 170 1234567: I am Kim: k@x.example", "Kim: call 0170 1234567"]]
+    with pytest.raises(UsageError, match="leave one of them out"):
+        import_chats(path, redact=["Kim"], keep_personal=True)
+    done = run("import", "chats", path, "-o", tmp_path / "out.jsonl", "--redact", names, "--yes")
+    assert (done.returncode, "person 2: call [phone]" in done.stderr) == (0, True)
+    wrong = run("import", "chats", path, "-o", tmp_path / "o.jsonl", "--redact", write("none.txt", "\n"))
+    assert (wrong.returncode, "holds no names" in wrong.stderr) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("texts", "language"),
+    [
+        (["Where is my order?", "It is on the way, we have sent it"], "English"),
+        (["Wo ist meine Bestellung?", "Die ist auf dem Weg, wir haben sie verschickt"], "German"),
+        (["Où est ma commande ?", "Elle est dans le camion, vous avez une date"], "French"),
+        (["¿Dónde está mi pedido?", "El pedido está en camino y no tarda"], "Spanish"),
+        (["Gdzie jest moja paczka?", "Proszę czekać, już się robi"], "Polish"),
+        (["Где мой заказ?", "Он в пути, order 12"], "Cyrillic script"),
+        (["注文はどこですか", "配送中です"], "Japanese"),
+        (["주문이 어디에 있나요?", "배송 중입니다"], "Korean"),
+        (["ok", "1234", ""], None),
+    ],
+)
+def test_languages_are_told_apart(texts: list[str], language: str | None) -> None:
+    assert language_of(texts) == language
+
+
+def test_a_language_that_the_shipped_encoders_do_not_know_is_said(write: Write) -> None:
+    found = import_chats(write("x.csv", "chat,from,text\n1,a,Wo ist die Rechnung?\n1,b,Sie ist nicht da\n"))
+    assert "most messages seem to be German" in notes(found)
+    assert "the shipped encoders were trained on English alone" in notes(found)

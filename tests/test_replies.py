@@ -156,3 +156,28 @@ def test_the_command_makes_a_catalogue_of_a_table_and_of_dialogues(tmp_path: Pat
         assert (refused.returncode, what in refused.stderr) == (2, True), refused.stderr
     refused = run("import", "replies", tmp_path / "r.csv", "-o", tmp_path / "r.csv", "--overwrite")
     assert refused.returncode == 2
+
+
+def test_what_frequent_replies_leave_out_is_said() -> None:
+    said: list[str] = []
+    found = frequent_replies(
+        examples("yes it is", "Yes, it is", "no", "why", "1234", "(99)", "👍", "👍"), say=said.append
+    )
+    assert texts_of(found) == ["yes it is", "👍"]
+    assert said == [
+        "2 of 4 different replies, 33% of the 6 that were given, are left out, for they were given fewer than 2 times"
+        " (`min_count`)",
+        "2 numbers without a word left out",
+    ]
+    assert frequent_replies(examples("a b", "a b"), say=said.append)
+    assert len(said) == 2
+
+
+def test_numbers_are_not_taken_for_texts(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("answer,reply\n1,yes\n2,no\n", "utf-8")
+    assert texts_of(read_replies(path)) == ["yes", "no"]
+    assert texts_of(read_replies(path, column="answer")) == ["1", "2"]
+    path.write_text("answer\n1\n2.5\n", "utf-8")
+    with pytest.raises(DataError, match="its replies are numbers alone; name the column of texts with --text"):
+        read_replies(path)

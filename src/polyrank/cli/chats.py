@@ -10,7 +10,7 @@ import typer
 
 from polyrank.cli.console import console, talk
 from polyrank.cli.options import Json, Overwrite, SkipBad
-from polyrank.errors import UsageError
+from polyrank.errors import DataError, UsageError
 
 SHOWN_TURNS, SHOWN_LETTERS = 8, 200
 # named here too, since reading them from polyrank.data would slow every --help down; a test compares the two
@@ -49,6 +49,13 @@ def chats(
     encoding: Annotated[str | None, typer.Option(help="Of text files, such as cp1252.")] = None,
     sheet: Annotated[list[str] | None, typer.Option(help="A sheet of a workbook. Repeat it for more.")] = None,
     max_bytes: Annotated[int, typer.Option(min=1, help="What a zip, gzip or workbook may unpack to.")] = 2**30,
+    redact: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A text with a name per line, to be replaced by [name].")
+    ] = None,
+    keep_personal: Annotated[
+        bool,
+        typer.Option("--keep-personal", help="Keep addresses, links, and numbers of phones, cards, accounts."),
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask whether the first conversation is right.")] = False,
     skip_bad: SkipBad = False,
     overwrite: Overwrite = False,
@@ -63,7 +70,7 @@ def chats(
     from polyrank.data import import_chats, write_dialogues
     from polyrank.storage.durable import check_output
 
-    check_output(output, inputs=(source,), overwrite=overwrite)
+    check_output(output, inputs=(source, redact), overwrite=overwrite)
     with console().status(f"reading {source}"):
         chats = import_chats(
             source,
@@ -82,6 +89,8 @@ def chats(
             encoding=encoding,
             sheet=sheet or (),
             max_bytes=max_bytes,
+            redact=[] if redact is None else read_names(redact),
+            keep_personal=keep_personal,
             skip_bad=skip_bad,
         )
     for note in (f"read as {chats.report.form}", *chats.report.notes, str(chats.report)):
@@ -95,6 +104,21 @@ def chats(
     talk(f"wrote {output}")
     if json_:
         print(json.dumps(dataclasses.asdict(chats.report)))
+
+
+def read_names(path: Path) -> list[str]:
+    """The names of a text with one per line.
+
+    Raises:
+        DataError: it cannot be read, or holds none.
+    """
+    try:
+        names = path.read_text("utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: cannot be read as UTF-8 ({error}); give a text with one name per line") from error
+    if not any(map(str.strip, names)):
+        raise DataError(f"{path}: holds no names; give a text with one name per line")
+    return names
 
 
 def show_first(dialogues: Sequence[Mapping[str, Any]]) -> None:

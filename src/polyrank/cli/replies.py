@@ -56,4 +56,4 @@ def _frequent(source: Path, speaker: str | None, min_count: int, top: int | None
 
     loaded = read_examples(source, speaker=choose_speaker(source, speaker, say=talk), skip_bad=skip_bad)
     talk(f"{source}: {loaded.report}")
-    return frequent_replies(loaded.examples, min_count=min_count, top=top)
+    return frequent_replies(loaded.examples, min_count=min_count, top=top, say=talk)

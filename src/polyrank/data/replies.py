@@ -8,7 +8,9 @@ from polyrank.data import fields
 from polyrank.data.chats.columns import ANSWER, TEXT, keys_of, listed, usual
 from polyrank.data.chats.files import File, Rows, members
 from polyrank.data.chats.messages import ReadLog, ReadOptions
+from polyrank.data.chats.profiles import profile
 from polyrank.data.pool import text_id
+from polyrank.data.read_report import counted
 from polyrank.data.rows import row_error, suffix
 from polyrank.data.same_words import template
 from polyrank.errors import DataError, UsageError
@@ -45,7 +47,7 @@ def read_replies(
     rows = _rows(path, ReadOptions(log=log, encoding=encoding, sheet=() if sheet is None else (sheet,)))
     if not rows:
         raise DataError(f"{path}: holds no replies; give a file with at least one")
-    column = _text_column(path, keys_of(row for _, row in rows), column, say)
+    column = _text_column(path, rows, column, say)
     replies: dict[str, Candidate] = {}
     texts: set[str] = set()
     n_blank = n_repeated = 0
@@ -89,8 +91,9 @@ def _rows(path: Path, options: ReadOptions) -> Rows:
     return rows
 
 
-def _text_column(path: Path, keys: list[str], asked: str | None, say: Callable[[str], None]) -> str:
-    """The column of the texts: as asked, by its name, or the only one."""
+def _text_column(path: Path, rows: Rows, asked: str | None, say: Callable[[str], None]) -> str:
+    """The column of the texts: as asked, by its name, or the only one; numbers alone are none."""
+    keys = keys_of(row for _, row in rows)
     if asked is not None:
         if asked not in keys:
             raise UsageError(f"{path} has no column {asked!r}; it has {listed(keys)}")
@@ -101,12 +104,21 @@ def _text_column(path: Path, keys: list[str], asked: str | None, say: Callable[[
     if not known:
         there = f"and there are {listed(keys)}; name one with --text" if keys else "for there are none; check the file"
         raise DataError(f"{path}: no column has a usual name, {there}")
+    known = [key for key in known if profile(key, (row.get(key) for _, row in rows[:200])).numbers < 1]
+    if not known:
+        raise DataError(f"{path}: its replies are numbers alone; name the column of texts with --text")
     if known[0] != "text":
         say(f"{path}: replies are in column {known[0]!r}")
     return known[0]
 
 
-def frequent_replies(examples: Iterable[Example], *, min_count: int = 2, top: int | None = None) -> list[Candidate]:
+def frequent_replies(
+    examples: Iterable[Example],
+    *,
+    min_count: int = 2,
+    top: int | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> list[Candidate]:
     """The replies that were given most often, those that differ in little as one, the most frequent first.
 
     The same are texts that differ only in case, punctuation, numbers, or the name behind a greeting. Of them the most
@@ -116,6 +128,7 @@ def frequent_replies(examples: Iterable[Example], *, min_count: int = 2, top: in
         examples: with right answers.
         min_count: replies that were given less often are left out.
         top: keep so many; None: all.
+        say: is told how much is left out.
 
     Raises:
         DataError: no reply was given as often.
@@ -127,11 +140,15 @@ def frequent_replies(examples: Iterable[Example], *, min_count: int = 2, top: in
     Hi Ann, restart it. {'count': 2, 'n_variants': 2}
     """
     variants: dict[str, Counter[str]] = {}
+    n_numbers = 0
     for example in examples:
         for text in dict.fromkeys(example.candidates[i].strip() for i in example.relevant):
-            if text:
+            if _is_number(text):
+                n_numbers += 1
+            elif text:
                 variants.setdefault(template(text), Counter())[text] += 1
     groups = sorted(variants.values(), key=lambda texts: -texts.total())
+    rare = [texts.total() for texts in groups if texts.total() < min_count]
     kept = [texts for texts in groups if texts.total() >= min_count][:top]
     if not kept:
         most = groups[0].total() if groups else 0
@@ -139,7 +156,19 @@ def frequent_replies(examples: Iterable[Example], *, min_count: int = 2, top: in
             f"of {len(groups):,} different replies none was given {min_count} times, the most frequent {most}; ask for"
             " fewer (min_count)"
         )
+    if rare:
+        n_said = sum(texts.total() for texts in groups)
+        say(
+            f"{len(rare):,} of {len(groups):,} different replies, {sum(rare) / n_said:.0%} of the {n_said:,} that were"
+            f" given, are left out, for they were given fewer than {min_count} times (`min_count`)"
+        )
+    if n_numbers:
+        say(f"{counted(n_numbers, 'number')} without a word left out")
     return [
         Candidate(text_id(text := texts.most_common(1)[0][0]), text, {"count": texts.total(), "n_variants": len(texts)})
         for texts in kept
     ]
+
+
+def _is_number(text: str) -> bool:
+    return any(map(str.isdigit, text)) and not any(map(str.isalpha, text))

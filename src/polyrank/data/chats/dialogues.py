@@ -36,7 +36,6 @@ class Counts:
     n_joined: int = 0
     n_background: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
-    speakers: Counter[str] = field(default_factory=Counter)
 
 
 def dialogues(
@@ -133,7 +132,6 @@ def dialogue(id_: str, said: list[DatedMessage], counts: Counts, *, join: bool, 
     counts.n_turns += len(turns)
     counts.n_joined += len(talk) - len(turns)
     counts.n_background += len(background)
-    counts.speakers.update(turn["speaker"] for turn in turns)
     began = next((each.time for each in talk if each.time), None)
     row: Row = {"id": id_}
     if began is not None:

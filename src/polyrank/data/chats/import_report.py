@@ -19,6 +19,7 @@ class ChatsReport:
         n_joined: messages that were added to the turn before, their sender's own.
         n_background: system texts that became background.
         left_out: how many were left out, by reason.
+        redacted: how many were replaced by placeholders, by kind.
         speakers: turns of each speaker.
         n_bad: rows that are bad.
         messages: what was wrong with the first three of them.
@@ -32,6 +33,7 @@ class ChatsReport:
     n_joined: int = 0
     n_background: int = 0
     left_out: Mapping[str, int] = field(default_factory=dict)
+    redacted: Mapping[str, int] = field(default_factory=dict)
     speakers: Mapping[str, int] = field(default_factory=dict)
     n_bad: int = 0
     messages: tuple[str, ...] = ()
@@ -58,6 +60,8 @@ class ChatsReport:
             parts.append(f"{counted(self.n_background, 'system text')} as background")
         if self.left_out:
             parts.append(f"left out: {', '.join(counted(n, reason) for reason, n in self.left_out.items())}")
+        if self.redacted:
+            parts.append(f"replaced: {', '.join(f'{n:,} [{what}]' for what, n in self.redacted.items())}")
         if self.n_bad:
             parts.append(f"{counted(self.n_bad, 'bad row')} left out ({' | '.join(self.messages)})")
         return "; ".join(parts)

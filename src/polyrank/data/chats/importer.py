@@ -1,5 +1,6 @@
 """``import_chats``: from a place to dialogues and the report of what became of every message."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -7,8 +8,10 @@ from typing import get_args
 
 from polyrank.data.chats.dialogues import Counts, DatedMessage, dialogues
 from polyrank.data.chats.import_report import Chats, ChatsReport
+from polyrank.data.chats.language import language_of
 from polyrank.data.chats.messages import DateOrder, Message, ReadLog, ReadOptions
 from polyrank.data.chats.reading import READERS, read
+from polyrank.data.chats.redact import Redactor
 from polyrank.data.chats.roles import is_system, speakers
 from polyrank.data.chats.threads import threaded
 from polyrank.data.chats.times import order_of_dates, read_time
@@ -38,6 +41,8 @@ def import_chats(
     encoding: str | None = None,
     sheet: str | Sequence[str] = (),
     max_bytes: int = MAX_BYTES,
+    redact: Sequence[str] = (),
+    keep_personal: bool = False,
     skip_bad: bool = False,
 ) -> Chats:
     """Chats of a file, a folder or a zip as dialogues. An argument that is None is guessed, and noted in the report.
@@ -61,6 +66,9 @@ def import_chats(
         encoding: of text files.
         sheet: the sheets of a workbook; none: the largest and those with the same columns.
         max_bytes: that a packed file (zip, gzip or a workbook) may unpack to.
+        redact: names that are replaced by ``[name]``, as mail addresses, numbers of phones, cards and accounts, and
+            links are by their placeholders.
+        keep_personal: replace nothing.
         skip_bad: count bad rows in the report and go on, instead of stopping at the first.
 
     Raises:
@@ -72,6 +80,8 @@ def import_chats(
     for name, value, possible in (("form", form, [*READERS]), ("date_order", date_order, get_args(DateOrder))):
         if value is not None and value not in possible:
             raise UsageError(f"{name} {value!r} is unknown; use {', '.join(possible)} or none")
+    if redact and keep_personal:
+        raise UsageError("`redact` names what is replaced, and `keep_personal` keeps it; leave one of them out")
     if not 0 < gap_hours < 1e6:
         raise UsageError(f"gap_hours is {gap_hours}; give the hours of silence, more than 0 and less than 1,000,000")
     log = ReadLog(skip_bad=skip_bad)
@@ -102,6 +112,15 @@ def import_chats(
         log.note(f"{counted(n_loose, 'message')} without a conversation divided {where}")
     counts = Counts(left_out=log.skipped)
     rows = list(dialogues(said, counts, join=join, gap=timedelta(hours=gap_hours), keep_system=keep_system))
+    redactor = Redactor(redact)
+    if not keep_personal:
+        rows = redacted(rows, redactor)
+    language = language_of(turn["text"] for row in rows for turn in row["turns"])
+    if language not in (None, "English"):
+        log.note(
+            f"most messages seem to be {language}, by their commonest words; the shipped encoders were trained on"
+            " English alone, so start from a multilingual one (model.backbone)"
+        )
     report = ChatsReport(
         form=" and ".join(forms),
         n_messages=n_messages,
@@ -110,7 +129,8 @@ def import_chats(
         n_joined=counts.n_joined,
         n_background=counts.n_background,
         left_out={reason: n for reason, n in counts.left_out.most_common() if n},
-        speakers=dict(counts.speakers.most_common()),
+        redacted=dict(redactor.counts),
+        speakers=dict(Counter(turn["speaker"] for row in rows for turn in row["turns"]).most_common()),
         n_bad=log.bad.n,
         messages=tuple(log.bad.messages),
         notes=tuple(log.notes),
@@ -118,6 +138,23 @@ def import_chats(
     if not rows:
         raise DataError(f"{path}: {_why_nothing(said, report)}")
     return Chats(rows, report)
+
+
+def redacted(dialogues: Sequence[Row], redactor: Redactor) -> list[Row]:
+    """Dialogues without what is personal; a speaker or an id that is gets a number in its place."""
+    people: dict[str, str] = {}
+    quiet = Redactor(redactor.names)  # what speakers and ids hold is not counted
+
+    def speaker(name: str) -> str:
+        return name if quiet(name) == name else people.setdefault(name, f"person {len(people) + 1}")
+
+    return [
+        row
+        | {"id": row["id"] if row["id"].isdigit() or quiet(row["id"]) == row["id"] else f"conversation {number}"}
+        | ({"background": list(map(redactor, row["background"]))} if "background" in row else {})
+        | {"turns": [{"speaker": speaker(turn["speaker"]), "text": redactor(turn["text"])} for turn in row["turns"]]}
+        for number, row in enumerate(dialogues, 1)
+    ]
 
 
 def write_dialogues(path: Path | str, dialogues: Sequence[Row]) -> None:
