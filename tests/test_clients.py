@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 import polyrank
+from polyrank.loading.models import resolve_encoder
+from polyrank.scorers.open import open_encoder
+from polyrank.scorers.summed import SumEncoder, save_sum
 from servers import Running, serving
 
 pytestmark = [
@@ -44,9 +47,11 @@ def backbone(tiny_backbone: Path) -> str:
 
 @pytest.fixture(scope="module")
 def server(backbone: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    keys = tmp_path_factory.mktemp("keys") / "keys.txt"
-    keys.write_text(f"# of the tests\n{KEY}\n")
-    with serving(f"support={backbone}", f"sides={SIDES}", "--api-key-file", keys) as running:
+    folder = tmp_path_factory.mktemp("served")
+    (folder / "keys.txt").write_text(f"# of the tests\n{KEY}\n")
+    save_sum(folder / "sum", SumEncoder([open_encoder(resolve_encoder(SIDES), device="cpu")] * 2, [5, 5]))
+    served = (f"support={backbone}", f"sides={SIDES}", f"sum={folder / 'sum'}")
+    with serving(*served, "--api-key-file", folder / "keys.txt") as running:
         yield running
 
 
@@ -97,7 +102,7 @@ def test_openai(server: Running, backbone: str) -> None:
     rows = client.embeddings.create(model="support", input=DOCUMENTS).data
     expected = polyrank.load(backbone).encode_candidates(DOCUMENTS)  # type: ignore[attr-defined]
     np.testing.assert_allclose(np.array([row.embedding for row in rows]), expected, atol=1e-5)
-    assert [model.id for model in client.models.list()] == ["support", "sides"]
+    assert [model.id for model in client.models.list()] == ["support", "sides", "sum"]
     with pytest.raises(openai.NotFoundError, match="nobody"):
         client.embeddings.create(model="nobody", input="a")
     with pytest.raises(openai.AuthenticationError):
@@ -293,3 +298,17 @@ def test_vectors_of_both_sides_rank_as_the_model_does(server: Running, ranked: C
     candidates = model.encode_candidates([ASKED, *REPLIES])  # type: ignore[attr-defined]
     assert ordered(candidates[0], candidates[1:]) != expected
     assert ranked(server.url) == expected
+
+
+def test_large_scores_keep_their_order_and_differences(server: Running) -> None:
+    """A sigmoid makes 1.0 of all of them, and the order of the request would be the answer's."""
+    cohere = pytest.importorskip("cohere")
+    scores = 10 * polyrank.load(SIDES).score([ASKED], [REPLIES])[0]
+    assert (1 / (1 + np.exp(-scores.astype(np.float32))) == 1).all()
+    documents = [REPLIES[row] for row in np.argsort(scores)]  # the worst first
+    ranked = cohere.ClientV2(api_key=KEY, base_url=server.url).rerank(model="sum", query=ASKED, documents=documents)
+    assert [result.index for result in ranked.results] == list(range(len(REPLIES)))[::-1]
+    shares = [result.relevance_score for result in ranked.results]
+    assert shares == sorted(set(shares), reverse=True)
+    back = [(share - 0.5) / (1 - share) for share in shares]  # of 1/2 + x / (2 + 2x)
+    np.testing.assert_allclose(np.array(back), np.sort(scores)[::-1], rtol=1e-3)
