@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polyrank.answering.diversity import differing, near_copy_key, word_similarity
+from polyrank.answering.pipeline import Pipeline
 from polyrank.answering.retrievers import LexicalRetriever
 from polyrank.answering.two_stage import TwoStage
 from polyrank.data.same_words import same_words
@@ -87,3 +88,17 @@ def test_an_index_compares_replies_by_their_vectors(tmp_path: Path) -> None:
     assert len(found) == 2
     assert "d" not in [reply.id for reply in found]  # differs from a in a name
     assert len(LexicalRetriever(BM25(), pool).respond(["hm"], 4, diverse=True)[0]) == 3
+
+
+def test_a_filter_on_a_field_that_no_candidate_has_is_said(tmp_path: Path) -> None:
+    pool = [Candidate("a", "see Ann", {"lang": "en"}), Candidate("b", "ask Bo", {"lang": "de"})]
+    write_index(tmp_path / "i", pool, np.eye(2, dtype=np.float32), fingerprint="f", model="m")
+    with open_index(tmp_path / "i") as index:
+        for retriever in (LexicalRetriever(BM25(), index), LexicalRetriever(BM25(), pool)):
+            for answering in (retriever, Pipeline(TwoStage(retriever, BM25()))):
+                for asked, notes in (
+                    ('lang = "en"', ()),
+                    ('lang = "fr"', ()),
+                    ('lang = "en" and team = 1', ("no candidate has the field team of the filter",)),
+                ):
+                    assert answering.answer("hm", filter=asked).notes == notes

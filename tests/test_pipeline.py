@@ -135,6 +135,15 @@ def test_threshold_and_ensemble_are_chosen_on_examples(models: dict[str, Path], 
     both = replace(config, reranker=str(models["cross"]), n_retrieved=6)
     tuned, seen = choose_settings(both, examples(), ensemble="auto")
     assert set(seen["ensembles"]) == {"alone", *ENSEMBLES}
+    stages = seen["stages"]
+    assert stages["both"]["mean"] == pytest.approx(seen["ensembles"][tuned.ensemble or "alone"])
+    assert stages["difference"]["mean"] == pytest.approx(stages["both"]["mean"] - stages["first"]["mean"])
+    assert stages["difference"]["low"] <= 0, "a re-ranker of random weights"
+    assert seen["n_lacking"] == 0
+    with pytest.raises(
+        DataError, match=r"right are 0% of the answers to .* lacks the right answers of 1 of 1 examples"
+    ):
+        choose_settings(config, [Example(("the bill",), ("an outage",), (0,))], precision=0.5)
     assert seen["ensembles"][tuned.ensemble or "alone"] == max(seen["ensembles"].values())
 
 

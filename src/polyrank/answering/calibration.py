@@ -18,8 +18,10 @@ from polyrank.errors import DataError, UsageError
 from polyrank.index import open_index
 from polyrank.negatives.mine import with_texts
 from polyrank.ranking.abstention import N_SCORES, Point, area, calibrate, confidence, coverage_curve
-from polyrank.ranking.ensembles import choose_ensemble
+from polyrank.ranking.ensembles import choose_ensemble, reciprocal_ranks
+from polyrank.ranking.statistics import mean_with_interval
 from polyrank.records import Context, Example, Ranked
+from polyrank.scorers.two_stage import total_score
 
 
 def choose_settings(
@@ -45,7 +47,9 @@ def choose_settings(
         device: for networks.
 
     Returns:
-        The settings, and what was seen: figures of each ensemble, and the precision/coverage curve.
+        The settings, and what was seen: ``n_lacking``, examples of whose right answers the index holds none; the mean
+        reciprocal rank of each ensemble, and of the first stage alone, of both and of their difference with 95%
+        intervals (``stages``); and the precision/coverage curve.
 
     Raises:
         DataError: there are no examples, or no threshold is precise enough.
@@ -54,17 +58,21 @@ def choose_settings(
         raise DataError("there are no validation examples; give a file with at least one")
     tuning: dict[str, Any] = {"n_examples": len(examples)}
     with make_retriever(config, device=device) as retriever:
-        examples = _named(config, examples)
+        examples, tuning["n_lacking"] = _named(config, examples)
         if retriever.n_stages == 2 and ensemble is not None:
             if ensemble == "auto":
-                ensemble, tuning["ensembles"] = _best_ensemble(retriever, config.n_retrieved, examples)
+                ensemble, chosen = _best_ensemble(retriever, config.n_retrieved, examples)
+                tuning |= chosen
             config, retriever = replace(config, ensemble=ensemble), retriever.with_ensemble(ensemble)
         if "ensembles" in tuning or precision is not None:
             tuning["fingerprints"] = retriever.fingerprints()
         if precision is not None:
             hidden = _hidden(len(examples), no_answer, seed)
             scores, right = outcomes(retriever, examples, hidden.tolist())
-            abstention, curve = calibrate(scores, right, precision=precision)
+            try:
+                abstention, curve = calibrate(scores, right, precision=precision)
+            except DataError as error:
+                raise DataError(f"{error}; {lacking(tuning)}") from error
             config = replace(config, measure=abstention.measure, threshold=abstention.threshold)
             point = min((p for p in curve if p.threshold >= abstention.threshold), key=attrgetter("threshold"))
             tuning |= {"no_answer": float(hidden.mean()), "chosen": asdict(point), "curve": [asdict(p) for p in curve]}
@@ -101,7 +109,7 @@ def try_threshold(
         raise UsageError("this pipeline has no threshold; make one with polyrank pipeline create --valid --precision")
     hidden = _hidden(len(examples), no_answer, seed)
     with make_retriever(config, device=device) as retriever:
-        examples = _named(config, examples)
+        examples, _ = _named(config, examples)
         scores, right = outcomes(retriever, examples, hidden.tolist())
     confidences = np.array([confidence(row, config.measure) for row in scores])
     curve = coverage_curve(confidences, right)
@@ -119,10 +127,24 @@ def try_threshold(
     }, curve
 
 
-def _named(config: PipelineConfig, examples: Sequence[Example]) -> list[Example]:
-    """With the texts of right answers that are named by id: of equal texts the retriever gives one, whatever its id."""
+def lacking(tuning: dict[str, Any]) -> str:
+    """How many examples no threshold and no re-ranker can answer."""
+    return f"the index lacks the right answers of {tuning['n_lacking']:,} of {tuning['n_examples']:,} examples"
+
+
+def _named(config: PipelineConfig, examples: Sequence[Example]) -> tuple[list[Example], int]:
+    """With the texts of right answers that are named by id: of equal texts the retriever gives one, whatever its id.
+
+    Also how many examples have right answers of which the index holds none.
+    """
     with open_index(Path(config.index)) as index:
-        return with_texts(examples, (candidate for _, candidate in index.iter_candidates()))
+        candidates = [candidate for _, candidate in index.iter_candidates()]
+    named, texts = with_texts(examples, candidates), {candidate.text for candidate in candidates}
+    rights = [{example.candidates[i] for i in example.relevant} for example in named]
+    n_lacking = sum(
+        bool(right or example.relevant_ids) and not right & texts for example, right in zip(named, rights, strict=True)
+    )
+    return named, n_lacking
 
 
 def outcomes(
@@ -187,8 +209,8 @@ def _hidden(n: int, no_answer: float, seed: int) -> NDArray[np.bool_]:
 
 def _best_ensemble(
     both: Answering, n_retrieved: int, examples: Sequence[Example]
-) -> tuple[Ensemble | None, dict[str, float]]:
-    """By the scores of each stage alone, whatever the ensemble is now."""
+) -> tuple[Ensemble | None, dict[str, Any]]:
+    """By the scores of each stage alone, whatever the ensemble is now. And what was seen: ``choose_settings``."""
     first, second, right = [], [], []
     for start in range(0, len(examples), 32):
         part = examples[start : start + 32]
@@ -197,7 +219,16 @@ def _best_ensemble(
                 first.append(np.array([reply.stages["retriever"] for reply in ranked], np.float32))
                 second.append(np.array([reply.stages["reranker"] for reply in ranked], np.float32))
                 right.append([i for i, reply in enumerate(ranked) if is_right(example, reply)])
-    return choose_ensemble(first, second, right)
+    ensemble, figures = choose_ensemble(first, second, right)
+    totals = [total_score(g, s, ensemble) for g, s in zip(first, second, strict=True)]
+    alone, chosen = (np.array(reciprocal_ranks(lists, right)) for lists in (first, totals))
+    seen: dict[str, Any] = {"ensembles": figures}
+    if len(alone) > 1:
+        seen["stages"] = {
+            name: mean_with_interval(values.tolist())
+            for name, values in (("first", alone), ("both", chosen), ("difference", chosen - alone))
+        }
+    return ensemble, seen
 
 
 def curve_of(tuning: dict[str, Any]) -> list[Point]:

@@ -72,6 +72,9 @@ class Pipeline(Answering):
             answers.append(replace(answer, ranked=answer.ranked[: choice.k], confidence=sure, abstained=abstained))
         return answers
 
+    def any_passes(self, filter: Filter) -> bool:
+        return self.retriever.any_passes(filter)
+
     def vectors(self, ids: Sequence[str]) -> dict[str, Floats]:
         return self.retriever.vectors(ids)
 

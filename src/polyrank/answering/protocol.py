@@ -14,6 +14,7 @@ from polyrank.answering.diversity import N_BEST, Similarity, differing, vector_s
 from polyrank.config.pipeline import Ensemble
 from polyrank.errors import UsageError
 from polyrank.index import Filter, Index, as_filter
+from polyrank.index.filters import fields_of
 from polyrank.records import Candidate, Context, ContextLike, Ranked, contexts_of
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
 from polyrank.storage.closing import Closing
@@ -30,6 +31,7 @@ class Answer:
         exact: whether these are proven to be the best of the index; None where the search does not say.
         n_scored: how many candidates were scored in full; None where the search does not say.
         ways: how they were looked for, see ``polyrank.search.Result``; empty where the search does not say.
+        notes: what a reader should know, such as a filter on a field that no candidate has.
         request_id: names the answer to the server that gave it, for feedback; empty: no server did.
     """
 
@@ -40,6 +42,7 @@ class Answer:
     n_scored: int | None = None
     ways: tuple[str, ...] = ()
     request_id: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def text(self) -> str | None:
@@ -95,6 +98,13 @@ class Answering(Closing):
             raise UsageError(f"k is {k}; ask for one reply at least")
         choice = Choice(max(k, N_BEST) if diverse else k, as_filter(filter), allow_echo)
         answers = self.best(contexts_of(contexts), choice) if contexts else []
+        if choice.filter is not None and not all(one.ranked for one in answers):
+            notes = tuple(
+                f"no candidate has the field {name} of the filter"
+                for name, there in fields_of(choice.filter).items()
+                if not self.any_passes(there)
+            )
+            answers = [one if one.ranked else replace(one, notes=notes) for one in answers]
         if not diverse:
             return answers
         return [replace(one, ranked=tuple(differing(one.ranked, k, self._similarity(one.ranked)))) for one in answers]
@@ -123,6 +133,10 @@ class Answering(Closing):
         """The same without what is known of each answer: replies, good enough or not."""
         answers = self.answer_all(contexts, k, filter=filter, allow_echo=allow_echo, diverse=diverse)
         return [list(answer.ranked) for answer in answers]
+
+    def any_passes(self, filter: Filter) -> bool:
+        """Whether a candidate passes a filter."""
+        return self.index is not None and bool(self.index.page(n=1, filter=filter).candidates)
 
     def vectors(self, ids: Sequence[str]) -> dict[str, Floats]:
         """Vectors of candidates by id, of those that have one."""

@@ -99,6 +99,9 @@ class LexicalRetriever(Answering):
 
         return [answer(context, row[some]) for context, row in zip(contexts, scores, strict=True)]
 
+    def any_passes(self, filter: Filter) -> bool:
+        return len(self._current().positions(filter)) > 0
+
     def explained(self) -> Scorer:
         """The scorer with the word statistics that it ranks by, which may come from the candidates."""
         return self.scorer.fitted_to(lambda: self._current().texts)

@@ -8,6 +8,7 @@ import numpy as np
 from polyrank.answering.choice import Choice
 from polyrank.answering.protocol import Answer, Answering
 from polyrank.config.pipeline import SHORTLIST, Ensemble
+from polyrank.index import Filter
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, Context
 from polyrank.scorers.protocols import Scorer
@@ -58,6 +59,9 @@ class TwoStage(Answering):
             )
             answers.append(Answer(ranked, None, not ranked))
         return answers
+
+    def any_passes(self, filter: Filter) -> bool:
+        return self.retriever.any_passes(filter)
 
     def candidate(self, id_: str) -> Candidate:
         return self.retriever.candidate(id_)

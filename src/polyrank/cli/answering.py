@@ -79,6 +79,8 @@ def respond(
 
 def _print_answer(context: "Context", result: "Answer", name: str) -> None:
     """The best replies to one context as a line of JSON."""
+    for note in result.notes:
+        talk(note)
     row: dict[str, Any] = {"context": context.turns, "results": [_row(reply) for reply in result.ranked]}
     if result.confidence is not None:
         # without a second reply to compare with it is infinite, which JSON cannot say
@@ -206,6 +208,8 @@ def _turn(answer: "Callable[[list[str]], Answer]", turns: list[str]) -> list[str
     """Show the best replies; the turns with the one that is taken as said."""
     result = answer(turns)
     replies, good = result.ranked, not result.abstained
+    for note in result.notes:
+        talk(note)
     if not good:
         talk("(no good answer; the nearest are)" if replies else "(no good answer)")
     for rank, reply in enumerate(replies):

@@ -45,7 +45,7 @@ def pipeline_create(
     device: Device = "auto",
 ) -> None:
     """Choose ensemble and threshold on validation examples and write the pipeline."""
-    from polyrank.answering.calibration import choose_settings, curve_of
+    from polyrank.answering.calibration import choose_settings, curve_of, lacking
     from polyrank.answering.pipeline import make_retriever, write_pipeline
     from polyrank.config.checked import from_dict
     from polyrank.config.pipeline import PipelineConfig
@@ -91,6 +91,13 @@ def pipeline_create(
     if tuning and "ensembles" in tuning:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in tuning["ensembles"].items())
         talk(f"mean reciprocal rank by ensemble: {figures}; chosen: {config.ensemble or 'the re-ranker alone'}")
+    if tuning and "stages" in tuning:
+        first, both, difference = (_with_interval(tuning["stages"][name]) for name in ("first", "both", "difference"))
+        talk(f"the first stage alone {first}, both stages {both}, difference {difference}")
+        if tuning["stages"]["difference"]["low"] <= 0:
+            talk("the re-ranker brings nothing measurable; leave out --rerank, or give more examples")
+    if tuning and tuning["n_lacking"]:
+        talk(lacking(tuning))
     if tuning and "chosen" in tuning:
         point = tuning["chosen"]
         answered = f"{point['coverage']:.1%} of {tuning['n_examples']:,} contexts"
@@ -100,6 +107,10 @@ def pipeline_create(
         plot_coverage({output.name: curve_of(tuning or {})}, plot)
         talk(f"wrote {plot}")
     talk(f"{output}: try it with polyrank respond {output}")
+
+
+def _with_interval(figure: dict[str, float]) -> str:
+    return f"{figure['mean']:.4f} (95%: {figure['low']:.4f} to {figure['high']:.4f})"
 
 
 @pipeline_app.command("test")

@@ -215,6 +215,7 @@ def _answer(content: Mapping[str, Any]) -> Answer:
         content["n_scored"],
         tuple(content["ways"]),
         content["request_id"],
+        tuple(content.get("notes", ())),
     )
 
 

@@ -124,6 +124,22 @@ def as_filter(filter: Filter | str | None) -> Filter | None:
     return read_filter(filter)
 
 
+def fields_of(filter: Filter) -> dict[str, Filter]:
+    """The fields that a filter names, each with the filter that they are there.
+
+    >>> [str(there) for there in fields_of(read_filter('not lang = "en" and customer.tier > 1')).values()]
+    ['exists lang', 'exists customer.tier']
+    """
+
+    def paths(tree: Tree) -> list[tuple[str, ...]]:
+        if tree[0] in ("and", "or", "not"):
+            return [path for part in tree[1:] for path in paths(part)]
+        return [tree[1]]
+
+    names = [".".join(part if _is_plain(part) else _written(part) for part in path) for path in paths(filter.tree)]
+    return {name: read_filter(f"exists {name}") for name in names}
+
+
 def rows_where(connection: sqlite3.Connection, filter: Filter, *, after: int = 0) -> NDArray[np.int64]:
     """Numbers of the rows of ``candidates`` above ``after`` that pass, ascending."""
     query = f"SELECT row FROM candidates WHERE row > ? AND {filter.where} ORDER BY row"

@@ -116,6 +116,24 @@ def area(curve: Sequence[Point]) -> float:
     return total
 
 
+COVERAGES = (0.05, 0.1, 0.25, 0.5, 1.0)
+
+
+def attainable(curve: Sequence[Point]) -> str:
+    """The precision/coverage curve in words: the best precision with at least so many answers.
+
+    >>> attainable([Point(0.9, 0.1, 0.8, 0.0), Point(0.1, 1.0, 0.5, 0.0)])
+    'right are 80% of the answers to 10% of the contexts, 50% to 100%'
+    """
+    best: dict[float, Point] = {}
+    for coverage in COVERAGES:
+        point = max((p for p in curve if p.coverage >= coverage), key=lambda p: (p.precision, p.coverage))
+        best[point.coverage] = point
+    first, *others = best.values()
+    told = [f"{first.precision:.0%} of the answers to {first.coverage:.0%} of the contexts"]
+    return "right are " + ", ".join([*told, *(f"{point.precision:.0%} to {point.coverage:.0%}" for point in others)])
+
+
 def calibrate(
     scores: Sequence[ArrayLike], right: ArrayLike, *, precision: float, measure: Measure | None = None
 ) -> tuple[Abstention, list[Point]]:
@@ -150,7 +168,7 @@ def calibrate(
         best = max(point.precision for point in curves[chosen])
         raise DataError(
             f"no threshold makes {precision:.0%} of the answers right, the best is {best:.0%} on {len(scores):,}"
-            " examples; ask for less or use a better model"
+            f" examples ({attainable(curves[chosen])}); ask for less or use a better model"
         )
     strictest = max(enough, key=lambda point: point.coverage).threshold
     return Abstention(chosen, _below(strictest, [point.threshold for point in drawn[chosen]])), curves[chosen]

@@ -121,9 +121,14 @@ def read_ensemble(name: str) -> Ensemble | None:
     return ensemble
 
 
-def _mean_reciprocal_rank(lists: Sequence[NDArray[np.floating]], relevant: Sequence[Sequence[int]]) -> float:
+def reciprocal_ranks(lists: Sequence[NDArray[np.floating]], relevant: Sequence[Sequence[int]]) -> list[float]:
+    """Of each list with a right answer."""
     answered = ((values, right) for values, right in zip(lists, relevant, strict=True) if right)
-    ranks = [reciprocal_rank(placement_of(values, right)) for values, right in answered]
+    return [reciprocal_rank(placement_of(values, right)) for values, right in answered]
+
+
+def _mean_reciprocal_rank(lists: Sequence[NDArray[np.floating]], relevant: Sequence[Sequence[int]]) -> float:
+    ranks = reciprocal_ranks(lists, relevant)
     return float(np.mean(ranks)) if ranks else 0.0
 
 

@@ -97,6 +97,7 @@ class RespondAnswer(BaseModel):
     )
     n_scored: int | None = Field(None, description="Candidates that were scored; null: the search does not say.")
     ways: list[str] = Field([], description="How they were searched for.")
+    notes: list[str] = Field([], description="Such as a filter on a field that no candidate has.")
     timings_ms: dict[str, float] = Field(
         description="waiting for a process, computing (with others' requests), and in the model."
     )

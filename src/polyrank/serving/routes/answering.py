@@ -49,6 +49,7 @@ async def respond(asked: RespondRequest, request: Request, server: Here) -> Resp
         "exact": answer.exact,
         "n_scored": answer.n_scored,
         "ways": list(answer.ways),
+        "notes": list(answer.notes),
         "timings_ms": {
             "waiting": round(computed.waiting_ms, 3),
             "computing": round(computed.computing_ms, 3),

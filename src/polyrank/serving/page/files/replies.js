@@ -93,7 +93,7 @@ export function repliesPanel(model, { take, edit, leave, refused, retry }) {
     facts.title = timings(given);
     note.className = given.abstained ? "note abstained" : "note quiet";
     note.textContent = !results.length
-      ? "No candidate is left to choose from."
+      ? ["No candidate is left to choose from", ...(given.notes ?? [])].join("; ") + "."
       : given.abstained
         ? "No good answer. These are nearest, but not good enough."
         : "";
