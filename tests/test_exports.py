@@ -401,6 +401,35 @@ def test_webvtt_and_subrip(write: Write) -> None:
     assert said(import_chats(write("call.srt", srt))) == [["Ann: hello there", "Ben: hi"]]
 
 
+def test_transcripts_of_headings_with_times(write: Write) -> None:
+    text = "Ann Lee  0:03\nSo,\nis it on?\n\nBen  0:09\nYes.\n\nAnn Lee  1:00:12\nGood.\n"
+    found = import_chats(write("call.txt", text))
+    assert said(found) == [["Ann Lee: So, is it on?", "Ben: Yes.", "Ann Lee: Good."]]
+    assert found.report.form == "webvtt"
+
+
+def test_reddit_s_comments_name_their_parents_with_a_kind(write: Write) -> None:
+    rows = [
+        {"id": f"k{n}", "parent_id": f"t1_k{n - 1}" if n % 3 else "t3_p", "author": "uv"[n % 2], "body": f"c {n}",
+         "link_id": "t3_p", "created_utc": 1715590800 + n, "score": 1715500000 + n}
+        for n in range(6)
+    ]  # fmt: skip
+    found = import_chats(write("x.jsonl", "\n".join(map(json.dumps, rows[::-1]))), join=False)
+    assert said(found) == [[f"{'uv'[n % 2]}: c {n}" for n in range(6)]]
+    assert began(found) == ["2024-05-13T09:00:00"]
+
+
+def test_flags_tell_who_spoke_where_nothing_else_does(write: Write) -> None:
+    rows = [f"{n},is it {n},{n % 2},{1715590800 + 60 * n}" for n in range(5)]
+    found = import_chats(write("sms.csv", "\n".join(["ROWID,text,is_from_me,date", *rows])))
+    assert said(found)[0][:2] == ["customer: is it 0", "agent: is it 1"]
+
+
+def test_a_text_of_no_known_form_is_not_called_a_table(write: Write) -> None:
+    with pytest.raises(DataError, match="is a text of a form that is not known"):
+        import_chats(write("x.txt", "Once upon a time\nthere was a router.\n"))
+
+
 WHATSAPP = {
     "korean": ("2024년 5월 13일 오후 3:05, {} : {}", "삭제된 메시지입니다."),
     "korean iphone": ("[2024. 5. 13. 오후 3:05:07] {}: {}", "삭제된 메시지입니다."),

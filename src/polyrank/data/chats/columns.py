@@ -25,7 +25,7 @@ CONVERSATION = words(
     conversationid conversation convid conv dialogueid dialogid dialogue dialog sessionid session threadid
     threadts thread ticketid ticketnumber ticket caseid casenumber case chatid chat chatname discussionid
     interactionid callid roomid room channelid channel groupid conversationname konversation konversationsid
-    unterhaltung gespraech gesprachsid gesprach vorgang ticketnummer conversacion idconversacion conversacionid
+    topicid unterhaltung gespraech gesprachsid gesprach vorgang ticketnummer conversacion idconversacion conversacionid
     conversazione idconversation
     """
 )
@@ -62,7 +62,8 @@ N_TO_JUDGE = 4
 SENDER = words(
     """
     sender sendername senderid speaker speakername speakerid author authorname authorusername authordisplayname
-    authoremail authorid from fromname fromuserdisplayname username userdisplayname user userid participant
+    authoremail authorid from fromname fromuserdisplayname creatorname creatoremail username userdisplayname user userid
+    participant
     participantname displayname who actor actorname agentorcustomer messagefrom sentby createdby name absender von
     sprecher autor remitente emisor expediteur auteur mittente autore remetente handle nick nickname agent party
     """
@@ -185,6 +186,8 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
     text = [options.text] if options.text else _text(free)
     senders = [options.sender] if options.sender else _sender(free, text, len(rows)) or role
     by_name = [options.conversation] if options.conversation else _conversation(free, options)
+    flags = usual(keys, [*FROM_CUSTOMER, *FROM_AGENT])
+    senders = senders or flags[:1]
     if not (options.sender or senders):
         senders = _sender_by_values([each for each in free if each.key not in (*text, *by_name)], looked_at, by_name)
     conversation = by_name or _conversation_by_values(
@@ -198,7 +201,7 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
                 f" name it with the option {what}, or add a heading if there is none"
             )
     stream = bool(conversation) and not options.conversation and _is_stream(looked_at[conversation[0]], time)
-    roles = [key for key in (*role, *usual(keys, [*FROM_CUSTOMER, *FROM_AGENT])) if key not in (*named, *senders)][:1]
+    roles = [key for key in (*role, *flags) if key not in (*named, *senders)][:1]
     _note_guesses(columns | {"role": roles}, options, stream=stream)
     taken = {*text, *senders[:1], *conversation}
     rest = [each.key for each in free if each.key not in taken]
@@ -210,8 +213,8 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
         text=tuple(text),
         sender_ids=tuple(usual(rest, SENDER_ID)),
         role=tuple(role),
-        from_customer=tuple(usual(rest, FROM_CUSTOMER)),
-        from_agent=tuple(usual(rest, FROM_AGENT)),
+        from_customer=tuple(usual(flags, FROM_CUSTOMER)),
+        from_agent=tuple(usual(flags, FROM_AGENT)),
         kind=tuple(usual(rest, KIND)),
         private=tuple(usual(rest, PRIVATE)),
         public=tuple(usual(rest, PUBLIC)),
@@ -233,7 +236,12 @@ def check_named(keys: Collection[str], named: Iterable[str | None], where: objec
 
 
 def _note_guesses(chosen: Mapping[str, list[str]], options: ReadOptions, *, stream: bool) -> None:
-    usual_names = {"conversation": CONVERSATION, "time": TIME, "sender": [*SENDER, *ROLE], "text": TEXT}
+    usual_names = {
+        "conversation": CONVERSATION,
+        "time": TIME,
+        "sender": [*SENDER, *ROLE, *FROM_CUSTOMER, *FROM_AGENT],
+        "text": TEXT,
+    }
     guesses: dict[str, list[str]] = {"name": [], "values": []}
     for what, keys in chosen.items():
         if keys and not getattr(options, what, None):

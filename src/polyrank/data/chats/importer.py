@@ -129,7 +129,7 @@ def import_chats(
         n_joined=counts.n_joined,
         n_background=counts.n_background,
         left_out={reason: n for reason, n in counts.left_out.most_common() if n},
-        redacted=dict(redactor.counts),
+        redacted={what: n for what, n in redactor.counts.items() if n},
         speakers=dict(Counter(turn["speaker"] for row in rows for turn in row["turns"]).most_common()),
         n_bad=log.bad.n,
         messages=tuple(log.bad.messages),

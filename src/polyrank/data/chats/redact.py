@@ -7,6 +7,7 @@ or 0, or are grouped as in North America.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 LINK = re.compile(r"\b(?:https?://|ftp://|www\.)[^\s<>\"]*[^\s<>\".,;:!?)\]}']", re.IGNORECASE)
 MAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+", re.IGNORECASE)
@@ -62,7 +63,7 @@ class Redactor:
         self.counts: Counter[str] = Counter()
         self.names = tuple(names)
         known = sorted({name.strip() for name in self.names if name.strip()}, key=len, reverse=True)
-        self._steps: list[tuple[str, re.Pattern[str], Callable[[str], int]]] = [
+        steps: list[tuple[str, re.Pattern[str], Callable[[str], int]]] = [
             ("link", LINK, len),
             ("address", MAIL, len),
             ("account", ACCOUNT, _n_of_account),
@@ -71,20 +72,20 @@ class Redactor:
         ]
         if known:
             pattern = rf"(?<!\w)(?:{'|'.join(map(re.escape, known))})(?!\w)"
-            self._steps.append(("name", re.compile(pattern, re.IGNORECASE), len))
+            steps.append(("name", re.compile(pattern, re.IGNORECASE), len))
+        self._steps = [(pattern, partial(self._placeholder, what, n)) for what, pattern, n in steps]
 
     def __call__(self, text: str) -> str:
         """The text with placeholders such as ``[phone]``."""
-        for what, pattern, n_personal in self._steps:
-
-            def placeholder(found: re.Match[str], what: str = what, n: Callable[[str], int] = n_personal) -> str:
-                if not (length := n(found[0])):
-                    return found[0]
-                self.counts[what] += 1
-                return f"[{what}]{found[0][length:]}"
-
+        for pattern, placeholder in self._steps:
             text = pattern.sub(placeholder, text)
         return text
+
+    def _placeholder(self, what: str, n_personal: Callable[[str], int], found: re.Match[str]) -> str:
+        """What stands in the place of a match: a placeholder for its first ``n_personal`` letters, and the rest."""
+        n = n_personal(found[0])
+        self.counts[what] += n > 0
+        return f"[{what}]{found[0][n:]}" if n else found[0]
 
 
 def _digits(text: str) -> str:

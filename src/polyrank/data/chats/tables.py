@@ -45,6 +45,11 @@ NOTE_KINDS = {"note", "internal", "internal note", "internal_note", "private", "
 def table(file: File) -> Messages | None:
     """A row is a message."""
     rows, _, bad = unwrapped(some_rows(file))
+    if file.text is not None and file.options.form is None and len(keys_of(first_rows(rows))) == 1:
+        raise DataError(
+            f"{file.path}: is a text of a form that is not known: its lines begin with no times or names, and"
+            " nothing separates columns; export the chats as CSV or JSON, or name the form"
+        )
     return _messages(file, rows, bad)
 
 
@@ -64,7 +69,8 @@ def _messages(file: File, held: Rows, bad: Sequence[DataError]) -> Messages:
         if filled and (found := message(row, chosen, f"{file.path}:{number}", file.stem, log)):
             if threads:
                 ids = [_plain_id(row.get(key)) for key in (chosen.ids[0], chosen.reply_to[0])]
-                found = replace(found, id=ids[0], answers=tuple(filter(None, ids[1:])))
+                bare = ids[1].partition("_")[2]  # Reddit's have their kind in front: t1_abc
+                found = replace(found, id=ids[0], answers=tuple(filter(None, (ids[1], bare))))
             yield found
 
 

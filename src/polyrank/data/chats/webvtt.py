@@ -1,8 +1,12 @@
-"""Timed transcripts: WebVTT, as meetings give it, and SubRip. A cue's speaker is in ``<v Name>`` or before a colon."""
+"""Timed transcripts: WebVTT, as meetings give it, SubRip, and texts of headings such as ``Ann Lee  0:03``.
+
+A cue's speaker is in ``<v Name>`` or before a colon.
+"""
 
 import html
 import re
-from itertools import groupby
+from collections.abc import Iterable, Iterator
+from itertools import groupby, zip_longest
 
 from polyrank.data.chats.files import File
 from polyrank.data.chats.messages import Message, Messages
@@ -10,28 +14,45 @@ from polyrank.data.rows import row_error
 
 CUE = re.compile(r"^(?:\d+:)?\d\d:\d\d[.,]\d{3} --> ", re.MULTILINE)
 VOICE = re.compile(r"<v(?:\.[^\s>]*)? ([^>]+)>")
+HEADING = re.compile(r"^([^\W\d_][^:\n,;|\t]{0,39}?)[ \t]+[(\[]?(?:\d+:)?\d{1,2}:\d\d[)\]]?[ \t]*$", re.MULTILINE)
 NAMED = re.compile(r"\[?(?P<name>[^\W\d_][^:\n,;\]]{0,39}?)\]? ?: +(?P<text>\S.*)", re.DOTALL)
 
 
 def webvtt(file: File) -> Messages | None:
     """A file is a conversation without dates; cues of one speaker in a row are one message."""
     text = file.text
-    return None if text is None or not (text.startswith("WEBVTT") or CUE.search(text[:500])) else _messages(file, text)
+    if text is not None and (text.startswith("WEBVTT") or CUE.search(text[:500])):
+        return _messages(file, _cues(file, text))
+    names = [] if text is None else HEADING.findall(text[:20_000])
+    if text is not None and len(set(names)) > 1 and 6 * len(names) > text[:20_000].count("\n"):
+        return _messages(file, _headed(text))
+    return None
 
 
-def _messages(file: File, text: str) -> Messages:
-    cues: list[tuple[int, str, str]] = []
-    line = 1
+def _headed(text: str) -> Iterator[tuple[int, str, str]]:
+    """What stands below each heading, with the heading's line and name."""
+    found = list(HEADING.finditer(text))
+    for heading, following in zip_longest(found, found[1:]):
+        words = " ".join(text[heading.end() : following.start() if following else len(text)].split())
+        if words:
+            yield text.count("\n", 0, heading.start()) + 1, heading[1].strip(), words
+
+
+def _cues(file: File, text: str) -> Iterator[tuple[int, str, str]]:
+    """The cues, with their line and their speaker, the last one's where a cue names none."""
+    line, speaker = 1, ""
     for block in re.split(r"(\n\s*\n)", text):
         if found := CUE.search(block):
-            said = block[found.end() :].partition("\n")[2].strip()
-            name, words = _said(said)
-            speaker = name or (cues[-1][1] if cues else "")
+            name, words = _said(block[found.end() :].partition("\n")[2].strip())
+            speaker = name or speaker
             if words and not speaker:
                 file.options.log.bad.add(row_error(file.path, line, "nobody is named in this cue; add <v Name>"))
             elif words:
-                cues.append((line, speaker, words))
+                yield line, speaker, words
         line += block.count("\n")
+
+
+def _messages(file: File, cues: Iterable[tuple[int, str, str]]) -> Messages:
     for speaker, group in groupby(cues, key=lambda cue: cue[1]):
         own = list(group)
         words = " ".join(words for _, _, words in own)

@@ -22,7 +22,7 @@ from polyrank.errors import DataError
 N_LOOKED_AT = 200  # rows whose columns are looked at
 MESSAGES = words(
     """
-    messages turns comments conversations conversation conversationparts dialogue dialog utterances replies
+    messages messagelist turns comments conversations conversation conversationparts dialogue dialog utterances replies
     history chat posts parts entries events items transcript log thread data mapping
     """
 )
