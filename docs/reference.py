@@ -44,7 +44,8 @@ def recipe() -> str:
         "# A recipe",
         "A TOML file for `polyrank train`. Each key but `output`, the model's `kind`, a sum's `parts` and the data's"
         " `train` has a default. `none` is a key that is left out: nothing, what suits the backbone, or what the model"
-        " has that training starts from. The command line changes any of them: `--set train.lr=1e-4`.",
+        " has that training starts from. The command line changes any of them: `--set train.lr=1e-4`; paths"
+        " given there are relative to the working directory.",
         "`output`: the folder to make; in it `model` is the best model.",
     ]
     parts += _kinds("model", kinds(RecipeModel))

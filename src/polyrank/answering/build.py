@@ -3,11 +3,12 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyrank.data.pool import CandidateLike, pool_of
+from polyrank.data.pool import CandidateLike, read_pool
 from polyrank.devices import processes
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import IndexWriter, KnownVectors, LocalIndex, check_fingerprint, write_index
@@ -27,7 +28,7 @@ Progress = Callable[[int, int], None]
 def build_index(
     path: AnyPath,
     encoder: Encoder | AnyPath,
-    candidates: Iterable[CandidateLike],
+    candidates: Iterable[CandidateLike] | Path | str,
     *,
     model: str | None = None,
     ann: str = "",
@@ -44,7 +45,8 @@ def build_index(
     Args:
         path: the folder to make.
         encoder: of candidates; or its name, as ``polyrank.load`` takes it.
-        candidates: with distinct ids and texts that are not empty, see ``polyrank.data.pool.pool_of``.
+        candidates: with distinct ids and texts that are not empty; a file, a list or a table, see
+            ``polyrank.read_pool``.
         model: where the encoder is found when the index is opened; None: by what it was loaded.
         ann: see ``write_index``.
         precision: see ``write_index``; vectors of a replaced index that rounds more are not taken over.
@@ -67,7 +69,7 @@ def build_index(
         encoder = load_encoder(os.fspath(encoder))
     if not (model := model or encoder.name):
         raise UsageError("the encoder was not loaded by a name, so the index could not find it again; give model=")
-    candidates = pool_of(candidates)
+    candidates = read_pool(candidates)
     known = _known_vectors(path, encoder, precision) if overwrite else None
     n_left = Counter(candidate.text for candidate in candidates)  # how often each text is still to come
     new = [text for text in n_left if known is None or text not in known]

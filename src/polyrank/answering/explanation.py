@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from polyrank.answering.notebook import shares
+
 
 @dataclass(frozen=True, slots=True)
 class TokenShare:
@@ -132,6 +134,17 @@ class Explanation:
     def as_dict(self) -> dict[str, Any]:
         """The same as dictionaries, lists and numbers."""
         return asdict(self)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: texts coloured by what each token accounts for."""
+        texts = [("background", one) for one in self.background] + [("turn", one) for one in self.turns]
+        sides: list[tuple[str, TextShare | CandidateShare]] = [*texts, ("candidate", self.candidate)]
+        largest = max((abs(token.share) for _, side in sides for token in side.tokens), default=1.0)
+        lines = (
+            f"<p><b>{name}</b> {shares(one.text, [(t.start, t.end, t.share) for t in one.tokens], largest)}</p>"
+            for name, one in sides
+        )
+        return f"<div><p>score {self.score:.4f}, by {self.method}</p>{''.join(lines)}</div>"
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Explanation":

@@ -57,12 +57,15 @@ class Pipeline(Answering):
         self.retriever, self.abstention, self._open_encoder = retriever, abstention, open_encoder
         self.scorer, self.encoder, self.n_stages = retriever.scorer, retriever.encoder, retriever.n_stages
         self._writer: IndexWriter | None = None
+        self._closed = False
 
     def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
         """The best replies to each context, and whether the best of them is a good answer; see ``Answering``.
 
         A threshold applies to the best reply of the choice. Many contexts at once are faster than one by one.
         """
+        if self._closed:
+            raise UsageError("the pipeline is closed; open it again with polyrank.open")
         if (known := self.abstention) is None:
             return self.retriever.best(contexts, choice)
         answers = []
@@ -71,6 +74,10 @@ class Pipeline(Answering):
             sure, abstained = confidence(scores, known.measure), known.abstains(scores)
             answers.append(replace(answer, ranked=answer.ranked[: choice.k], confidence=sure, abstained=abstained))
         return answers
+
+    def __repr__(self) -> str:
+        threshold = "" if self.abstention is None else f", {self.abstention!r}"
+        return f"{'closed ' if self._closed else ''}Pipeline({self.retriever!r}{threshold})"
 
     def any_passes(self, filter: Filter) -> bool:
         return self.retriever.any_passes(filter)
@@ -185,8 +192,11 @@ class Pipeline(Answering):
             if self._writer is not None:
                 both.callback(self._writer.close)
             self._writer = None
+            self._closed = True
 
     def _changing(self) -> IndexWriter:
+        if self._closed:
+            raise UsageError("the pipeline is closed; open it again with polyrank.open")
         if self._writer is None:
             self._writer = open_writer(self.index.path)
         return self._writer

@@ -6,16 +6,19 @@ To add a kind of stage, subclass ``Answering``: ``best`` is all that it has to d
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from polyrank.answering.choice import Choice
 from polyrank.answering.diversity import N_BEST, Similarity, differing, vector_similarity, word_similarity
+from polyrank.answering.notebook import table
 from polyrank.config.pipeline import Ensemble
 from polyrank.errors import UsageError
 from polyrank.index import Filter, Index, as_filter
 from polyrank.index.filters import fields_of
 from polyrank.records import Candidate, Context, ContextLike, Ranked, contexts_of
+from polyrank.scorers.inputs import whole_number
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
 from polyrank.storage.closing import Closing
 
@@ -48,6 +51,28 @@ class Answer:
     def text(self) -> str | None:
         """The best reply; None where there is no good one."""
         return None if self.abstained else self.ranked[0].text
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame with a row for each reply: ``id``, ``text``, ``score``, the stages, and the metadata.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        try:
+            from pandas import DataFrame
+        except ImportError as error:
+            raise UsageError("pandas is not installed; install it with: pip install pandas") from error
+        own = [{"id": one.id, "text": one.text, "score": one.score} | one.stages for one in self.ranked]
+        names = list(dict.fromkeys(["id", "text", "score", *(name for row in own for name in row)]))
+        return DataFrame([one.metadata | row for one, row in zip(self.ranked, own, strict=True)]).reindex(
+            columns=[*names, *dict.fromkeys(name for one in self.ranked for name in one.metadata if name not in names)]
+        )
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        stages = list(dict.fromkeys(stage for reply in self.ranked for stage in reply.stages))
+        rows = [[one.text, one.score, *(one.stages.get(name, "") for name in stages), one.id] for one in self.ranked]
+        return table(["reply", "score", *stages, "id"], rows, "no good answer" if self.abstained else "")
 
 
 class Answering(Closing):
@@ -94,7 +119,7 @@ class Answering(Closing):
             UsageError: ``k`` is less than one, or the filter cannot be read.
             ArtifactError: the index is damaged, or the scores are not finite.
         """
-        if k < 1:
+        if whole_number(k, "k") < 1:
             raise UsageError(f"k is {k}; ask for one reply at least")
         choice = Choice(max(k, N_BEST) if diverse else k, as_filter(filter), allow_echo)
         answers = self.best(contexts_of(contexts), choice) if contexts else []
@@ -163,6 +188,9 @@ class Answering(Closing):
     def explained(self) -> "Scorer | Answering":
         """Whose scores an explanation takes apart."""
         return self.scorer
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.scorer!r}, {self.index!r})"
 
     def fingerprints(self) -> dict[str, str]:
         """Of the networks: what a threshold and an ensemble depend on."""

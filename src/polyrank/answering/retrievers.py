@@ -99,6 +99,10 @@ class LexicalRetriever(Answering):
 
         return [answer(context, row[some]) for context, row in zip(contexts, scores, strict=True)]
 
+    def __repr__(self) -> str:
+        where = repr(self.index) if self.index is not None else f"{len(self._cached[1].texts):,} candidates in memory"
+        return f"LexicalRetriever({self.scorer!r}, {where})"
+
     def any_passes(self, filter: Filter) -> bool:
         return len(self._current().positions(filter)) > 0
 

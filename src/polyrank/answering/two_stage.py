@@ -60,6 +60,9 @@ class TwoStage(Answering):
             answers.append(Answer(ranked, None, not ranked))
         return answers
 
+    def __repr__(self) -> str:
+        return f"TwoStage({self.retriever!r}, {self.reranker!r}, n_retrieved={self.n_retrieved})"
+
     def any_passes(self, filter: Filter) -> bool:
         return self.retriever.any_passes(filter)
 

@@ -112,7 +112,7 @@ def from_dict(kind: type[T], values: Any, where: str = "", defaults: T | None = 
         if key in moved:
             raise ConfigError(f'"{prefix}{key}" is written "{prefix}{moved[key]}" now')
         if key not in hints:
-            raise unknown_key(key, hints, prefix)
+            raise unknown_key(key, hints, prefix, keys_inside(hints))
     known = {}
     for entry in dataclasses.fields(kind):  # type: ignore[arg-type]  # every caller passes a dataclass
         start = entry.default if defaults is None else getattr(defaults, entry.name)
@@ -256,10 +256,21 @@ def _check(hint: Any, value: Any, where: str) -> None:
         raise ConfigError(f"{where} = {value!r} is not finite; give a number")
 
 
-def unknown_key(key: str, known: Iterable[str], prefix: str = "") -> ConfigError:
-    """What to say about a key that nobody knows: the nearest known one."""
+def keys_inside(hints: Mapping[str, Any]) -> list[str]:
+    """Keys of the tables among some fields, such as ``train.lr``."""
+    tables = {name: _without_none(hint)[0] for name, hint in hints.items()}
+    return [
+        f"{name}.{key}"
+        for name, table in tables.items()
+        if isinstance(table, type) and dataclasses.is_dataclass(table)
+        for key in field_types(table)
+    ]
+
+
+def unknown_key(key: str, known: Iterable[str], prefix: str = "", inside: Iterable[str] = ()) -> ConfigError:
+    """What to say about a key that nobody knows: the same in a table, or the nearest known one."""
     names = sorted(known)
-    near = difflib.get_close_matches(key, names, n=1)
+    near = [name for name in inside if name.endswith(f".{key}")] or difflib.get_close_matches(key, names, n=1)
     others = f"known keys: {', '.join(names)}" if names else "there are no keys here; leave it out"
     hint = f'did you mean "{prefix}{near[0]}"?' if near else others
     return ConfigError(f'unknown key "{prefix}{key}"; {hint}')

@@ -10,6 +10,7 @@ from polyrank.config.checked import (
     Several,
     field_types,
     from_dict,
+    keys_inside,
     kind_from_dict,
     to_dict,
     unknown_key,
@@ -146,7 +147,7 @@ def recipe_tables(values: dict[str, Any]) -> dict[str, Any]:
     known = [entry.name for entry in dataclasses.fields(Recipe)]
     for key in values:
         if key not in known:
-            raise unknown_key(key, known)
+            raise unknown_key(key, known, inside=keys_inside(field_types(Recipe)))
     for name in ("model", "output"):
         if name not in values:
             raise ConfigError(f'missing key "{name}"; add it to the recipe')

@@ -2,7 +2,7 @@
 
 import copy
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,15 @@ Source = str | Path | Mapping[str, Any]
 """A TOML file, or its tables as dictionaries."""
 
 
-def read_tables(source: Source, changes: Sequence[str] = ()) -> tuple[dict[str, Any], Path]:
+def read_tables(
+    source: Source, changes: Sequence[str] = (), paths: Collection[str] = ()
+) -> tuple[dict[str, Any], Path]:
     """The tables of a TOML file with ``changes`` made, and the folder that its paths are relative to.
+
+    Args:
+        source: the file, or its tables.
+        changes: each KEY=VALUE, values as TOML writes them.
+        paths: keys of paths; those of changes are relative to the working directory, and made absolute.
 
     Raises:
         ConfigError: no file, no TOML, or a change that is none.
@@ -25,11 +32,11 @@ def read_tables(source: Source, changes: Sequence[str] = ()) -> tuple[dict[str, 
         path = Path(source)
         values, base = _read_toml(path), path.resolve().parent
     for change in changes:
-        _make(change, values)
+        _make(change, values, paths)
     return values, base
 
 
-def _make(change: str, values: dict[str, Any]) -> None:
+def _make(change: str, values: dict[str, Any], paths: Collection[str]) -> None:
     key, equals, text = change.partition("=")
     if not equals or not key:
         raise ConfigError(f"--set {change!r} is not KEY=VALUE; write for example train.lr=5e-5")
@@ -38,7 +45,8 @@ def _make(change: str, values: dict[str, Any]) -> None:
         values = values.setdefault(table, {})
         if not isinstance(values, dict):
             raise ConfigError(f"--set {change!r}: {table} is no table")
-    values[last] = parsed(text.strip())
+    value = parsed(text.strip())
+    values[last] = str(Path.cwd() / value) if key.strip() in paths and isinstance(value, str) else value
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -26,7 +26,10 @@ CandidateLike: TypeAlias = Candidate | str | Mapping[str, Any]
 
 
 def read_pool(
-    path: Path | str, *, max_line_bytes: int = MAX_LINE_BYTES, say: Callable[[str], None] = lambda text: None
+    path: Path | str | Iterable[CandidateLike],
+    *,
+    max_line_bytes: int = MAX_LINE_BYTES,
+    say: Callable[[str], None] = lambda text: None,
 ) -> list[Candidate]:
     """Candidates of a file, in its order; of a folder, or of a pattern such as ``part-*.parquet``, file by file.
 
@@ -36,13 +39,16 @@ def read_pool(
     respect, counts once. Any file may be gzipped and named ``.gz``.
 
     Args:
-        path: the file; a folder of ``.jsonl``, ``.csv`` or ``.parquet`` files; or a pattern of names.
+        path: the file; a folder of ``.jsonl``, ``.csv`` or ``.parquet`` files; or a pattern of names. Or what is in
+            memory already: a list or a table, as ``pool_of`` takes it.
         max_line_bytes: a longer line is an error.
         say: told how many came again.
 
     Raises:
         DataError: ``file:line: what is wrong; what to do``; also for an id that was used before, and an empty file.
     """
+    if not isinstance(path, str | Path):
+        return pool_of(path)
     numbered = (
         (file, line, candidate)
         for file in (each.path for each in resolve_data(path))

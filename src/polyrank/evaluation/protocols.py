@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.data.same_words import same_words
-from polyrank.errors import DataError
+from polyrank.errors import DataError, UsageError
 from polyrank.ranking.metrics import Placement, placement_of, with_duplicates
 from polyrank.records import Candidate, Example
 
@@ -149,8 +149,13 @@ def evaluate(
         progress: wraps the list of batches, as ``rich.progress.track`` does.
 
     Raises:
+        UsageError: the scorer is none, or the examples are none.
         DataError: there is nothing to rank, or ``relevant_ids`` names a candidate that the pool does not hold.
     """
+    if isinstance(scorer, str) or not hasattr(scorer, "score"):
+        raise UsageError(f"scorer = {scorer!r} is {type(scorer).__name__}; give what polyrank.load(NAME) returns")
+    if isinstance(examples, str) or not all(isinstance(example, Example) for example in examples):
+        raise UsageError("examples are no list of Examples; give the `examples` of what polyrank.read_examples returns")
     examples = rankable(examples, pool)
     batches = [range(i, min(i + batch_size, len(examples))) for i in range(0, len(examples), batch_size)]
     score = _score_lists if pool is None else _PoolScoring(pool, allow_echo).score

@@ -88,6 +88,10 @@ def resolve_answering(
         UsageError: there are two stages already, or a setting is one that nothing in the pipeline heeds.
     """
     path = Path(path)
+    if path.is_file():
+        raise UsageError(
+            f"{path} is a file; make an index of its replies with polyrank index build MODEL {path} -o INDEX"
+        )
     check_stages(path, rerank, ensemble)
     seen: dict[str, Any] = {}
     if has_document(path, PIPELINE):

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -150,7 +151,9 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
     elif name and (folder := model_folder(name)).is_dir():
         pass
     else:
-        raise UsageError(f"{name or 'an empty name'} is no model folder; {NAMES}")
+        near = get_close_matches(name, (*LEXICAL, "shipped:convert", "shipped:minilm"), n=1)
+        hint = f"did you mean {near[0]}?" if near else NAMES
+        raise UsageError(f"{name or 'an empty name'} is no model folder; {hint}")
     kind, document = read_model(folder)
     own |= {"folder": folder, "fingerprint": document.get("fingerprint", "")}
     match kind:

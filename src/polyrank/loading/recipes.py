@@ -20,6 +20,10 @@ from polyrank.errors import ConfigError
 from polyrank.loading.models import model_folder
 from polyrank.storage.document import has_document, read_document
 
+PATHS = (
+    *(f"data.{name}" for name in ("train", "valid", "test", "cache")),
+    *("output", "text.vocabulary", "reranker.text.vocabulary"),
+)
 SCALES = ("output_scale", "match_output_std", "match_self_score")  # of which a network has one
 
 
@@ -100,7 +104,7 @@ def load_recipe(source: Source, changes: Sequence[str] = ()) -> Recipe:
         changes: each KEY=VALUE, values as TOML writes them.
 
     Paths of data, output and a vocabulary are relative to the recipe's folder (of tables, to the working directory);
-    those of models are names as on the command line, relative to the working directory.
+    those of models are names as on the command line, relative to the working directory, and so are all ``changes``.
 
     Raises:
         ConfigError: no file, no TOML, or a bad key or value.
@@ -108,7 +112,7 @@ def load_recipe(source: Source, changes: Sequence[str] = ()) -> Recipe:
     >>> load_recipe({"model": {"kind": "bi"}, "output": "run"}, ["train.lr=5e-5"]).train.lr
     5e-05
     """
-    values, base = read_tables(source, changes)
+    values, base = read_tables(source, changes, PATHS)
     recipe = recipe_from_dict(_with_starts(recipe_tables(values)))
     data = _placed(recipe.data, base, "train", "valid", "test", "cache")
     partner = recipe.reranker
@@ -128,7 +132,7 @@ def load_pretrain_recipe(source: Source, changes: Sequence[str] = ()) -> Pretrai
         changes: each KEY=VALUE, values as TOML writes them.
 
     Paths of data and output are relative to the recipe's folder (of tables, to the working directory); a backbone is a
-    name as on the command line, relative to the working directory.
+    name as on the command line, relative to the working directory, and so are paths in ``changes``.
 
     Raises:
         ConfigError: no file, no TOML, or a bad key or value.
@@ -137,7 +141,7 @@ def load_pretrain_recipe(source: Source, changes: Sequence[str] = ()) -> Pretrai
     >>> recipe.model.layers, recipe.vocabulary.size
     (4, 30000)
     """
-    values, base = read_tables(source, changes)
+    values, base = read_tables(source, changes, PATHS)
     recipe = pretrain_recipe_from_dict(values)
     data = _placed(recipe.data, base, "train", "valid", "cache")
     return dataclasses.replace(recipe, data=data, output=str(base / recipe.output))

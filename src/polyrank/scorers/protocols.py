@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, ContextLike, Ranked, contexts_of
-from polyrank.scorers.inputs import as_candidates, as_texts, paired
+from polyrank.scorers.inputs import as_candidates, as_texts, paired, whole_number
 
 if TYPE_CHECKING:  # BM25 needs no torch
     from polyrank.index.filters import Filter
@@ -34,6 +34,11 @@ class Scorer(Protocol):
 
     fingerprint: str = ""
     """Hex digest of weights, configuration and tokenizer: what an index must match; empty where nothing was learnt."""
+
+    def __repr__(self) -> str:
+        dimension = getattr(self, "dimension", None)
+        told = [repr(self.name) if self.name else "", f"{dimension} dimensions" if dimension else ""]
+        return f"{type(self).__name__}({', '.join(filter(None, told))})"
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
         """Score each context's own candidates: one array of length ``len(candidates[i])`` per context."""
@@ -60,7 +65,7 @@ class Scorer(Protocol):
             UsageError: ``k`` is less than one.
             ArtifactError: a score is not finite.
         """
-        if k is not None and k < 1:
+        if k is not None and whole_number(k, "k") < 1:
             raise UsageError(f"k = {k}; ask for one candidate at least, or leave it out for all of them")
         choice = as_candidates(candidates)
         scores = self.score([context], [[candidate.text for candidate in choice]])[0]

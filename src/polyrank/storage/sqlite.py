@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from polyrank.errors import ArtifactError, LockedError, PolyrankError, ReadOnlyError, ResourceError
+from polyrank.errors import ArtifactError, LockedError, PolyrankError, ReadOnlyError, ResourceError, UsageError
 from polyrank.storage.allowance import lateness, spent
 
 PATIENCE = 30.0  # seconds to wait for other connections
@@ -99,6 +99,8 @@ def sqlite_errors(file: Path, remedy: str) -> Iterator[None]:
 
 def _translated(file: Path, remedy: str, error: Exception) -> PolyrankError:
     name = getattr(error, "sqlite_errorname", "") or ""
+    if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
+        return UsageError(f"{file.parent} is closed; open it again")
     if name.startswith(("SQLITE_READONLY", "SQLITE_PERM")):
         return ReadOnlyError(f"cannot write to {file}: {error}; make it writable")
     if name.startswith(CANNOT) and "SHORT_READ" not in name and "CORRUPT" not in name:

@@ -111,6 +111,11 @@ class LocalIndex(Index):
     def __len__(self) -> int:
         return self._state.meta.n
 
+    def __repr__(self) -> str:
+        return (
+            f"LocalIndex({str(self.path)!r}, {len(self):,} candidates, {self.dimension} dimensions, {self.precision})"
+        )
+
     def blocks(self) -> tuple[Block, ...]:
         """One consistent view of all live vectors, which later changes leave as it is."""
         return self._state.view[0]

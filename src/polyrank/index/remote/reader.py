@@ -103,6 +103,9 @@ class RemoteIndex(Index):
         """Whether the server looks at every vector, so that the lists it gives can prove an answer."""
         return self._kind == "FLAT"
 
+    def __repr__(self) -> str:
+        return f"RemoteIndex({str(self.path)!r}, {self.server.address}, {self.dimension} dimensions)"
+
     def __len__(self) -> int:
         return self.server.count()
 

@@ -1,0 +1,99 @@
+"""What objects say of themselves, and what is said to who uses them wrongly: in polyrank's words, never a raw error."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import polyrank
+from polyrank.answering.pipeline import Pipeline
+from polyrank.config.recipe import recipe_tables
+from polyrank.errors import ConfigError, UsageError
+from polyrank.index import open_index, write_index
+from polyrank.loading.recipes import load_pretrain_recipe, load_recipe
+from polyrank.records import Candidate, Example
+from polyrank.scorers.lexical import BM25
+
+POOL = [Candidate("a", "my <wifi>", {"lang": "en"}), Candidate("b", "the bill")]
+EXAMPLE = Example(("hi",), ("a", "b"), (0,))
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    write_index(tmp_path / "i", POOL, np.eye(2, dtype=np.float32), fingerprint="f", model="m")
+    return tmp_path / "i"
+
+
+def test_objects_say_what_they_are(index: Path) -> None:
+    listed = polyrank.LexicalRetriever(polyrank.load("bm25"), POOL)
+    assert repr(listed) == "LexicalRetriever(BM25('bm25'), 2 candidates in memory)"
+    with open_index(index) as opened:
+        pipeline = Pipeline(polyrank.TwoStage(polyrank.LexicalRetriever(BM25(), opened), polyrank.TfIdf()))
+        assert repr(pipeline) == (
+            f"Pipeline(TwoStage(LexicalRetriever(BM25(), LocalIndex('{index}', 2 candidates, 2 dimensions, fp32)),"
+            " TfIdf(), n_retrieved=100))"
+        )
+    for name in polyrank.__all__:
+        if isinstance(kind := getattr(polyrank, name), type) and not issubclass(kind, Exception):
+            assert kind.__repr__ is not object.__repr__, name
+
+
+def test_answers_and_explanations_show_themselves() -> None:
+    pytest.importorskip("pandas")
+    answer = polyrank.LexicalRetriever(BM25(), POOL).answer("is the wifi on", 2)
+    frame = answer.to_pandas()
+    assert frame["text"].tolist() == [reply.text for reply in answer.ranked]
+    assert list(frame.columns) == ["id", "text", "score", "lang"]
+    assert "my &lt;wifi&gt;" in answer._repr_html_()
+    shown = polyrank.explain(BM25(), "wifi or bill", "my <wifi>")._repr_html_()
+    assert shown.count("<span") >= 2
+    assert "&lt;" in shown
+
+
+@pytest.mark.parametrize(
+    ("use", "reason"),
+    [
+        (lambda: BM25().rank("a", ["b"], k=2.5), r"k = 2.5 is float; give a whole number"),  # type: ignore[arg-type]
+        (lambda: polyrank.LexicalRetriever(BM25(), POOL).answer("a", k="3"), "k = '3' is str"),  # type: ignore[arg-type]
+        (lambda: polyrank.evaluate("bm25", [EXAMPLE]), "scorer = 'bm25' is str; give what polyrank.load"),  # type: ignore[arg-type]
+        (lambda: polyrank.evaluate(BM25(), "x.jsonl"), "examples are no list of Examples"),  # type: ignore[arg-type]
+        (lambda: polyrank.load("bm52"), "did you mean bm25?"),
+        (lambda: polyrank.open(__file__), "is a file; make an index of its replies"),
+        (lambda: recipe_tables({"lr": 1}), 'unknown key "lr"; did you mean "train.lr"?'),
+    ],
+)
+def test_wrong_use_is_refused_by_name(use: Callable[[], Any], reason: str) -> None:
+    with pytest.raises((UsageError, ConfigError), match=reason.replace("?", r"\?")):
+        use()
+
+
+def test_a_closed_pipeline_says_so(index: Path) -> None:
+    with Pipeline(polyrank.LexicalRetriever(BM25(), open_index(index))) as pipeline:
+        assert pipeline.answer("wifi").ranked
+    for use in (lambda: pipeline.answer("wifi"), lambda: pipeline.remove(["a"]), lambda: len(pipeline)):
+        with pytest.raises(UsageError, match="is closed; open it again"):
+            use()
+    assert repr(pipeline).startswith("closed Pipeline(")
+
+
+def test_replies_come_from_a_file_a_list_or_a_table(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    (tmp_path / "r.txt").write_text("restart it\npay the bill\n", "utf-8")
+    want = polyrank.read_pool(tmp_path / "r.txt")
+    texts = [candidate.text for candidate in want]
+    assert polyrank.read_pool(texts) == polyrank.read_pool(pandas.DataFrame({"text": texts})) == want
+    assert polyrank.build_index(tmp_path / "i", "shipped:convert", str(tmp_path / "r.txt")) == 2
+
+
+def test_paths_of_the_shell_are_the_shells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "recipes").mkdir()
+    recipe = tmp_path / "recipes" / "r.toml"
+    recipe.write_text('output = "run"\n[model]\nkind = "bi"\n[data]\ntrain = "a.jsonl"\nvalid = "b.jsonl"\n', "utf-8")
+    monkeypatch.chdir(tmp_path)
+    changed = load_recipe(recipe, ["data.train=c.jsonl", "data.valid=none"])
+    assert (changed.data.train, changed.data.valid) == (str(tmp_path / "c.jsonl"), None)
+    assert changed.output == str(recipe.parent / "run")
+    tables = {"output": "run", "data": {"train": "a.jsonl"}}
+    assert load_pretrain_recipe(tables, ["output=there"]).output == str(tmp_path / "there")
