@@ -14,6 +14,7 @@ from pathlib import Path
 from polyrank.evaluation import Evaluation, paired_test, read_scores, summarise
 from polyrank.ranking.ensembles import Ensemble, choose_ensemble, combine
 from polyrank.ranking.metrics import placement_of
+from polyrank.ranking.statistics import holm
 
 
 def ensemble(first: Evaluation, second: Evaluation, how: Ensemble | None) -> Evaluation:
@@ -39,6 +40,8 @@ def main() -> None:
     found = {"ensemble": how, "validation": figures, "n_validation": len(dev[0].records), **summarise(both)}
     tests = {f"ensemble against {name}": paired_test(both, one) for name, one in zip(names, test, strict=True)}
     tests[f"{names[1]} against {names[0]}"] = paired_test(test[1], test[0])
+    for each, p in zip(tests.values(), holm([each["p"] for each in tests.values()]), strict=True):
+        each["p_adjusted"] = p
     print(json.dumps({**found, "tests": tests}))
 
 

@@ -57,7 +57,10 @@ INTRODUCTION = """<!-- written by runs/tables.py -->
 Everything here was computed on two cores of server CPUs, within budgets that are far from what the models can reach:
 quality in fp32 on the second machine, unless said otherwise. What the commands printed is in
 [runs/results](../runs/results); this page is written from it by `python runs/tables.py`, and no number of a result is
-typed. What lost is here too."""
+typed. What lost is here too.
+
+95% intervals and p values take the test examples as independent. Those of one dialogue are alike, so `polyrank evaluate`
+now resamples dialogues; the figures here are older, and their intervals somewhat too narrow."""
 MACHINES = ("bench/amx/scoring", "bench/avx512/scoring")
 
 

@@ -1,6 +1,9 @@
 """What ``negatives_weighting`` is worth, on maps of responses over a frozen encoder, which take seconds to fit.
 
-    python runs/weighting.py [SET ...]    star, sgd, ubuntu-irc, self-dialogue of DATA (../shared/data)
+    N_TRAIN=8000 N_LISTS=600 N_CANDIDATES=100 python runs/weighting.py [SET ...]
+
+Sets are star, sgd, ubuntu-irc and self-dialogue of DATA (../shared/data). The kept figures of star are of these sizes,
+those of the others of N_TRAIN=4000 N_LISTS=300 N_CANDIDATES=20: the first of each list and the right one.
 
 Each value is fitted on the same pairs by three seeds, in batches as large as those of `polyrank split`'s recipe. The
 epoch is that with the best R@1 on validation lists; the test lists are ranked once, by it. Keeps
@@ -13,6 +16,7 @@ import math
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -35,7 +39,9 @@ from polyrank.training.weighting import Weighting
 DATA = Path(os.environ.get("DATA", "../shared/data"))
 WORK = Path("runs/work/weighting")
 ENCODER = "untuned:embedded"
-N_TRAIN, N_VALID, N_TEST = 8_000, 300, 600
+N_TRAIN, N_LISTS, N_CANDIDATES = (
+    int(os.environ.get(key, usual)) for key, usual in (("N_TRAIN", 8000), ("N_LISTS", 600), ("N_CANDIDATES", 100))
+)
 CONTEXT_TOKENS, BATCH, MAX_EPOCHS, PATIENCE = 64, 32, 15, 3
 RATE, DECAY, SEEDS = 1e-3, 1e-3, (1, 2, 3)
 VALUES: tuple[NegativesWeighting, ...] = ("as_said", "logq", "uniform")
@@ -46,9 +52,18 @@ def examples_of(name: str) -> tuple[Sequence[Example], list[Example], list[Examp
     """Training pairs, validation and test lists."""
     train = DATA / name / ("train.dialogues.jsonl.gz" if name in SPEAKERS else "train.jsonl.gz")
     pairs, _ = load_data(DataConfig(train=str(train), speaker=SPEAKERS.get(name), max_train=N_TRAIN))
-    parts = ((f"{part}.jsonl.gz", n) for part, n in (("dev", N_VALID), ("test", N_TEST)))
-    valid, test = ([*islice(read_examples(DATA / name / file).examples, n)] for file, n in parts)
+    parts = ((f"{part}.jsonl.gz", n) for part, n in (("dev", N_LISTS // 2), ("test", N_LISTS)))
+    valid, test = ([*map(shortened, islice(read_examples(DATA / name / file).examples, n))] for file, n in parts)
     return pairs, valid, test
+
+
+def shortened(example: Example) -> Example:
+    """Its first right answer and the first wrong ones, in their order."""
+    right = example.relevant[0]
+    wrong = [i for i in range(len(example.candidates)) if i not in example.relevant][: N_CANDIDATES - 1]
+    places = sorted((right, *wrong))
+    candidates = tuple(example.candidates[i] for i in places)
+    return replace(example, candidates=candidates, relevant=(places.index(right),))
 
 
 def fit(
@@ -112,7 +127,13 @@ def measure(name: str) -> None:
         rows = [{"id": example.id, "R@1": hit} for example, hit in zip(test, hits, strict=True)]
         (WORK / f"{name}-{value}-{seed}.json").write_text(json.dumps(rows))
         figures = {"R@1": float(np.mean(hits)), "valid R@1": accuracy, "epochs": epochs}
-        sizes = {"n_train": len(pairs.keys), "n_responses": len(texts), "n_valid": len(valid), "n_test": len(test)}
+        sizes = {
+            "n_train": len(pairs.keys),
+            "n_responses": len(texts),
+            "n_valid": len(valid),
+            "n_test": len(test),
+            "n_candidates": len(test[0].candidates),
+        }
         record.write(f"weighting/{name}/{value}/{seed}", {"encoder": ENCODER, **figures, **sizes})
         print(name, value, seed, figures, flush=True)
 

@@ -20,7 +20,7 @@ from polyrank.evaluation.comparison import Scored, by_model, compared, compared_
 from polyrank.evaluation.layout import comma_separated, latex, markdown, remarks
 from polyrank.loading.runs import resolve_runs
 from polyrank.ranking.metrics import Group, Placement
-from polyrank.ranking.statistics import holm, paired_t, student_p
+from polyrank.ranking.statistics import holm, paired_t, student_p, student_t
 from polyrank.training import train
 from processes import run
 from train_settings import train_config
@@ -53,6 +53,7 @@ def three_seeds(name: str, skill: float, first: int = 1) -> Scored:
 def test_students_p_is_that_of_scipy(freedom: int) -> None:
     for t in (-8.0, -0.3, 0.0, 0.7, 1.96, 4.5, 30.0):
         assert student_p(t, freedom) == pytest.approx(2 * stats.t.sf(abs(t), freedom), abs=1e-12)
+    assert student_t(0.05, freedom) == pytest.approx(stats.t.isf(0.025, freedom))
 
 
 def test_the_paired_test_over_seeds_is_that_of_scipy() -> None:

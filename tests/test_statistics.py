@@ -3,12 +3,14 @@
 Each is simulated with known truth, and compared with scipy's own.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 
 from polyrank.evaluation import Evaluation, Record, breakdown, paired_test, summarise
+from polyrank.evaluation.tables import Cluster
 from polyrank.frozen.intents import calibrate_rejection, judge_rejection
 from polyrank.frozen.intents.train_intents import _interval
 from polyrank.ranking.abstention import Abstention, calibrate, coverage_curve
@@ -91,6 +93,52 @@ def test_the_lower_end_of_a_precision_is_below_the_truth_in_975_of_1000(share: f
     lows = [coverage_curve(np.zeros(n), np.arange(n) < hits)[0].low for hits in range(n + 1)]
     below = stats.binom.pmf(np.arange(n + 1), n, share) @ (np.array(lows) <= share)
     assert below == pytest.approx(0.975, abs=0.009)
+
+
+def dialogues(generator: np.random.Generator, n: int, shared: float = 0.7) -> Evaluation:
+    """Outcomes of ``n`` dialogues of one to eight examples, which are alike: most have their dialogue's draw."""
+    ids, ranks = [], []
+    for dialogue in range(n):
+        size = int(generator.integers(1, 9))
+        own, draws = generator.random(size) > shared, better(generator.random(size + 1))
+        ids += [f"d{dialogue}#{2 * i + 1}" for i in range(size)]
+        ranks += np.where(own, draws[1:], draws[0]).tolist()
+    records = [Record(name, 1, 1, (0,), None, PLACES[rank - 1]) for name, rank in zip(ids, ranks, strict=True)]
+    return Evaluation(tuple(records), "lists")
+
+
+@pytest.mark.parametrize("n", [10, 60])
+def test_intervals_over_dialogues_hold_the_truth_as_often_as_they_say(n: int) -> None:
+    generator = np.random.Generator(np.random.PCG64(n))
+    held: dict[Cluster, list[bool]] = {"auto": [], "none": []}
+    for seed in range(250):
+        found = dialogues(generator, n)
+        for cluster, each in held.items():
+            summary = summarise(found, ks=(1,), n_bootstrap=300, seed=seed, cluster=cluster)
+            low, high = summary["intervals"]["MRR"]
+            each.append(low <= TRUTH <= high)
+            assert summary.get("n_dialogues") == (n if cluster == "auto" else None)
+    assert 0.91 <= np.mean(held["auto"]) <= 0.985
+    assert np.mean(held["none"]) < 0.85
+
+
+def test_swaps_of_dialogues_find_a_difference_by_chance_as_seldom_as_they_say() -> None:
+    generator = np.random.Generator(np.random.PCG64(12))
+    found: dict[Cluster, list[float]] = {"auto": [], "none": []}
+    for seed in range(200):
+        a = dialogues(generator, 30)
+        sizes = np.unique([record.id.partition("#")[0] for record in a.records], return_inverse=True)[1]
+        other = better(generator.random(30))[sizes]  # of each dialogue one rank, whatever the first had
+        b = Evaluation(
+            tuple(
+                replace(one, placement=PLACES[rank - 1]) for one, rank in zip(a.records, other.tolist(), strict=True)
+            ),
+            "lists",
+        )
+        for cluster, each in found.items():
+            each.append(paired_test(a, b, metric="MRR", n_permutations=199, seed=seed, cluster=cluster)["p"])
+    assert np.mean(np.array(found["auto"]) <= 0.05) <= 0.09
+    assert np.mean(np.array(found["none"]) <= 0.05) > 0.15
 
 
 # paired tests

@@ -104,8 +104,13 @@ def comma_separated(rows: Sequence[Row], metrics: Sequence[str] = SHOWN) -> str:
 def _units(rows: Sequence[Row]) -> str:
     spread = ["± standard deviation over seeds"] if any("std" in row for row in rows) else []
     if any("intervals" in row and "std" not in row for row in rows):
-        spread.append("in brackets 95% intervals over examples")
+        spread.append(f"in brackets 95% intervals over {_unit(rows)}")
     return "; ".join(["In percent", *spread])
+
+
+def _unit(rows: Sequence[Row]) -> str:
+    """What was resampled."""
+    return "dialogues" if any("n_dialogues" in row for row in rows) else "examples"
 
 
 def notes_of(rows: Sequence[Row]) -> list[str]:
@@ -113,7 +118,7 @@ def notes_of(rows: Sequence[Row]) -> list[str]:
     tests = [row["against"] for row in rows if "against" in row]
     if not any(_mark(row, name) for row in rows for name in _tests(row)):
         return []
-    over = "randomisation test over examples" if "n_examples" in tests[0] else "Student's test over seeds"
+    over = f"randomisation test over {_unit(tests)}" if "n_examples" in tests[0] else "Student's test over seeds"
     many = f", adjusted for {len(tests)} comparisons (Holm)" if len(tests) > 1 else ""
     return [f"{MARK} differs from {tests[0]['scores']}: p < {LEVEL}, paired {over}{many}"]
 

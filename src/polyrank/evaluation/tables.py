@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from polyrank.errors import DataError
 from polyrank.evaluation.protocols import Evaluation, Record
 from polyrank.ranking.metrics import metric_values
+from polyrank.ranking.statistics import student_t
 
 KS = (1, 2, 5, 10, 50)
 Floats = NDArray[np.float64]
@@ -19,6 +20,8 @@ EDGES: Mapping[By, tuple[int, ...]] = {
     "tokens": (1, 51, 101),  # as Tao et al. have them: (0, 50], (50, 100], (100, 360]
 }
 """Lower ends of the classes of a breakdown; the last is open."""
+Cluster = Literal["auto", "none"]
+"""What is resampled and swapped as one: the examples of a dialogue where ids tell it, or each example."""
 Evaluations = Evaluation | Sequence[Evaluation]
 """One, or one for each seed of a model, on the same examples: each example then has the mean of its values."""
 
@@ -27,8 +30,29 @@ def _each(evaluations: Evaluations) -> tuple[Evaluation, ...]:
     return (evaluations,) if isinstance(evaluations, Evaluation) else tuple(evaluations)
 
 
+def dialogues_of(ids: Sequence[str], cluster: Cluster = "auto") -> NDArray[np.int64]:
+    """A number for each example, from 0: the same for ids that are equal up to a last ``#`` and a number.
+
+    >>> dialogues_of(["a#1", "b#1", "a#3", "c"]).tolist(), dialogues_of(["a#1", "a#3"], "none").tolist()
+    ([0, 1, 0, 2], [0, 1])
+    """
+    if cluster == "none":
+        return np.arange(len(ids))
+    parts = [name.rpartition("#") for name in ids]
+    fronts = [
+        front if number.isdecimal() and mark else name for name, (front, mark, number) in zip(ids, parts, strict=True)
+    ]
+    rows = {front: row for row, front in enumerate(dict.fromkeys(fronts))}
+    return np.array([rows[front] for front in fronts], np.int64)
+
+
 def summarise(
-    evaluation: Evaluations, *, ks: Sequence[int] = KS, n_bootstrap: int = 2000, seed: int = 0
+    evaluation: Evaluations,
+    *,
+    ks: Sequence[int] = KS,
+    n_bootstrap: int = 2000,
+    seed: int = 0,
+    cluster: Cluster = "auto",
 ) -> dict[str, Any]:
     """Means over examples with 95% percentile bootstrap intervals, ready for JSON.
 
@@ -37,13 +61,16 @@ def summarise(
     Args:
         evaluation: the outcomes, or those of each seed.
         ks: for R@k; those not below the number of candidates are left out.
-        n_bootstrap: resamples of the examples.
+        n_bootstrap: resamples of the dialogues.
         seed: of the resampling.
+        cluster: "auto" resamples dialogues where ids tell them, because examples of one dialogue are alike; "none"
+            examples.
 
     Returns:
         ``n_examples``, ``n_candidates`` (a number, or [smallest, largest]), ``n_unanswerable``, ``ties`` (share of
         examples whose right answer ties with a wrong one), ``metrics`` and ``intervals`` as fractions. Of several
-        seeds also ``std`` over them, and ``by_seed``, the metrics of each; the intervals are of their means.
+        seeds also ``std`` over them, and ``by_seed``, the metrics of each; the intervals are of their means. Where
+        dialogues have several examples, ``n_dialogues``.
 
     Raises:
         DataError: no example has a right answer, or the seeds were measured on different examples.
@@ -57,14 +84,17 @@ def summarise(
     values = {name: np.mean([numbers[name] for numbers in by_seed], axis=0) for name in by_seed[0]}
     sizes = sorted({record.placement.n_candidates for record in first.records})
     tied = [any(g.n_tied > g.n_relevant for g in r.placement.groups) for each in evaluations for r in each.answerable]
+    dialogues = dialogues_of([record.id for record in records], cluster)
     summary: dict[str, Any] = {
         "n_examples": len(first.records),
         "n_candidates": sizes[0] if len(sizes) == 1 else [sizes[0], sizes[-1]],
         "n_unanswerable": len(first.records) - len(records),
         "ties": float(np.mean(tied)),
         "metrics": {name: float(numbers.mean()) for name, numbers in values.items()},
-        "intervals": _intervals(values, n_bootstrap, seed),
+        "intervals": _intervals(values, dialogues, n_bootstrap, seed),
     }
+    if (n_dialogues := int(dialogues.max()) + 1) < len(records):
+        summary["n_dialogues"] = n_dialogues
     if len(evaluations) > 1:
         means = [{name: float(numbers.mean()) for name, numbers in each.items()} for each in by_seed]
         summary["std"] = {name: float(np.std([each[name] for each in means], ddof=1)) for name in values}
@@ -88,19 +118,40 @@ def _resamples(n: int, n_bootstrap: int, seed: int) -> Iterator[NDArray[np.int64
         yield generator.integers(n, size=(min(block, n_bootstrap - start), n))
 
 
-def _intervals(values: dict[str, Floats], n_bootstrap: int, seed: int) -> dict[str, list[float]]:
-    n = len(next(iter(values.values())))
+def _intervals(
+    values: Mapping[str, Floats], dialogues: NDArray[np.int64], n_bootstrap: int, seed: int
+) -> dict[str, list[float]]:
+    """95% percentile intervals of means over examples, whose dialogues are resampled.
+
+    Where these have several examples each, resamples of G dialogues deviate by sqrt((G - 1) / G) too little, and
+    Student's t with G - 1 degrees of freedom stands for the normal distribution's: both matter where G is small.
+
+    Source: Cameron, Gelbach and Miller, Bootstrap-Based Improvements for Inference with Clustered Errors (2008).
+    """
+    sizes = np.bincount(dialogues).astype(float)
+    sums = {name: np.bincount(dialogues, numbers) for name, numbers in values.items()}
     means: dict[str, list[Floats]] = {name: [] for name in values}
+    n = len(sizes)
     for draws in _resamples(n, n_bootstrap, seed):
-        for name, numbers in values.items():
-            means[name].append(numbers[draws].mean(1))
-    return {
-        name: [float(q) for q in np.quantile(np.concatenate(parts), [0.025, 0.975])] for name, parts in means.items()
-    }
+        drawn = sizes[draws].sum(1)
+        for name, each in sums.items():
+            means[name].append(each[draws].sum(1) / drawn)
+    wider = 1.0 if n in (1, len(dialogues)) else student_t(0.05, n - 1) / 1.959964 * (n / (n - 1)) ** 0.5
+    result = {}
+    for name, parts in means.items():
+        mean, ends = values[name].mean(), np.quantile(np.concatenate(parts), [0.025, 0.975])
+        spread = np.clip(mean + wider * (ends - mean), values[name].min(), values[name].max())
+        result[name] = [float(end) for end in (ends if wider == 1.0 else spread)]
+    return result
 
 
 def breakdown(
-    evaluation: Evaluations, *, by: By = "turns", edges: Sequence[int] | None = None, seed: int = 0
+    evaluation: Evaluations,
+    *,
+    by: By = "turns",
+    edges: Sequence[int] | None = None,
+    seed: int = 0,
+    cluster: Cluster = "auto",
 ) -> list[dict[str, Any]]:
     """R@1 and MRR by the length of the context.
 
@@ -110,6 +161,7 @@ def breakdown(
         edges: lower ends of the classes; the last is open. None: the usual ones, of tokens those of Tao et al. (Figure
             4).
         seed: of the bootstrap.
+        cluster: as for ``summarise``.
 
     Returns:
         One row per class that has examples: ``from``, ``to`` (None: open), ``n_examples``, ``metrics``, ``intervals``.
@@ -127,13 +179,14 @@ def breakdown(
         inside = [i for i, length in enumerate(lengths) if low <= length and (high is None or length < high)]
         if inside:
             values = {name: numbers[inside] for name, numbers in all_values.items()}
+            dialogues = dialogues_of([evaluations[0].answerable[i].id for i in inside], cluster)
             rows.append(
                 {
                     "from": low,
                     "to": None if high is None else high - 1,
                     "n_examples": len(inside),
                     "metrics": {name: float(numbers.mean()) for name, numbers in values.items()},
-                    "intervals": _intervals(values, 1000, seed),
+                    "intervals": _intervals(values, dialogues, 1000, seed),
                 }
             )
     return rows
@@ -162,27 +215,41 @@ def _by_id(evaluations: tuple[Evaluation, ...]) -> dict[str, list[Record]]:
 
 
 def paired_test(
-    a: Evaluations, b: Evaluations, *, metric: str = "R@1", n_permutations: int = 10_000, seed: int = 0
+    a: Evaluations,
+    b: Evaluations,
+    *,
+    metric: str = "R@1",
+    n_permutations: int = 10_000,
+    seed: int = 0,
+    cluster: Cluster = "auto",
 ) -> dict[str, Any]:
     """``paired_tests`` of one metric."""
-    return paired_tests(a, b, [metric], n_permutations=n_permutations, seed=seed)[0]
+    return paired_tests(a, b, [metric], n_permutations=n_permutations, seed=seed, cluster=cluster)[0]
 
 
 def paired_tests(
-    a: Evaluations, b: Evaluations, metrics: Sequence[str], *, n_permutations: int = 10_000, seed: int = 0
+    a: Evaluations,
+    b: Evaluations,
+    metrics: Sequence[str],
+    *,
+    n_permutations: int = 10_000,
+    seed: int = 0,
+    cluster: Cluster = "auto",
 ) -> list[dict[str, Any]]:
     """Paired randomisation tests: is the mean difference a - b larger than swapping the two at random would make it?
 
     The p value is two-sided, ``(1 + #{|swapped| >= |observed|}) / (1 + n_permutations)``. Where one was measured on a
-    part of the other's examples, that part is compared. What is swapped are examples, each with its mean over the
-    seeds: the test says what these models are worth on other examples, not what other seeds would give.
+    part of the other's examples, that part is compared. What is swapped are dialogues where ids tell them
+    (``cluster``, as for ``summarise``), or else examples, each with its mean over the seeds: the test says what these
+    models are worth on other dialogues, not what other seeds would give.
 
     Raises:
         DataError: neither was measured on a part of the other's examples, an id names two examples, or one id names
             different examples on the two sides.
 
     Returns:
-        For each metric ``metric``, ``n_examples``, ``difference``, ``interval`` (95%, bootstrap) and ``p``.
+        For each metric ``metric``, ``n_examples``, ``difference``, ``interval`` (95%, bootstrap) and ``p``; where
+        dialogues have several examples also ``n_dialogues``.
     """
     first, second = _by_id(_each(a)), _by_id(_each(b))
     common = [name for name in first if name in second]
@@ -200,20 +267,23 @@ def paired_tests(
             )
     ours, theirs = (_metrics_of([side[name] for name in common], metrics) for side in (first, second))
     differences = {metric: ours[metric] - theirs[metric] for metric in metrics}
-    matrix = np.stack(list(differences.values()), axis=1)
-    observed = np.abs(matrix.mean(0))
+    dialogues = dialogues_of(common, cluster)
+    matrix = np.stack([np.bincount(dialogues, each) for each in differences.values()], axis=1) / len(common)
+    n_dialogues = len(matrix)
+    observed = np.abs(matrix.sum(0))
     generator = np.random.Generator(np.random.PCG64(seed))
-    block = max(1, 2_000_000 // len(common))
+    block = max(1, 2_000_000 // n_dialogues)
     counts = np.zeros(len(metrics), np.int64)
     for start in range(0, n_permutations, block):
-        signs = generator.integers(2, size=(min(block, n_permutations - start), len(common))) * 2 - 1
+        signs = generator.integers(2, size=(min(block, n_permutations - start), n_dialogues)) * 2 - 1
         # a hair of room, so that sums in another order still count as equal
-        counts += (np.abs(signs @ matrix / len(common)) >= observed - 1e-12).sum(0)
-    intervals = _intervals(differences, 2000, seed)
+        counts += (np.abs(signs @ matrix) >= observed - 1e-12).sum(0)
+    intervals = _intervals(differences, dialogues, 2000, seed)
     return [
         {
             "metric": metric,
             "n_examples": len(common),
+            **({"n_dialogues": n_dialogues} if n_dialogues < len(common) else {}),
             "difference": float(differences[metric].mean()),
             "interval": intervals[metric],
             "p": (1 + int(count)) / (1 + n_permutations),

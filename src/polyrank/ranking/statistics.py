@@ -29,6 +29,19 @@ def student_p(t: float, freedom: int) -> float:
     return max(0.0, 1.0 - inside)
 
 
+def student_t(p: float, freedom: int) -> float:
+    """Student's t that is exceeded on either side with the chance p: ``student_p`` the other way round.
+
+    >>> round(student_t(0.05, 1), 3), round(student_t(0.05, 9), 3)
+    (12.706, 2.262)
+    """
+    low, high = 0.0, 1e6
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if student_p(middle, freedom) > p else (low, middle)
+    return high
+
+
 def paired_t(differences: Sequence[float]) -> dict[str, float]:
     """Student's paired test: is the mean of the differences, one for each seed, other than 0?
 
