@@ -59,8 +59,8 @@ quality in fp32 on the second machine, unless said otherwise. What the commands 
 [runs/results](../runs/results); this page is written from it by `python runs/tables.py`, and no number of a result is
 typed. What lost is here too.
 
-95% intervals and p values take the test examples as independent. Those of one dialogue are alike, so `polyrank evaluate`
-now resamples dialogues; the figures here are older, and their intervals somewhat too narrow."""
+95% intervals and p values take the test examples as independent. Those of one dialogue are alike, so `polyrank
+evaluate` now resamples dialogues; the figures here are older, and their intervals somewhat too narrow."""
 MACHINES = ("bench/amx/scoring", "bench/avx512/scoring")
 
 
