@@ -537,7 +537,7 @@ def retriever(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     ],
 )
 def test_every_retriever_gives_the_best_that_pass(retriever: Any, text: str, ids: set[str]) -> None:
-    contexts = ["restart the router", ["my bill", "the router light is red"]]
+    contexts = ["please restart the router", ["my bill", "is the router light red"]]
     shortened = isinstance(retriever, TwoStage)
     for k in (1, 3, 10):
         for given_as in (text, read_filter(text)):
@@ -545,23 +545,23 @@ def test_every_retriever_gives_the_best_that_pass(retriever: Any, text: str, ids
                 assert {reply.id for reply in ranked} <= ids
                 assert len(ranked) == min(k, len(ids), 3 if shortened else k)
                 assert [reply.score for reply in ranked] == sorted((r.score for r in ranked), reverse=True)
-    answer = Pipeline(retriever).answer("restart the router", filter=text)
+    answer = Pipeline(retriever).answer("please restart the router", filter=text)
     assert answer.abstained is not bool(ids)
     # a filter changes no score
     if not shortened:
-        everything = {r.id: r.score for r in retriever.respond(["restart the router"], 10)[0]}
-        for reply in retriever.respond(["restart the router"], 10, filter=text)[0]:
+        everything = {r.id: r.score for r in retriever.respond(["please restart the router"], 10)[0]}
+        for reply in retriever.respond(["please restart the router"], 10, filter=text)[0]:
             assert reply.score == everything.get(reply.id, reply.score)
 
 
 def test_a_threshold_is_asked_of_what_passes() -> None:
     lexical = LexicalRetriever(BM25(), REPLIES)
-    best = lexical.respond(["restart the router"], 1)[0][0].score
+    best = lexical.respond(["please restart the router"], 1)[0][0].score
     pipeline = Pipeline(lexical, Abstention("score", best - 1e-3))
-    assert not pipeline.answer("restart the router").abstained
-    assert not pipeline.answer("restart the router", filter="team = 'tech'").abstained
-    assert pipeline.answer("restart the router", filter="team = 'billing'").abstained
-    nothing = pipeline.answer("restart the router", filter="team = 'none'")
+    assert not pipeline.answer("please restart the router").abstained
+    assert not pipeline.answer("please restart the router", filter="team = 'tech'").abstained
+    assert pipeline.answer("please restart the router", filter="team = 'billing'").abstained
+    nothing = pipeline.answer("please restart the router", filter="team = 'none'")
     assert nothing.abstained
     assert nothing.ranked == ()
     assert nothing.text is None

@@ -130,7 +130,7 @@ def _stdin_contexts() -> "Iterator[Context]":
     for number, line in stdin_lines():
         try:
             yield context_of_line(line)
-        except ValueError as error:
+        except (ValueError, UsageError) as error:
             raise row_error(STDIN, number, error) from error
 
 
@@ -161,16 +161,14 @@ def context_of_row(row: dict[str, Any]) -> "Context":
 
     Raises:
         ValueError: a field is missing or holds something else.
+        UsageError: the context is empty.
     """
     from polyrank.data import fields
     from polyrank.data.rows import checked
     from polyrank.records import Context
 
     checked(row, escaped=True)
-    try:
-        return Context.of(fields.context(row), fields.optional_texts(row, "background"))
-    except UsageError as error:
-        raise ValueError(str(error)) from error
+    return Context.of(fields.context(row), fields.optional_texts(row, "background"))
 
 
 CHAT_COMMANDS = {

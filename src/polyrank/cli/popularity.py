@@ -64,6 +64,6 @@ def show_popularity(path: Path, *, json_: bool) -> None:
     if json_:
         print(json.dumps({"kind": "popularity", "fingerprint": document["fingerprint"], **figures}))
         return
-    counted = f"{figures['n_replies']:,} replies said {figures['n_said']:,} times"
+    counted = f"{figures['n_replies']:,} replies said {figures['n_said']:,} times, one of them {figures['most']:,}"
     print(f"{path}: popularity, fingerprint {document['fingerprint']}")
-    print(f"{counted}, the most frequent {figures['most']:,} times; of {', '.join(figures['data'])}")
+    print(f"{counted}; of {', '.join(figures['data'])}")

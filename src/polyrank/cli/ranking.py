@@ -202,7 +202,7 @@ def _rows() -> "Iterator[tuple[dict[str, Any], Context, list[Candidate]]]":
     for number, line in stdin_lines():
         try:
             yield _query_of_line(line)
-        except ValueError as error:
+        except (ValueError, UsageError) as error:
             raise row_error(STDIN, number, error) from error
 
 
