@@ -159,24 +159,32 @@ def send(server: Running, data: bytes) -> None:
         connection.recv(2**20)
 
 
+def slowness(server: Running, probe: Probe, data: bytes) -> str:
+    """How long others waited while a request was worked on; empty where that is no longer than may be."""
+    idle = probe.more()
+    before, waited = cpu_s(server), waited_s(server)
+    send(server, data)
+    took = probe.more()
+    others = waited_s(server) - waited  # what other work on this machine takes is no fault of the server's
+    median, worst, cpu = statistics.median(took), max(took), cpu_s(server) - before
+    if (
+        median > max(MEDIAN_S, BUSY * statistics.median(idle))
+        or worst - others > WORST_S
+        or cpu > CPU_S + sum(took)  # the probe's own requests cost some of it
+    ):
+        return f"median {median:.3f} s, worst {worst:.3f} s, {cpu:.2f} s of processor time"
+    return ""
+
+
 def test_no_request_blocks_the_others(server: Running) -> None:
+    """What is slow three times is slow; once, it may have been the machine."""
     every = list(cases())
     assert len(every) >= 300
-    probe, slow = Probe(server), []
+    probe, slow, seen = Probe(server), [], ""
     try:
         for name, data in every:
-            idle = probe.more()
-            before, waited = cpu_s(server), waited_s(server)
-            send(server, data)
-            took = probe.more()
-            others = waited_s(server) - waited  # what other work on this machine takes is no fault of the server's
-            median, worst, cpu = statistics.median(took), max(took), cpu_s(server) - before
-            if (
-                median > max(MEDIAN_S, BUSY * statistics.median(idle))
-                or worst - others > WORST_S
-                or cpu > CPU_S + sum(took)  # the probe's own requests cost some of it
-            ):
-                slow.append(f"{name}: median {median:.3f} s, worst {worst:.3f} s, {cpu:.2f} s of processor time")
+            if all(seen := slowness(server, probe, data) for _ in range(3)):
+                slow.append(f"{name}: {seen}")
     finally:
         probe.end()
     assert not slow, "\n".join(slow)

@@ -306,7 +306,7 @@ def test_embeddings_are_clipped_before_the_whole_and_the_norm_between_is_told(ti
     optimizer = make_optimizer(model, settings())
     for clip_words, clip_all in ((3.0, 2.0), (3.0, None), (None, 2.0), (None, None), (1e6, 1e6)):
         words, others = with_gradients(model, 0.5, 0.25)
-        told = clip_gradients(model, optimizer, settings(clip_embeddings_norm=clip_words, clip_norm=clip_all))
+        told = float(clip_gradients(model, optimizer, settings(clip_embeddings_norm=clip_words, clip_norm=clip_all)))
         words = min(words, clip_words or math.inf)
         whole = math.hypot(words, others)
         assert told == pytest.approx(whole, rel=1e-4)
@@ -320,7 +320,9 @@ def test_what_does_not_train_is_not_in_the_norm(tiny_backbone: Path) -> None:
     optimizer = make_optimizer(model, settings())
     with_gradients(model, 1.0, 1.0)
     n_trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    assert clip_gradients(model, optimizer, settings(clip_norm=1.0)) == pytest.approx(math.sqrt(n_trained), rel=1e-4)
+    assert float(clip_gradients(model, optimizer, settings(clip_norm=1.0))) == pytest.approx(
+        math.sqrt(n_trained), rel=1e-4
+    )
 
 
 # an update

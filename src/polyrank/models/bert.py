@@ -92,14 +92,11 @@ class BertModel(nn.Module):
         self.encoder = _Encoder(config)
 
     def forward(
-        self, *, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+        self, *, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None = None
     ) -> SimpleNamespace:
-        """``last_hidden_state`` ``[B, T, D]`` of ids and a mask ``[B, T]``, 1 on real tokens."""
-        mask = attention_mask.bool()[:, None, None, :]
-        # without padding attention is faster; a graph that is traced takes both
-        tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]  # it has no types
-        unmasked = not tracing and bool(mask.all())
-        hidden = self.encoder(self.embeddings(input_ids, token_type_ids), None if unmasked else mask)
+        """``last_hidden_state`` ``[B, T, D]`` of ids and a mask ``[B, T]``, 1 on real tokens; None: all are."""
+        mask = None if attention_mask is None else attention_mask.bool()[:, None, None, :]
+        hidden = self.encoder(self.embeddings(input_ids, token_type_ids), mask)
         return SimpleNamespace(last_hidden_state=hidden)
 
     def get_input_embeddings(self) -> nn.Embedding:

@@ -131,8 +131,8 @@ def untuned_scorer(
     del settings["backbone"]  # its path says nothing
     fingerprint = _fingerprint("cosine", settings, texts, model)
     chosen = choose_device(device)
-    dtype = freeze(model, choose_dtype(precision, chosen))
-    return CosineScorer(model.to(chosen), texts, fingerprint=fingerprint, device=chosen, dtype=dtype)
+    dtype = freeze(model.to(chosen), choose_dtype(precision, chosen))
+    return CosineScorer(model, texts, fingerprint=fingerprint, device=chosen, dtype=dtype)
 
 
 def foreign_scorer(
@@ -170,11 +170,9 @@ def foreign_scorer(
     settings = {"layers": layers, "output": description.output, "prompts": description.prompts}
     fingerprint = _fingerprint(description.kind, settings, texts, model)
     chosen = choose_device(device)
-    dtype = freeze(model, choose_dtype("fp32" if precision == "auto" else precision, chosen))
+    dtype = freeze(model.to(chosen), choose_dtype("fp32" if precision == "auto" else precision, chosen))
     kind: Any = CrossScorer if isinstance(model, PairEncoder) else EncoderScorer
-    scorer: EncoderScorer | CrossScorer = kind(
-        model.to(chosen), texts, fingerprint=fingerprint, device=chosen, dtype=dtype
-    )
+    scorer: EncoderScorer | CrossScorer = kind(model, texts, fingerprint=fingerprint, device=chosen, dtype=dtype)
     return scorer
 
 

@@ -65,18 +65,19 @@ class Subspace:
         if compiled and row_errors is not None:
             numbers = Numbers(self.centre, self.weights, self.radius, self.residual, slack, self.rounding)
             return bounds(products, norms, row_errors, size, numbers)
-        squares = products.square() @ torch.stack([torch.ones_like(self.weights), self.weights], 1)
+        centre, weights = self.centre.to(products), self.weights.to(products)  # of one device
+        squares = products.square() @ torch.stack([torch.ones_like(weights), weights], 1)
         if row_errors is not None:
             norms = norms + row_errors
         outside = (norms.square() * slack - squares[:, 0]).clamp_(min=0.0).sqrt_()
         error = outside.mul_(self.residual).add_(norms, alpha=self.rounding)
         if row_errors is not None:
             error.add_(row_errors, alpha=size)
-        return torch.addmv(error, products, self.centre).add_(squares[:, 1].sqrt(), alpha=self.radius), error
+        return torch.addmv(error, products, centre).add_(squares[:, 1].sqrt(), alpha=self.radius), error
 
     def fine_bounds(self, products: Tensor, error: Tensor, *, compiled: bool) -> Tensor:
         """Upper bounds ``[n]`` of scores at q M operations each, with the errors of the same candidates."""
-        return loose_bounds(products @ self.mixing.T, error, compiled=compiled)
+        return loose_bounds(products @ self.mixing.to(products).T, error, compiled=compiled)
 
     def narrow(self, n_columns: int) -> "Subspace":
         """The same with the first columns only."""

@@ -89,10 +89,11 @@ def split_parts(tokens: Tokens, pad_ids: Sequence[int]) -> list[Tokens]:
     parts = []
     for number, pad_id in enumerate(pad_ids):
         lengths = ((tokens.ids >> BITS == number) & tokens.mask).sum(1)  # [B]
-        columns = torch.arange(int(lengths.max()) if len(lengths) else 0, device=device)
+        known = lengths.cpu().numpy()
+        columns = torch.arange(int(known.max(initial=0)), device=device)
         mask = columns < lengths[:, None]  # [B, T] of this part
         positions = (start[:, None] + columns).clamp(max=max(width - 1, 0))
         ids = (tokens.ids.gather(1, positions) & (1 << BITS) - 1).masked_fill(~mask, pad_id)
-        parts.append(Tokens(ids, mask, torch.zeros_like(ids)))
+        parts.append(Tokens(ids, mask, torch.zeros_like(ids), known))
         start = start + lengths
     return parts

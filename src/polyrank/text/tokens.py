@@ -18,15 +18,22 @@ class Tokens:
         ids: ``[B, T]`` int64.
         mask: ``[B, T]`` bool, true on real tokens. Real tokens come first.
         segments: ``[B, T]`` int64: 0, or 1 on the candidate of a pair.
+        lengths: ``[B]``, of the rows, in the host's memory, so that nobody waits for a device to know; None: unknown.
     """
 
     ids: Tensor
     mask: Tensor
     segments: Tensor
+    lengths: NDArray[np.int64] | None = None
+
+    @property
+    def is_full(self) -> bool | None:
+        """Whether there is no padding; None: unknown."""
+        return None if self.lengths is None else bool((self.lengths == self.ids.shape[1]).all())
 
     def to(self, device: torch.device) -> "Tokens":
         """The same batch on another device."""
-        return Tokens(self.ids.to(device), self.mask.to(device), self.segments.to(device))
+        return Tokens(self.ids.to(device), self.mask.to(device), self.segments.to(device), self.lengths)
 
     def part(self, rows: Tensor) -> "Tokens":
         """Some of the texts, without the columns that are padding in all of them.
@@ -34,8 +41,10 @@ class Tokens:
         >>> pad([[5, 6, 7], [8], [9]]).part(torch.tensor([2, 1])).ids.tolist()
         [[9], [8]]
         """
-        width = int(self.mask[rows].sum(1).max()) if len(rows) else 0
-        return Tokens(self.ids[rows, :width], self.mask[rows, :width], self.segments[rows, :width])
+        lengths = self.mask.sum(1).cpu().numpy() if self.lengths is None else self.lengths
+        lengths = lengths[rows.cpu().numpy()]
+        width = int(lengths.max(initial=0))
+        return Tokens(self.ids[rows, :width], self.mask[rows, :width], self.segments[rows, :width], lengths)
 
 
 def pad(rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None = None, pad_id: int = 0) -> Tokens:
@@ -50,7 +59,7 @@ def pad(rows: Sequence[Sequence[int]], segments: Sequence[Sequence[int]] | None 
     ids[mask] = _flat(rows, lengths)
     if segments is not None:
         kinds[mask] = _flat(segments, lengths)
-    return Tokens(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(kinds))
+    return Tokens(torch.from_numpy(ids), torch.from_numpy(mask), torch.from_numpy(kinds), lengths)
 
 
 def _flat(rows: Sequence[Sequence[int]], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -22,7 +22,8 @@ from polyrank.training.shares import add_gradients
 
 METRICS = "metrics.jsonl"
 Report = Callable[[dict[str, Any]], None]
-LossParts = Generator[Tensor, None, dict[str, float]]
+Figures = Mapping[str, float | Tensor]
+LossParts = Generator[Tensor, None, Figures]
 """The parts of a loss, each with a graph of its own, whose sum is the loss; returns its figures for metrics.jsonl."""
 
 
@@ -30,7 +31,18 @@ def loss_of(phases: Iterator[Tensor], weight: int = 1) -> LossParts:
     """The next of some losses, in one part; its figures are the loss without the weight."""
     loss = next(phases)
     yield weight * loss
-    return {"loss": float(loss.detach())}
+    return {"loss": loss.detach()}
+
+
+def read(figures: Figures) -> dict[str, float]:
+    """The numbers of all tensors among some figures, for which the host waits once.
+
+    >>> read({"loss": torch.tensor(0.5), "epoch": 2.0})
+    {'loss': 0.5, 'epoch': 2.0}
+    """
+    tensors = [value for value in figures.values() if isinstance(value, Tensor)]
+    numbers = iter(torch.stack(tensors).tolist() if tensors else [])
+    return {name: next(numbers) if isinstance(value, Tensor) else value for name, value in figures.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,10 +116,12 @@ class TrainState:
         """
         self.model.train()
         try:
-            figures = self._backward(parts, device, dtype)
+            told = self._backward(parts, device, dtype)
+            add_gradients(self.model)
+            figures = read({**told, "norm": clip_gradients(self.model, self.optimizer, self.settings)})
+            norm = figures.pop("norm")
             if all(map(math.isfinite, figures.values())):
-                add_gradients(self.model)
-                if math.isfinite(clip_gradients(self.model, self.optimizer, self.settings)):
+                if math.isfinite(norm):
                     self.optimizer.step()
                 else:
                     figures = {name: math.nan if name.endswith("loss") else value for name, value in figures.items()}
@@ -116,13 +130,13 @@ class TrainState:
         self.n_bad = 0 if all(map(math.isfinite, figures.values())) else self.n_bad + 1
         return figures
 
-    def _backward(self, parts: LossParts, device: torch.device, dtype: torch.dtype) -> dict[str, float]:
+    def _backward(self, parts: LossParts, device: torch.device, dtype: torch.dtype) -> Figures:
         while True:
             with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
                 try:
                     loss = next(parts)
                 except StopIteration as end:
-                    figures: dict[str, float] = end.value
+                    figures: Figures = end.value
                     return figures
             loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
 

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from polyrank.config.schedules import PlateauSchedule
 from polyrank.config.training import NetworkTraining
@@ -39,13 +39,13 @@ def freeze(model: Network, train_layers: str) -> None:
             layer.requires_grad_(True)
 
 
-def clip_gradients(model: Network, optimizer: torch.optim.Optimizer, settings: NetworkTraining) -> float:
+def clip_gradients(model: Network, optimizer: torch.optim.Optimizer, settings: NetworkTraining) -> Tensor:
     """Shorten the gradients to the norms that are allowed; returns the norm of all before ``clip_norm`` is applied."""
     if settings.clip_embeddings_norm is not None:
         words = [p for trunk in model.trunks() for p in trunk.embeddings().parameters()]
         torch.nn.utils.clip_grad_norm_(words, settings.clip_embeddings_norm)
     trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return float(torch.nn.utils.clip_grad_norm_(trained, settings.clip_norm or math.inf))
+    return torch.nn.utils.clip_grad_norm_(trained, settings.clip_norm or math.inf)
 
 
 def make_optimizer(model: Network, settings: NetworkTraining) -> torch.optim.Optimizer:

@@ -1,0 +1,141 @@
+"""A device that is not there: torch computes on the CPU, and every tensor is said to be on the CPU or on the device.
+
+Operations that mix the two are refused as CUDA refuses them, waits for the device and copies to it are counted, and
+results are those of the CPU, bit for bit. A tensor that torch makes out of sight, such as a gradient, may be used with
+both.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+DEVICE, HOST = torch.device("cuda", 0), torch.device("cpu")
+T = torch.Tensor
+WAITS = {
+    T.item,
+    T.tolist,
+    T.__bool__,
+    T.__float__,
+    T.__int__,
+    T.__index__,
+    T.nonzero,
+    torch.nonzero,
+    T.equal,
+    torch.equal,
+}
+WAITS |= {torch.masked_select, T.masked_select, torch.unique, T.unique}
+MOVES = {T.to, T.cpu, T.cuda, T.copy_, T.type_as, T.data.__set__, T.grad.__set__}  # type: ignore[attr-defined]
+INDEXES = {T.__getitem__, T.__setitem__, T.index_put_, T.index_put, torch.index_put}
+
+
+class SimulatedDevice(TorchFunctionMode):
+    """While it is entered, ``cuda`` is a device.
+
+    Attributes:
+        waits: how often the host waited for the device, by function.
+        copies: tensors copied from the host to the device.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: Counter[str] = Counter()
+        self.copies = 0
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if function == T.device.__get__:  # type: ignore[attr-defined]
+            return place(args[0]) or function(*args)
+        if function == T.is_cuda.__get__:  # type: ignore[attr-defined]
+            return place(args[0]) == DEVICE
+        if function is T.pin_memory:
+            return args[0]
+        if function in (torch.device, torch._C._nn._parse_to, torch._has_compatible_shallow_copy_type):
+            return function(*args, **kwargs)
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, T)]
+        target = self._target(function, args, kwargs, tensors)
+        if function in WAITS or _reads_mask(function, args):
+            self._waited(function, tensors[:1])
+        if function is T.numpy and place(args[0]) == DEVICE:
+            raise TypeError("can't convert a tensor of the device to numpy; use Tensor.cpu() first")
+        args, kwargs = tree_map(_on_host, args), tree_map(_on_host, kwargs)
+        result = function(*args, **kwargs)
+        if function in (T.to, T.cpu, T.cuda, T.type_as):
+            result = self._moved(args[0], result, target)
+        elif function == T.data.__set__:  # type: ignore[attr-defined]
+            put(args[:1], place(args[1]))
+        put((leaf for leaf in tree_leaves(result) if isinstance(leaf, T)), target)
+        return result
+
+    def _target(self, function: Any, args: Any, kwargs: Any, tensors: list[T]) -> torch.device:
+        """Where the result is."""
+        named = [leaf for leaf in (*args, *kwargs.values()) if _names_device(leaf)]
+        if function is T.cpu:
+            return HOST
+        if function is T.cuda:
+            return DEVICE
+        if function in (T.to, T.type_as) and len(tensors) > 1:
+            return place(tensors[1]) or HOST
+        if named:
+            return DEVICE if torch.device(named[0]).type == "cuda" else HOST
+        places = {place(tensor) for tensor in tensors} - {None}
+        if DEVICE in places and HOST in places and function not in MOVES:
+            on_host = [tensor for tensor in tensors if place(tensor) == HOST and tensor.dim()]
+            if function in INDEXES and place(args[0]) == DEVICE:
+                on_host = []  # indices may be on the host
+            if on_host:
+                shapes = ", ".join(str(list(tensor.shape)) for tensor in on_host)
+                raise RuntimeError(f"{_name(function)} mixes devices: {shapes} on the CPU, others on the device")
+        if function in (T.copy_, T.data.__set__, *INDEXES):  # type: ignore[attr-defined]
+            return place(args[0]) or HOST
+        return DEVICE if DEVICE in places else HOST
+
+    def _moved(self, before: T, after: T, target: torch.device) -> T:
+        if place(before) in (None, target):
+            return after
+        if target == HOST:
+            self._waited(T.cpu, [before])
+        else:
+            self.copies += 1
+        return after.clone() if after is before else after
+
+    def _waited(self, function: Any, tensors: Iterable[T]) -> None:
+        if any(place(tensor) == DEVICE for tensor in tensors):
+            self.waits[_name(function)] += 1
+
+
+def place(tensor: Any) -> torch.device | None:
+    """Where a tensor is; None where nobody said."""
+    return getattr(tensor, "_place", None)
+
+
+def put(tensors: Iterable[Any], where: torch.device | None) -> None:
+    """Note where tensors are, of which that is not known."""
+    for tensor in tensors:
+        if place(tensor) is None or (where is not None and tensor._place != where):
+            tensor._place = where
+
+
+def _names_device(value: Any) -> bool:
+    if isinstance(value, torch.device):
+        return True
+    return isinstance(value, str) and value.partition(":")[0] in ("cpu", "cuda")
+
+
+def _on_host(value: Any) -> Any:
+    return HOST if _names_device(value) else value
+
+
+def _reads_mask(function: Any, args: Any) -> bool:
+    if function not in (T.__getitem__,) or place(args[0]) != DEVICE:
+        return False
+    return any(isinstance(leaf, T) and leaf.dtype == torch.bool for leaf in tree_leaves(args[1]))
+
+
+def _name(function: Any) -> str:
+    return getattr(function, "__qualname__", None) or str(function)

@@ -1,0 +1,89 @@
+"""What computes on a device mixes nothing, waits seldom, and gives what the CPU gives: on a simulated device."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from polyrank.search import search
+from polyrank.search.ways import WAYS
+from polyrank.training import train
+from simulated import DEVICE, SimulatedDevice
+from test_ranks import KINDS, curve, recipe
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
+    """A simulated device, which ``choose_device("cuda")`` finds."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device=None: torch.get_rng_state())
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device=None: None)
+    with SimulatedDevice() as simulated:
+        yield simulated
+
+
+def test_mixtures_are_refused_and_waits_counted(device: SimulatedDevice) -> None:
+    here, there = torch.ones(3), torch.ones(3, device="cuda")
+    assert there.device == (2 * there + 1).device == DEVICE
+    assert here.device.type == "cpu"
+    with pytest.raises(RuntimeError, match="mixes devices"):
+        here + there
+    with pytest.raises(RuntimeError, match="mixes devices"):
+        torch.stack([here, there])
+    with pytest.raises(TypeError, match="numpy"):
+        there.numpy()
+    assert (there + torch.tensor(1.0)).device == DEVICE  # a number may come from the host
+    assert not device.waits
+    assert float(there.sum()) == 3.0
+    assert there.cpu().tolist() == [1.0, 1.0, 1.0]
+    assert sum(device.waits.values()) == 2
+    layer = torch.nn.Linear(3, 2).to("cuda")
+    loss = layer(there).square().sum()
+    loss.backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.device == DEVICE
+
+
+@pytest.mark.parametrize("n_vectors", [1, 4, 40])
+def test_a_search_on_a_device(n_vectors: int, device: SimulatedDevice) -> None:
+    generator = np.random.default_rng(n_vectors)
+    contexts = generator.normal(size=(3, n_vectors, 16)).astype(np.float32) * 0.1 + 1
+    vectors = generator.normal(size=(5000, 16)).astype(np.float32)
+    block = SimpleNamespace(vectors=vectors, rows=np.arange(5000), alive=None)
+    mask = np.ones((3, n_vectors), np.bool_)
+    for ways in ([name for name in WAYS if name == "plain" or name.endswith("columns")], ["16 columns"], ["plain"]):
+        on_device = search(contexts, mask, [block], 5, device="cuda", ways=ways)
+        for one, other in zip(on_device, search(contexts, mask, [block], 5, ways=ways), strict=True):
+            assert one.rows.tolist() == other.rows.tolist()
+            assert one.scores.tolist() == other.scores.tolist()
+
+
+# of a step: loss and norm are read at once, and torch, which groups gradients by where they really are, is taken to wait
+WAITS = {"mutual": 4, "distilled": 3, "bi, queue and chunks": 11, "convert": 12}
+
+
+@pytest.mark.parametrize("name", ["poly", *(pytest.param(name, marks=pytest.mark.deep) for name in [*KINDS][1:])])
+def test_a_training_on_a_device_is_that_of_the_cpu(
+    name: str,
+    task: dict[str, Path],
+    tiny_backbone: Path,
+    tmp_path: Path,
+    device: SimulatedDevice,
+) -> None:
+    """The same losses to the bit, and in a step no more waits of the host for the device than are known."""
+    train(recipe("cross", task, tiny_backbone, tmp_path / "teacher", max_steps=1))
+    waits = {}
+    for place, n_steps in (("cpu", 5), ("cuda", 2), ("cuda", 5)):
+        before = device.waits.total()
+        folder = tmp_path / f"{place}{n_steps}"
+        shutil.copytree(tmp_path / "teacher", folder / "teacher")
+        train(recipe(name, task, tiny_backbone, folder / name, max_steps=n_steps, epochs=1), device=place)
+        waits[place, n_steps] = device.waits.total() - before
+    assert curve(tmp_path / "cuda5" / name) == curve(tmp_path / "cpu5" / name)
+    assert waits["cpu", 5] == 0
+    assert (waits["cuda", 5] - waits["cuda", 2]) / 3 <= WAITS.get(name, 2)
