@@ -27,7 +27,7 @@ with warnings.catch_warnings():
     from sentence_transformers import CrossEncoder, SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 
-QUERIES = ["my wifi is down", "  the Bill is too high, please!  ", "hello", ""]
+QUERIES = ["my wifi is down", "  the Bill is too high, please!  ", "hello", "?"]
 DOCUMENTS = [
     "please restart the router",
     "the red light is green",

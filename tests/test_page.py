@@ -137,7 +137,7 @@ def turns(page: Any) -> list[str]:
 def best(path: str, context: list[str], k: int = 5) -> list[str]:
     """What the library answers."""
     with polyrank.open(path) as pipeline:
-        return [reply.text for reply in pipeline.answer(context, k).ranked]
+        return [reply.text for reply in pipeline.answer(context, k, diverse=True).ranked]
 
 
 def test_a_reply_is_taken_into_the_conversation_and_back(

@@ -149,7 +149,7 @@ def test_equal_scores_come_in_the_order_in_which_they_were_added(make: Make) -> 
 def test_a_text_is_given_once(make: Make) -> None:
     pool = [Candidate(f"t{i}", f"text {i // 30}", {}) for i in range(150)]
     with open_index(make(pool, vectors_of(pool))) as index:
-        result = Retriever(Hashed(), index).answer("text 3", 5)
+        result = Retriever(Hashed(), index).answer("text 3", 5, allow_echo=True)
         assert sorted(reply.id for reply in result.ranked) == ["t0", "t120", "t30", "t60", "t90"]
         assert result.exact
 
@@ -209,7 +209,7 @@ def test_a_pipeline_answers_and_changes(make: Make) -> None:
     with Pipeline(Retriever(Hashed(), open_index(path))) as pipeline:
         (id_,) = pipeline.add(["quite new words"])
         assert len(pipeline) == 31
-        answer = pipeline.answer("quite new words", 31)
+        answer = pipeline.answer("quite new words", 31, allow_echo=True)
         assert answer.exact
         assert {reply.id for reply in answer.ranked} == {id_, *(f"c{i}" for i in range(30))}
         assert pipeline.remove([id_]) == 1
@@ -506,7 +506,7 @@ def test_an_index_is_replaced_at_once_or_not_at_all(milvus: Milvus, tmp_path: Pa
         bad = np.array([[1.0] * 8, [np.nan] * 8], np.float32)
         with pytest.raises(DataError, match="candidate 1"):
             write_remote(path, address, pool_of(2), bad, fingerprint="f" * 64, model="m", overwrite=True)
-        assert {reply.text for reply in retriever.respond(["one"])[0]} == {"one", "two", "two words"}
+        assert {reply.text for reply in retriever.respond(["one"], allow_echo=True)[0]} == {"one", "two", "two words"}
         build_index(path, encoder, ["something else"], model="m", remote=str(address), overwrite=True)
         assert [reply.text for reply in retriever.respond(["one"])[0]] == ["something else"]
         assert index.opening == 2

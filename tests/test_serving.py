@@ -103,7 +103,7 @@ def test_vectors_in_three_dialects(client: httpx.Client, tiny_backbone: Path) ->
 def test_a_candidate_that_is_added_is_there_for_the_next_request(client: httpx.Client) -> None:
     added = client.post("/v1/candidates", json={"candidates": [{"text": "please restart", "metadata": {"a": 1}}]})
     (id_,) = added.json()["ids"]
-    answer = client.post("/v1/respond", json={"context": "please restart", "k": 9}).json()
+    answer = client.post("/v1/respond", json={"context": "please restart it", "k": 9}).json()
     assert id_ in [reply["id"] for reply in answer["results"]]
     assert client.get(f"/v1/candidates/{id_}").json() == {"id": id_, "text": "please restart", "metadata": {"a": 1}}
     again = client.post("/v1/candidates", json={"candidates": [{"text": "please restart"}, {"text": "new one"}]})

@@ -281,7 +281,7 @@ def test_candidates_come_and_go(client: TestClient) -> None:
     assert [row["id"] for row in client.get("/v1/candidates", params={"q": "bill pay"}).json()["candidates"]] == ["r1"]
     found = client.get("/v1/candidates", params={"filter": 'team = "billing"'}).json()
     assert [row["id"] for row in found["candidates"]] == ["r1"]
-    reply = post(client, "/v1/respond", context="green light please", k=100)["results"]
+    reply = post(client, "/v1/respond", context="a green light please", k=100)["results"]
     assert len(reply) == 7
     removed = post(client, "/v1/candidates/remove", ids=["new/1", "none"])
     assert removed == {"removed": 1, "n_candidates": 6}
