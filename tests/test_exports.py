@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from polyrank.data import Chats, import_chats
 from polyrank.data.chats.language import language_of
+from polyrank.data.chats.mail import unquoted
 from polyrank.data.chats.profiles import kind_of_time
 from polyrank.data.chats.redact import Redactor, is_card
 from polyrank.errors import DataError, UsageError
@@ -133,6 +134,24 @@ def test_a_usual_name_of_unusual_values_is_not_trusted(write: Write) -> None:
     assert said(found)[0][:2] == ["Kim: Kim 0", "Lee: Kim 1"]
     assert began(found) == ["2024-05-13T09:00:00"]
     assert "column 'created' holds no times that can be read, such as 'Kim'" in notes(found)
+
+
+def test_a_sender_who_is_everybody_s_is_not_trusted(write: Write) -> None:
+    rows = [f"4,lamp,Ann,Bo,said {n},{AT + timedelta(minutes=n)},{['Ann', 'Bo'][n % 2]}" for n in range(6)]
+    found = import_chats(write("x.csv", "\n".join(["ticket,subject,user,agent,comment,at,commenter", *rows])))
+    assert said(found) == [[f"{['Ann', 'Bo'][n % 2]}: said {n}" for n in range(6)]]
+
+
+def test_json_of_unusual_names_is_a_table_of_its_fields(write: Write) -> None:
+    items = [
+        {"uid": f"m{n}", "room_ref": f"r-{n // 4}", "dateSent": 1715590800000 + n * 60_000,
+         "writer": {"display": ["Ann", "Bo"][n % 2]}, "payload": {"txt": f"it is number {n}"}}
+        for n in range(12)
+    ]  # fmt: skip
+    found = import_chats(write("x.json", {"data": items[::-1], "next": None}))
+    assert [(row["id"], len(row["turns"])) for row in found.dialogues] == [("r-2", 4), ("r-1", 4), ("r-0", 4)]
+    assert said(found)[2][:2] == ["Ann: it is number 0", "Bo: it is number 1"]
+    assert began(found)[2] == "2024-05-13T09:00:00"
 
 
 def test_channels_are_streams_and_not_conversations(write: Write) -> None:
@@ -399,6 +418,31 @@ def test_webvtt_and_subrip(write: Write) -> None:
     assert found.report.form == "webvtt"
     srt = "1\n00:00:01,000 --> 00:00:02,000\nAnn: hello\nthere\n\n2\n00:00:02,000 --> 00:00:03,000\nBen: hi\n"
     assert said(import_chats(write("call.srt", srt))) == [["Ann: hello there", "Ben: hi"]]
+
+
+def test_transcripts_in_a_column(write: Write) -> None:
+    rows = [
+        '1,2024-05-13 09:00,"Agent: hello\nVisitor: hi there\nand you"',
+        '2,2024-05-13 10:00,"Visitor: yo\nAgent: yes?\nVisitor: yo"',
+    ]
+    found = import_chats(write("x.csv", "\n".join(["Chat ID,Started,What was said", *rows])))
+    assert said(found) == [
+        ["agent: hello", "customer: hi there\nand you"],
+        ["customer: yo", "agent: yes?", "customer: yo"],
+    ]
+    assert ([row["id"] for row in found.dialogues], began(found)[1]) == (["1", "2"], "2024-05-13T10:00:00")
+    assert found.report.form == "transcripts"
+
+
+@pytest.mark.parametrize(
+    "above",
+    ["On Mon, May 13, 2024 at 9:00 AM Ann Lee <ann@x.org>\nwrote:", "Am 13.05.2024 um 09:00 schrieb Ann:",
+     "Le lun. 13 mai 2024 à 09:00, Ann <ann@x.org> a écrit\xa0:", "El lun, 13 may 2024 a las 9:00, Ann escribió:"],
+)  # fmt: skip
+def test_quoted_mail_of_many_programs(above: str) -> None:
+    assert unquoted(f"Yes.\n\n{above}\n\n> Is it?\n>> It is\n\nIt is on.") == "Yes.\n\nIt is on."
+    assert unquoted(f"Yes.\n\n{above}\n\nIs it?") == "Yes."
+    assert unquoted("On Monday she wrote:\nhello") == "On Monday she wrote:\nhello"
 
 
 def test_transcripts_of_headings_with_times(write: Write) -> None:

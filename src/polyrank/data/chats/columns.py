@@ -56,7 +56,9 @@ LATER = words(
 )
 LASTS = words("duration handle wait waiting response elapsed offset length zone timezone spent seconds minutes hours")
 CHANNEL = words("channel channelid channelname room roomid group groupid")
-PEOPLE = words("sender author from by speaker who user name nick member person agent absender von wer autor de")
+PEOPLE = words(
+    "sender commenter author from by speaker who user name nick member person agent absender von wer autor de"
+)
 N_TO_JUDGE = 4
 """Rows that show what a column without a usual name holds; fewer could be anything."""
 SENDER = words(
@@ -181,15 +183,16 @@ def columns(rows: Sequence[Row], options: ReadOptions, where: object) -> Columns
     looked_at = {key: profile(key, (row.get(key) for row in rows)) for key in keys}
     free = [looked_at[key] for key in keys if key not in named]
     role = usual((each.key for each in free), ROLE)
-    time = list(options.time) or _time(free, options)
+    time = list(options.time) or time_columns(free, options)
     free = [each for each in free if each.key not in time]
     text = [options.text] if options.text else _text(free)
     senders = [options.sender] if options.sender else _sender(free, text, len(rows)) or role
     by_name = [options.conversation] if options.conversation else _conversation(free, options)
     flags = usual(keys, [*FROM_CUSTOMER, *FROM_AGENT])
     senders = senders or flags[:1]
-    if not (options.sender or senders):
-        senders = _sender_by_values([each for each in free if each.key not in (*text, *by_name)], looked_at, by_name)
+    if not options.sender and all(looked_at[key].n_distinct < 2 for key in senders):
+        others = [each for each in free if each.key not in (*text, *by_name)]
+        senders = _sender_by_values(others, looked_at, by_name) or senders
     conversation = by_name or _conversation_by_values(
         [each for each in free if each.key not in (*text, *senders, *role)], looked_at, senders
     )
@@ -265,7 +268,7 @@ def hinted(key: str, hints: Collection[str]) -> bool:
     return bool(split & set(hints)) or any(len(hint) > 4 and hint in normal(key) for hint in hints)
 
 
-def _time(free: Sequence[Profile], options: ReadOptions) -> list[str]:
+def time_columns(free: Sequence[Profile], options: ReadOptions) -> list[str]:
     """The column of times, with one of times of day if these are days; the surest name, then the most values."""
     exact = {key: rank for rank, key in enumerate(usual((each.key for each in free), TIME))}
 
@@ -285,7 +288,7 @@ def _time(free: Sequence[Profile], options: ReadOptions) -> list[str]:
     clocks = [each for each in free if each.clocks >= 0.8]
     for each in free:
         if each.key in exact and each.n_distinct and each not in found:
-            value = next(filter(None, each.values))
+            value = next(filter(None, each.values), "")
             options.log.note(f"column {each.key!r} holds no times that can be read, such as {value[:40]!r}")
     if not found:
         return []

@@ -24,7 +24,7 @@ ID = re.compile(r"<([^<>\s]+)>")
 QUOTED = re.compile(r"^\s*>")
 WROTE = r"(?:wrote|schrieb|a écrit|escribió|ha scritto|schreef|escreveu|skrev)"
 ABOVE_QUOTE = re.compile(  # "On Monday, Ann wrote:", over up to three lines
-    rf"^[ \t]*(?:(?:On|Am|Le|El|Il|Op|Em|Den)\b[^\n]*(?:\n(?!>)[^\n]+)?|[^\n]*<[^<>\s]+>[^\n]*?)"
+    rf"^[ \t]*(?:(?:On|Am|Le|El|Il|Op|Em|Den)\b[^\n]*(?:\n(?!>)[^\n]*?)?|[^\n]*<[^<>\s]+>[^\n]*?)"
     rf"{WROTE}[^\n]*(?:\n(?!>)[^\n]{{0,80}})?:[ \t]*$",
     re.MULTILINE,
 )

@@ -12,6 +12,7 @@ from polyrank.data.chats.slack import slack
 from polyrank.data.chats.tables import questions, table
 from polyrank.data.chats.teams import teams
 from polyrank.data.chats.telegram import telegram
+from polyrank.data.chats.transcript_tables import transcripts
 from polyrank.data.chats.transcripts import transcript
 from polyrank.data.chats.webvtt import webvtt
 from polyrank.data.chats.whatsapp import whatsapp
@@ -32,11 +33,12 @@ READERS: dict[str, Reader] = {
         webvtt,
         transcript,
         conversations,
+        transcripts,
         questions,
         table,
     )
 }
-WITH_COLUMNS = (conversations, questions, table)
+WITH_COLUMNS = (conversations, transcripts, questions, table)
 
 
 def read(path: Path, options: ReadOptions, forms: dict[str, None]) -> Messages:

@@ -142,13 +142,14 @@ def message(row: Row, chosen: Columns, where: str, stream: str, log: ReadLog) ->
         sender=sender or role or "",
         text=text,
         conversation=None if chosen.stream else conversation,
-        time=_time(row, chosen.time),
+        time=time_of(row, chosen.time),
         role=role,
         sender_id=_scalar(row, chosen.sender_ids),
     )
 
 
-def _time(row: Row, keys: Iterable[str]) -> Any:
+def time_of(row: Row, keys: Iterable[str]) -> Any:
+    """What a row has in the columns of times, as one value."""
     times = [row[key] for key in keys if row.get(key) not in (None, "")]
     return _day_and_clock(times) if len(times) > 1 else next(iter(times), None)
 
@@ -222,6 +223,6 @@ def _exchanges(file: File, rows: Rows, bad: Sequence[DataError], chosen: tuple[s
             options.log.bad.add(row_error(file.path, number, problem))
             continue
         where, conversation = f"{file.path}:{number}", _scalar(row, ids) or f"{file.stem}:{number}"
-        time = _time(row, options.time)
+        time = time_of(row, options.time)
         for role, text in zip(("customer", "agent"), texts, strict=True):
             yield Message(where, file.stem, role, text, conversation, time, role)

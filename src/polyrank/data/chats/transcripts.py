@@ -53,6 +53,24 @@ def _messages(file: File, text: str) -> Messages:
                 file.options.log.bad.add(row_error(file.path, number, "begins with no name; write as: Ann: hello"))
 
 
+def spoken(text: str) -> Iterator[tuple[str, str]]:
+    """Who says what, line by line; a line without a name goes on with the one before.
+
+    >>> list(spoken("Agent: hi\\nall\\n\\nAnn: hello"))
+    [('Agent', 'hi\\nall'), ('Ann', 'hello')]
+    """
+    name, words = "", list[str]()
+    for line in filter(None, map(str.strip, text.split("\n"))):
+        if found := LINE.match(line):
+            if words:
+                yield name, "\n".join(words)
+            name, words = found["name"], [found["text"]]
+        elif words:
+            words.append(line)
+    if words:
+        yield name, "\n".join(words)
+
+
 def _blocks(text: str) -> Iterator[list[tuple[int, str]]]:
     block: list[tuple[int, str]] = []
     for number, line in enumerate([*text.split("\n"), ""], 1):

@@ -105,4 +105,6 @@ def unwrapped(rows: Rows) -> tuple[Rows, dict[str, Row], list[DataError]]:
             deeper = unwrapped(within)
             if deeper[0] is not within:
                 return deeper
+        if len(lists := [value for value in outer.values() if len(objects_in(value)) > 3]) == 1:
+            return [*enumerate(objects_in(lists[0]), 1)], people, []
     return rows, people, []
