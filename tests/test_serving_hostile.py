@@ -5,6 +5,7 @@ import base64
 import contextlib
 import json
 import os
+import re
 import socket
 import sqlite3
 import threading
@@ -377,6 +378,29 @@ def test_to_add_the_same_again_changes_nothing(client: httpx.Client) -> None:
     assert "--" not in message(other)  # an option of the command line
     assert client.get("/v1/candidates/line%0Abreak").json()["text"] == "please restart"
     assert client.delete("/v1/candidates/line%0Abreak").json()["removed"] == 1
+
+
+def test_messages_speak_of_fields_and_routes(client: httpx.Client) -> None:
+    """Never of commands and their options, which a client has not."""
+    two = [{"id": "r0", "text": "a"}, {"id": "r0", "text": "b"}]
+    context = {"context": "hi"}
+    bodies: list[tuple[str, Any]] = [
+        ("/v1/respond", context | {"filter": text})
+        for text in ("a", "a =", "(", "a = 1 and", "b in ()", "a < null", " or ".join(["a = 1"] * 200), "a" * 5_000)
+    ]
+    bodies += [("/v1/respond", context | {"k": k}) for k in (0, 10**6, "five", 2_000)]
+    bodies += [("/v1/respond", context | {"model": "none"}), ("/v1/respond", {"context": []})]
+    bodies += [("/v1/explain", context | fields) for fields in ({}, {"text": "a", "id": "r0"}, {"id": "none"})]
+    bodies += [
+        ("/v1/candidates", {"candidates": rows})
+        for rows in ([], two, [{"text": ""}], [{"id": "", "text": "a"}], [{"id": "r0", "text": "other"}], [{"id": "b"}])
+    ]
+    bodies += [("/v1/feedback", {"request_id": "none", "action": "taken"}), ("/v1/candidates/remove", {"ids": "a"})]
+    answers = [client.post(path, json=body) for path, body in bodies]
+    answers += [client.get(f"/v1/candidates{rest}") for rest in ("?filter=(", "?after=x", "?limit=0", "/none")]
+    assert {answer.status_code for answer in answers} <= {400, 404, 422}
+    for answer in answers:
+        assert not re.search(r"(^| |`)--?[a-z]|polyrank [a-z]+|\.py\b|/tmp", message(answer)), message(answer)
 
 
 def test_health_as_others_ask_for_it(client: httpx.Client) -> None:
