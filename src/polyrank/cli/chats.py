@@ -48,7 +48,7 @@ def chats(
     ] = False,
     encoding: Annotated[str | None, typer.Option(help="Of text files, such as cp1252.")] = None,
     sheet: Annotated[list[str] | None, typer.Option(help="A sheet of a workbook. Repeat it for more.")] = None,
-    max_bytes: Annotated[int, typer.Option(min=1, help="What a zip, gzip or workbook may unpack to.")] = 2**30,
+    max_bytes: Annotated[int, typer.Option(min=1, help="Bytes that a file may have, or unpack to.")] = 2**30,
     redact: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A text with a name per line, to be replaced by [name].")
     ] = None,
