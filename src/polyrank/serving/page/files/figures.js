@@ -65,6 +65,7 @@ function requests(all) {
   const one = (name) => all.find((sample) => sample.name === `polyrank_${name}`)?.value ?? 0;
   const counts = new Map();
   for (const { labels, value } of named("requests_total")) {
+    if (labels.status === "499") continue; // its client left, such as this page when the next turn came
     const kind = labels.status < "400" ? "ok" : labels.status < "500" ? "refused" : "failed";
     const parts = counts.get(labels.route) ?? { ok: 0, refused: 0, failed: 0 };
     parts[kind] += value;
