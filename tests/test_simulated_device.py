@@ -63,7 +63,7 @@ def test_a_search_on_a_device(n_vectors: int, device: SimulatedDevice) -> None:
             assert one.scores.tolist() == other.scores.tolist()
 
 
-# of a step: loss and norm are read at once, and torch, which groups gradients by where they really are, is taken to wait
+# of a step: loss and norm are read at once; torch groups gradients by where they really are, which counts as a wait
 WAITS = {"mutual": 4, "distilled": 3, "bi, queue and chunks": 11, "convert": 12}
 
 

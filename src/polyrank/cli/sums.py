@@ -54,9 +54,13 @@ def sum_(
         encoder, figures = fit_sum(encoders, examples, progress=_shown)
         save_sum(output, encoder, metadata={"valid": valid.name, **figures}, replace=overwrite)
         say_cut(encoder)
-        best = max(figures["parts"], key=lambda part: part["MRR"])
-        if best["MRR"] >= figures["sum"]["MRR"]:
-            talk(f"{models[figures['parts'].index(best)]} alone is as good on {valid}; the sum only takes longer")
+        gain = figures["gain"]
+        points, low, high = (100 * value for value in (gain["difference"], *gain["interval"]))
+        warning = "; the sum may bring nothing and takes longer" if low <= 0 else ""
+        talk(
+            f"R@1 {points:+.1f} points ({low:+.1f} to {high:+.1f}) over {models[gain['over']]} alone, on the lists that"
+            f" chose the weights{warning}"
+        )
     show_sum(output, json_=json_)
 
 

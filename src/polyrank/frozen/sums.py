@@ -1,13 +1,15 @@
 """Choosing how much each encoder of a sum counts, on validation lists that each of them scores once."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from polyrank.errors import DataError
-from polyrank.evaluation.protocols import evaluate
+from polyrank.evaluation.protocols import Evaluation, Record, evaluate
+from polyrank.evaluation.tables import paired_test
 from polyrank.ranking.ensembles import choose_weights
 from polyrank.ranking.metrics import placement_of, recall_at, reciprocal_rank
 from polyrank.records import Example
@@ -47,12 +49,31 @@ def fit_sum(
     chosen = relative_weights(choose_weights(scores, relevant), unit)
     weights = [float(f"{weight:.4g}") for weight in chosen]  # as they are shown, so that they can be given again
     totals = [sum(w * x for w, x in zip(weights, row, strict=True)) for row in zip(*scores, strict=True)]
-    figures = {
+    figures: dict[str, Any] = {
         "n_valid": len(relevant),
         "parts": [_figures(each, relevant) for each in scores],
         "sum": _figures(totals, relevant),
     }
+    best = max(range(len(parts)), key=lambda number: figures["parts"][number]["MRR"])
+    figures["gain"] = {"over": best, **_gain(parts[0], totals, scores[best])}
     return SumEncoder(encoders, weights), figures
+
+
+def _gain(records: Sequence[Record], totals: Sequence[Floats], alone: Sequence[Floats]) -> dict[str, Any]:
+    """What the sum adds to R@1 of its best part on the lists that its weights were chosen by: see ``paired_test``."""
+    distinct = len({record.id for record in records}) == len(records)  # else ids do not tell lists apart
+    named = [record if distinct else replace(record, id=str(number)) for number, record in enumerate(records)]
+    sides = [
+        Evaluation(
+            tuple(
+                replace(record, scores=values, placement=placement_of(values, record.relevant))
+                for record, values in zip(named, side, strict=True)
+            ),
+            "lists",
+        )
+        for side in (totals, alone)
+    ]
+    return paired_test(sides[0], sides[1], metric="R@1")
 
 
 def _figures(lists: Sequence[Floats], relevant: Sequence[Sequence[int]]) -> dict[str, float]:
