@@ -17,6 +17,7 @@ from report.figures import described, machine, table
 from report.front import BLOCKS
 from report.general import general
 from report.pretraining import from_scratch, post_training
+from report.prior import prior
 from report.quality import a_sixth, frozen_codes, intents, response_selection, starting, two_encoders
 from report.ranking import ranking
 from report.speed import answers, million, peers, registers, scoring
@@ -30,6 +31,7 @@ SECTIONS = (
     starting,
     two_encoders,
     general,
+    prior,
     post_training,
     from_scratch,
     best,
