@@ -24,7 +24,7 @@ MODELS = {
     "bi-3": "Bi-encoder, a third seed",
     "joint": "both as one, trained on together",
     "bi-more": "the Bi-encoder, trained on",
-    "uniform": "the Bi-encoder, trained further, corrected for frequencies",
+    "uniform": "the Bi-encoder, trained further, by an earlier correction for frequencies",
     "uniform-3": "the same by another seed",
     "uniform-4": "the same by a third seed",
     "lists": "the Bi-encoder, trained on with lists of random wrong answers",

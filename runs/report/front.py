@@ -1,5 +1,7 @@
 """The small tables that README.md and pages of docs show, by the markers that they stand between."""
 
+from statistics import fmean
+
 from report.convert import MODELS
 from report.figures import BACKBONE, machine, ms, percent, read, read_if_there, row, share, table, times
 from report.general import read_sets, unread_sets
@@ -110,6 +112,32 @@ def without_training() -> str:
     return table(["R@1 of 100, %", *sets], cells, range(1, 5))
 
 
+def weighting() -> str:
+    """R@1 on frozen encodings by how negatives are weighted, mean and range over seeds."""
+    rows = []
+    for name in ("star", "sgd", "self-dialogue", "ubuntu-irc"):
+        seeds = {kind: [read_if_there(f"weighting/{name}/{kind}/{seed}") for seed in (1, 2, 3)] for kind in KINDS}
+        known = {kind: [one for one in results if one] for kind, results in seeds.items()}
+        if any(len(results) < 3 for results in known.values()):
+            continue
+        first, means = known["as_said"][0], []
+        for results in known.values():
+            figures = [one["R@1"] for one in results]
+            means.append(f"{percent(fmean(figures))} ({percent(min(figures))}-{percent(max(figures))})")
+        said = f"{first['n_train'] / first['n_responses']:.1f}"
+        rows.append(
+            [f"{name} (1 of {first['n_candidates']})", f"{first['n_train']:,}", said, f"{first['n_test']}", *means]
+        )
+    head = [
+        "R@1, %, mean and range of three seeds",
+        "pairs",
+        "per distinct reply",
+        "test lists",
+        *(f'`"{kind}"`' for kind in KINDS),
+    ]
+    return table(head, rows, range(1, 7))
+
+
 def runtimes() -> str:
     """Encoding by torch and by exports."""
     forms = {"polyrank": "torch", "polyrank openvino": "OpenVINO", "polyrank onnx": "ONNX"}
@@ -151,7 +179,10 @@ def filters() -> str:
     return f"{note}\n\n{table(head, cells, range(1, 5))}"
 
 
+KINDS = ("as_said", "logq", "uniform")
+
 BLOCKS = {
+    "weighting": weighting,
     "sets-read": read_sets,
     "sets-unread": unread_sets,
     "filters": filters,

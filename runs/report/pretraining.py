@@ -66,7 +66,7 @@ def starts() -> str:
         "pretraining/post/{}/contrastive": f"from `shipped:minilm` after its first pass, {few} pairs sorted by length",
         "best/{}/bi": "the same in random batches, and six times as many pairs (ubuntu-irc: ten)",
         "best/{}/sum": "that and a ConveRT of the same pairs as one",
-        "best/{}/uniform": "that Bi-encoder, and a quarter as many pairs more, corrected for frequencies",
+        "best/{}/uniform": "that Bi-encoder, and a quarter as many pairs more, an earlier correction for frequencies",
     }
     results = {title: [read_if_there(name.format(one)) for one in sets] for name, title in titles.items()}
     rows = [[title, *(percent(one["metrics"]["R@1"]) if one else "" for one in row)] for title, row in results.items()]
