@@ -33,6 +33,8 @@ def _each(evaluations: Evaluations) -> tuple[Evaluation, ...]:
 def dialogues_of(ids: Sequence[str], cluster: Cluster = "auto") -> NDArray[np.int64]:
     """A number for each example, from 0: the same for ids that are equal up to a last ``#`` and a number.
 
+    Where all are of one dialogue, each example counts for itself: nothing is known of other dialogues.
+
     >>> dialogues_of(["a#1", "b#1", "a#3", "c"]).tolist(), dialogues_of(["a#1", "a#3"], "none").tolist()
     ([0, 1, 0, 2], [0, 1])
     """
@@ -43,6 +45,8 @@ def dialogues_of(ids: Sequence[str], cluster: Cluster = "auto") -> NDArray[np.in
         front if number.isdecimal() and mark else name for name, (front, mark, number) in zip(ids, parts, strict=True)
     ]
     rows = {front: row for row, front in enumerate(dict.fromkeys(fronts))}
+    if len(rows) == 1:
+        return np.arange(len(ids))
     return np.array([rows[front] for front in fronts], np.int64)
 
 
@@ -136,7 +140,7 @@ def _intervals(
         drawn = sizes[draws].sum(1)
         for name, each in sums.items():
             means[name].append(each[draws].sum(1) / drawn)
-    wider = 1.0 if n in (1, len(dialogues)) else student_t(0.05, n - 1) / 1.959964 * (n / (n - 1)) ** 0.5
+    wider = 1.0 if n == len(dialogues) else student_t(0.05, n - 1) / 1.959964 * (n / (n - 1)) ** 0.5
     result = {}
     for name, parts in means.items():
         mean, ends = values[name].mean(), np.quantile(np.concatenate(parts), [0.025, 0.975])
