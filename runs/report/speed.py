@@ -35,7 +35,7 @@ def scoring() -> str:
         scoring`; [figures](../runs/results/bench.jsonl).""",
         table(["vectors", "context vectors", *forms], rows, range(1, 11)),
         f"""The ratios of wide logits are not those of the methods. The papers' form has attention weights below 1e-38
-        there, denormal numbers, for which Intel's processors take an assist each. The same operations on vectors
+        there, denormal numbers, which may slow those processors (not measured there). The same operations on vectors
         without any structure, which make none, take {ms(usual)} ms on AMX: against these, the plain scan of wide logits
         is {times(wide[0])} times as fast and exact search {times(wide[1])} times. On the third machine below, of AMD,
         flushing denormal numbers to zero changes nothing beyond the noise of a busy machine ({ms(amd[0]["ms"])} ms with
