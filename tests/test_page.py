@@ -275,7 +275,7 @@ def test_a_model_without_a_catalogue_ranks_what_it_is_given(watched: Watched, se
 
 def test_the_catalogue_is_changed_and_the_next_answer_knows(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
-    say(page, "did it restart")
+    say(page, "did it restart did it restart")  # near the new reply, whatever the weights, and no echo of it
     page.get_by_role("link", name="Catalogue").click()
     expect(page.locator("#n-candidates")).to_have_text("7 replies")
     page.get_by_role("button", name="Add a reply").click()
@@ -462,12 +462,13 @@ def test_what_looks_like_a_script_is_a_text(watched: Watched, server: Running) -
     page = watched.open(server.url)
     page.get_by_text("Settings").click()
     page.get_by_label("Number of replies").select_option("10")
-    say(page, NASTY)
-    assert turns(page) == [NASTY]
+    said = f"so {NASTY}"
+    say(page, said)
+    assert turns(page) == [said]
     assert NASTY in shown(page)
     card = page.locator(".card", has_text="onerror")
     card.get_by_role("button", name="Why reply").click()
-    expect(page.locator(".why .heat").first).to_have_text(NASTY)
+    expect(page.locator(".why .heat").first).to_have_text(said)
     page.get_by_role("button", name="Edit reply 1").click()
     page.get_by_role("link", name="Catalogue").click()
     expect(page.locator(".candidate .text", has_text="onerror")).to_have_text(NASTY)
