@@ -97,6 +97,7 @@ def test_encoding() -> None:
     assert all(row["max_abs_error"] is None or row["max_abs_error"] < 0.02 for row in rows.values())
 
 
+@pytest.mark.deep
 def test_responding(tiny_backbone: Path, tmp_path: Path) -> None:
     backbone = shutil.copytree(tiny_backbone, tmp_path / "longer")
     BertModel(BertConfig.from_pretrained(backbone, max_position_embeddings=256)).save_pretrained(backbone)

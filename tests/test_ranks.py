@@ -359,6 +359,7 @@ def test_a_signal_to_one_ends_all_after_the_same_step(
     assert_alike(tmp_path / "run", runs[1] / "poly")
 
 
+@pytest.mark.deep
 def test_what_the_first_refuses_all_refuse(runs: dict[int, Path], tmp_path: Path) -> None:
     """With the words of the first one, which alone has looked."""
     assert work_together(2, refuse, earlier_recipe(runs[1] / "poly"), tmp_path) == [2, 2]
@@ -399,6 +400,7 @@ def test_evaluations_are_the_same_to_the_bit(
 
 
 @pytest.mark.usefixtures("as_torchrun")
+@pytest.mark.deep
 def test_an_index_is_the_same_to_the_bit(runs: dict[int, Path], task: dict[str, Path], tmp_path: Path) -> None:
     command = ["index", "build", runs[1] / "poly" / "model", task["replies"], "-o"]
     assert run(*command, tmp_path / "1").returncode == 0

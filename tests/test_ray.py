@@ -269,6 +269,7 @@ def free_port() -> int:
 # what cannot be
 
 
+@pytest.mark.deep
 def test_a_cluster_that_is_not_there_is_one_sentence(task: dict[str, Path], tmp_path: Path) -> None:
     for address, code, words in (
         ("127.0.0.1:1", 8, "no Ray cluster answers at '127.0.0.1:1'; start one with `ray start --head`"),

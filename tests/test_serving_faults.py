@@ -437,6 +437,7 @@ def test_answers_do_not_get_mixed_up(server: Running, client: httpx.Client, tiny
     assert len(right) > len(contexts) / 2
 
 
+@pytest.mark.deep
 def test_one_bad_item_of_a_batch_fails_alone(
     folder: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
