@@ -303,7 +303,7 @@ def test_convert_starts_at_full_size_and_is_tuned(home: Path, monkeypatch: pytes
     assert train(recipe, device="cpu")[0].fit.n_steps == 1
 
 
-@pytest.mark.deep
+@pytest.mark.scripts
 @pytest.mark.slow
 @pytest.mark.parametrize("script", ["iclr", "convert", "tao"])
 def test_a_script_runs_to_its_end_on_files_of_the_published_shapes(
