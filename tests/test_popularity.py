@@ -126,3 +126,17 @@ def test_a_catalogue_without_counts_is_refused(tmp_path: Path) -> None:
     assert isinstance(result.exception, DataError)
     assert "no field `count`" in str(result.exception)
     assert not (tmp_path / "counts").exists()
+
+
+@pytest.mark.parametrize("count", ['"many"', "-1", "0", "1.5", "true"])
+def test_a_catalogue_with_a_count_that_is_none_is_refused(count: str, tmp_path: Path) -> None:
+    (tmp_path / "replies.jsonl").write_text(f'{{"text": "hello", "metadata": {{"count": {count}}}}}\n', "utf-8")
+    arguments = ["popularity", "--catalogue", str(tmp_path / "replies.jsonl"), "-o", str(tmp_path / "counts")]
+    assert isinstance(CliRunner().invoke(app, arguments).exception, DataError)
+
+
+def test_the_counts_of_a_table_are_numbers(tmp_path: Path) -> None:
+    (tmp_path / "replies.csv").write_text("text,count\nhello,3\n", "utf-8")
+    arguments = ["popularity", "--catalogue", str(tmp_path / "replies.csv"), "-o", str(tmp_path / "counts")]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert load_encoder(str(tmp_path / "counts")).fingerprint == Popularity.of({"hello": 3}).fingerprint

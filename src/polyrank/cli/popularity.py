@@ -42,7 +42,10 @@ def popularity(
             raise DataError(
                 f"{catalogue}: reply {reply.id!r} has no field `count`; give one to each, or count examples"
             )
-        counts[reply.text] += reply.metadata["count"]
+        count = str(reply.metadata["count"])  # a number of JSON, or the digits of a table
+        if not (count.isascii() and count.isdigit()):
+            raise DataError(f"{catalogue}: reply {reply.id!r} has the count {count!r}; give a number above 0")
+        counts[reply.text] += int(count)
     prior = Popularity.of(counts)
     named = [file.name for file in (*(files or ()), *filter(None, [catalogue]))]
     figures = {"data": named, "n_replies": len(counts), "n_said": counts.total(), "most": max(counts.values())}

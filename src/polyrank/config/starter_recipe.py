@@ -1,6 +1,6 @@
-"""Recipes for whoever has data and no settings yet: they do well on most data of some thousand examples.
+"""Recipes for users with data and no settings yet: they do well on most data of some thousand examples.
 
-``polyrank split`` writes them beside the data, and ``polyrank quickstart`` trains by them. Replies repeat in most data,
+``polyrank split`` writes them with the data, and ``polyrank quickstart`` trains by them. Replies repeat in most data,
 so Bi-encoders learn with ``negatives_weighting = "logq"``, which costs nothing where they do not.
 """
 

@@ -32,7 +32,7 @@ class Popularity(Encoder):
         keys: 64-bit hashes of the texts that were counted, ascending, ``[T]``.
         counts: how often each was said, ``[T]``.
 
-    Source: a prior over responses beside their similarity: Henderson et al., Efficient Natural Language Response
+    Source: a prior over responses, with their similarity: Henderson et al., Efficient Natural Language Response
         Suggestion for Smart Reply (2017), section 4.4, https://arxiv.org/abs/1705.00652, with a language model's score
         where this has counts.
 
