@@ -165,10 +165,10 @@ def slowness(server: Running, probe: Probe, data: bytes) -> str:
     before, waited = cpu_s(server), waited_s(server)
     send(server, data)
     took = probe.more()
-    others = waited_s(server) - waited  # what other work on this machine takes is no fault of the server's
+    others = waited_s(server) - waited  # time that other programs took is not the server's fault
     median, worst, cpu = statistics.median(took), max(took), cpu_s(server) - before
     if (
-        median > max(MEDIAN_S, BUSY * statistics.median(idle))
+        median - others / len(took) > max(MEDIAN_S, BUSY * statistics.median(idle))
         or worst - others > WORST_S
         or cpu > CPU_S + sum(took)  # the probe's own requests cost some of it
     ):

@@ -452,10 +452,11 @@ def test_a_launchers_variables_are_read_or_refused(monkeypatch: pytest.MonkeyPat
 # torchrun itself
 
 
-def torchrun(*arguments: str | Path) -> "subprocess.Popen[str]":
+def torchrun(logs: Path, *arguments: str | Path) -> "subprocess.Popen[str]":
+    """It keeps its own logs in a temporary folder that it never deletes, unless it is given one."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     return subprocess.Popen(
-        [*command, "-m", "polyrank", *map(str, arguments)],
+        [*command, "--log-dir", str(logs), "-m", "polyrank", *map(str, arguments)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
 
@@ -476,14 +477,14 @@ def _table(name: str, values: dict[str, Any]) -> list[str]:
     return [f"[{name}]", *plain, *nested]
 
 
-def by_torchrun(*arguments: str | Path) -> tuple[str, str]:
-    launcher = torchrun(*arguments)
+def by_torchrun(logs: Path, *arguments: str | Path) -> tuple[str, str]:
+    launcher = torchrun(logs, *arguments)
     out, err = launcher.communicate(timeout=300)
     assert launcher.returncode == 0, err
     return out, err
 
 
-def as_by_torchrun(*arguments: str | Path) -> tuple[str, str]:
+def as_by_torchrun(_logs: Path, *arguments: str | Path) -> tuple[str, str]:
     """Warm processes; what all of them say."""
     results = run_together(2, *arguments)
     assert [each.returncode for each in results] == [0, 0], results
@@ -497,7 +498,7 @@ def test_a_command_trains_as_one_process_and_speaks_once(
     launch: Any, runs: dict[int, Path], task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
     file = toml(recipe("poly", task, tiny_backbone, tmp_path / "run"), tmp_path / "recipe.toml")
-    out, err = launch("train", file, "--json")
+    out, err = launch(tmp_path / "logs", "train", file, "--json")
     assert [row["n_steps"] for row in json.loads(out)] == [14]
     assert err.count("parameters on cpu, 2 processes") == 1
     assert_alike(tmp_path / "run", runs[1] / "poly")
@@ -509,7 +510,7 @@ def test_an_interrupted_torchrun_leaves_a_run_that_goes_on(
     task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
 ) -> None:
     file = toml(recipe("poly", task, tiny_backbone, tmp_path / "run", epochs=10_000), tmp_path / "recipe.toml")
-    launcher = torchrun("train", file)
+    launcher = torchrun(tmp_path / "logs", "train", file)
     said = []
     assert launcher.stderr is not None
     # a process that never comes so far is ended, and the test fails below
