@@ -112,11 +112,11 @@ def measure(name: str) -> None:
         return
     examples, valid, test = examples_of(name)
     encoder = open_encoder(resolve_model(ENCODER, lengths=Lengths(max_context_tokens=CONTEXT_TOKENS)), device="cpu")
-    say = lambda text, done, total: print(name, text, done, total, file=sys.stderr)  # noqa: E731
+    notify = lambda text, done, total: print(name, text, done, total, file=sys.stderr)  # noqa: E731
     pairs, lists, tests = (
-        encode_pairs(encoder, examples, say),
-        encode_lists(encoder, valid, say),
-        encode_lists(encoder, test, say),
+        encode_pairs(encoder, examples, notify),
+        encode_lists(encoder, valid, notify),
+        encode_lists(encoder, test, notify),
     )
     texts = [*dict.fromkeys(example.response or "" for example in examples)]
     for value, seed in wanted:

@@ -215,7 +215,7 @@ def test_a_finished_run_tells_what_it_told(tmp_path: Path, write_rows: Write) ->
     said: list[str] = []
     results = train(plan, device="cpu")
     files = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    assert train(plan, device="cpu", resume=True, say=said.append) == results
+    assert train(plan, device="cpu", resume=True, notify=said.append) == results
     assert [line for line in said if line.endswith("is finished")] == [
         f"{tmp_path / 'run' / f'seed-{seed}'} is finished" for seed in (1, 2)
     ]

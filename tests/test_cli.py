@@ -410,7 +410,7 @@ Say = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
+def notify(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
     """The command line in this process: its exit code, stdout and stderr."""
 
     def run_here(*arguments: str | Path) -> tuple[int, str, str]:
@@ -447,76 +447,76 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         ("respond {index} --mode foo hi", "foo"),
     ],
 )
-def test_what_cannot_be_is_refused_with_2(trained: dict[str, Path], say: Say, arguments: str, word: str) -> None:
+def test_what_cannot_be_is_refused_with_2(trained: dict[str, Path], notify: Say, arguments: str, word: str) -> None:
     names = {**trained, "test": trained["folder"] / "test.jsonl"}
     before = sorted(trained["folder"].iterdir())
-    code, out, err = say(*(argument.format(**names) for argument in arguments.split()))
+    code, out, err = notify(*(argument.format(**names) for argument in arguments.split()))
     assert (code, out) == (2, "")
     assert err.splitlines()[-1].startswith("error: ")
     assert word in err.splitlines()[-1]
     assert sorted(trained["folder"].iterdir()) == before
 
 
-def test_who_else_writes_is_named_with_6(trained: dict[str, Path], say: Say) -> None:
+def test_who_else_writes_is_named_with_6(trained: dict[str, Path], notify: Say) -> None:
     with LocalWriter(trained["index"]):
-        code, out, err = say("index", "remove", trained["index"], "1")
+        code, out, err = notify("index", "remove", trained["index"], "1")
     assert (code, out) == (6, "")
     assert f"is being written to by process {os.getpid()}" in err
-    assert json.loads(say("index", "info", trained["index"])[1])["n"] == 4
+    assert json.loads(notify("index", "info", trained["index"])[1])["n"] == 4
 
 
-def test_a_damaged_index_is_reported_with_4(trained: dict[str, Path], say: Say, tmp_path: Path) -> None:
+def test_a_damaged_index_is_reported_with_4(trained: dict[str, Path], notify: Say, tmp_path: Path) -> None:
     index = tmp_path / "i"
     shutil.copytree(trained["index"], index)
-    assert say("index", "verify", index) == (0, "", f"{index}: sound\n")
+    assert notify("index", "verify", index) == (0, "", f"{index}: sound\n")
     part = max(index.glob("matrix-*/*"), key=lambda path: path.stat().st_size)
     content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
     part.write_bytes(content)
-    code, out, err = say("index", "verify", index)
+    code, out, err = notify("index", "verify", index)
     *problems, last = err.splitlines()
     assert (code, out) == (4, "")
     assert problems
     assert last == f"error: {index} has {len(problems)} problem(s), listed above"
 
 
-def test_our_own_mistakes_have_1_and_ask_for_a_report(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_own_mistakes_have_1_and_ask_for_a_report(notify: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("{}"))  # text without bytes, which no process is started with
-    code, out, err = say("rank", "bm25")
+    code, out, err = notify("rank", "bm25")
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith("error: internal error, please report it: AttributeError: ")
     assert err.endswith("run it again as: polyrank --debug ...\n")
-    code, out, err = say("--debug", "rank", "bm25")
+    code, out, err = notify("--debug", "rank", "bm25")
     assert (code, out) == (1, "")
     assert err.startswith("Traceback (most recent call last):")
     assert "polyrank --debug" not in err
-    assert "Traceback" not in say("rank", "bm25")[2]
+    assert "Traceback" not in notify("rank", "bm25")[2]
 
 
-def test_the_version_is_on_stdout(say: Say) -> None:
-    assert say("--version") == (0, f"polyrank {polyrank.__version__}\n", "")
+def test_the_version_is_on_stdout(notify: Say) -> None:
+    assert notify("--version") == (0, f"polyrank {polyrank.__version__}\n", "")
 
 
-def test_changes_of_an_index_are_told(trained: dict[str, Path], say: Say, tmp_path: Path) -> None:
+def test_changes_of_an_index_are_told(trained: dict[str, Path], notify: Say, tmp_path: Path) -> None:
     index, replies = tmp_path / "i", trained["folder"] / "replies.txt"
-    assert say("index", "build", trained["bi"], replies, "-o", index) == (
+    assert notify("index", "build", trained["bi"], replies, "-o", index) == (
         0, "", f"{index}: 4 candidates of dimension 32, 4 texts encoded\n",
     )  # fmt: skip
     (tmp_path / "more.txt").write_text("a new one\n", "utf-8")
-    rebuilt = say("index", "build", trained["bi"], tmp_path / "more.txt", "-o", index, "--overwrite")
+    rebuilt = notify("index", "build", trained["bi"], tmp_path / "more.txt", "-o", index, "--overwrite")
     assert rebuilt == (0, "", f"{index}: 1 candidates of dimension 32, 1 texts encoded\n")
-    assert say("index", "compact", index) == (0, "", f"{index}: 1 candidates\n")
-    assert say("index", "snapshot", index, "-o", tmp_path / "j") == (0, "", f"{tmp_path / 'j'}: 1 candidates\n")
+    assert notify("index", "compact", index) == (0, "", f"{index}: 1 candidates\n")
+    assert notify("index", "snapshot", index, "-o", tmp_path / "j") == (0, "", f"{tmp_path / 'j'}: 1 candidates\n")
 
 
-def test_examples_that_cannot_be_ranked_are_counted(say: Say, tmp_path: Path) -> None:
+def test_examples_that_cannot_be_ranked_are_counted(notify: Say, tmp_path: Path) -> None:
     rows = [{"context": ["a b"], "candidates": ["a b", "c d", "e f"], "relevant": [0]}] * 3
     rows += [{"context": ["c"], "candidates": ["c"], "relevant": [0]}]
     data = tmp_path / "d.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    code, out, err = say("evaluate", "bm25", data, "--json", "--k", "1,2,3")
+    code, out, err = notify("evaluate", "bm25", data, "--json", "--k", "1,2,3")
     found = json.loads(out)
     assert (code, found["n_examples"], found["n_left_out"], found["metrics"]["R@1"]) == (0, 3, 1, 1.0)
     assert "1 of 4 examples left out" in err
     assert "R@3 left out: k must be below 3" in err
-    assert json.loads(say("evaluate", "bm25", data, "--json", "--limit", "2")[1])["n_examples"] == 2
+    assert json.loads(notify("evaluate", "bm25", data, "--json", "--limit", "2")[1])["n_examples"] == 2

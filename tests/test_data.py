@@ -354,7 +354,7 @@ def test_a_folder_of_pools_is_read_file_by_file_and_an_error_names_both(tmp_path
     (tmp_path / "a.jsonl").write_text('{"id": "1", "text": "one"}\n{"id": "2", "text": "two"}\n', "utf-8")
     (tmp_path / "notes.md").write_text("not read", "utf-8")
     said: list[str] = []
-    pool = read_pool(tmp_path, say=said.append)
+    pool = read_pool(tmp_path, notify=said.append)
     assert [(c.id, c.text) for c in pool] == [("1", "one"), ("2", "two"), ("3", "three")]
     assert said == [f"{tmp_path}: 1 of 4 replies repeat an earlier one and count once"]
     assert [c.id for c in read_pool(tmp_path / "*.csv")] == ["3", "1"]
@@ -374,11 +374,11 @@ def test_other_fields_of_a_pool_row_are_metadata(tmp_path: Path) -> None:
 def test_what_comes_again_counts_once_and_is_told(tmp_path: Path) -> None:
     said: list[str] = []
     path = written(tmp_path / "p.txt", "hello", "bye", "hello", "hello")
-    assert [candidate.text for candidate in read_pool(path, say=said.append)] == ["hello", "bye"]
+    assert [candidate.text for candidate in read_pool(path, notify=said.append)] == ["hello", "bye"]
     assert said == [f"{path}: 2 of 4 replies repeat an earlier one and count once"]
     rows = [{"text": "a", "topic": "x"}, {"text": "a", "topic": "x"}, {"id": "1", "text": "a"}]
-    assert len(read_pool(written(tmp_path / "p.jsonl", *rows), say=said.append)) == 2
-    read_pool(written(tmp_path / "q.txt", "hello", "bye"), say=said.append)
+    assert len(read_pool(written(tmp_path / "p.jsonl", *rows), notify=said.append)) == 2
+    read_pool(written(tmp_path / "q.txt", "hello", "bye"), notify=said.append)
     assert len(said) == 2
 
 

@@ -96,7 +96,7 @@ def test_a_check_that_a_longer_run_would_not_have_made_is_said(
     said: list[str] = []
     for steps in (7, 9):
         plan = recipe(task, tiny_backbone, tmp_path / "run", max_steps=steps)
-        assert train(plan, resume=True, say=said.append)[0].fit.n_steps == steps
+        assert train(plan, resume=True, notify=said.append)[0].fit.n_steps == steps
     assert f"{tmp_path / 'run'} continues after its 7 steps" in said
     assert "it was validated after step 7, as an uninterrupted run would not have been" in said
 
@@ -155,7 +155,7 @@ def test_seeds_are_added_and_a_run_may_be_moved(tiny_backbone: Path, task: dict[
     train(recipe(task, tiny_backbone, tmp_path / "run", seeds=(1, 2)))
     (tmp_path / "run").rename(tmp_path / "moved")
     said: list[str] = []
-    train(recipe(task, tiny_backbone, tmp_path / "moved", seeds=(1, 2, 5)), resume=True, say=said.append)
+    train(recipe(task, tiny_backbone, tmp_path / "moved", seeds=(1, 2, 5)), resume=True, notify=said.append)
     assert sum("is finished" in line for line in said) == 2
     assert (tmp_path / "moved" / "seed-5" / "result.json").exists()
 

@@ -275,9 +275,9 @@ def record_and_say(path: Path, said: Connection) -> None:
 @pytest.mark.parametrize("n", [1, 3, 20, 50])
 def test_a_killed_process_leaves_all_that_it_acknowledged(tmp_path: Path, n: int) -> None:
     path = tmp_path / "feedback.db"
-    hear, say = multiprocessing.Pipe(duplex=False)
-    child = start(record_and_say, path, say)
-    say.close()
+    hear, notify = multiprocessing.Pipe(duplex=False)
+    child = start(record_and_say, path, notify)
+    notify.close()
     acknowledged = [hear.recv() for _ in range(n)]
     child.kill()
     child.join()
@@ -311,8 +311,8 @@ def fill(path: Path, said: Connection) -> None:
 
 def test_a_full_disk_acknowledges_nothing_and_keeps_what_was(tmp_path: Path) -> None:
     path = tmp_path / "feedback.db"
-    hear, say = multiprocessing.Pipe(duplex=False)
-    child = start(fill, path, say)
+    hear, notify = multiprocessing.Pipe(duplex=False)
+    child = start(fill, path, notify)
     n, message, n_there = hear.recv()
     child.join()
     assert 10 < n == n_there < 1000

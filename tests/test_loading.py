@@ -116,7 +116,7 @@ def test_models_are_compared_from_python_as_on_the_command_line() -> None:
     replies = ("hello", "restart the router", "let me see the bill")
     rows = [{"context": list(context), "response": reply} for context, reply in zip(turns, replies, strict=True)]
     said: list[str] = []
-    task = read_task(rows, n_candidates=3, say=said.append)
+    task = read_task(rows, n_candidates=3, notify=said.append)
     assert said[-1] == (
         "each response is ranked among 2 other responses of the rows; for all of them: `pool=responses`"
     )

@@ -643,9 +643,9 @@ def test_a_run_is_started_again_over_runs_of_several_seeds(
         output=str(tmp_path / "run"),
     )
     said: list[str] = []
-    train(plan, say=said.append)
+    train(plan, notify=said.append)
     changed = replace(plan, train=train_config(plan.train, seeds=(1,), remine_epochs=1))
-    train(changed, overwrite=True, say=said.append)
+    train(changed, overwrite=True, notify=said.append)
     assert [folder.parent.name for folder in (tmp_path / "run").rglob("metrics.jsonl")] == ["run"]
     with pytest.raises(ConfigError, match="holds one twice"):
         train(replace(plan, train=replace(plan.train, seeds=(1, 1))), overwrite=True)

@@ -113,7 +113,7 @@ def watched(browser: Any) -> Iterator[Watched]:
     assert watched.problems == []
 
 
-def say(page: Any, text: str) -> None:
+def notify(page: Any, text: str) -> None:
     """A customer's turn, answered."""
     page.get_by_label("Customer says").fill(text)
     page.keyboard.press("Enter")
@@ -144,7 +144,7 @@ def test_a_reply_is_taken_into_the_conversation_and_back(
     watched: Watched, server: Running, paths: dict[str, str]
 ) -> None:
     page = watched.open(server.url)
-    say(page, "my wifi is down")
+    notify(page, "my wifi is down")
     replies = shown(page)
     assert replies == best(paths["support"], ["my wifi is down"])
     expect(page.locator(".facts")).to_contain_text("exact")
@@ -153,7 +153,7 @@ def test_a_reply_is_taken_into_the_conversation_and_back(
     assert turns(page) == ["my wifi is down", replies[1]]
     expect(page.locator(".note")).to_have_text("It is the customer's turn.")
     expect(page.get_by_label("Customer says")).to_be_focused()
-    say(page, "the light is red")
+    notify(page, "the light is red")
     assert shown(page) == best(paths["support"], ["my wifi is down", replies[1], "the light is red"])
     page.get_by_role("button", name="Remove turn 2").click()
     expect(page.locator("#turns li")).to_have_count(2)
@@ -169,7 +169,7 @@ def test_a_reply_is_taken_into_the_conversation_and_back(
 
 def test_a_reply_is_changed_before_it_is_said(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
-    say(page, "my wifi is down")
+    notify(page, "my wifi is down")
     (first, *_) = shown(page)
     page.get_by_role("button", name="Edit reply 1").click()
     expect(page.get_by_label("Agent says")).to_have_value(first)
@@ -184,8 +184,8 @@ def test_why_colours_the_tokens_that_the_library_names(
 ) -> None:
     context = ["hi 🙂🙂", "🙂 my wifi is down 🙂 please restart it"]  # where code points and UTF-16 differ
     page = watched.open(server.url)
-    say(page, context[0])
-    say(page, context[1])
+    notify(page, context[0])
+    notify(page, context[1])
     page.get_by_role("button", name="Why reply 1").click()
     expect(page.locator(".why")).to_be_visible()
     with polyrank.open(paths["support"]) as pipeline:
@@ -213,7 +213,7 @@ def test_of_a_poly_encoder_the_strongest_vectors_are_shown(
 ) -> None:
     page = watched.open(server.url)
     page.get_by_label("Model").select_option("poly")
-    say(page, "my wifi is down")
+    notify(page, "my wifi is down")
     page.get_by_role("button", name="Why reply 1").click()
     vectors = page.locator(".why-turns").nth(1).locator("li")
     expect(vectors).to_have_count(4)
@@ -229,7 +229,7 @@ def test_two_stages_say_both_scores_and_that_nothing_is_good(
 ) -> None:
     page = watched.open(server.url)
     page.get_by_label("Model").select_option("stages")
-    say(page, "my wifi is down")
+    notify(page, "my wifi is down")
     assert shown(page) == best(paths["stages"], ["my wifi is down"])
     expect(page.locator(".note")).to_contain_text("No good answer")
     page.get_by_role("button", name="Why reply 1").click()
@@ -242,7 +242,7 @@ def test_two_stages_say_both_scores_and_that_nothing_is_good(
 @pytest.mark.deep
 def test_two_models_answer_side_by_side(watched: Watched, server: Running, paths: dict[str, str]) -> None:
     page = watched.open(server.url)
-    say(page, "hello")
+    notify(page, "hello")
     page.get_by_text("Settings").click()
     page.get_by_label("Compare with").select_option("stages")
     expect(page.locator(".panel h2")).to_have_text(["support", "stages"])
@@ -275,7 +275,7 @@ def test_a_model_without_a_catalogue_ranks_what_it_is_given(watched: Watched, se
 
 def test_the_catalogue_is_changed_and_the_next_answer_knows(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
-    say(page, "did it restart did it restart")  # near the new reply, whatever the weights, and no echo of it
+    notify(page, "did it restart did it restart")  # near the new reply, whatever the weights, and no echo of it
     page.get_by_role("link", name="Catalogue").click()
     expect(page.locator("#n-candidates")).to_have_text("7 replies")
     page.get_by_role("button", name="Add a reply").click()
@@ -325,7 +325,7 @@ def test_the_catalogue_is_changed_and_the_next_answer_knows(watched: Watched, se
 
 def test_bars_are_proportional_and_scores_are_in_the_details(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
-    say(page, "my wifi is down")
+    notify(page, "my wifi is down")
     with server.client() as client:
         answer = client.post(
             "/v1/respond", json={"model": "support", "context": ["my wifi is down"], "k": 5, "diverse": True}
@@ -463,7 +463,7 @@ def test_what_looks_like_a_script_is_a_text(watched: Watched, server: Running) -
     page.get_by_text("Settings").click()
     page.get_by_label("Number of replies").select_option("10")
     said = f"so {NASTY}"
-    say(page, said)
+    notify(page, said)
     assert turns(page) == [said]
     assert NASTY in shown(page)
     card = page.locator(".card", has_text="onerror")
@@ -539,7 +539,7 @@ def test_everything_by_keyboard(watched: Watched, server: Running) -> None:
 
 def test_new_replies_are_said_and_fields_have_labels(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
-    say(page, "hello")
+    notify(page, "hello")
     expect(page.locator("[aria-live]")).to_contain_text(f"The best: {shown(page)[0]}")
     nameless = page.evaluate(
         "[...document.querySelectorAll('input, select, textarea')].filter(one => !one.labels.length).map(one => one.id)"
@@ -549,7 +549,7 @@ def test_new_replies_are_said_and_fields_have_labels(watched: Watched, server: R
 
 def test_a_filter_chooses_and_a_wrong_one_is_told_beside_it(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
-    say(page, "hello")
+    notify(page, "hello")
     page.get_by_text("Settings").click()
     page.get_by_label("Filter", exact=True).fill('team = "billing"')
     page.get_by_label("Filter", exact=True).press("Enter")
@@ -579,7 +579,7 @@ def test_while_models_open_the_page_waits_and_a_server_that_ended_is_told(
         expect(page.locator("#banner")).to_contain_text("being opened")
         expect(page.locator("#model option")).to_have_text(["support"])
         expect(page.locator("#banner")).to_be_hidden()
-        say(page, "hello")
+        notify(page, "hello")
         assert all("503" in problem for problem in watched.problems)
         running.stop()
         page.get_by_label("Customer says").fill("hi")
@@ -590,7 +590,7 @@ def test_while_models_open_the_page_waits_and_a_server_that_ended_is_told(
 
 def test_figures_are_those_of_the_server(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
-    say(page, "hello")
+    notify(page, "hello")
     page.get_by_role("link", name="Figures").click()
     expect(page.locator(".served h4")).to_have_text(["support", "poly", "stages", "ranker"])
     with server.client() as client:
@@ -609,7 +609,7 @@ def test_figures_are_those_of_the_server(watched: Watched, server: Running) -> N
 def test_on_a_phone_nothing_is_wider_than_the_screen(watched: Watched, server: Running) -> None:
     watched.page.set_viewport_size({"width": 360, "height": 740})
     page = watched.open(server.url)
-    say(page, LONG)
+    notify(page, LONG)
     page.get_by_role("button", name="Why reply 1").click()
     expect(page.locator(".why")).to_be_visible()
     composer, card = (page.locator(one).first.bounding_box() for one in (".composer", ".card"))
@@ -656,7 +656,7 @@ def test_what_was_taken_is_told_to_a_server_that_keeps_it(
             pytest.skip("this server keeps no feedback")
         page = watched.open(running.url)
         for text, name in [("hello", "Take reply 2"), ("the light is red", "None fits")]:
-            say(page, text)
+            notify(page, text)
             with page.expect_response("**/v1/feedback") as told:
                 page.get_by_role("button", name=name).click()
             assert told.value.ok, told.value.text()

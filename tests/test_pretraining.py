@@ -197,7 +197,7 @@ def test_pairs_are_made_once_and_again_when_damaged(dialogues: Path, subwords: S
     said: list[str] = []
 
     def read(text: str = "[SEP]") -> Pairs:
-        return open_pairs(dialogues, subwords, text, tmp_path / "cache", skip_bad=False, say=said.append)
+        return open_pairs(dialogues, subwords, text, tmp_path / "cache", skip_bad=False, notify=said.append)
 
     before = np.array(read().table)
     (folder,) = (tmp_path / "cache").iterdir()
@@ -245,7 +245,7 @@ def test_what_holds_no_pairs_is_refused(write_rows: Callable[..., Path], subword
     with pytest.raises(DataError, match=r"bad.jsonl:3"):
         open_pairs(bad, subwords, "[SEP]", tmp_path / "cache", skip_bad=False)
     said: list[str] = []
-    assert len(open_pairs(bad, subwords, "[SEP]", tmp_path / "cache", skip_bad=True, say=said.append)) == 4
+    assert len(open_pairs(bad, subwords, "[SEP]", tmp_path / "cache", skip_bad=True, notify=said.append)) == 4
     assert "1 bad row left out" in said[0]
 
 
@@ -538,7 +538,7 @@ def test_a_finished_run_can_have_more_steps(dialogues: Path, tmp_path: Path) -> 
     short = plan(dialogues, tmp_path / "cut", "train.evaluate_steps=4", "train.steps=4")
     pretrain(short)
     said: list[str] = []
-    assert pretrain(short, resume=True, say=said.append).fit.n_steps == 4
+    assert pretrain(short, resume=True, notify=said.append).fit.n_steps == 4
     assert said == [f"{tmp_path / 'cut'} is finished"]
     pretrain(cut, resume=True)
     states = [outcome(Path(recipe.output))[1:] for recipe in (cut, whole)]  # records say how many steps were planned

@@ -87,7 +87,7 @@ def test_a_training_that_loses_a_node_has_the_losses_of_one_process(
             nodes.kill()
 
     (result,) = train_on_ray(
-        recipe(task, tiny_backbone, tmp_path / "ray"), workers=2, device="cpu", report=report, say=said.append
+        recipe(task, tiny_backbone, tmp_path / "ray"), workers=2, device="cpu", report=report, notify=said.append
     )
     nodes.add()
     assert result.fit.n_steps == 140
@@ -182,7 +182,7 @@ def test_an_encoding_goes_on_with_what_is_missing_or_damaged(tiny_backbone: Path
     file_of(folder, 0).write_bytes(b"PAR1")
     file_of(folder, 2).unlink()
     done: list[tuple[int, int]] = []
-    n = encode(model, texts, folder, **settings, progress=lambda *counts: done.append(counts), say=said.append)
+    n = encode(model, texts, folder, **settings, progress=lambda *counts: done.append(counts), notify=said.append)
     assert n == 40
     assert done == [(40, 60), (60, 60)]
     assert said == [f"{folder}: 20 of 60 candidates are encoded already"]

@@ -761,29 +761,29 @@ def test_commands_take_the_folder_of_a_remote_index(milvus: Milvus, tmp_path: Pa
     (tmp_path / "more.jsonl").write_text('{"id": "new", "text": "a new reply", "lang": "en"}\n', "utf-8")
     path, address = tmp_path / "ix", str(milvus.address())
 
-    def say(*arguments: str | Path, code: int = 0) -> str:
+    def notify(*arguments: str | Path, code: int = 0) -> str:
         done = run(*arguments)
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
         return done.stdout if code == 0 else done.stderr
 
-    say("index", "build", "shipped:convert", tmp_path / "replies.jsonl", "-o", path, "--remote", address)
-    say("index", "add", path, tmp_path / "more.jsonl")
-    say("index", "remove", path, "--filter", 'lang = "de"')
-    assert say("index", "list", path).splitlines() == [
+    notify("index", "build", "shipped:convert", tmp_path / "replies.jsonl", "-o", path, "--remote", address)
+    notify("index", "add", path, tmp_path / "more.jsonl")
+    notify("index", "remove", path, "--filter", 'lang = "de"')
+    assert notify("index", "list", path).splitlines() == [
         *(f"r{i}\treply number {i}" for i in (0, 2, 4)),
         "new\ta new reply",
     ]
-    answer = json.loads(say("respond", path, "which number is it", "--filter", 'lang in ("en", "de")'))
+    answer = json.loads(notify("respond", path, "which number is it", "--filter", 'lang in ("en", "de")'))
     assert {reply["id"] for reply in answer["results"]} == {"r0", "r2", "r4", "new"}
     assert answer["exact"]
-    assert json.loads(say("index", "info", path))["remote"] == address
-    say("index", "verify", path)
-    assert "back up the server" in say("index", "snapshot", path, "-o", tmp_path / "copy", code=2)
-    say("index", "dump", path, "-o", tmp_path / "dump.jsonl")
+    assert json.loads(notify("index", "info", path))["remote"] == address
+    notify("index", "verify", path)
+    assert "back up the server" in notify("index", "snapshot", path, "-o", tmp_path / "copy", code=2)
+    notify("index", "dump", path, "-o", tmp_path / "dump.jsonl")
     assert len((tmp_path / "dump.jsonl").read_text("utf-8").splitlines()) == 4
-    say("pipeline", "create", path, "-o", tmp_path / "pipeline")
-    assert "reply number" in say("respond", tmp_path / "pipeline", "which number is it")
+    notify("pipeline", "create", path, "-o", tmp_path / "pipeline")
+    assert "reply number" in notify("respond", tmp_path / "pipeline", "which number is it")
 
 
 @pytest.mark.deep

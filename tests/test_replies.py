@@ -49,7 +49,7 @@ def test_what_is_guessed_or_left_out_is_said_and_the_rest_is_metadata(tmp_path: 
         book.active.append(row)
     book.save(tmp_path / "r.xlsx")
     said: list[str] = []
-    found = read_replies(tmp_path / "r.xlsx", say=said.append)
+    found = read_replies(tmp_path / "r.xlsx", notify=said.append)
     assert (found[0].id, found[0].text, found[0].metadata["since"][:10]) == ("a", "yes", "2024-05-31")
     assert (found[1].id, found[1].text, found[1].metadata) == (text_id("no"), "no", {"n": "3"})
     assert len(found) == 2
@@ -161,7 +161,7 @@ def test_the_command_makes_a_catalogue_of_a_table_and_of_dialogues(tmp_path: Pat
 def test_what_frequent_replies_leave_out_is_said() -> None:
     said: list[str] = []
     found = frequent_replies(
-        examples("yes it is", "Yes, it is", "no", "why", "1234", "(99)", "👍", "👍"), say=said.append
+        examples("yes it is", "Yes, it is", "no", "why", "1234", "(99)", "👍", "👍"), notify=said.append
     )
     assert texts_of(found) == ["yes it is", "👍"]
     assert said == [
@@ -169,7 +169,7 @@ def test_what_frequent_replies_leave_out_is_said() -> None:
         " (`min_count`)",
         "2 numbers without a word left out",
     ]
-    assert frequent_replies(examples("a b", "a b"), say=said.append)
+    assert frequent_replies(examples("a b", "a b"), notify=said.append)
     assert len(said) == 2
 
 

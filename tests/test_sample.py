@@ -35,7 +35,7 @@ def test_a_quickstart_spares_what_is_not_its_own_before_it_trains(tmp_path: Path
     thesis.write_text("years", "utf-8")
     for overwrite, message in ((False, "already exists"), (True, "holds something else")):
         with pytest.raises(UsageError, match=message):
-            quickstart(tmp_path, overwrite=overwrite, say=lambda text: pytest.fail(f"it began: {text}"))
+            quickstart(tmp_path, overwrite=overwrite, notify=lambda text: pytest.fail(f"it began: {text}"))
     assert thesis.read_text("utf-8") == "years"
     assert not (tmp_path / "run").exists()
 

@@ -127,7 +127,7 @@ def test_of_one_time_a_seed_decides(tmp_path: Path) -> None:
 def test_some_without_a_time_are_drawn_and_it_is_said(tmp_path: Path) -> None:
     path = written(tmp_path / "x.jsonl", [*timed(range(20)), chat(90), chat(91, time=None)])
     said: list[str] = []
-    assert split(path, say=said.append).by == "id"
+    assert split(path, notify=said.append).by == "id"
     assert "2 of 22 conversations have no time" in said[-1]
     with pytest.raises(DataError, match="2 of 22 conversations have no time; give each"):
         split(path, by="time")
@@ -296,11 +296,11 @@ def test_draws_are_uniform_and_positions_too() -> None:
 def test_whose_turns_are_replies(tmp_path: Path, speakers: list[str], asked: Any, chosen: Any, said: str) -> None:
     row = {"turns": [{"speaker": name, "text": name} for name in speakers]}
     lines: list[str] = []
-    assert choose_speaker(written(tmp_path / "x.jsonl", [row]), asked, say=lines.append) == chosen
+    assert choose_speaker(written(tmp_path / "x.jsonl", [row]), asked, notify=lines.append) == chosen
     assert len(lines) == bool(said)
     assert not said or said in lines[0]
     pairs = written(tmp_path / "p.jsonl", [{"context": "a", "response": "b"}, row])
-    assert choose_speaker(pairs, asked, say=lines.append) == (None if asked in (None, "*") else asked)
+    assert choose_speaker(pairs, asked, notify=lines.append) == (None if asked in (None, "*") else asked)
     assert len(lines) == bool(said)
 
 
@@ -310,7 +310,7 @@ def test_a_recipe_learns_from_and_is_judged_by_the_agents_turns(tmp_path: Path) 
     lines = ['output = "run"', "[model]", 'kind = "bi"', "[data]", 'train = "train.jsonl"', 'valid = "valid.jsonl"']
     (tmp_path / "r.toml").write_text("\n".join(lines), "utf-8")
     said: list[str] = []
-    examples, lists = load_data(load_recipe(tmp_path / "r.toml").data, say=said.append)
+    examples, lists = load_data(load_recipe(tmp_path / "r.toml").data, notify=said.append)
     assert {example.response or "" for example in examples} == {
         f"answer {i} of chat {n}" for i in (1, 3, 5) for n in range(8)
     }
@@ -320,11 +320,11 @@ def test_a_recipe_learns_from_and_is_judged_by_the_agents_turns(tmp_path: Path) 
     assert all("answer" in text for example in lists for text in example.candidates)
     assert any("data.speaker" in line for line in said)
     every = load_recipe(tmp_path / "r.toml", ("data.speaker=*", "data.valid_candidates=30", "data.max_valid=7"))
-    examples, lists = load_data(every.data, say=said.append)
+    examples, lists = load_data(every.data, notify=said.append)
     assert (len(examples), len(lists), len(lists[0].candidates)) == (40, 7, 30)
     seeds = load_recipe(tmp_path / "r.toml", ("train.seeds=[7]", "data.max_valid=5"))
-    whole = load_data(load_recipe(tmp_path / "r.toml").data, say=said.append)
-    assert load_data(seeds.data, say=said.append)[1] == whole[1][:5]
+    whole = load_data(load_recipe(tmp_path / "r.toml").data, notify=said.append)
+    assert load_data(seeds.data, notify=said.append)[1] == whole[1][:5]
 
 
 # the command

@@ -109,7 +109,7 @@ def test_files_of_a_folder_are_one_set_and_are_stored_once(tmp_path: Path) -> No
     (folder / "part-2.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[4:]), "utf-8")
     (folder / "README.md").write_text("about them", "utf-8")
     said: list[str] = []
-    found = stored(folder, say=said.append)
+    found = stored(folder, notify=said.append)
     wanted = list(found)
     assert [example.response for example in wanted] == [f"r{i}" for i in range(6)]
     assert [file.path.name for file in resolve_data(folder / "part-*.parquet")] == ["part-0.parquet", "part-1.parquet"]
@@ -120,7 +120,7 @@ def test_files_of_a_folder_are_one_set_and_are_stored_once(tmp_path: Path) -> No
     assert len(stored(folder / "part-*.parquet")) == 4  # of which it is another folder
     with (made / "texts.bin").open("r+b") as stream:
         stream.write(b"X")
-    assert list(stored(folder, say=said.append)) == wanted
+    assert list(stored(folder, notify=said.append)) == wanted
     assert any("is damaged" in line and "made again" in line for line in said)
     with pytest.raises(DataError, match="names no file of rows"):
         resolve_data(tmp_path / "none-*.jsonl")
@@ -133,7 +133,7 @@ def test_bad_rows_stop_or_are_told(tmp_path: Path) -> None:
         stored(path)
     assert not (tmp_path / "cache").exists() or not list((tmp_path / "cache").iterdir())
     said: list[str] = []
-    assert len(stored(path, skip_bad=True, say=said.append)) == 1
+    assert len(stored(path, skip_bad=True, notify=said.append)) == 1
     assert any("1 bad row left out" in line for line in said)
 
 

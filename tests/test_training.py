@@ -365,7 +365,7 @@ def test_given_candidates_that_are_not_learnt_from_are_said(
     for number, changes in enumerate(({}, {"negatives": {"sources": ["given"]}})):
         said: list[str] = []
         plan = recipe(task, tiny_backbone, tmp_path / str(number), epochs=1)
-        train(dataclasses.replace(plan, train=from_dict(TrainConfig, changes, "train", plan.train)), say=said.append)
+        train(dataclasses.replace(plan, train=from_dict(TrainConfig, changes, "train", plan.train)), notify=said.append)
         assert any("3 of 3 training examples come with wrong candidates" in line for line in said) == (not changes)
 
 
@@ -707,7 +707,7 @@ def train_in_little_memory(plan: Recipe, said: Path) -> None:
             resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), used + (64 << 20)))
 
     try:
-        train(plan, say=limit)
+        train(plan, notify=limit)
     except ResourceError as error:
         said.write_text(str(error))
         raise SystemExit(error.exit_code) from None

@@ -47,7 +47,7 @@ def training_pairs(args: argparse.Namespace) -> list[Pair]:
         if dialogues.exists()
         else DataConfig(train=str(folder / "train.jsonl.gz"), max_train=args.budget)
     )
-    examples, _ = load_data(data, say=print)
+    examples, _ = load_data(data, notify=print)
     return [(" ".join((*example.background, *example.context)), example.response or "") for example in examples]
 
 

@@ -118,7 +118,7 @@ def bench_train(
     _check_plot(plot, overwrite, data)
     _threads(threads)
     path = data or Path(str(files("polyrank") / "sample" / "train.jsonl"))
-    examples = read_examples(path, speaker=choose_speaker(path, speaker, say=talk)).examples
+    examples = read_examples(path, speaker=choose_speaker(path, speaker, notify=talk)).examples
     some = [example for example in examples if example.response is not None][:: max(1, len(examples) // limit)]
     with console().status("measuring") as status:
         result = bench.bench_training(

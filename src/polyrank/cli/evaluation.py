@@ -175,7 +175,7 @@ def evaluate(
         speaker=speaker,
         allow_echo=allow_echo,
         skip_bad=skip_bad,
-        say=talk,
+        notify=talk,
     )
     bar: dict[str, Any] = {"console": console(), "disable": not console().is_terminal, "transient": True}
     result = evaluate_models(
@@ -188,7 +188,7 @@ def evaluate(
         scores=files,
         device=device,
         progress=lambda name, batches: track(batches, name, **bar),
-        say=talk,
+        notify=talk,
     )
     if not is_first():
         return

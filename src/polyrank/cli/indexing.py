@@ -57,7 +57,7 @@ def index_build(
     kind, stored, runtime = read_kind(ann), read_precision(precision), read_backend(backend)
     resolve_encoder(model, backend=runtime)
     by_first(lambda: check_target(output, precision=stored, remote=remote, overwrite=overwrite))
-    pool = read_pool(candidates, say=talk)
+    pool = read_pool(candidates, notify=talk)
     check_candidates(pool)
     encoder = load_encoder(model, device=device, backend=runtime)
     with _progress() as progress:
@@ -96,7 +96,7 @@ def index_add(
     runtime = read_backend(backend)
     with open_index(index) as opened:
         built_with = opened.model
-    pool = read_pool(candidates, say=talk)
+    pool = read_pool(candidates, notify=talk)
     check_candidates(pool)
     encoder = encoder_of_index(built_with, model, device=device, backend=runtime)
     with open_writer(index, fingerprint=encoder.fingerprint) as writer, _progress() as progress:

@@ -14,6 +14,6 @@ def read_lists(path: Path, speaker: str | None) -> "list[Example]":
     from polyrank.data import choose_speaker, draw_candidates, read_examples
     from polyrank.data.candidate_lists import have_lists
 
-    loaded = read_examples(path, speaker=choose_speaker(path, speaker, say=talk))
+    loaded = read_examples(path, speaker=choose_speaker(path, speaker, notify=talk))
     talk(f"{path}: {loaded.report}")
     return loaded.examples if have_lists(loaded.examples) else draw_candidates(loaded.examples, what=str(path))

@@ -51,7 +51,7 @@ def map_(
         seed=seed,
     )
     settings = DataConfig(train=str(data), valid=str(valid), speaker=speaker, max_train=max_train, max_valid=max_valid)
-    examples, lists = load_data(settings, say=talk)
+    examples, lists = load_data(settings, notify=talk)
     frozen = load(encoder, device=device)
     if not isinstance(frozen, Encoder):
         raise UsageError(f"{encoder} has no vectors to map; give a Bi- or Poly-encoder, a ConveRT or an untuned one")

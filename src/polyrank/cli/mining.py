@@ -69,7 +69,7 @@ def mine(
     answers = pool is None and folder.is_dir() and not (folder / "config.json").exists()  # an index or a pipeline
     if not answers:
         existing_model(retriever)
-    loaded = read_examples(data, speaker=choose_speaker(data, speaker, say=talk), skip_bad=skip_bad)
+    loaded = read_examples(data, speaker=choose_speaker(data, speaker, notify=talk), skip_bad=skip_bad)
     talk(f"{data}: {loaded.report}")
     examples = loaded.examples[:limit]
     candidates = None if pool is None else read_pool(pool)

@@ -76,7 +76,7 @@ def pipeline_create(
     if valid is None:
         make_retriever(config, device=device).close()  # what is not there should be missed now
     if valid is not None:
-        loaded = read_examples(valid, speaker=choose_speaker(valid, speaker, say=talk))
+        loaded = read_examples(valid, speaker=choose_speaker(valid, speaker, notify=talk))
         talk(f"{valid}: {loaded.report}")
         with console().status("trying the pipeline on the validation examples"):
             config, tuning = choose_settings(
@@ -137,7 +137,7 @@ def pipeline_test(
     config, _ = read_pipeline(pipeline)
     if model is not None:
         config = replace(config, model=str(model))
-    loaded = read_examples(data, speaker=choose_speaker(data, speaker, say=talk))
+    loaded = read_examples(data, speaker=choose_speaker(data, speaker, notify=talk))
     talk(f"{data}: {loaded.report}")
     with console().status("answering"):
         figures, curve = try_threshold(config, loaded.examples[:limit], no_answer=no_answer, device=device)

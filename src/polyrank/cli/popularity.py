@@ -34,7 +34,7 @@ def popularity(
         raise UsageError("there is nothing to count, or too much; give FILE... of examples, or --catalogue REPLIES")
     counts = count_replies(())
     for file in files or ():
-        loaded = read_examples(file, speaker=choose_speaker(file, speaker, say=talk))
+        loaded = read_examples(file, speaker=choose_speaker(file, speaker, notify=talk))
         talk(f"{file}: {loaded.report}")
         counts += count_replies(loaded.examples)
     for reply in () if catalogue is None else read_pool(catalogue):

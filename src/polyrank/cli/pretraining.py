@@ -45,7 +45,7 @@ def pretrain(
     if not overwrite:  # an earlier run may still be there
         interrupts.say_way_on("go on with --resume")
     with PretrainingDisplay() as display:
-        result = run(plan, resume=resume, overwrite=overwrite, device=device, report=display.report, say=talk)
+        result = run(plan, resume=resume, overwrite=overwrite, device=device, report=display.report, notify=talk)
     if json_:
         print(json.dumps({"model": str(result.model), **dataclasses.asdict(result.fit)}))
         return

@@ -60,7 +60,7 @@ def quickstart(
     overwrite: bool = False,
     max_steps: int | None = None,
     report: Callable[[int, dict[str, Any]], None] = lambda seed, record: None,
-    say: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> Quickstart:
     """Fine-tune on the sample, compare with what that started from, index the replies, answer.
 
@@ -70,20 +70,20 @@ def quickstart(
         overwrite: replace an earlier quickstart there.
         max_steps: of training; None: as many as 2 epochs have, or for the ConveRT, whose steps are cheap, 10.
         report: takes training records.
-        say: takes lines for the user.
+        notify: takes lines for the user.
     """
     if output.exists() and any(output.iterdir()) and not overwrite:
         raise UsageError(f"{output} already exists; pass --overwrite or choose another --output")
     index = output / "index"
     check_target(index, overwrite=overwrite)
-    say(
+    notify(
         "The sample: a support desk of a fictional internet provider, written for this package. It is small; its"
         " figures show that things work, not how good a model is on your data."
     )
     asked, start = start, start or best_start()
     if asked is None and start == "shipped:convert":
         missing = MissingExtraError("the embedded backbone", "embedded")
-        say(f"{missing}; until then the ConveRT that comes with polyrank, small and weaker, takes its place")
+        notify(f"{missing}; until then the ConveRT that comes with polyrank, small and weaker, takes its place")
     with as_file(files("polyrank") / "sample") as sample:
         data = DataConfig(
             train=str(sample / "train.jsonl"), valid=str(sample / "valid.jsonl"), speaker="agent", kind="dialogues"
@@ -92,10 +92,10 @@ def quickstart(
             {**tomllib.loads(RECIPES[start]), "data": asdict(data), "output": str(output / "run")},
             [f"train.max_steps={max_steps or 'none'}"],
         )
-        model = train(recipe, overwrite=overwrite, report=report, say=say)[0].model
+        model = train(recipe, overwrite=overwrite, report=report, notify=notify)[0].model
         test = read_examples(sample / "test.jsonl").examples
         replies = read_pool(sample / "replies.jsonl")
-    say(f"ranking the catalogue of {len(replies)} replies for {len(test)} held-out contexts")
+    notify(f"ranking the catalogue of {len(replies)} replies for {len(test)} held-out contexts")
     scorers: dict[str, Scorer] = {"BM25": load("bm25", corpus=corpus_of(pool=replies))}
     if start == "embedded":
         scorers["untuned backbone"] = load("untuned:embedded", max_context_tokens=128, max_candidate_tokens=48)

@@ -73,7 +73,7 @@ def train(
             address=address,
             max_failures=max_failures,
             report=display.report,
-            say=talk,
+            notify=talk,
         )
     show_results(plan.data, results, json_)
 
@@ -130,7 +130,7 @@ def encode(
             address=address,
             max_failures=max_failures,
             progress=progress,
-            say=talk,
+            notify=talk,
         )
     talk(f"{output}: {n:,} candidates encoded")
     if index is not None:

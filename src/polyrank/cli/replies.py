@@ -46,7 +46,7 @@ def replies(
     if from_dialogues:
         replies = _frequent(source, speaker, 2 if min_count is None else min_count, top, skip_bad)
     else:
-        replies = read_replies(source, column=text, encoding=encoding, sheet=sheet, say=talk)
+        replies = read_replies(source, column=text, encoding=encoding, sheet=sheet, notify=talk)
     write_pool(output, replies)
     talk(f"wrote {output}: {len(replies):,} replies; next: polyrank index build MODEL {output} -o INDEX")
 
@@ -54,6 +54,6 @@ def replies(
 def _frequent(source: Path, speaker: str | None, min_count: int, top: int | None, skip_bad: bool) -> "list[Candidate]":
     from polyrank.data import choose_speaker, frequent_replies, read_examples
 
-    loaded = read_examples(source, speaker=choose_speaker(source, speaker, say=talk), skip_bad=skip_bad)
+    loaded = read_examples(source, speaker=choose_speaker(source, speaker, notify=talk), skip_bad=skip_bad)
     talk(f"{source}: {loaded.report}")
-    return frequent_replies(loaded.examples, min_count=min_count, top=top, say=talk)
+    return frequent_replies(loaded.examples, min_count=min_count, top=top, notify=talk)

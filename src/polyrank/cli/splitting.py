@@ -52,7 +52,7 @@ def split(
         by=read_choice(by, By, "way to split"),
         seed=seed,
         skip_bad=skip_bad,
-        say=talk,
+        notify=talk,
     )
     talk(f"{file}: {parts.report}")
     if candidates is None and parts.n_candidates < USUAL:

@@ -45,7 +45,7 @@ def train(
     if not overwrite:  # an earlier run may still be there
         interrupts.say_way_on("go on with --resume")
     with TrainingDisplay() as display:
-        results = run(plan, resume=resume, overwrite=overwrite, device=device, report=display.report, say=talk)
+        results = run(plan, resume=resume, overwrite=overwrite, device=device, report=display.report, notify=talk)
     show_results(plan.data, results, json_)
 
 
@@ -167,7 +167,7 @@ def quickstart(
     interrupts.say_way_on("start again with --overwrite")
     try:
         with TrainingDisplay() as display:
-            result = run(output, start=start_from, overwrite=overwrite, report=display.report, say=talk)
+            result = run(output, start=start_from, overwrite=overwrite, report=display.report, notify=talk)
     except InterruptedTraining as stopped:  # which knows of --resume only
         stopped.args = (f"{str(stopped).partition(';')[0]}{interrupts.way_on()}",)
         raise

@@ -163,7 +163,7 @@ def open_stored(
     kind: Kind | None = None,
     speaker: str | None = None,
     skip_bad: bool = False,
-    say: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> StoredExamples:
     """The examples of a file, or of all files of a folder or pattern, from the cache, or made and put there.
 
@@ -174,7 +174,7 @@ def open_stored(
         cache: the folder of such folders.
         kind, speaker: see ``read_examples``.
         skip_bad: count and skip bad rows instead of stopping.
-        say: called with lines for the user.
+        notify: called with lines for the user.
 
     Raises:
         DataError: a row is bad and ``skip_bad`` is false, or no example has a right answer.
@@ -186,10 +186,10 @@ def open_stored(
         examples = StoredExamples(folder)
     except ArtifactError as error:
         if has_document(folder, DOCUMENT):
-            say(f"{error}; it is made again")
-        _make(folder, source, _examples_of(source, files, kind, speaker, skip_bad=skip_bad, say=say))
+            notify(f"{error}; it is made again")
+        _make(folder, source, _examples_of(source, files, kind, speaker, skip_bad=skip_bad, notify=notify))
         examples = StoredExamples(folder)
-    say(f"{source}: {counted(len(examples), 'example')} on disk, in {folder}")
+    notify(f"{source}: {counted(len(examples), 'example')} on disk, in {folder}")
     return examples
 
 
@@ -200,7 +200,7 @@ def _examples_of(
     speaker: str | None,
     *,
     skip_bad: bool,
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> Iterator[list[Example]]:
     """Those of each row that have a right answer."""
     n_good, bad = 0, BadRows(skip=skip_bad)
@@ -212,7 +212,7 @@ def _examples_of(
     if not n_good + bad.n:
         raise DataError(f"{source}: holds no rows; give a file with at least one")
     if bad.n:
-        say(f"{counted(bad.n, 'bad row')} left out ({bad.messages[0]})")
+        notify(f"{counted(bad.n, 'bad row')} left out ({bad.messages[0]})")
 
 
 def _make(folder: Path, source: Path, read: Iterator[list[Example]]) -> None:

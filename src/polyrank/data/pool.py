@@ -29,7 +29,7 @@ def read_pool(
     path: Path | str | Iterable[CandidateLike],
     *,
     max_line_bytes: int = MAX_LINE_BYTES,
-    say: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> list[Candidate]:
     """Candidates of a file, in its order; of a folder, or of a pattern such as ``part-*.parquet``, file by file.
 
@@ -42,7 +42,7 @@ def read_pool(
         path: the file; a folder of ``.jsonl``, ``.csv`` or ``.parquet`` files; or a pattern of names. Or what is in
             memory already: a list or a table, as ``pool_of`` takes it.
         max_line_bytes: a longer line is an error.
-        say: told how many came again.
+        notify: told how many came again.
 
     Raises:
         DataError: ``file:line: what is wrong; what to do``; also for an id that was used before, and an empty file.
@@ -54,7 +54,7 @@ def read_pool(
         for file in (each.path for each in resolve_data(path))
         for line, candidate in numbered_candidates(file, max_line_bytes=max_line_bytes)
     )
-    return _unique(Path(path), numbered, say)
+    return _unique(Path(path), numbered, notify)
 
 
 def numbered_candidates(path: Path, *, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Candidate]]:
@@ -139,7 +139,7 @@ def row_of(candidate: Candidate) -> Row:
 
 
 def _unique(
-    path: Path, candidates: Iterator[tuple[Path, int, Candidate]], say: Callable[[str], None] = lambda text: None
+    path: Path, candidates: Iterator[tuple[Path, int, Candidate]], notify: Callable[[str], None] = lambda text: None
 ) -> list[Candidate]:
     first: dict[str, tuple[Path, int, Candidate]] = {}
     n_repeated = 0
@@ -155,7 +155,7 @@ def _unique(
     if not first:
         raise DataError(f"{path}: holds no candidates; give a file with at least one")
     if n_repeated:
-        say(f"{path}: {n_repeated:,} of {n_repeated + len(first):,} replies repeat an earlier one and count once")
+        notify(f"{path}: {n_repeated:,} of {n_repeated + len(first):,} replies repeat an earlier one and count once")
     return [candidate for *_, candidate in first.values()]
 
 

@@ -23,7 +23,7 @@ def read_replies(
     column: str | None = None,
     encoding: str | None = None,
     sheet: str | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> list[Candidate]:
     """Replies of a table, of JSON, or of a text file with one per line; equal texts once, blank ones never.
 
@@ -35,7 +35,7 @@ def read_replies(
         column: that holds the texts; None: the one that has a usual name, or the only one.
         encoding: of text files; None: UTF-8, or what it looks like.
         sheet: of a workbook; None: the first that is not empty.
-        say: is told what was guessed and left out.
+        notify: is told what was guessed and left out.
 
     Raises:
         DataError: the file cannot be read, has no such column, or holds no reply; or two replies have one id.
@@ -43,11 +43,11 @@ def read_replies(
         UsageError: the file has no column of that name.
     """
     path = Path(path)
-    log = ReadLog(say=lambda line: say(f"{path}: {line}"))
+    log = ReadLog(notify=lambda line: notify(f"{path}: {line}"))
     rows = _rows(path, ReadOptions(log=log, encoding=encoding, sheet=() if sheet is None else (sheet,)))
     if not rows:
         raise DataError(f"{path}: holds no replies; give a file with at least one")
-    column = _text_column(path, rows, column, say)
+    column = _text_column(path, rows, column, notify)
     replies: dict[str, Candidate] = {}
     texts: set[str] = set()
     n_blank = n_repeated = 0
@@ -75,7 +75,7 @@ def read_replies(
         raise DataError(f"{path}: holds no replies; give a file with at least one")
     for n, what in ((n_blank, "blank"), (n_repeated, "repeated")):
         if n:
-            say(f"{path}: {n:,} {what} left out")
+            notify(f"{path}: {n:,} {what} left out")
     return list(replies.values())
 
 
@@ -91,7 +91,7 @@ def _rows(path: Path, options: ReadOptions) -> Rows:
     return rows
 
 
-def _text_column(path: Path, rows: Rows, asked: str | None, say: Callable[[str], None]) -> str:
+def _text_column(path: Path, rows: Rows, asked: str | None, notify: Callable[[str], None]) -> str:
     """The column of the texts: as asked, by its name, or the only one; numbers alone are none."""
     keys = keys_of(row for _, row in rows)
     if asked is not None:
@@ -108,7 +108,7 @@ def _text_column(path: Path, rows: Rows, asked: str | None, say: Callable[[str],
     if not known:
         raise DataError(f"{path}: its replies are numbers alone; name the column of texts with --text")
     if known[0] != "text":
-        say(f"{path}: replies are in column {known[0]!r}")
+        notify(f"{path}: replies are in column {known[0]!r}")
     return known[0]
 
 
@@ -117,7 +117,7 @@ def frequent_replies(
     *,
     min_count: int = 2,
     top: int | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> list[Candidate]:
     """The replies that were given most often, those that differ in little as one, the most frequent first.
 
@@ -128,7 +128,7 @@ def frequent_replies(
         examples: with right answers.
         min_count: replies that were given less often are left out.
         top: keep so many; None: all.
-        say: is told how much is left out.
+        notify: is told how much is left out.
 
     Raises:
         DataError: no reply was given as often.
@@ -158,12 +158,12 @@ def frequent_replies(
         )
     if rare:
         n_said = sum(texts.total() for texts in groups)
-        say(
+        notify(
             f"{len(rare):,} of {len(groups):,} different replies, {sum(rare) / n_said:.0%} of the {n_said:,} that were"
             f" given, are left out, for they were given fewer than {min_count} times (`min_count`)"
         )
     if n_numbers:
-        say(f"{counted(n_numbers, 'number')} without a word left out")
+        notify(f"{counted(n_numbers, 'number')} without a word left out")
     return [
         Candidate(text_id(text := texts.most_common(1)[0][0]), text, {"count": texts.total(), "n_variants": len(texts)})
         for texts in kept

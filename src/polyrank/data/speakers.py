@@ -38,16 +38,16 @@ def choose_speaker(
     *,
     name: object = None,
     option: str = "--speaker",
-    say: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> str | None:
     """The ``speaker`` to read examples with.
 
     Args:
         source: the file, or its rows.
         asked: a speaker; "*": everybody; None: the agents where one of the speakers is called so, else everybody.
-        name: of the source, where it is no file, for ``say``.
+        name: of the source, where it is no file, for ``notify``.
         option: where another can be asked for.
-        say: is told whose turns are taken where that was a choice.
+        notify: is told whose turns are taken where that was a choice.
     """
     if asked is not None:
         return None if asked == EVERYBODY else asked
@@ -57,7 +57,7 @@ def choose_speaker(
     chosen = next((name for agent in AGENTS for name in speakers if name.casefold() == agent), None)
     others = ", ".join(name for name in speakers[:10] if name != chosen)
     if chosen is not None:
-        say(f"{path}: replies are the turns of {chosen}, not of {others}; another choice: {option}")
+        notify(f"{path}: replies are the turns of {chosen}, not of {others}; another choice: {option}")
     else:
-        say(f"{path}: replies are everybody's turns, of {others}; for those of one: {option}")
+        notify(f"{path}: replies are everybody's turns, of {others}; for those of one: {option}")
     return chosen

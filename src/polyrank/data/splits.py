@@ -101,7 +101,7 @@ def split(
     by: By = "auto",
     seed: int = 0,
     skip_bad: bool = False,
-    say: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> Split:
     """Split a file that ``read_examples`` reads by its conversations.
 
@@ -117,7 +117,7 @@ def split(
         by: "time": the latest conversations are the test part. "id": drawn. "auto": by time where all have one.
         seed: of the parts, where they are drawn, and of the lists.
         skip_bad: count bad rows and go on.
-        say: takes lines for the user: what was chosen, and why.
+        notify: takes lines for the user: what was chosen, and why.
 
     Raises:
         UsageError: the shares leave nothing to learn from, or the file holds no texts of responses.
@@ -129,12 +129,12 @@ def split(
             f"parts of {valid:g} and {test:g} for validation and test leave nothing for another; give shares of 0 or"
             " more whose sum is above 0 and below 1"
         )
-    speaker = choose_speaker(path, speaker, say=say)
+    speaker = choose_speaker(path, speaker, notify=notify)
     known = _Conversations(path, speaker, timed=by != "id")
     report = read_with(known.reader, path, rows(path), known.examples, skip_bad=skip_bad).report
     conversations = [conversation for conversation in known.conversations.values() if conversation.examples]
     groups = _equal_ones(conversations)
-    chosen = _way(path, conversations, by, say)
+    chosen = _way(path, conversations, by, notify)
     groups.sort(key=_drawn(seed))
     if chosen == "time":
         groups.sort(key=_latest)  # those of one time stay drawn
@@ -270,7 +270,7 @@ def _equal_ones(conversations: Iterable[Conversation]) -> list[list[Conversation
 
 
 def _way(
-    path: Path, conversations: Sequence[Conversation], by: By, say: Callable[[str], None]
+    path: Path, conversations: Sequence[Conversation], by: By, notify: Callable[[str], None]
 ) -> Literal["time", "id"]:
     """By time or by id."""
     times = [conversation.time for conversation in conversations if conversation.time is not None]
@@ -281,7 +281,7 @@ def _way(
             ' field "time", or split by id'
         )
     if by == "auto" and 0 < n_timed < len(conversations):
-        say(
+        notify(
             f"{path}: {len(conversations) - n_timed} of {len(conversations)} conversations have no time, so all are"
             " drawn by their ids"
         )

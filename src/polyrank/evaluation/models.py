@@ -42,7 +42,7 @@ def evaluate_models(
     scores: Sequence[Path | None] | None = None,
     device: str = "auto",
     progress: Progress = lambda name, batches: batches,
-    say: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
 ) -> Comparison:
     """Rank the task by each model and test them; the seeds of one model make one row.
 
@@ -56,7 +56,7 @@ def evaluate_models(
         scores: files that the scores of each model are written to.
         device: for networks.
         progress: is told the name of each model, and wraps the list of its batches.
-        say: takes lines for the user.
+        notify: takes lines for the user.
 
     Raises:
         UsageError: two models of one name have one seed, or ``probe`` is for none of them.
@@ -73,15 +73,15 @@ def evaluate_models(
         shown_progress = partial(progress, shown)
         result = evaluate(scorer, task.examples, pool=task.pool, allow_echo=task.allow_echo, progress=shown_progress)
         if not scored:
-            _say_what_is_absent(task, result, say)
+            _say_what_is_absent(task, result, notify)
         if file is not None and is_first():
             seed = {} if model.member.seed is None else {"seed": str(model.member.seed)}
             write_scores(file, result, scorer=model.member.name, model=model.name, data=task.source, **seed)
-            say(f"wrote {file}")
+            notify(f"wrote {file}")
         scored.append(Scored(model.name, (model.member.seed,), (result,)))
         for cut in filter(None, scorer.cut):
             settable = "; `max_candidate_tokens` and `max_context_tokens` set how much is read"
-            say(f"{cut}{settable if model.ranker.has_settable_lengths else ''}")
+            notify(f"{cut}{settable if model.ranker.has_settable_lengths else ''}")
         del scorer  # before the next one is read
     joined = by_model(scored)
     rows = compared(joined, metrics, base, by=by) if is_first() else []
@@ -90,10 +90,10 @@ def evaluate_models(
     return Comparison(rows, joined)
 
 
-def _say_what_is_absent(task: Task, result: Evaluation, say: Callable[[str], None]) -> None:
+def _say_what_is_absent(task: Task, result: Evaluation, notify: Callable[[str], None]) -> None:
     """What could not be ranked, which is not in the figures."""
     pairs = zip(task.examples, result.records, strict=True)
     n_absent = sum(bool(example.relevant) and not record.relevant for example, record in pairs)
     if n_absent and not task.n_left_out:
         n = len(task.examples)
-        say(f"{n_absent} of {n} examples cannot be answered: the pool holds none of their right answers")
+        notify(f"{n_absent} of {n} examples cannot be answered: the pool holds none of their right answers")

@@ -47,7 +47,7 @@ def read_task(
     speaker: str | None = None,
     allow_echo: bool = False,
     skip_bad: bool = False,
-    say: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
 ) -> Task:
     """Read examples and find the candidates that each is ranked among.
 
@@ -65,7 +65,7 @@ def read_task(
         speaker: of dialogues, whose turns are responses; None: the agents', "*": everybody's.
         allow_echo: of a pool, also rank a context's own turns high, see ``evaluate``.
         skip_bad: count and skip bad rows.
-        say: takes lines for the user: what was read, and how candidates were found.
+        notify: takes lines for the user: what was read, and how candidates were found.
 
     Raises:
         UsageError: two settings exclude each other, or one is not for this data.
@@ -81,8 +81,8 @@ def read_task(
         raise UsageError(f"`candidates_from={candidates_from}` needs the length of lists; give `n_candidates`")
     others = [] if candidates_from is None else [candidate.text for candidate in read_pool(candidates_from)]
     source = str(data) if isinstance(data, str | Path) else "the rows"
-    loaded = read_examples(data, speaker=choose_speaker(data, speaker, say=say), skip_bad=skip_bad)
-    say(f"{source}: {loaded.report}")
+    loaded = read_examples(data, speaker=choose_speaker(data, speaker, notify=notify), skip_bad=skip_bad)
+    notify(f"{source}: {loaded.report}")
     examples, candidates = loaded.examples, None
     if pool == RESPONSES:
         examples, candidates = against_responses(examples)
@@ -91,14 +91,16 @@ def read_task(
     elif groups is not None:
         examples = group_candidates(examples, groups, seed=seed, what=source)
         n_rest = len(loaded.examples) - len(examples)
-        say(f"each response is ranked among the {groups} of its group; {n_rest} examples that fill none are left out")
+        notify(
+            f"each response is ranked among the {groups} of its group; {n_rest} examples that fill none are left out"
+        )
     elif not have_lists(examples) and any(example.relevant for example in examples):
         examples = draw_candidates(examples, n_candidates, seed=seed, what=source, limit=limit, others=others)
         n_others = len(examples[0].candidates) - 1
         what = (
             f"texts of {candidates_from}" if others else f"responses of {source}; for all of them: `pool={RESPONSES}`"
         )
-        say(f"each response is ranked among {n_others} other {what}")
+        notify(f"each response is ranked among {n_others} other {what}")
     elif n_candidates is not None and have_lists(examples):
         raise UsageError(
             f"`n_candidates={n_candidates}` is for examples without lists, and {source} has some; leave it out"
@@ -106,5 +108,5 @@ def read_task(
     shown = examples[:limit] if turns is None else last_turns(examples[:limit], turns)
     ranked = rankable(shown, candidates)
     if n_left_out := len(shown) - len(ranked):
-        say(f"{n_left_out} of {len(shown)} examples left out: they have fewer than 2 candidates, or no wrong one")
+        notify(f"{n_left_out} of {len(shown)} examples left out: they have fewer than 2 candidates, or no wrong one")
     return Task(source, ranked, candidates, n_left_out, allow_echo)

@@ -23,47 +23,47 @@ def load_data(
     data: DataConfig,
     examples: Iterable[Any] | None = None,
     valid: Iterable[Any] | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> tuple[Sequence[Example], list[Example]]:
     """Training examples (those with a right answer) and validation lists, from files or from memory."""
     stored = data.cache is not None and examples is None
-    learnt: Sequence[Example] = _stored(data, say) if stored else _read(data, "train", examples, say)
+    learnt: Sequence[Example] = _stored(data, notify) if stored else _read(data, "train", examples, notify)
     if data.max_train is not None and data.max_train < len(learnt):
         # a subset that does not depend on the training seed, so that every model and seed learns from the same
         chosen = np.random.Generator(np.random.PCG64(20200113)).permutation(len(learnt))[: data.max_train]
         chosen.sort()
         learnt = learnt.choose(chosen) if isinstance(learnt, StoredExamples) else [learnt[i] for i in chosen.tolist()]
-        say(f"using a random subset of {len(learnt):,}")
+        notify(f"using a random subset of {len(learnt):,}")
     if data.valid is None and valid is None:
         return learnt, []
-    return learnt, read_lists(data, "valid", valid, say)[: data.max_valid]
+    return learnt, read_lists(data, "valid", valid, notify)[: data.max_valid]
 
 
 def read_lists(
     data: DataConfig,
     part: Literal["valid", "test"],
     given: Iterable[Any] | None = None,
-    say: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> list[Example]:
     """Candidate lists to choose or to be judged by; those of dialogues and pairs are drawn."""
-    lists, name = _read(data, part, given, say), getattr(data, part) or part
+    lists, name = _read(data, part, given, notify), getattr(data, part) or part
     if not have_lists(lists):  # drawn from all of them, and with one seed, so that every run is judged by the same
         lists = draw_candidates(lists, data.valid_candidates, what=name)
     lists = [example for example in lists if len(example.candidates) > 1]
-    say(f"{name}: {len(lists):,} examples of {len(lists[0].candidates)} candidates")
+    notify(f"{name}: {len(lists):,} examples of {len(lists[0].candidates)} candidates")
     return lists
 
 
-def _stored(data: DataConfig, say: Callable[[str], None]) -> StoredExamples:
+def _stored(data: DataConfig, notify: Callable[[str], None]) -> StoredExamples:
     """The training examples, on disk."""
     if data.train is None or data.cache is None:
         raise ConfigError("data.cache keeps the examples of a file on disk, and data.train names none; name one")
     source, speaker = Path(data.train), data.speaker
     first = resolve_data(source)[0].path
     if data.kind in (None, "dialogues"):
-        speaker = choose_speaker(first, speaker, option="data.speaker", say=say)
+        speaker = choose_speaker(first, speaker, option="data.speaker", notify=notify)
     opened = partial(
-        open_stored, source, Path(data.cache), kind=data.kind, speaker=speaker, skip_bad=data.skip_bad, say=say
+        open_stored, source, Path(data.cache), kind=data.kind, speaker=speaker, skip_bad=data.skip_bad, notify=notify
     )
     if processes.count() > 1:
         processes.by_first(lambda: len(opened()))  # which makes the folder
@@ -78,7 +78,10 @@ def n_given(examples: Sequence[Example]) -> int:
 
 
 def _read(
-    data: DataConfig, part: Literal["train", "valid", "test"], given: Iterable[Any] | None, say: Callable[[str], None]
+    data: DataConfig,
+    part: Literal["train", "valid", "test"],
+    given: Iterable[Any] | None,
+    notify: Callable[[str], None],
 ) -> list[Example]:
     """The examples of a part that have a right answer."""
     kind, speaker = data.kind if part == "train" else None, data.speaker
@@ -89,9 +92,9 @@ def _read(
     if part != "train" and speakers_of(source) is None:  # which the speaker of the training part says nothing of
         speaker = None
     elif kind in (None, "dialogues"):
-        speaker = choose_speaker(source, speaker, name=name, option="data.speaker", say=say)
+        speaker = choose_speaker(source, speaker, name=name, option="data.speaker", notify=notify)
     loaded = read_examples(source, kind=kind, speaker=speaker, skip_bad=data.skip_bad)
-    say(f"{name}: {loaded.report}")
+    notify(f"{name}: {loaded.report}")
     if examples := [example for example in loaded.examples if example.relevant]:
         return examples
     raise DataError(f"{name}: no example has the text of a right answer; there is nothing to learn from or judge by")

@@ -102,7 +102,7 @@ def train(
     overwrite: bool = False,
     device: str = "auto",
     report: Callable[[int, dict[str, Any]], None] = lambda seed, record: None,
-    say: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> list[RunResult]:
     """Carry out a recipe; several seeds go to ``seed-N`` folders below its output.
 
@@ -118,7 +118,7 @@ def train(
         overwrite: start again where there is an earlier run.
         device: "auto", "cpu" or "cuda".
         report: called with the seed and each record of metrics.jsonl.
-        say: called with lines for the user.
+        notify: called with lines for the user.
 
     Raises:
         UsageError: an earlier run is there, and neither ``resume`` nor ``overwrite`` is set.
@@ -129,7 +129,7 @@ def train(
     """
     plan = resolve_recipe(recipe)
     with processes.together(), alone_in(plan.output):
-        tell = say if processes.is_first() else lambda text: None
+        tell = notify if processes.is_first() else lambda text: None
         processes.by_first(partial(_check_folders, plan, resume, overwrite))
         data = plan.recipe.data
         learnt, judged = load_data(data, examples, valid, tell)
@@ -138,7 +138,7 @@ def train(
                 f"{n:,} of {len(learnt):,} training examples come with wrong candidates, which are not trained on; to"
                 ' add them to the other responses of the batch, set train.negatives.sources to ["given"]'
             )
-        held_out = [] if data.test is None else read_lists(data, "test", say=tell)
+        held_out = [] if data.test is None else read_lists(data, "test", notify=tell)
         runs = [
             Run(
                 plan=plan,
@@ -150,7 +150,7 @@ def train(
                 resume=resume,
                 overwrite=overwrite,
                 report=report,
-                say=tell,
+                notify=tell,
             )
             for seed, folder in plan.folders.items()
         ]
@@ -220,7 +220,7 @@ class Run:
         valid: lists to choose the best step by; none: the last step's model is kept.
         device: where to compute.
         resume, overwrite: what to do about an earlier run.
-        report, say: as for ``train``.
+        report, notify: as for ``train``.
     """
 
     plan: TrainingPlan
@@ -232,7 +232,7 @@ class Run:
     resume: bool
     overwrite: bool
     report: Callable[[int, dict[str, Any]], None]
-    say: Callable[[str], None]
+    notify: Callable[[str], None]
 
     def carry_out(self) -> list[RunResult]:
         """Train; what came of each network."""
@@ -249,13 +249,13 @@ class Run:
         """Make the folder ready; gives how the run went if it has ended and is to have no more steps."""
         longer = None if self.overwrite and not self.resume else self.resume and self._is_longer()
         extended = bool(longer) and has_document(self.folder, RESULT)
-        known = TRAINING.begin(self.folder, recipe_to_dict(self.plan.recipe), longer=longer, say=self.say)
+        known = TRAINING.begin(self.folder, recipe_to_dict(self.plan.recipe), longer=longer, notify=self.notify)
         if known is not None:
             return [FitResult(**(known[network.name] if network.name else known)) for network in self.plan.networks]
         if extended and self.valid:
             train, last = self.plan.recipe.train, int(read_progress(self.folder / CHECKPOINT)["step"])
             if last not in check_steps(*count_steps(train, len(self.examples)), train.evaluate_per_epoch):
-                self.say(f"it was validated after step {last:,}, as an uninterrupted run would not have been")
+                self.notify(f"it was validated after step {last:,}, as an uninterrupted run would not have been")
         return None
 
     def _is_longer(self) -> bool:
@@ -277,7 +277,7 @@ class Run:
         step = make_step(rankers, train, self.examples, device=device, seed=self.seed, folder=self.folder)
         n_parameters = sum(p.numel() for ranker in rankers for p in ranker.model.parameters())
         with_others = f", {n} processes" if (n := processes.count()) > 1 else ""
-        self.say(f"seed {self.seed}: {n_parameters:,} parameters on {device}{with_others}")
+        self.notify(f"seed {self.seed}: {n_parameters:,} parameters on {device}{with_others}")
         metadata = {"recipe": recipe_to_dict(self.plan.recipe), "seed": self.seed}
         curves = [TensorBoard(self.folder / network.name / "tensorboard") for network in self.plan.networks]
         learners: list[Learner] = [

@@ -85,7 +85,7 @@ class RunKind:
             )
 
     def begin(
-        self, folder: Path, recipe: dict[str, Any], *, longer: bool | None, say: Callable[[str], None]
+        self, folder: Path, recipe: dict[str, Any], *, longer: bool | None, notify: Callable[[str], None]
     ) -> dict[str, Any] | None:
         """Make a folder ready for a run; the result of one that has ended and is to have no more steps.
 
@@ -93,16 +93,16 @@ class RunKind:
             folder: of the run.
             recipe: its tables.
             longer: whether a run that has ended is to have more steps; None: start again.
-            say: called with lines for the user.
+            notify: called with lines for the user.
         """
         if longer is None:
             self.clear(folder)
         elif has_document(folder, self.result):
             result = read_document(folder, self.result)
             if not longer:
-                say(f"{folder} is finished")
+                notify(f"{folder} is finished")
                 return result
-            say(f"{folder} continues after its {read_progress(folder / CHECKPOINT)['step']:,} steps")
+            notify(f"{folder} continues after its {read_progress(folder / CHECKPOINT)['step']:,} steps")
             (folder / self.result.file).unlink()
         make_folders(folder)
         write_file(folder / self.recipe.file, seal(recipe, self.recipe))

@@ -55,14 +55,14 @@ class ReadLog:
 
     Args:
         skip_bad: count bad rows, instead of raising the first.
-        say: takes each note, once.
+        notify: takes each note, once.
     """
 
-    def __init__(self, *, skip_bad: bool = False, say: Callable[[str], None] = lambda line: None) -> None:
+    def __init__(self, *, skip_bad: bool = False, notify: Callable[[str], None] = lambda line: None) -> None:
         self.notes: dict[str, None] = {}
         self.skipped: Counter[str] = Counter()
         self.bad = BadRows(skip=skip_bad)
-        self._say = say
+        self._say = notify
 
     def note(self, line: str) -> None:
         """A line about what was guessed."""

@@ -41,7 +41,7 @@ def encode(
     address: str = "auto",
     max_failures: int = 3,
     progress: Callable[[int, int], None] = lambda done, total: None,
-    say: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> int:
     """Encode candidates on a Ray cluster to a folder of Parquet files, of which ``index_blocks`` makes an index.
 
@@ -60,7 +60,7 @@ def encode(
         address: see ``connected``.
         max_failures: how often it goes on after workers have died.
         progress: told how many candidates are encoded, those of earlier too, and of how many.
-        say: called with lines for the user.
+        notify: called with lines for the user.
 
     Returns:
         How many candidates this call has encoded.
@@ -74,7 +74,9 @@ def encode(
     check_arguments(address, device)
     resolve_encoder(model, backend=backend)
     folder = Path(output).absolute()
-    pool = read_pool(Path(candidates), say=say) if isinstance(candidates, str | os.PathLike) else pool_of(candidates)
+    pool = (
+        read_pool(Path(candidates), notify=notify) if isinstance(candidates, str | os.PathLike) else pool_of(candidates)
+    )
     check_candidates(pool)
     with connected(address):
         gpus = n_gpus(device)
@@ -93,7 +95,7 @@ def encode(
         left = _unfinished(folder, plan, pool)
         n_before = n_done = len(pool) - _count(plan, left)
         if n_before:
-            say(f"{folder}: {n_before:,} of {len(pool):,} candidates are encoded already")
+            notify(f"{folder}: {n_before:,} of {len(pool):,} candidates are encoded already")
         n_failures = 0
         while left:
             try:
@@ -107,7 +109,7 @@ def encode(
                         f"workers have died {n_failures} times, with {len(left):,} of {plan.n_blocks:,} blocks left;"
                         " see what Ray's logs say of them, and run it again: it goes on where it stopped"
                     ) from error
-                say(f"a worker has died; what it had of {plan.n_blocks:,} blocks is dealt anew")
+                notify(f"a worker has died; what it had of {plan.n_blocks:,} blocks is dealt anew")
             left = _unfinished(folder, plan, pool)
             n_done = len(pool) - _count(plan, left)
     return len(pool) - n_before

@@ -38,7 +38,7 @@ def train(
     address: str = "auto",
     max_failures: int = 3,
     report: Callable[[int, dict[str, Any]], None] = lambda seed, record: None,
-    say: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> list[RunResult]:
     """Carry out a recipe on a Ray cluster. Losses are those of one process, whatever the number of workers.
 
@@ -50,7 +50,7 @@ def train(
         device: "auto" (a GPU for each worker where the cluster has any), "cpu" or "cuda".
         address: see ``connected``.
         max_failures: how often the run goes on after workers have died.
-        report, say: as for ``polyrank.train``; called here, with what the first worker says.
+        report, notify: as for ``polyrank.train``; called here, with what the first worker says.
 
     Raises:
         OfflineError: there is no cluster.
@@ -76,14 +76,14 @@ def train(
             fitting = threading.Thread(target=_fit, args=(ask, workers, cpus, gpus, max_failures, own), daemon=True)
             fitting.start()  # not here: a signal is for us, and Ray would take it in the main thread
             try:
-                results = _listen(desk, report, say)
+                results = _listen(desk, report, notify)
                 fitting.join()
                 return results
             finally:
                 ray.kill(desk)  # without it nobody goes on
 
 
-def _listen(desk: Any, report: Callable[[int, dict[str, Any]], None], say: Callable[[str], None]) -> list[RunResult]:
+def _listen(desk: Any, report: Callable[[int, dict[str, Any]], None], notify: Callable[[str], None]) -> list[RunResult]:
     results: list[RunResult] = []
     failure: Exception | None = None  # of a worker that is not the first
     while True:
@@ -91,7 +91,7 @@ def _listen(desk: Any, report: Callable[[int, dict[str, Any]], None], say: Calla
             if kind == "report":
                 report(*value)
             elif kind == "say":
-                say(value)
+                notify(value)
             elif kind == "failed":
                 raise value
             elif kind == "failed elsewhere":
@@ -196,7 +196,7 @@ def _train(ask: dict[str, Any]) -> None:
                 overwrite=ask["overwrite"] and attempt == 1,
                 device=ask["device"],
                 report=lambda seed, record: tell("report", (seed, record)),
-                say=lambda text: tell("say", text),
+                notify=lambda text: tell("say", text),
             )
         tell("done", results)
     except LostProcessError:

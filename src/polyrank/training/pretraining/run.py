@@ -95,7 +95,7 @@ def pretrain(
     overwrite: bool = False,
     device: str = "auto",
     report: Callable[[dict[str, Any]], None] = lambda record: None,
-    say: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> PretrainResult:
     """Pre-train a transformer by a recipe; the result is a backbone for every model here.
 
@@ -107,7 +107,7 @@ def pretrain(
         overwrite: start again where there is an earlier run.
         device: "auto", "cpu" or "cuda".
         report: called with each record of metrics.jsonl.
-        say: called with lines for the user.
+        notify: called with lines for the user.
 
     Raises:
         UsageError: an earlier run is there, and neither ``resume`` nor ``overwrite`` is set.
@@ -120,10 +120,10 @@ def pretrain(
         recipe = load_pretrain_recipe(recipe)
     folder, chosen, plan = Path(recipe.output), choose_device(device), recipe
     with processes.together(), alone_in(folder):
-        ended = processes.by_first(lambda: _begin(plan, folder, resume, overwrite, say))
+        ended = processes.by_first(lambda: _begin(plan, folder, resume, overwrite, notify))
         if ended is not None:
             return PretrainResult(folder / MODEL, ended)
-        tell = say if processes.is_first() else lambda text: None
+        tell = notify if processes.is_first() else lambda text: None
         result = _fit(recipe, folder, chosen, resume, report, tell)
         if processes.is_first():
             PRETRAINING.end(folder, dataclasses.asdict(result))
@@ -131,7 +131,7 @@ def pretrain(
 
 
 def _begin(
-    recipe: PretrainRecipe, folder: Path, resume: bool, overwrite: bool, say: Callable[[str], None]
+    recipe: PretrainRecipe, folder: Path, resume: bool, overwrite: bool, notify: Callable[[str], None]
 ) -> PretrainFit | None:
     """Make a run's folder ready; gives how it went if it has ended and is to have no more steps.
 
@@ -146,7 +146,9 @@ def _begin(
         earlier = pretrain_recipe_from_dict(read_document(folder, PRETRAINING.recipe))
         PRETRAINING.check_same(folder, to_dict(earlier), to_dict(recipe))
         longer = PRETRAINING.is_longer(folder, [recipe.train.of_network], earlier.train.steps, recipe.train.steps)
-    known = PRETRAINING.begin(folder, to_dict(recipe), longer=longer if resume or not overwrite else None, say=say)
+    known = PRETRAINING.begin(
+        folder, to_dict(recipe), longer=longer if resume or not overwrite else None, notify=notify
+    )
     return None if known is None else PretrainFit(**known)
 
 
@@ -156,9 +158,9 @@ def _fit(
     device: torch.device,
     resume: bool,
     report: Callable[[dict[str, Any]], None],
-    say: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> PretrainFit:
-    backbone, subwords, pooling = _start(recipe, folder, say)
+    backbone, subwords, pooling = _start(recipe, folder, notify)
     if recipe.text.max_tokens > backbone.max_positions:
         raise ConfigError(
             f"text.max_tokens = {recipe.text.max_tokens} are more than the backbone's longest input,"
@@ -169,7 +171,7 @@ def _fit(
 
     def read(file: str) -> Pairs:
         def opened() -> Pairs:
-            return open_pairs(Path(file), subwords, separator, cache, skip_bad=recipe.data.skip_bad, say=say)
+            return open_pairs(Path(file), subwords, separator, cache, skip_bad=recipe.data.skip_bad, notify=notify)
 
         made: list[Pairs] = []
         processes.by_first(lambda: made.append(opened()))  # the others find its files
@@ -181,7 +183,7 @@ def _fit(
         validation = Reading(read(recipe.data.valid).first(recipe.data.max_valid), subwords, recipe, VALID_SEED)
     network = pretraining_network(backbone, recipe.train.seed).to(device)
     n_parameters = sum(p.numel() for p in backbone.parameters())
-    say(f"{n_parameters:,} parameters, {len(subwords):,} subwords, on {device}")
+    notify(f"{n_parameters:,} parameters, {len(subwords):,} subwords, on {device}")
     learner = Learner(
         model=network,
         settings=recipe.train.of_network,
@@ -205,31 +207,31 @@ def _fit(
     return PretrainFit(own.n_steps, own.counts["n_tokens"], own.best, own.best_step, own.seconds)
 
 
-def _start(recipe: PretrainRecipe, folder: Path, say: Callable[[str], None]) -> Start:
+def _start(recipe: PretrainRecipe, folder: Path, notify: Callable[[str], None]) -> Start:
     """The backbone to be trained, with its vocabulary."""
     model, train = recipe.model, recipe.train
     separator = recipe.text.turn_separator
     if isinstance(model, ContinuedModel):
         return continued_backbone(model, separator, dropout=train.dropout, seed=train.seed)
     assert recipe.vocabulary is not None, "a recipe from scratch has one"
-    subwords = _vocabulary(recipe, recipe.vocabulary, folder, say)
+    subwords = _vocabulary(recipe, recipe.vocabulary, folder, notify)
     dropout = 0.1 if train.dropout is None else train.dropout
     return new_bert(model, len(subwords), padding=subwords.pad_id, dropout=dropout, seed=train.seed), subwords, None
 
 
 def _vocabulary(
-    recipe: PretrainRecipe, settings: VocabularyConfig, folder: Path, say: Callable[[str], None]
+    recipe: PretrainRecipe, settings: VocabularyConfig, folder: Path, notify: Callable[[str], None]
 ) -> Subwords:
     """The one that was learnt before this run was interrupted, or learnt now and stored."""
     file = folder / VOCABULARY
-    processes.by_first(lambda: None if file.exists() else _learn_vocabulary(recipe, settings, file, say))
+    processes.by_first(lambda: None if file.exists() else _learn_vocabulary(recipe, settings, file, notify))
     return read_subwords(file.read_bytes(), str(file))
 
 
 def _learn_vocabulary(
-    recipe: PretrainRecipe, settings: VocabularyConfig, file: Path, say: Callable[[str], None]
+    recipe: PretrainRecipe, settings: VocabularyConfig, file: Path, notify: Callable[[str], None]
 ) -> None:
-    say(f"learning {settings.size:,} subwords")
+    notify(f"learning {settings.size:,} subwords")
 
     def texts() -> Iterator[str]:
         for examples in rows_of(Path(recipe.data.train), skip_bad=recipe.data.skip_bad):

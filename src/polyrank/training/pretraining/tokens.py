@@ -53,7 +53,9 @@ class Pairs:
         return Pairs(self.ids, self.table[:n])
 
 
-def rows_of(path: Path, *, skip_bad: bool, say: Callable[[str], None] = lambda text: None) -> Iterator[list[Example]]:
+def rows_of(
+    path: Path, *, skip_bad: bool, notify: Callable[[str], None] = lambda text: None
+) -> Iterator[list[Example]]:
     """The examples of each row that have a response: of a dialogue, each turn after the first.
 
     Raises:
@@ -70,7 +72,7 @@ def rows_of(path: Path, *, skip_bad: bool, say: Callable[[str], None] = lambda t
         elif examples := [example for example in item if example.response is not None]:
             yield examples
     if n_bad:
-        say(f"{path}: {counted(n_bad, 'bad row')} left out ({first})")
+        notify(f"{path}: {counted(n_bad, 'bad row')} left out ({first})")
 
 
 def texts_of(examples: list[Example]) -> tuple[str, ...]:
@@ -86,7 +88,7 @@ def open_pairs(
     cache: Path,
     *,
     skip_bad: bool,
-    say: Callable[[str], None] = lambda text: None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> Pairs:
     """The pairs of a file, from the cache, or made and put there.
 
@@ -96,12 +98,12 @@ def open_pairs(
         separator: a token of it, between turns.
         cache: the folder of such folders.
         skip_bad: count and skip bad rows instead of stopping.
-        say: called with lines for the user.
+        notify: called with lines for the user.
 
     Raises:
         DataError: a row is bad and ``skip_bad`` is false, or the file holds no pair.
     """
-    read = rows_of(path, skip_bad=skip_bad, say=say)
+    read = rows_of(path, skip_bad=skip_bad, notify=notify)
     first = next(read, None)  # an absent or bad file has its own words, before its bytes are looked at
     if first is None:
         raise DataError(f"{path}: no row has a response to a context; give dialogues of two turns or more, or pairs")
@@ -113,12 +115,12 @@ def open_pairs(
         pairs = _open(folder)
     except ArtifactError as error:
         if has_document(folder, DOCUMENT):
-            say(f"{error}; it is made again")
-        _make(folder, path, subwords, separator, rows_of(path, skip_bad=skip_bad, say=say))
+            notify(f"{error}; it is made again")
+        _make(folder, path, subwords, separator, rows_of(path, skip_bad=skip_bad, notify=notify))
         pairs = _open(folder)
     if len(pairs) < 2:
         raise DataError(f"{path}: holds {counted(len(pairs), 'pair')} with words on both sides; give two at least")
-    say(f"{path}: {counted(len(pairs), 'pair')}, {counted(len(pairs.ids), 'token')}")
+    notify(f"{path}: {counted(len(pairs), 'pair')}, {counted(len(pairs.ids), 'token')}")
     return pairs
 
 
