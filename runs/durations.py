@@ -25,7 +25,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEN = ROOT / "runs" / "results" / "durations.jsonl"
-SELECTIONS = ("not deep", "deep")
+SELECTIONS = ("not deep and not scripts", "deep")
 SHORTEST = 0.5  # seconds; shorter tests are added up by file only
 TICK = os.sysconf("SC_CLK_TCK")
 

@@ -634,7 +634,7 @@ def test_a_second_training_starts_where_the_first_ended(
     first = train(load_recipe(place))[0].model
     scale = json.loads((first / "config.json").read_bytes())["model"]["output_scale"]
     place.write_text(f'{table}[train]\nlr = 0.0\nmax_steps = 1\ninit_from = "{first}"\n', "utf-8")
-    again = load_recipe(place, ('output="again"',))
+    again = load_recipe(place, (f'output="{tmp_path}/again"',))
     assert isinstance(again.model, BiConfig)
     assert (again.model.output_scale, again.model.match_self_score) == (scale, None)
     assert again.text == POLICY
@@ -642,7 +642,7 @@ def test_a_second_training_starts_where_the_first_ended(
     other = load_recipe(place, ("model.match_self_score=5.0",)).model
     assert isinstance(other, BiConfig)
     assert (other.output_scale, other.match_self_score) == (None, 5.0)
-    cosine = load_recipe(place, ("model.normalize=true", 'output="cosine"'))
+    cosine = load_recipe(place, ("model.normalize=true", f'output="{tmp_path}/cosine"'))
     assert isinstance(cosine.model, BiConfig)
     assert (cosine.model.output_scale, cosine.model.match_self_score) == (None, 20.0)
     of_one_length = train(cosine)[0].model

@@ -9,6 +9,7 @@ import typer
 from polyrank.cli.chats import chats
 from polyrank.cli.console import talk
 from polyrank.cli.options import Overwrite, SkipBad
+from polyrank.cli.parlai import parlai
 from polyrank.cli.replies import replies
 from polyrank.errors import UsageError
 
@@ -30,6 +31,7 @@ import_app = typer.Typer(
 )
 import_app.command("chats")(chats)
 import_app.command("replies")(replies)
+import_app.command("parlai")(parlai)
 
 
 def import_(

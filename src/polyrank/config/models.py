@@ -54,6 +54,7 @@ class TextPolicy(Settings):
         share_pair_budget: in a Cross-encoder's pairs a candidate leaves to the context what it does not need of its
             budget, so that more of a long context is read. False: the context is cut once, to the same tokens beside
             each of its candidates, as in the papers.
+        start_candidate_of_pair: put the start token before the candidate of a Cross-encoder's pair too, as ParlAI does.
     """
 
     max_context_tokens: int = 360
@@ -65,6 +66,7 @@ class TextPolicy(Settings):
     speaker_prefixes: tuple[str, ...] = ()
     background: Literal["before", "after", "drop"] = "before"
     share_pair_budget: bool = True
+    start_candidate_of_pair: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,13 +110,14 @@ class BackboneTexts:
         least half of it.
         """
         contexts, candidates = self.policy.max_context_tokens, self.policy.max_candidate_tokens
-        budget = min(contexts + candidates, self.max_positions) - 3
+        start = [self.subwords.start_id] if self.policy.start_candidate_of_pair else []
+        budget = min(contexts + candidates, self.max_positions) - 3 - len(start)
         most = min(candidates - 2, max(budget // 2, budget - contexts + 2))
         right = self._start(self.subwords.encode(candidate), most)
         rest = budget - len(right) if self.policy.share_pair_budget else min(contexts - 2, budget - most)
         left = self._context(context, rest)
-        ids = [self.subwords.start_id, *left, self.subwords.end_id, *right, self.subwords.end_id]
-        return ids, [0] * (len(left) + 2) + [1] * (len(right) + 1)
+        ids = [self.subwords.start_id, *left, self.subwords.end_id, *start, *right, self.subwords.end_id]
+        return ids, [0] * (len(left) + 2) + [1] * (len(ids) - len(left) - 2)
 
     def contexts(self, contexts: Sequence[Context]) -> Tokens:
         """Contexts as padded tokens."""

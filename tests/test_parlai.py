@@ -1,0 +1,156 @@
+"""Models of ParlAI: the imported ones read the same ids and give the same scores as ParlAI's own code.
+
+tests/parlai holds models with random weights, and what ParlAI computed with them (runs/peers/released.py).
+"""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import polyrank
+from polyrank.cli import app
+from polyrank.errors import ArtifactError, UsageError
+from polyrank.models.artifacts import load_model
+from polyrank.models.foreign import import_parlai
+from polyrank.records import Context
+
+SAVED = Path(__file__).parent / "parlai"
+EXPECTED = json.loads((SAVED / "expected.json").read_text("utf-8"))
+KINDS = ("bi", "poly", "cross")
+CONTEXTS = [Context(tuple(turns)) for turns in EXPECTED["contexts"]]
+
+
+@pytest.fixture(scope="module")
+def imported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("imported")
+    for kind in KINDS:
+        assert import_parlai(SAVED / kind, folder / kind).kind == kind
+    return folder
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Callable[..., Path]:
+    """A copy of a model with other settings."""
+
+    def change(kind: str, **settings: Any) -> Path:
+        for path in SAVED.glob(f"{kind}*"):
+            shutil.copy(path, tmp_path)
+        file = tmp_path / f"{kind}.opt"
+        file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | settings), "utf-8")
+        return tmp_path / kind
+
+    return change
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_those_of_parlai(imported: Path, kind: str) -> None:
+    with torch.inference_mode():
+        scores = polyrank.load(imported / kind).score(CONTEXTS, [EXPECTED["candidates"]] * len(CONTEXTS))
+    np.testing.assert_allclose(np.array(scores), EXPECTED[kind]["scores"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_are_those_of_parlai(imported: Path, kind: str) -> None:
+    texts, expected = load_model(imported / kind).texts, EXPECTED[kind]
+    assert [texts.context_ids(context) for context in CONTEXTS] == expected["contexts"]
+    assert [texts.candidate_ids(text) for text in EXPECTED["candidates"]] == expected["candidates"]
+
+
+def test_a_pair_is_both_texts_with_all_their_boundaries(imported: Path) -> None:
+    texts, expected = load_model(imported / "cross").texts, EXPECTED["cross"]
+    for context, left in zip(CONTEXTS, expected["contexts"], strict=True):
+        for text, right in zip(EXPECTED["candidates"], expected["candidates"], strict=True):
+            assert texts.pair_ids(context, text) == ([*left, *right], [0] * len(left) + [1] * len(right))
+
+
+def test_a_file_without_codes_is_a_start_for_training(changed: Callable[..., Path], tmp_path: Path) -> None:
+    model = changed("poly")
+    weights = torch.load(model, weights_only=True)["model"]
+    del weights["codes"]
+    torch.save({"model": weights}, model)
+    first, second = (import_parlai(model, tmp_path / name) for name in ("one", "two"))
+    assert first.random_codes
+    assert first.fingerprint == second.fingerprint
+
+
+def test_weights_in_sixteen_bits_are_read(changed: Callable[..., Path], tmp_path: Path) -> None:
+    model = changed("bi")
+    weights = {name: tensor.half() for name, tensor in torch.load(model, weights_only=True)["model"].items()}
+    torch.save({"model": weights, "number_training_updates": 7}, model)
+    import_parlai(model, tmp_path / "half")
+    scores = polyrank.load(tmp_path / "half").score(CONTEXTS, [EXPECTED["candidates"]] * len(CONTEXTS))
+    np.testing.assert_allclose(np.array(scores), EXPECTED["bi"]["scores"], rtol=0.02, atol=0.05)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        ("bi", {"variant": "aiayn"}, "has variant = 'aiayn'; only models with 'xlm' can be imported"),
+        ("bi", {"reduction_type": "max"}, "reduction_type = 'max' of a bi-encoder is not one that polyrank has"),
+        (
+            "poly",
+            {"poly_attention_type": "multihead"},
+            "has poly_attention_type = 'multihead'; only models",
+        ),
+        ("cross", {"n_layers": 3}, "cross has no tensor 'encoder.layers.2."),
+        ("bi", {"n_positions": 32}, "do not agree"),
+        (
+            "bi",
+            {"dict_endtoken": "__end__"},
+            "has dict_endtoken = '__end__'; only models with",
+        ),
+    ],
+)
+def test_another_network_is_refused(
+    changed: Callable[..., Path], tmp_path: Path, kind: str, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ArtifactError, match=re.escape(message)):
+        import_parlai(changed(kind, **settings), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+class Harmful:
+    """Unpickled, it would write a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_no_code_of_a_file_runs(changed: Callable[..., Path], tmp_path: Path) -> None:
+    model = changed("bi")
+    torch.save({"model": {}, "options": Harmful(tmp_path / "harm")}, model)
+    with pytest.raises(ArtifactError, match="cannot be read as weights alone"):
+        import_parlai(model, tmp_path / "out")
+    assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize("ending", ["", ".opt", ".dict", ".dict.codecs"])
+def test_a_missing_file_is_named(changed: Callable[..., Path], tmp_path: Path, ending: str) -> None:
+    model = changed("bi")
+    Path(f"{model}{ending}").unlink()
+    with pytest.raises(ArtifactError, match=re.escape(f"{model}{ending} cannot be read")):
+        import_parlai(model, tmp_path / "out")
+
+
+def test_the_command_imports_and_the_model_answers(tmp_path: Path) -> None:
+    run = CliRunner().invoke(app, ["import", "parlai", str(SAVED / "poly"), "-o", str(tmp_path / "poly")])
+    assert run.exit_code == 0, run.output
+    assert "a Poly-encoder" in run.stderr
+    with pytest.raises(UsageError, match="exists"):
+        import_parlai(SAVED / "poly", tmp_path / "poly")
+    polyrank.build_index(tmp_path / "index", polyrank.load(tmp_path / "poly"), EXPECTED["candidates"])
+    with polyrank.open(tmp_path / "index") as replies:
+        answer = replies.answer(EXPECTED["contexts"][0], k=1)
+    best = int(np.argmax(EXPECTED["poly"]["scores"][0]))
+    assert answer.text == EXPECTED["candidates"][best]
