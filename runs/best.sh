@@ -1,14 +1,22 @@
 #!/usr/bin/env bash
-# The best that two cores make of each corpus: more pairs, from an encoder that has read conversations, and two encoders as one.
+# The best models that two cores can train for each corpus: more pairs, an encoder already trained on conversations, and a sum of two
+# encoders.
 #   DATA=folder THREADS=2 BUDGET=pairs SETS="star sgd" MODELS="bi convert sum" bash runs/best.sh
-# bi: a Bi-encoder from shipped:minilm. convert: shipped:convert, trained on the same pairs three times. sum: both as one encoder,
-# weights from 300 dev lists; sum-shipped: bi with shipped:convert as it is. bi-all, convert-all, sum-all: these on every pair
-# that there is. bi-2, bi-3: bi by other seeds. bi-wide: bi in batches of 256; sum-wide: all three. bi-more, poly-64: both from
-# bi, on a quarter as many pairs; uniform (-3, -4: other seeds): bi-more with negatives_weighting = "logq" (the published figures: an earlier correction, of wrong answers alone); lists: with a list of random
-# wrong answers for each context; distilled: lists that sum has scored. joint: all of sum, on as many. library: sentence-
-# transformers, as many pairs as bi. cross: listwise on given wrong answers, which mutual has, from BACKBONE. Goes on where it was
-# stopped.
-# Writes runs/work/best, and keeps best/SET/MODEL by runs/record.py, over all test examples.
+# MODELS:
+#   bi: a Bi-encoder from shipped:minilm; bi-2, bi-3: with other seeds; bi-wide: in batches of 256
+#   convert: shipped:convert, trained on the same pairs for three epochs
+#   sum: the sum of bi and convert, with weights from 300 dev lists; sum-shipped: of bi and the untrained shipped:convert;
+#     sum-wide: of bi, convert and bi-wide
+#   bi-all, convert-all, sum-all: the same on every pair of the corpus
+#   bi-more, poly-64: trained further from bi, on a quarter as many pairs
+#   uniform (-3, -4: other seeds): bi-more with negatives_weighting = "logq". The published figures used an earlier correction,
+#     of wrong answers only
+#   lists: bi-more with a list of random wrong answers for each context; distilled: with lists that sum has scored
+#   joint: both parts of sum trained together, on as many pairs as bi-more
+#   library: sentence-transformers, on as many pairs as bi
+#   cross: a Cross-encoder from BACKBONE, listwise on given wrong answers; mutual provides these
+# A stopped run resumes when you start it again.
+# Writes runs/work/best, and stores best/SET/MODEL with runs/record.py, over all test examples.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
@@ -16,11 +24,11 @@ THREADS=${THREADS:-2}
 BUDGET=${BUDGET:-30720}
 SETS=${SETS:-star sgd ubuntu-irc convai2-valid self-dialogue}
 MODELS=${MODELS:-bi convert sum}
-START=${START:-shipped:minilm} # of the kept figures: runs/work/encoder/run/model, what its first pass made
+START=${START:-shipped:minilm} # the stored figures used runs/work/encoder/run/model, the output of its first pass
 NEGATIVES=${NEGATIVES:-31} # of lists
 LIMIT=${LIMIT:-}
 
-learn() { # SET MODEL RECIPE, and what differs
+learn() { # SET MODEL RECIPE [OPTION ...]
   local work=$PWD/runs/work/best/$1/$2 data=(--set "data.train=$DATA/$1/train.jsonl.gz")
   [[ -e $work/result.json ]] && return
   case $1 in
@@ -44,7 +52,7 @@ judge() { # SET MODEL SCORER AGAINST
 for set in $SETS; do
   work=$PWD/runs/work/best/$set
   mkdir -p "$work"
-  few=() # what has few pairs reads them more often
+  few=() # a corpus with few pairs gets more epochs
   [[ $set == convai2-valid ]] && few=(--set train.epochs=2)
   for model in $MODELS; do
     python runs/record.py --has "best/$set/$model" && continue
@@ -59,7 +67,7 @@ for set in $SETS; do
       bi-2 | bi-3)
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set data.max_train="$budget" "${few[@]}" \
           --set "train.seeds=[${model#bi-}]" ;;
-      bi-wide) # four times the batch, and a rate between the same and twice
+      bi-wide) # four times the batch, and 1.5 times the learning rate
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$START" --set data.max_train="$budget" "${few[@]}" \
           --set train.batch_size=256 --set train.chunk_size=64 --set train.lr=3e-4 --set train.checkpoint_steps=10 ;;
       convert | convert-all)
@@ -68,14 +76,14 @@ for set in $SETS; do
       sum | sum-all | sum-shipped | sum-wide)
         scorer=$work/$model parts=("$work/bi$all/model" "$work/convert$all/model") lists=300
         [[ $model == sum-shipped ]] && parts[1]=shipped:convert
-        [[ $model == sum-wide ]] && parts+=("$work/bi-wide/model") lists=2000 # three weights ask for more
+        [[ $model == sum-wide ]] && parts+=("$work/bi-wide/model") lists=2000 # three weights need more lists
         polyrank sum "${parts[@]}" -o "$scorer" --valid "$DATA/$set/dev.jsonl.gz" --max-valid "$lists" --overwrite ;;
-      bi-more | poly-64) # half as many pairs again, by equal rates
+      bi-more | poly-64) # equal learning rates for both
         more=("${common[@]}" --set "train.init_from=$work/bi/model" --set data.max_train=$((BUDGET / 4)) --set 'train.seeds=[2]')
         against=bi-more recipe=bi
         [[ $model == poly-64 ]] && recipe=poly-64
         learn "$set" "$model" "$recipe" "${more[@]}" --set train.lr=1e-4 ;;
-      uniform | uniform-3 | uniform-4) # by seed 2, 3 and 4
+      uniform | uniform-3 | uniform-4) # seeds 2, 3 and 4
         against=bi-more seed=2
         [[ $model == *-* ]] && seed=${model#uniform-}
         learn "$set" "$model" bi "${common[@]}" --set "train.init_from=$work/bi/model" --set data.max_train=$((BUDGET / 4)) \
@@ -96,12 +104,12 @@ for set in $SETS; do
         python runs/peers/sentence_transformers_bi.py matched "$set" --data "$DATA" --budget "$BUDGET" --precision bf16 \
           --name best --limit 100000
         continue ;;
-      cross) # of each example its given candidates; dropout would take more epochs than two cores have
+      cross) # on each example's given candidates; dropout would need more epochs than two cores can run
         against=
         learn "$set" cross cross --set "model.backbone=${BACKBONE:-embedded}" --set 'train.negatives.sources=["given"]' \
           --set train.negatives.n=3 --set text.max_candidate_tokens=32 --set train.dropout=0.0 --set train.epochs=3 \
           --set train.checkpoint_steps=40 ;;
-      *) echo "$model is no model of this script" >&2 && exit 2 ;;
+      *) echo "unknown model $model; the top of $0 lists them" >&2 && exit 2 ;;
     esac
     judge "$set" "$model" "$scorer" "$against"
   done

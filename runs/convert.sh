@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# A ConveRT from scratch on four corpora together, evaluated on each of their test parts, then fine-tuned on each.
+# A ConveRT trained from scratch on four corpora together, evaluated on each of their test parts, then fine-tuned on each.
 #   DATA=folder STEPS=updates TUNE_STEPS=updates TUNED="multi single" ABLATION_STEPS=updates LIMIT=test-examples bash runs/convert.sh
-# PARTS chooses among multi, single, tuned, ablations and permissive (without sgd, whose licence asks for the same licence:
-# three epochs, the one that comes with the package by runs/ship.py). TUNED says which models the part "tuned" starts from:
-# of runs/work/convert, or shipped:convert.
-# Writes runs/work/convert, and keeps convert/NAME-SET and convert/NAME.size by runs/record.py.
-# Interrupted, it goes on where it was when it is started again.
+# PARTS selects among multi, single, tuned, ablations and permissive. "permissive" trains for three epochs without sgd, whose licence
+# is share-alike; runs/ship.py puts that model into the package. TUNED lists the models that "tuned" starts from: names of
+# runs/work/convert, or shipped:convert.
+# Writes runs/work/convert, and stores convert/NAME-SET and convert/NAME.size with runs/record.py.
+# A stopped run resumes when you start it again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")

@@ -1,11 +1,12 @@
-"""One training file and one validation file for a general encoder out of several corpora.
+"""Writes one training file and one validation file for a general encoder from several corpora.
 
     python runs/convert_data.py SHARED_DATA OUTPUT_FOLDER [CORPUS[:ROWS] ...] [--valid CORPUS ...]
 
-``train.jsonl.gz`` holds dialogues whose turns to learn have the speaker "reply", for ``data.speaker``: in the corpora
-of whole dialogues every turn is one; in ubuntu-irc, whose rows are pairs, only the response. ``valid.jsonl.gz`` holds
-the first 50 candidate lists of each corpus's validation part, or of those behind ``--valid``, so that a model may be
-chosen by what it has not read. Test parts are not read. Without names it takes all four, and all rows without a number.
+``train.jsonl.gz`` holds dialogues in which each turn to train on has the speaker "reply", for ``data.speaker``. In the
+corpora of whole dialogues this is every turn; in ubuntu-irc, whose rows are pairs, it is only the response.
+``valid.jsonl.gz`` holds the first 50 candidate lists of each corpus's validation part, or of the corpora after
+``--valid``, so that you can select a model on corpora outside its training data. Test parts are not used. Without
+names the script uses all four corpora, and without ROWS all rows of a corpus.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from typing import Any
 
 DIALOGUES = ("self-dialogue", "sgd", "star")
 PAIRS = ("ubuntu-irc",)
-MAX_TURNS = 11  # the last turn and ten earlier ones are all that a ConveRT reads
+MAX_TURNS = 11  # a ConveRT reads only the last turn and ten earlier ones
 N_VALID = 50
 
 
@@ -29,7 +30,7 @@ def rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def dialogues(data: Path, corpora: Mapping[str, int | None]) -> Iterator[dict[str, Any]]:
-    """Every row, or the first of them, as a dialogue with its turns to learn marked."""
+    """Each corpus's first rows (None: all) as dialogues with the turns to train on marked."""
     for name in (name for name in corpora if name in DIALOGUES):
         for row in islice(rows(data / name / "train.dialogues.jsonl.gz"), corpora[name]):
             turns = [{"speaker": "reply", "text": turn["text"]} for turn in row["turns"]]
@@ -40,10 +41,10 @@ def dialogues(data: Path, corpora: Mapping[str, int | None]) -> Iterator[dict[st
             yield {"id": row["id"], "turns": [*context, {"speaker": "reply", "text": row["response"]}]}
 
 
-def main(data: Path, output: Path, corpora: Mapping[str, int | None], judges: Sequence[str]) -> None:
+def main(data: Path, output: Path, corpora: Mapping[str, int | None], valid_corpora: Sequence[str]) -> None:
     """Write both files."""
     output.mkdir(parents=True, exist_ok=True)
-    valid = (row for name in judges for row in islice(rows(data / name / "dev.jsonl.gz"), N_VALID))
+    valid = (row for name in valid_corpora for row in islice(rows(data / name / "dev.jsonl.gz"), N_VALID))
     for name, made in (("train.jsonl.gz", dialogues(data, corpora)), ("valid.jsonl.gz", valid)):
         with gzip.open(output / name, "wt", encoding="utf-8", compresslevel=1) as stream:
             for row in made:

@@ -1,9 +1,9 @@
-"""What rounding costs: the 32-bit weights of a ConveRT's checkpoint, scored with and without rounding.
+"""Cost of rounding: R@1 of a ConveRT checkpoint's 32-bit weights, with and without rounding.
 
     python runs/convert_rounding.py RUN_FOLDER TEST_FILE LIMIT
 
-The run must have a checkpoint (deleted at the end of a training) and a model folder (for its vocabulary). Prints one
-JSON object: R@1 rounded and in full, and how often both put the same candidate first.
+The run folder must contain a checkpoint (a finished training deletes its own) and a model folder (for its vocabulary).
+Prints one JSON object: R@1 with and without rounding, and how often both rank the same candidate first.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from polyrank.text import ConvertTexts
 
 
 def main(run: Path, test: Path, limit: int) -> None:
-    """Score with both and print."""
+    """Score with and without rounding and print the result."""
     saved = load_model(run / "model")
     assert isinstance(saved.config, ConvertConfig)
     assert isinstance(saved.model, Convert)

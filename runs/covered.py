@@ -1,10 +1,10 @@
-"""Which tests run which line of the package, in their own process or in one that they start.
+"""Records which tests run which line of the package, in their own process or in one that they start.
 
-``measure`` runs each test file by itself under coverage. Commands, servers and workers are processes of their own: a
-``sitecustomize.py`` on their path has each of them write down which lines it ran, and from when to when it lived. A
-process's lines belong to every test that ran meanwhile, since a server that a file's tests share answers all of them.
+``measure`` runs each test file by itself under coverage. Commands, servers and workers run in separate processes: a
+``sitecustomize.py`` on their path makes each of them record which lines it ran, and when it started and ended. A
+process's lines count for every test that ran meanwhile, since the tests of a file may share a server.
 
-Knows nothing of faults.
+This module does not know about faults.
 """
 
 import ast
@@ -25,12 +25,12 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "polyrank"
 COVERED = ROOT / "runs" / "work" / "covered"
 FOLDER = "POLYRANK_COVERED"  # the variable that names a test file's folder to the processes that its tests start
-# what interrupts at any moment does so within the measuring too, which then waits for itself
+# this test also interrupts the coverage code, which then waits for its own lock
 LEFT_OUT = "tests/test_store_faults.py::test_a_writer_that_was_interrupted_at_any_moment_goes_on"
 
 
 def measure(files: list[str]) -> None:
-    """Measure test files one after another; without any named, those that were never measured or changed since."""
+    """Measure test files one after another; without names, the files that are new or changed since their last measure."""
     for path in [ROOT / name for name in files] or sorted((ROOT / "tests").glob("test_*.py")):
         folder = COVERED / path.stem
         whole = folder / "times.json"
@@ -67,22 +67,22 @@ _times: dict[str, tuple[float, float]] = {}
 
 
 def pytest_configure() -> None:
-    """Have processes that are started from now on be followed."""
+    """Make processes that start from now on record their lines."""
     os.environ["PYTHONPATH"] = os.pathsep.join([str(PACKAGE.parent), str(Path(os.environ[FOLDER]) / "site")])
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:
-    """Note when a test begins, fixtures included."""
+    """Record when a test begins, fixtures included."""
     _started[nodeid] = time.time()
 
 
 def pytest_runtest_logfinish(nodeid: str) -> None:
-    """Note when a test has ended."""
+    """Record when a test has ended."""
     _times[nodeid] = (_started[nodeid], time.time())
 
 
 def pytest_sessionfinish() -> None:
-    """Write down when each test ran."""
+    """Save when each test ran."""
     Path(os.environ[FOLDER], "times.json").write_text(json.dumps(_times), "utf-8")
 
 
@@ -90,12 +90,12 @@ def pytest_sessionfinish() -> None:
 
 
 def follow() -> None:
-    """Note which lines this process runs, and its forks: every second, since some are killed, and at the end."""
+    """Record which lines this process and its forks run: every second, since some are killed, and at the end."""
     import coverage
 
     folder, began = Path(os.environ[FOLDER]), [time.time()]
     measured = coverage.Coverage(data_file=None, include=[f"{PACKAGE}/*"], config_file=False)
-    measured.set_option("run:disable_warnings", ["no-data-collected"])  # commands are silent where tests say so
+    measured.set_option("run:disable_warnings", ["no-data-collected"])  # some tests require an empty stderr
     leave, writing = os._exit, threading.Lock()
 
     def write() -> None:

@@ -1,10 +1,10 @@
-"""What an index survives: kills, failing calls, full disks, power loss, flipped bits. Prints a JSON summary.
+"""Crash tests of an index: kills, failing calls, full disks, power loss, flipped bits. Prints a JSON summary.
 
     python runs/crash.py --kills 1000 --calls 2 --power 2 --losses 2 --flips 1 --all-bits --log-flips 1 --removals 1
 
-Acknowledged operations that are lost, removed candidates that are back and indexes that cannot be read must be 0.
-The calls, the power losses and the lost syncs need a C compiler and Linux. Parts may run side by side, and their
-summaries be joined: ``python runs/crash.py --join a.json b.json``.
+The summary must count no lost acknowledged operation, no removed candidate that is back, and no unreadable index.
+``--calls``, ``--power`` and ``--losses`` need a C compiler and Linux. You can run the parts in parallel and join their
+summaries: ``python runs/crash.py --join a.json b.json``.
 """
 
 import argparse
@@ -20,20 +20,20 @@ from crashes import faults
 
 
 def main() -> None:
-    """Run the parts that were asked for."""
+    """Run the requested parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=0, help="how many kills at random moments")
-    parser.add_argument("--calls", type=int, default=0, help="how many workloads to break at every durable call")
-    parser.add_argument("--power", type=int, default=0, help="how many workloads to cut the power of after every call")
-    parser.add_argument("--losses", type=int, default=0, help="how many workloads to lose what each sync should write")
-    parser.add_argument("--flips", type=int, default=0, help="how many indexes to flip a bit of each byte of")
-    parser.add_argument("--log-flips", type=int, default=0, help="the same, after a kill, with a part of it in the log")
-    parser.add_argument("--removals", type=int, default=0, help="the same, and then a candidate is removed")
-    parser.add_argument("--all-bits", action="store_true", help="flips: every bit, not one of each byte")
-    parser.add_argument("--every", type=int, default=1, help="try every N-th place only")
-    parser.add_argument("--offset", type=int, default=0, help="flips: the first of those places")
+    parser.add_argument("--kills", type=int, default=0, help="number of kills at random moments")
+    parser.add_argument("--calls", type=int, default=0, help="number of workloads; each durable call fails once")
+    parser.add_argument("--power", type=int, default=0, help="number of workloads; power is lost after each call")
+    parser.add_argument("--losses", type=int, default=0, help="number of workloads; each sync loses its writes")
+    parser.add_argument("--flips", type=int, default=0, help="number of indexes; a bit of each byte is flipped")
+    parser.add_argument("--log-flips", type=int, default=0, help="as --flips, after a kill, so that the log is in use")
+    parser.add_argument("--removals", type=int, default=0, help="as --flips, then a candidate is removed")
+    parser.add_argument("--all-bits", action="store_true", help="--flips: every bit, not one of each byte")
+    parser.add_argument("--every", type=int, default=1, help="try only every N-th place")
+    parser.add_argument("--offset", type=int, default=0, help="--flips: the first of those places")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--bare", action="store_true", help="do not describe the machine")
+    parser.add_argument("--bare", action="store_true", help="leave out the description of the machine")
     parser.add_argument("--join", nargs="+", type=Path, default=[], help="summaries of earlier runs")
     options = parser.parse_args()
     if options.calls or options.power or options.losses:
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace) -> dict[str, Any]:
-    """Each part for each of its seeds."""
+    """Run each part for each of its seeds."""
     from crashes import cases
 
     first, every, places = options.seed, options.every, slice(options.offset, None, options.every)
@@ -71,14 +71,14 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What this ran on."""
-    from polyrank.bench.machine import describe_machine  # only now: it imports torch, which every fork would carry
+    """A description of this machine."""
+    from polyrank.bench.machine import describe_machine  # late, since it imports torch, which would slow down every fork
 
     return {"machine": describe_machine()}
 
 
 def summary(parts: dict[str, Any], n_violations: int) -> dict[str, Any]:
-    """What was found, by kind and in all."""
+    """Numbers of cases and violations, by kind and in total."""
     kinds: dict[str, int] = {}
     for key, part in parts.items():
         kind = key.partition(",")[0]

@@ -1,9 +1,9 @@
-"""Three suggestions as they rank and three that differ: near-copies among them, and right answers found.
+"""Compares the top three suggestions with three diverse ones: near-copies among them, and right answers.
 
     python runs/diversity.py EXAMPLES REPLIES [--model shipped:convert] [--limit 1000] | python runs/record.py NAME
 
-builds an index of REPLIES and prints one JSON object, a row for each setting. A near-copy differs from an earlier one
-of the three in names and numbers only, or has four fifths of its words in common with it.
+builds an index of REPLIES and prints one JSON object with a row for each setting. A near-copy differs from an earlier
+suggestion only in names and numbers, or shares four fifths of its words.
 """
 
 import argparse
@@ -31,7 +31,7 @@ K, NEAR = 3, 0.8
 
 
 def n_near_copies(replies: Sequence[Ranked]) -> int:
-    """How many repeat an earlier one."""
+    """How many replies nearly repeat an earlier one."""
     texts = [reply.text for reply in replies]
     return sum(
         any(near_copy_key(text) == near_copy_key(other) or word_overlap(text, other) >= NEAR for other in texts[:i])

@@ -1,11 +1,12 @@
-"""Where the tests' time goes: processor time of each test, its processes included.
+"""Measures the processor time of each test, including the processes that it starts.
 
-    python runs/durations.py            the README's selection, then the deep one: runs/results/durations.jsonl
-    python runs/durations.py tests/test_x.py ...   of these files alone, printed
+    python runs/durations.py                       the README's selection, then the deep one; writes
+                                                   runs/results/durations.jsonl
+    python runs/durations.py tests/test_x.py ...   only these files; prints
 
-Wall time depends on what else a machine does; processor time hardly does. A test's time is that of its worker and of
-all processes below it, from set-up to teardown. A fixture that several tests share counts with the first of them. What
-a worker needs for imports and collection stands apart.
+Processor time depends far less than wall time on the machine's other work. A test's time is the time of its worker and
+of all its descendants, from set-up to teardown. A shared fixture counts for the first test that uses it. Imports and
+collection are counted as "outside tests".
 
 Needs the packages of ``dev``, and Linux.
 """
@@ -26,7 +27,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 SEEN = ROOT / "runs" / "results" / "durations.jsonl"
 SELECTIONS = ("not deep and not scripts", "deep")
-SHORTEST = 0.5  # seconds; shorter tests are added up by file only
+SHORTEST = 0.5  # seconds; shorter tests appear only in their file's sum
 TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -34,7 +35,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 def spent() -> float:
-    """Seconds that this process, those below it and those that have ended there have computed."""
+    """Processor seconds of this process and of its descendants, including those that have ended."""
     total, waiting = 0, [os.getpid()]
     for pid in waiting:
         process = Path(f"/proc/{pid}")
@@ -42,7 +43,7 @@ def spent() -> float:
             total += sum(map(int, (process / "stat").read_text().rpartition(")")[2].split()[11:15]))
             for thread in (process / "task").iterdir():
                 waiting += map(int, (thread / "children").read_text().split())
-        except OSError:  # ended meanwhile
+        except OSError:  # the process has ended meanwhile
             continue
     return total / TICK
 
@@ -62,7 +63,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    controls = session.config.pluginmanager.hasplugin("dsession")  # its workers write theirs
+    controls = session.config.pluginmanager.hasplugin("dsession")  # xdist's workers write their own
     write(total=sum(os.times()[:2]) if controls else spent())
 
 
@@ -70,7 +71,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def measure(*arguments: str) -> list[dict[str, Any]]:
-    """Rows of tests, slowest first, then of files and of everything."""
+    """Rows for everything, for each file and for each test, slowest first."""
     with tempfile.TemporaryDirectory() as folder:
         variables = {"DURATIONS": folder, "PYTHONPATH": str(ROOT / "runs"), "OMP_NUM_THREADS": "1"}  # as in a worker
         command = [sys.executable, "-m", "pytest", "-p", "durations", "--durations=0", *arguments]
@@ -96,7 +97,7 @@ def measure(*arguments: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("arguments", nargs="*", help="of pytest")
+    parser.add_argument("arguments", nargs="*", help="arguments for pytest")
     arguments = parser.parse_args().arguments
     if arguments:
         for row in measure("-n", "0", *arguments):

@@ -1,9 +1,9 @@
-"""The sum of two models' scores, its scale chosen on validation lists; read from scores files, so no model is needed.
+"""Evaluates the sum of two models' scores from their scores files, with the scale chosen on validation lists.
 
     python runs/ensembles.py FOLDER RETRIEVER RERANKER
 
-reads FOLDER/NAME.dev.scores.jsonl and FOLDER/NAME.test.scores.jsonl of both and prints one JSON object: what was
-chosen, the ensemble's figures on the test lists, and paired tests against either model and between them.
+reads FOLDER/NAME.dev.scores.jsonl and FOLDER/NAME.test.scores.jsonl of both models and prints one JSON object: the
+chosen scale, the ensemble's figures on the test lists, and paired tests against each model and between the two.
 """
 
 import json
@@ -21,9 +21,9 @@ def ensemble(first: Evaluation, second: Evaluation, how: Ensemble | None) -> Eva
     """The re-ranker's evaluation with summed scores."""
     records = []
     for a, b in zip(first.records, second.records, strict=True):
-        assert a.id == b.id, f"{a.id} is beside {b.id}: the files are of other examples"
-        assert a.scores is not None, "lists only"
-        assert b.scores is not None, "lists only"
+        assert a.id == b.id, f"{a.id} is paired with {b.id}: the two files hold different examples"
+        assert a.scores is not None, "the scores file must hold candidate lists"
+        assert b.scores is not None, "the scores file must hold candidate lists"
         scores = b.scores if how is None else combine(a.scores, b.scores, how)
         records.append(replace(b, scores=scores, placement=placement_of(scores, b.relevant)))
     return replace(second, records=tuple(records))

@@ -1,7 +1,7 @@
-"""The faults that are put into the code: single changes by an operator, drawn from every file of the package.
+"""The faults that ``mutants.py`` injects: single changes by an operator, drawn from every file of the package.
 
-A comparison is turned, an argument swapped, a statement dropped, ... A file has as many faults as its length asks for,
-drawn by the hash of each, which knows its function and its line's text: moving code moves its faults along.
+An operator inverts a comparison, swaps arguments, drops a statement and so on. Longer files get more faults. They are
+drawn by a hash of the function's name and the line's text, so that faults move along when code moves.
 """
 
 import ast
@@ -16,8 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "polyrank"
-SUBPACKAGES = ("index/remote", "scorers/exported")  # counted apart from the rest of their package
-# lines of code for each fault: the first pattern that fits
+SUBPACKAGES = ("index/remote", "scorers/exported")  # counted separately from the rest of their package
+# lines of code per fault; the first matching pattern counts
 DENSITY = (
     ("models/scoring.py", 6), ("models/losses.py", 6), ("search/scoring.py", 6), ("ranking/metrics.py", 16),
     ("evaluation/*", 16), ("models/convert/quantization.py", 10), ("storage/quantized.py", 10),
@@ -28,7 +28,7 @@ DENSITY = (
     ("scorers/exported/*", 12), ("cli/*", 48), ("serving/*", 48), ("*", 32),
 )  # fmt: skip
 FEWEST, MOST = 1, 14
-IN_C = 15  # faults for each file
+IN_C = 15  # faults per file
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ NAMES = {
 
 
 class Operators(ast.NodeVisitor):
-    """Every change that an operator knows, as (node or span, operator, old text, new text)."""
+    """Collects every change that an operator can make, as (start, end, line, where, operator, new text)."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -115,7 +115,7 @@ class Operators(ast.NodeVisitor):
             self.visit(child)
         self.where.pop()
 
-    visit_FunctionDef = visit_ClassDef = visit_scope  # noqa: N815  # names that ast asks for
+    visit_FunctionDef = visit_ClassDef = visit_scope  # noqa: N815  # names that ast requires
 
     def visit_If(self, node: ast.If) -> None:
         if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
@@ -125,10 +125,10 @@ class Operators(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Assert(self, node: ast.Assert) -> None:
-        """Assertions state what types cannot."""
+        """Assertions only state what types cannot express."""
 
     def visit_Raise(self, node: ast.Raise) -> None:
-        self.replace(node, "statement dropped", "pass")  # what errors say is read by people
+        self.replace(node, "statement dropped", "pass")  # not the message, which is for people
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value:
@@ -219,7 +219,7 @@ class Operators(ast.NodeVisitor):
 
     def visit_Return(self, node: ast.Return) -> None:
         if isinstance(node.value, ast.Name | ast.Attribute) and self.where:
-            pass  # what is returned is computed elsewhere
+            pass  # the returned value is computed elsewhere
         self.generic_visit(node)
 
 
@@ -236,7 +236,7 @@ C_CHANGES = [
 
 
 def faults_of(package: str, path: Path, text: str, drawn: bool) -> list[Fault]:
-    """All faults of a file, or those that are drawn."""
+    """All faults of a file, or only the drawn ones."""
     name = path.name if path.suffix in (".c", ".h") else path.relative_to(PACKAGE).as_posix()
     changes = list(_c_changes(text)) if path.suffix in (".c", ".h") else _python_changes(text)
     lines = text.splitlines()
@@ -255,7 +255,7 @@ def faults_of(package: str, path: Path, text: str, drawn: bool) -> list[Fault]:
     else:
         density = next(density for pattern, density in DENSITY if fnmatch(name, pattern))
         share = max(FEWEST, min(MOST, round(code / density)))
-    # one of each operator before the second of any, and never two on a line before every line had one
+    # one fault of each operator before a second of any, and one on each line before a second on any
     taken: Counter[tuple[str, str | int]] = Counter()
     ranked = []
     for fault in sorted(faults, key=lambda f: f.id):
@@ -320,7 +320,7 @@ def all_faults(packages: list[str], drawn: bool = True) -> list[Fault]:
 
 
 def package_of(path: Path) -> str:
-    """The package that a file's faults are counted in."""
+    """The package that a file's faults count for."""
     if path.suffix != ".py":
         return "kernels"
     folder = path.relative_to(PACKAGE).parent.as_posix()
