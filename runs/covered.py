@@ -30,7 +30,7 @@ LEFT_OUT = "tests/test_store_faults.py::test_a_writer_that_was_interrupted_at_an
 
 
 def measure(files: list[str]) -> None:
-    """Measure test files one after another; without names, the files that are new or changed since their last measure."""
+    """Measure test files one after another; without names, those that are new or have changed since."""
     for path in [ROOT / name for name in files] or sorted((ROOT / "tests").glob("test_*.py")):
         folder = COVERED / path.stem
         whole = folder / "times.json"

@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """A description of this machine."""
-    from polyrank.bench.machine import describe_machine  # late, since it imports torch, which would slow down every fork
+    from polyrank.bench.machine import describe_machine  # late: it imports torch, which would slow forks down
 
     return {"machine": describe_machine()}
 

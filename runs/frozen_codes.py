@@ -1,12 +1,15 @@
-"""What attention over a trained Bi-encoder's token outputs can add: its transformer frozen, only the attention learns.
+"""Trains only an attention over the token outputs of a trained, frozen Bi-encoder, and measures its gain in R@1.
 
     python runs/frozen_codes.py MODEL TRAIN TEST BUDGET [SPEAKER]
 
-Outputs are computed once; what learns, learns from pairs that MODEL, trained on BUDGET of TRAIN, has not read. Prints
-R@1 on the test lists with the mean of the outputs (the Bi-encoder itself), with vectors that are taken without learning
-(the last turn's mean, each turn's, all outputs), and with learnt codes: 64 at several rates, a single one, and 64 with
-a temperature of the last softmax, keys by a map of the outputs, or keys with the place from the end, that learn beside
-them; for these the paired difference from the mean, and the loss on held-out pairs before and after, as well.
+The script computes outputs once, and trains the attention on pairs of TRAIN outside the BUDGET that MODEL used. It
+prints R@1 on the test lists for
+
+- the mean of the outputs (the Bi-encoder itself);
+- vectors that need no training: the last turn's mean, each turn's mean, all outputs;
+- trained codes: 64 at several learning rates, a single one, and 64 together with a trained temperature of the last
+  softmax, a trained map from outputs to keys, or trained position vectors (from the end) added to the keys. For these
+  it also prints the paired difference from the mean, and the loss on held-out pairs before and after.
 """
 
 import json
@@ -42,9 +45,9 @@ FORMS = {
     "64 codes and keys with the place from the end": (64, "places", 0.01),
 }
 Part = tuple[Tensor, Tensor]
-"""Outputs ``[T, D]`` and token ids ``[T]`` of one context."""
+"""Token outputs ``[T, D]`` and token ids ``[T]`` of one context."""
 Vectors = Callable[[Tensor, Tensor], Tensor]
-"""These to its vectors ``[M, D]``."""
+"""Maps a context's outputs and ids to its vectors ``[M, D]``."""
 
 
 def outputs(scorer: EncoderScorer, contexts: Sequence[Context]) -> list[Part]:
@@ -63,7 +66,7 @@ def outputs(scorer: EncoderScorer, contexts: Sequence[Context]) -> list[Part]:
 
 
 def turns(values: Tensor, ids: Tensor) -> Tensor:
-    """The mean of each turn: what stands up to a separator, which ends the text too."""
+    """The mean of each turn. A turn's last token is a separator, and so is the text's."""
     ends = (ids == ids[-1]).nonzero().flatten() + 1
     return torch.stack([part.mean(0) for part in torch.tensor_split(values, ends[:-1].tolist())])
 
@@ -78,7 +81,7 @@ def soft_scores(contexts: Tensor, candidates: Tensor, heat: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Learnt codes that start near zero, hence at the mean; what learns beside them starts where it changes nothing."""
+    """Trained codes that start near zero, hence at the mean. The extra parameters start where they change nothing."""
 
     def __init__(self, n_codes: int, more: str, dimension: int) -> None:
         super().__init__()
@@ -121,14 +124,14 @@ def main(model: Path, train: Path, test: Path, budget: int, speaker: str | None 
             found.append(float(best[list(example.relevant)].sum() / best.sum()))
         return found
 
-    def taken(vectors: Vectors) -> list[float]:
+    def untrained(vectors: Vectors) -> list[float]:
         return hits(lambda part, own: soft_scores(vectors(*part)[None], own, torch.ones(())))
 
     plain = {
-        "mean of all outputs": taken(lambda values, ids: values.mean(0, keepdim=True)),
-        "mean of the last turn": taken(lambda values, ids: turns(values, ids)[-1:]),
-        "means of each turn": taken(turns),
-        "all outputs": taken(lambda values, ids: values),
+        "mean of all outputs": untrained(lambda values, ids: values.mean(0, keepdim=True)),
+        "mean of the last turn": untrained(lambda values, ids: turns(values, ids)[-1:]),
+        "means of each turn": untrained(turns),
+        "all outputs": untrained(lambda values, ids: values),
     }
     mean = plain["mean of all outputs"]
     figures: dict[str, object] = {name: float(np.mean(found)) for name, found in plain.items()}
@@ -155,7 +158,7 @@ def main(model: Path, train: Path, test: Path, budget: int, speaker: str | None 
             loss(attention, random.choice(taught, BATCH, replace=False).tolist()).backward()
             optimizer.step()
         with torch.no_grad():
-            found = hits(lambda part, own, learnt=attention: learnt([part], own))  # type: ignore[misc]
+            found = hits(lambda part, own, trained=attention: trained([part], own))  # type: ignore[misc]
         test_of = paired_t((np.array(found) - mean).tolist())
         figures[name] = {
             "R@1": float(np.mean(found)), "difference": test_of["difference"], "p": test_of["p"],

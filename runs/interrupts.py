@@ -1,12 +1,13 @@
-"""Ctrl-C and SIGTERM at random moments of every long command. Prints a table and keeps interrupts by runs/record.py.
+"""Sends SIGINT and SIGTERM at random moments of every long command.
 
     python runs/interrupts.py -n 200 --cold 100
 
-Each process starts warm, forked from one that has the libraries imported, and sends itself the signal when it has used
-so much of the processor's time; moments are spread evenly over what the command uses when it is left alone. Those
-that start cold are whole interpreters, which get theirs from outside. A command must end with 130 or 143, or with 0 if
-its work was complete; say one line; leave files that are whole or not there; and work when it is run again.
-What the file holds of other commands (``--only``) stays.
+Prints a table and stores "interrupts" with runs/record.py; with ``--only``, results of the other commands stay.
+
+Each warm process is forked from one that has the libraries imported, and sends itself the signal after a given
+processor time. These times are spread evenly over what the uninterrupted command uses. Cold processes are new
+interpreters and receive the signal from this script. A command must end with 130 or 143, or with 0 if its work was
+complete; print one line; leave each file whole or absent; and work when it runs again.
 """
 
 import argparse
@@ -32,7 +33,7 @@ import record
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SECONDS = 300  # a process that takes longer hangs
-NEVER_SAID = ("Traceback", "Exception ignored", "KeyboardInterrupt", "panicked", "Fatal Python error", "internal error")
+FORBIDDEN = ("Traceback", "Exception ignored", "KeyboardInterrupt", "panicked", "Fatal Python error", "internal error")
 
 _warm = multiprocessing.get_context("forkserver")
 PRELOADED = [
@@ -56,15 +57,15 @@ Check = Callable[[Path, bool], list[str]]
 
 
 @dataclass(frozen=True)
-class Long:
-    """A command that takes its time. ``{home}`` is where the inputs are, and it runs in a folder of its own.
+class LongCommand:
+    """A command that takes seconds. ``{home}`` is the folder of the inputs; it runs in an empty folder.
 
     Args:
         arguments: of ``polyrank``.
-        check: what is wrong with the files that it left; told whether the command says that it is done.
+        check: returns the problems of the files that it left; receives whether the command reported success.
         stdin: a file of ``home``.
-        again: arguments for running it again, where they are others.
-        copied: what of ``home`` it changes, or writes beside.
+        again: arguments for running it again, where they differ.
+        copied: the file or folder of ``home`` that it changes or writes next to; each run gets a copy.
     """
 
     arguments: str
@@ -76,7 +77,7 @@ class Long:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended: its exit code, None if it hung; what it said; and the processor's time that it took."""
+    """How a process ended: exit code (None if it hung), output, and processor seconds."""
 
     code: int | None
     stdout: str
@@ -84,16 +85,16 @@ class Ended:
     seconds: float
 
 
-# --- what must be left ------------------------------------------------------------------------------------------------
+# --- checks of the files that a command leaves ------------------------------------------------------------------------
 
 
 def rows(name: str, n: int) -> Check:
-    """A file of so many lines of JSON, or none."""
+    """A file with ``n`` lines of JSON, or no file."""
 
     def check(folder: Path, done: bool) -> list[str]:
         path = folder / name
         if not path.exists():
-            return ["it is not there"] if done else []
+            return ["the file is missing"] if done else []
         lines = path.read_text("utf-8").splitlines()
         return [] if len(list(map(json.loads, lines))) == n else [f"{len(lines)} lines of {n}"]
 
@@ -101,7 +102,7 @@ def rows(name: str, n: int) -> Check:
 
 
 def answers(n: int) -> Check:
-    """Lines of JSON on stdout, all that there are whole."""
+    """At most ``n`` lines of JSON on stdout, each of them whole."""
 
     def check(folder: Path, done: bool) -> list[str]:
         lines = (folder / "stdout").read_text("utf-8").splitlines()
@@ -112,7 +113,7 @@ def answers(n: int) -> Check:
 
 
 def folder_of(load: Callable[[Path], Any], *names: str) -> Check:
-    """Folders that load, or are not there."""
+    """Folders that load or are absent."""
 
     def check(folder: Path, done: bool) -> list[str]:
         problems = []
@@ -120,20 +121,20 @@ def folder_of(load: Callable[[Path], Any], *names: str) -> Check:
             if (folder / name).exists():
                 load(folder / name)
             elif done:
-                problems.append(f"{name} is not there")
+                problems.append(f"{name} is missing")
         return problems
 
     return check
 
 
 def index_of(*sizes: int, name: str = "out") -> Check:
-    """A sound index of one of these sizes; the last is that of one that is done."""
+    """A sound index of one of these sizes; a finished command leaves the last one."""
 
     def check(folder: Path, done: bool) -> list[str]:
         from polyrank.index import open_index, verify_index
 
         if not (folder / name).exists():
-            return ["it is not there"] if done or len(sizes) > 1 else []
+            return ["the index is missing"] if done or len(sizes) > 1 else []
         with open_index(folder / name) as found:
             n = int(found.info()["n"])
         wanted = sizes[-1:] if done else sizes
@@ -167,66 +168,66 @@ def loaded_pipeline(folder: Path) -> None:
 
 
 COMMANDS = {
-    "train": Long(
+    "train": LongCommand(
         "train bi.toml --json", folder_of(loaded_model, "run/model"), again="train bi.toml --resume", copied="bi.toml"
     ),
-    "train, mutual": Long(
+    "train, mutual": LongCommand(
         "train mutual.toml --json",
         folder_of(loaded_model, "run/retriever/model", "run/reranker/model"),
         again="train mutual.toml --resume",
         copied="mutual.toml",
     ),
-    "evaluate": Long(
+    "evaluate": LongCommand(
         "evaluate shipped:convert {home}/lists.jsonl --scores out.jsonl",
         rows("out.jsonl", 61),
         again="evaluate shipped:convert {home}/lists.jsonl --scores out.jsonl --overwrite",
     ),
-    "index build": Long(
+    "index build": LongCommand(
         "index build shipped:convert {home}/replies.txt -o out --ann none",
         index_of(400),
         again="index build shipped:convert {home}/replies.txt -o out --overwrite",
     ),
-    "index add": Long(
+    "index add": LongCommand(
         "index add index {home}/more.jsonl",
         index_of(400, 500, name="index"),
         again="index add index {home}/more.jsonl --replace",
         copied="index",
     ),
-    "respond": Long("respond {home}/index", answers(150), stdin="contexts.txt"),
-    "rank": Long("rank shipped:convert", answers(60), stdin="lists.jsonl"),
-    "mine": Long(
+    "respond": LongCommand("respond {home}/index", answers(150), stdin="contexts.txt"),
+    "rank": LongCommand("rank shipped:convert", answers(60), stdin="lists.jsonl"),
+    "mine": LongCommand(
         "mine {home}/lists.jsonl --from shipped:convert -o out.jsonl -n 3",
         rows("out.jsonl", 60),
         again="mine {home}/lists.jsonl --from shipped:convert -o out.jsonl -n 3 --overwrite",
     ),
-    "map": Long(
+    "map": LongCommand(
         "map {home}/pairs.jsonl --valid {home}/lists.jsonl --encoder shipped:convert -o out --max-epochs 6",
         folder_of(loaded_map, "out"),
         again="map {home}/pairs.jsonl --valid {home}/lists.jsonl --encoder shipped:convert -o out --max-epochs 2"
         " --overwrite",
     ),
-    "sum": Long(
+    "sum": LongCommand(
         "sum shipped:convert shipped:convert --valid {home}/lists.jsonl -o out",
         folder_of(loaded_map, "out"),
         again="sum shipped:convert shipped:convert --weights 1,1 -o out --overwrite",
     ),
-    "intents train": Long(
+    "intents train": LongCommand(
         "intents train {home}/intents.csv --encoder shipped:convert -o out",
         folder_of(loaded_intents, "out"),
         again="intents train {home}/intents.csv --encoder shipped:convert -o out --overwrite",
     ),
-    "pipeline create": Long(
+    "pipeline create": LongCommand(
         "pipeline create {home}/index -o out --valid {home}/known.jsonl --precision 0.05 --no-answer 0.1",
         folder_of(loaded_pipeline, "out"),
         again="pipeline create {home}/index -o out --valid {home}/known.jsonl --precision 0.05 --overwrite",
     ),
-    "pipeline test": Long("pipeline test {home}/pipeline {home}/known.jsonl --json", answers(1)),
-    "import": Long(
+    "pipeline test": LongCommand("pipeline test {home}/pipeline {home}/known.jsonl --json", answers(1)),
+    "import": LongCommand(
         "import convai2 {home}/convai2.txt -o out.jsonl",
         rows("out.jsonl", 2000),
         again="import convai2 {home}/convai2.txt -o out.jsonl --overwrite",
     ),
-    "quickstart": Long(
+    "quickstart": LongCommand(
         "quickstart --output out --start shipped:convert --json",
         index_of(406, name="out/index"),
         again="quickstart --output out --start shipped:convert --overwrite",
@@ -239,7 +240,7 @@ COLD = {"--help": "--help", "info": "info shipped:convert --json", "rank": "rank
 
 
 def prepare(home: Path) -> None:
-    """All inputs, in a folder. They are small: what is looked for depends on moments, not on sizes."""
+    """Write all inputs into a folder. They are small, since the result depends on moments, not on sizes."""
     words = [
         "my",
         "wifi",
@@ -261,8 +262,8 @@ def prepare(home: Path) -> None:
         return " ".join(chance.choices(words, k=n))
 
     def write(name: str, lines: list[Any]) -> None:
-        said = [line if isinstance(line, str) else json.dumps(line) for line in lines]
-        (home / name).write_text("\n".join(said) + "\n", "utf-8")
+        texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+        (home / name).write_text("\n".join(texts) + "\n", "utf-8")
 
     replies = [f"{text(6)} {i}" for i in range(400)]
     write("replies.txt", replies)
@@ -288,12 +289,12 @@ def prepare(home: Path) -> None:
         "pipeline create {home}/index -o {home}/pipeline --valid {home}/known.jsonl --precision 0.05 --no-answer 0.1",
     ):
         with tempfile.TemporaryDirectory() as folder:
-            ended = run(Long(made, answers(0)), home, Path(folder))
+            ended = run(LongCommand(made, answers(0)), home, Path(folder))
         assert ended.code == 0, ended.stderr
 
 
 def _backbone(folder: Path) -> None:
-    """A BERT of two layers and 32 dimensions with random weights, that knows letters."""
+    """A BERT of two layers and 32 dimensions with random weights, whose tokens are letters."""
     import torch
     from tokenizers import Tokenizer
     from tokenizers.models import WordPiece
@@ -314,8 +315,10 @@ def _backbone(folder: Path) -> None:
 # --- processes --------------------------------------------------------------------------------------------------------
 
 
-def run(command: Long, home: Path, folder: Path, number: int = 0, moment: float = 0.0, *, again: bool = False) -> Ended:
-    """The command in a process of its own, which gets the signal when it has used ``moment`` seconds."""
+def run(
+    command: LongCommand, home: Path, folder: Path, number: int = 0, moment: float = 0.0, *, again: bool = False
+) -> Ended:
+    """Run the command in a new process, which gets the signal after ``moment`` processor seconds."""
     if command.copied and not again:
         copy = shutil.copytree if (home / command.copied).is_dir() else shutil.copyfile
         copy(home / command.copied, folder / command.copied)
@@ -327,11 +330,11 @@ def run(command: Long, home: Path, folder: Path, number: int = 0, moment: float 
     if child.exitcode is None:
         child.kill()
         child.join()
-        return Ended(None, *_said(folder))
-    return Ended(child.exitcode, *_said(folder))
+        return Ended(None, *_output(folder))
+    return Ended(child.exitcode, *_output(folder))
 
 
-def _said(folder: Path) -> tuple[str, str, float]:
+def _output(folder: Path) -> tuple[str, str, float]:
     out, err, took = ((folder / name) for name in ("stdout", "stderr", "seconds"))
     seconds = float(took.read_text()) if took.exists() else 0.0
     return out.read_text("utf-8"), err.read_text("utf-8"), seconds
@@ -351,7 +354,7 @@ def _command(arguments: list[str], folder: str, stdin: str, number: int, moment:
     from polyrank.cli import program
 
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a process in the background may ignore
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process may have inherited "ignore"
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if number:
         signal.signal(signal.SIGPROF, lambda *_: os.kill(os.getpid(), number))
@@ -370,9 +373,9 @@ def _used() -> float:
 
 
 def cold(arguments: str, number: int, moment: float | None) -> tuple[int | None, str, float]:
-    """A whole interpreter: its exit code, what it said, and how long it took."""
+    """Run the command in a new interpreter; returns its exit code, its stderr and its wall seconds."""
 
-    def hears() -> None:
+    def reset_signals() -> None:
         for each in SIGNALS:
             signal.signal(each, signal.SIG_DFL)
 
@@ -384,25 +387,25 @@ def cold(arguments: str, number: int, moment: float | None) -> tuple[int | None,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=hears,
+        preexec_fn=reset_signals,
     ) as process:
         if moment is not None:
             time.sleep(max(0.0, started + moment - time.monotonic()))
             process.send_signal(number)
         try:
-            _, said = process.communicate(timeout=SECONDS)
+            _, errors = process.communicate(timeout=SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             return None, "", SECONDS
-    return process.returncode, said, time.monotonic() - started
+    return process.returncode, errors, time.monotonic() - started
 
 
-# --- judgement --------------------------------------------------------------------------------------------------------
+# --- checking ---------------------------------------------------------------------------------------------------------
 
 
-def judged(command: Long, ended: Ended, folder: Path, number: int) -> tuple[str, list[str]]:
-    """What became of it in a word or two, and what is wrong."""
-    problems = [f"says {word!r}" for word in NEVER_SAID if word in ended.stderr]
+def check_end(command: LongCommand, ended: Ended, folder: Path, number: int) -> tuple[str, list[str]]:
+    """The outcome in a word or two, and its problems."""
+    problems = [f"prints {word!r}" for word in FORBIDDEN if word in ended.stderr]
     last = ended.stderr.splitlines()[-1:] or [""]
     done = ended.code == 0
     if ended.code is None:
@@ -414,41 +417,41 @@ def judged(command: Long, ended: Ended, folder: Path, number: int) -> tuple[str,
         saved = last[0].startswith("stopped by")
         outcome = "stopped and saved" if saved else "interrupted"
         if not saved and not last[0].startswith("interrupted"):
-            problems.append(f"does not say that it was interrupted: {last[0]!r}")
-        way_on = next((way for way in ("--resume", "--overwrite") if way in command.again), "")
-        if saved and way_on not in last[0]:
-            problems.append(f"does not name {way_on}: {last[0]!r}")
+            problems.append(f"does not report that it was interrupted: {last[0]!r}")
+        option = next((option for option in ("--resume", "--overwrite") if option in command.again), "")
+        if saved and option not in last[0]:
+            problems.append(f"does not name {option}: {last[0]!r}")
     else:
         outcome = f"exit code {ended.code}"
         problems.append(f"exit code {ended.code}: {last[0]!r}")
     try:
         problems += command.check(folder, done)
     except Exception as error:
-        problems.append(f"what it left is broken: {type(error).__name__}: {error}")
+        problems.append(f"it left a broken file: {type(error).__name__}: {error}")
     return outcome, problems
 
 
 def trial(
     name: str, home: Path, number: int, moment: float, *, again: bool = False
 ) -> tuple[str, list[str], list[str]]:
-    """One process and one signal: what became of it, what is wrong, and temporary files that it left."""
+    """One process and one signal: the outcome, the problems, and temporary files that it left."""
     command = COMMANDS[name]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         ended = run(command, home, folder, number, moment)
-        outcome, problems = judged(command, ended, folder, number)
+        outcome, problems = check_end(command, ended, folder, number)
         left = [p.name for p in folder.rglob(".*")]
         if again:
             once_more = run(command, home, folder, again=True)
             if once_more.code != 0:
-                problems.append(f"does not work again: {once_more.stderr.splitlines()[-1:]}")
+                problems.append(f"fails when it runs again: {once_more.stderr.splitlines()[-1:]}")
             else:
                 problems += command.check(folder, True)
     return outcome, [f"{name}, {signal.Signals(number).name} at {moment:.3f} s: {p}" for p in problems], left
 
 
 def alone(name: str, home: Path) -> float:
-    """The seconds that a command uses when nobody interrupts it."""
+    """Processor seconds of the uninterrupted command."""
     with tempfile.TemporaryDirectory() as folder:
         ended = run(COMMANDS[name], home, Path(folder))
         if ended.code != 0 or COMMANDS[name].check(Path(folder), True):
@@ -477,21 +480,21 @@ def try_warm(name: str, home: Path, n: int, every: int, chance: random.Random, p
 
 
 def try_cold(arguments: str, n: int, chance: random.Random) -> Any:
-    """Whole interpreters. Before its first line is run, polyrank has no say in what Python makes of a signal."""
+    """Interrupt new interpreters. Until polyrank's first line runs, Python alone handles the signal."""
     seconds = min(cold(arguments, 0, None)[2] for _ in range(3))
     outcomes: Counter[str] = Counter()
     problems = []
     for i in range(n):
         number = SIGNALS[i % 2]
         moment = (i + chance.random()) / n * seconds
-        code, said, _ = cold(arguments, number, moment)
-        traced = "Traceback" in said or "Fatal Python error" in said
-        if code in (-number, 1) and "in program" not in said and "interrupted" not in said:
+        code, errors, _ = cold(arguments, number, moment)
+        traced = "Traceback" in errors or "Fatal Python error" in errors
+        if code in (-number, 1) and "in program" not in errors and "interrupted" not in errors:
             outcomes["before polyrank"] += 1
-        elif code in (0, 128 + number) and not any(word in said for word in NEVER_SAID):
+        elif code in (0, 128 + number) and not any(word in errors for word in FORBIDDEN):
             outcomes["done" if code == 0 else "interrupted"] += 1
         else:
-            problems.append(f"{signal.Signals(number).name} at {moment:.3f} s: {code} {traced} {said[-300:]!r}")
+            problems.append(f"{signal.Signals(number).name} at {moment:.3f} s: {code} {traced} {errors[-300:]!r}")
     return {
         "n": n,
         "seconds_alone": round(seconds, 3),
@@ -502,10 +505,10 @@ def try_cold(arguments: str, n: int, chance: random.Random) -> Any:
 
 
 def main() -> None:
-    """Interrupt all of them, or those that are named."""
+    """Interrupt all commands, or those of ``--only``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-n", type=int, default=200, help="interrupts of each command")
-    parser.add_argument("--cold", type=int, default=0, help="interrupts of each command that starts cold")
+    parser.add_argument("-n", type=int, default=200, help="interrupts per warm command")
+    parser.add_argument("--cold", type=int, default=0, help="interrupts per cold command")
     parser.add_argument("--again", type=int, default=10, help="run every N-th command again afterwards; 0: none")
     parser.add_argument("--only", nargs="*", default=list(COMMANDS), choices=list(COMMANDS), help="commands to try")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
@@ -531,7 +534,7 @@ def main() -> None:
 
 
 def _write(parts: dict[str, Any]) -> None:
-    """All that is known so far."""
+    """Store all results so far."""
     from polyrank.bench.machine import describe_machine
 
     result = {

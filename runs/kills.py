@@ -1,11 +1,11 @@
-"""kill -9 at random moments of trainings, which then go on: what they end with is what an uninterrupted one has.
+"""Kills trainings with SIGKILL at random moments and resumes them; each must end like an uninterrupted training.
 
     python runs/kills.py -n 20 [--only pretraining "streamed, two processes"] [--seed 1]
 
-A pre-training from scratch, and a ConveRT's training from examples on disk (``data.cache``, a folder of Parquet files)
-in two processes as torchrun starts them, of which either or both are killed; one that is left ends by itself, or, while
-they have not met yet, by what started them.
-Keeps kills by runs/record.py. Exits with 1 where a figure or a bit of the model is another one.
+The trainings are a pre-training from scratch, and a ConveRT's training from examples on disk (``data.cache``, a folder
+of Parquet files) in two processes started as torchrun does. The script kills one or both of the two; the other one ends
+by itself, or, before the processes have connected, is ended as by torchrun.
+Stores "kills" with runs/record.py. Exits with 1 if a metric or a bit of the model differs.
 """
 
 import argparse
@@ -52,7 +52,7 @@ STREAMED = {
 
 
 def work(kind: str, tables: dict[str, Any], variables: dict[str, str]) -> None:
-    """One of the processes of a training, which begins or goes on."""
+    """Run one process of a training, which begins or resumes."""
     os.environ.update(variables)
     import torch
 
@@ -77,7 +77,7 @@ KINDS: dict[str, tuple[dict[str, Any], int]] = {
 
 
 def write_data(folder: Path) -> dict[str, Any]:
-    """Dialogues of made-up turns, as JSON lines, and as pairs in four Parquet files."""
+    """Write dialogues of random turns as JSON lines, and as pairs in four Parquet files."""
     draw = random.Random(1)
     turns = [[" ".join(draw.choices(WORDS, k=draw.randint(2, 8))) for _ in range(5)] for _ in range(400)]
     (folder / "dialogues.jsonl").write_text(
@@ -97,7 +97,7 @@ def write_data(folder: Path) -> dict[str, Any]:
 
 
 def outcome(folder: Path) -> tuple[Any, dict[str, bytes]]:
-    """Every record but for its clocks, and every byte of the model."""
+    """Every metrics record without its timings, and every byte of the model."""
     lines = map(json.loads, (folder / "metrics.jsonl").read_text("utf-8").splitlines())
     records = [{key: value for key, value in line.items() if key not in CLOCKS} for line in lines]
     files = sorted(path for path in (folder / "model").rglob("*") if path.is_file())
@@ -105,7 +105,7 @@ def outcome(folder: Path) -> tuple[Any, dict[str, bytes]]:
 
 
 def attempt(kind: str, tables: dict[str, Any], n: int, draw: random.Random, seconds: float | None) -> str:
-    """Let n processes begin or go on, and kill some of them after so many seconds; gives what came of it."""
+    """Start or resume n processes, and kill some of them after ``seconds`` (None: none); returns the outcome."""
     children = [start(work, kind, tables, variables) for variables in as_launched(n)]
     end = time.monotonic() + (10 * PATIENCE if seconds is None else seconds)
     for child in children:
@@ -131,7 +131,7 @@ def attempt(kind: str, tables: dict[str, Any], n: int, draw: random.Random, seco
 
 
 def end_all(children: list[BaseProcess]) -> list[int | None]:
-    """Wait for processes to end, and end those that do not, as torchrun does: they may be waiting for one another."""
+    """Wait for processes to end, and end the others as torchrun does, since they may wait for one another."""
     for end in (lambda child: None, BaseProcess.terminate, BaseProcess.kill):
         for child in children:
             if child.is_alive():
@@ -143,12 +143,12 @@ def end_all(children: list[BaseProcess]) -> list[int | None]:
 
 
 def kills(kind: str, n: int, folder: Path, draw: random.Random) -> dict[str, Any]:
-    """So many kills, in as many runs as they take."""
+    """Kill ``n`` times, in as many runs as that needs."""
     shape, n_processes = KINDS[kind]
-    run = folder / "run"  # the same for all: a model says where its training was
+    run = folder / "run"  # the same for all, since a model records its training's folder
     tables = {**shape, "data": write_data(folder)[kind], "output": str(run)}
     counts: Counter[str] = Counter()
-    for name in ("first", "second"):  # the first makes what is cached, too
+    for name in ("first", "second"):  # the first one also fills the cache
         began = time.monotonic()
         counts[attempt(kind, tables, n_processes, draw, None)] += 1
         whole_s = time.monotonic() - began
@@ -173,7 +173,7 @@ def kills(kind: str, n: int, folder: Path, draw: random.Random) -> dict[str, Any
 def main() -> None:
     """Each kind."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-n", type=int, default=20, help="kills of each")
+    parser.add_argument("-n", type=int, default=20, help="kills per training")
     parser.add_argument("--only", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()

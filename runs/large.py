@@ -1,10 +1,10 @@
-"""Training from data that memory does not hold: made-up pairs in Parquet files, and what the training process takes.
+"""Measures a training from data larger than memory: random pairs in Parquet files.
 
     python runs/large.py -n 200000 -n 2000000 -n 20000000
 
-Prints JSON: for each number of pairs the seconds of a first run, which puts the examples on disk, and of a second one,
-which finds them, until its first checkpoint (after 5 steps) and its end (after 20); and the most memory of its own that
-the process had (RssAnon, which maps of files are not part of).
+Prints JSON. For each number of pairs it reports the seconds of a first run, which writes the examples to disk, and of a
+second run, which reuses them, until its first checkpoint (after 5 steps) and its end (after 20); and the process's peak
+memory without mapped files (RssAnon).
 """
 
 import argparse
@@ -49,7 +49,7 @@ checkpoint_steps = 5
 
 
 def write_pairs(folder: Path, n: int) -> None:
-    """Pairs of random words, a part of them with two turns."""
+    """Write pairs of random words; every other context has two turns."""
     folder.mkdir(parents=True)
     generator = np.random.default_rng(1)
     for number, start in enumerate(range(0, n, SHARD)):
@@ -61,12 +61,12 @@ def write_pairs(folder: Path, n: int) -> None:
 
 
 def watched(command: list[str], ready: Path) -> tuple[float | None, float, float]:
-    """Seconds until a file is there, until the end, and megabytes of memory of its own at most."""
+    """Seconds until the file ``ready`` exists, seconds until the end, and peak anonymous memory in megabytes."""
     began = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    said: list[str] = []
+    errors: list[str] = []
     assert process.stderr is not None, "it is piped"
-    reader = threading.Thread(target=lambda: said.extend(process.stderr))  # type: ignore[arg-type]
+    reader = threading.Thread(target=lambda: errors.extend(process.stderr))  # type: ignore[arg-type]
     reader.start()
     at, most = None, 0
     while process.poll() is None:
@@ -80,12 +80,12 @@ def watched(command: list[str], ready: Path) -> tuple[float | None, float, float
         time.sleep(0.02)
     reader.join()
     if process.wait():
-        raise SystemExit("".join(said))
+        raise SystemExit("".join(errors))
     return at, time.monotonic() - began, most / 1024
 
 
 def measure(n: int, folder: Path) -> dict[str, Any]:
-    """One number of pairs."""
+    """The figures for ``n`` pairs."""
     data, cache, output = folder / "data", folder / "cache", folder / "run"
     write_pairs(data, n)
     recipe = folder / "recipe.toml"
@@ -109,7 +109,7 @@ def measure(n: int, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """One row for each number."""
+    """Print one row per number of pairs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("-n", type=int, action="append")
     options = parser.parse_args()

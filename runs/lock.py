@@ -1,10 +1,10 @@
-"""Hashes of what the container installs: deploy/requirements.txt, for the pins of constraints.txt. Needs the network.
+"""Writes deploy/requirements.txt: the container's packages, pinned as in constraints.txt, with hashes. Needs a network.
 
     python runs/lock.py
 
-Names are those that polyrank[serve,embedded] needs in this environment, but for torch: its CPU build comes from
-PyTorch's own index, which this script does not ask. Hashes are those of the wheels that pip takes for the container's
-Python on x86-64 and ARM, so that another file under the same version is refused (pip install --require-hashes).
+The file lists the packages that polyrank[serve,embedded] needs in this environment, except torch, whose CPU build comes
+from PyTorch's own index, which this script does not query. Hashes are those of the wheels that pip selects for the
+container's Python on x86-64 and ARM, so that pip install --require-hashes rejects another file of the same version.
 """
 
 import json
@@ -30,7 +30,7 @@ HEAD = "# Made by runs/lock.py for Python {} on {}; torch is not among them.\n"
 
 
 def needed(name: str, extras: Sequence[str], python: str, seen: set[str]) -> Iterator[str]:
-    """What a package needs on Linux, and what that needs; torch's own libraries for GPUs are not followed."""
+    """A package's requirements on Linux, recursively, except torch's libraries for GPUs."""
     environment = {
         **default_environment(),
         "python_version": python,
@@ -48,7 +48,7 @@ def needed(name: str, extras: Sequence[str], python: str, seen: set[str]) -> Ite
 
 
 def hashes(pins: Sequence[str], python: str, machine: str) -> Iterator[tuple[str, str]]:
-    """Pins, and the hash of the file that pip takes for each."""
+    """Pairs of a pin and the hash of the file that pip selects for it."""
     with tempfile.TemporaryDirectory() as folder:
         file, report = Path(folder) / "pins.txt", Path(folder) / "report.json"
         file.write_text("\n".join(pins))
@@ -56,7 +56,7 @@ def hashes(pins: Sequence[str], python: str, machine: str) -> Iterator[tuple[str
         command = [sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--no-deps"]
         command += ["--only-binary", ":all:", "--python-version", python, *platforms, "--target", folder]
         clean = {name: value for name, value in os.environ.items() if name not in ("PIP_FIND_LINKS", "PIP_CONSTRAINT")}
-        clean |= {"PIP_CONFIG_FILE": os.devnull}  # files of this machine's own may differ from the index's
+        clean |= {"PIP_CONFIG_FILE": os.devnull}  # this machine's local files may differ from the index's
         subprocess.run([*command, "--report", str(report), "-r", str(file)], check=True, env=clean)
         for one in json.loads(report.read_text())["install"]:
             pin = f"{canonicalize_name(one['metadata']['name'])}=={one['metadata']['version']}"

@@ -1,6 +1,6 @@
-"""How large the package is, as a table: python runs/measures.py [FOLDER of a checkout] [--packages]
+"""Prints the package's size as a table: python runs/measures.py [CHECKOUT] [--packages]
 
-Lines of code are those that hold more than a docstring, a comment or nothing. With --packages, these by package too.
+Lines of code exclude docstrings, comments and blank lines. --packages adds a table by package.
 """
 
 import ast
@@ -15,7 +15,7 @@ SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, toke
 
 
 def code_lines(source: str) -> int:
-    """Of one module.
+    """Number of lines of code of one module.
 
     >>> code_lines('"Its docstring."\\n\\n# a comment\\nx = (1,\\n     2)\\n')
     2

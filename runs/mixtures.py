@@ -1,10 +1,10 @@
-"""Weights on the way from a backbone to what training made of it, judged on development lists of sets left out.
+"""Interpolates between a backbone's weights and the trained ones; scores mixtures on sets outside the training data.
 
     python runs/mixtures.py RUN/model DATA 0.4 0.6 0.8 1
 
-Keeps general/mixtures by runs/record.py: R@1 of each share of the trained weights on the first 300 dev lists of
-sgd and convai2-valid, on 600 of mutual's training lists, and on 500 dev questions of medquad among their answers and a
-fifth of all others.
+Stores general/mixtures with runs/record.py: R@1 for each share of the trained weights on the first 300 dev lists of
+sgd and convai2-valid, on 600 of mutual's training lists, and on 500 dev questions of medquad, whose pool holds their
+answers and a fifth of all others.
 
 Source: Wortsman et al., Robust fine-tuning of zero-shot models (2022), https://arxiv.org/abs/2109.01903.
 """
@@ -32,7 +32,7 @@ RESULT = "general/mixtures"
 
 
 def mix(trained: Artifact, share: float) -> None:
-    """So much of the trained transformer's weights, the rest of those that it started from."""
+    """Replace the transformer's weights by ``share`` of them plus ``1 - share`` of the backbone's."""
     assert isinstance(trained.model, BiEncoder)
     start = load_backbone(resolve_backbone(trained.config.backbone).folder).state_dict()  # type: ignore[union-attr]
     with torch.no_grad():
@@ -43,21 +43,21 @@ def mix(trained: Artifact, share: float) -> None:
 
 
 def with_tokens(trained: Artifact, path: Path, n: int) -> Texts:
-    """Its text policy, that reads so many tokens of a context and of a candidate."""
+    """The model's texts with ``n`` tokens per context and per candidate."""
     policy = dataclasses.replace(trained.texts.policy, max_context_tokens=n, max_candidate_tokens=n)
     return saved_texts(trained.model, policy, (path / "tokenizer.json").read_bytes(), "its tokenizer")
 
 
 def lists(data: Path) -> dict[str, list[Example]]:
-    """Of sets that no training here has read."""
+    """Examples of sets that no training here uses."""
     pool = read_pool(data / "medquad/answers.jsonl.gz")
-    asked = read_examples(data / "medquad/dev.pool.jsonl.gz").examples[:500]
-    right = {id_ for example in asked for id_ in example.relevant_ids}
+    questions = read_examples(data / "medquad/dev.pool.jsonl.gz").examples[:500]
+    right = {id_ for example in questions for id_ in example.relevant_ids}
     some = [candidate for number, candidate in enumerate(pool) if candidate.id in right or number % 5 == 0]
     texts, position = tuple(one.text for one in some), {one.id: number for number, one in enumerate(some)}
     medquad = [
         Example(one.context, texts, tuple(position[id_] for id_ in one.relevant_ids), one.id, one.background)
-        for one in asked
+        for one in questions
     ]
     return {
         "sgd": read_examples(data / "sgd/dev.jsonl.gz").examples[:300],
@@ -68,7 +68,7 @@ def lists(data: Path) -> dict[str, list[Example]]:
 
 
 def main() -> None:
-    """Each share on each set."""
+    """Evaluate each share on each set."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("trained", type=Path)
     parser.add_argument("data", type=Path)

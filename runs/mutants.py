@@ -1,18 +1,17 @@
-"""Puts faults into the code, one at a time, and sees which of them the tests notice.
+"""Injects faults into the code, one at a time, and records which of them the tests catch.
 
-    python runs/mutants.py cover [--tests FILE ...]    which test runs which line; by default all that changed since
-    python runs/mutants.py run [--package search ...]  faults into those packages; resumes where it was stopped
-    python runs/mutants.py again                       those that survived, once more
-    python runs/mutants.py one --id ID --tests ...     what these tests alone say to a fault; nothing is written
-    python runs/mutants.py table                       runs/results/mutants.md from what was seen
+    python runs/mutants.py cover [--tests FILE ...]    record which test runs which line; default: changed test files
+    python runs/mutants.py run [--package search ...]  try the faults of these packages; a stopped run resumes
+    python runs/mutants.py again                       try the faults that survived again
+    python runs/mutants.py one --id ID --tests ...     try a fault on these tests only; writes nothing
+    python runs/mutants.py table                       write runs/results/mutants.md from the results
 
-A fault is one small change by an operator (a comparison turned, an argument swapped, a statement dropped, ...). Each
-runs in a process of its own, forked from one that has torch imported, on a copy of the package in which one file
-differs; the tests that run the changed line decide, quickest first. A test that notices a fault must pass without it,
-under the same conditions; one that does not is left out. Every file of the package has faults, as many as its length
-asks for, drawn by the hash of each, so that moving code moves its faults along. Those that change nothing that anybody
-could see are listed with the reason in runs/equivalent/PACKAGE.toml. What was seen of code that does not exist any
-longer is deleted by ``table``.
+A fault is one small change by an operator: an inverted comparison, swapped arguments, a dropped statement and so on.
+Each fault runs in its own process, forked from one that has torch imported, on a copy of the package in which one file
+differs. The tests that run the changed line decide, fastest first. A test that catches a fault must pass without it
+under the same conditions; otherwise it is not used. Longer files get more faults, drawn by a hash of each, so that
+faults move along when code moves. runs/equivalent/PACKAGE.toml lists the faults that change no observable behaviour,
+with the reason. ``table`` deletes results of faults whose code no longer exists.
 
 Needs the packages of ``dev``, a compiler for the faults in C, and Linux.
 """
@@ -43,7 +42,7 @@ EQUIVALENT = ROOT / "runs" / "equivalent"
 SEEN = ROOT / "runs" / "results" / "mutants.jsonl"
 TABLE = ROOT / "runs" / "results" / "mutants.md"
 
-# tests for lines that no test was seen to run: see ``covered.py``
+# test files for lines that no test ran under ``covered.py``
 TESTS: dict[str, list[str]] = {
     "answering": ["test_pipeline.py", "test_two_stage.py", "test_answering.py"],
     "bench": ["test_bench.py", "test_profile.py"],
@@ -72,36 +71,36 @@ TESTS: dict[str, list[str]] = {
     "text": ["test_text.py", "test_convert_text.py", "test_budgets.py"],
     "training": ["test_training.py", "test_golden.py", "test_convert_training.py", "test_resume.py"],
 }
-REFERENCES = ("tests/test_docs.py::test_references_are_current",)  # they tell the defaults of options and recipes
-CPU_SECONDS, SECONDS = 120, 600  # for one fault's tests; a fault that takes longer hangs, which is noticed
+REFERENCES = ("tests/test_docs.py::test_references_are_current",)  # it checks the defaults of options and recipe keys
+CPU_SECONDS, SECONDS = 120, 600  # for one fault's tests; a fault that takes longer counts as caught
 
 
-# --- which tests ------------------------------------------------------------------------------------------------------
+# --- selecting tests --------------------------------------------------------------------------------------------------
 
 
 class Tests:
-    """The tests that decide about a fault, quickest first."""
+    """The tests that decide about a fault, fastest first."""
 
     def __init__(self, first: list[str], budget: float = 60.0) -> None:
         self.coverage, self.first, self.budget = Coverage(), first, budget
         self.texts: dict[str, str] = {}
-        self.unfit: set[str] = set()  # they fail without a fault, too
+        self.unfit: set[str] = set()  # tests that also fail without the fault
 
-    def is_there(self, test: str) -> bool:
-        """Whether the test is still there by that name."""
+    def exists(self, test: str) -> bool:
+        """Whether a test of that name still exists and passes without a fault."""
         file, _, name = test.partition("::")
         if file not in self.texts:
             self.texts[file] = (ROOT / file).read_text("utf-8") if (ROOT / file).exists() else ""
         return test not in self.unfit and f"def {name.partition('[')[0].rpartition('::')[2]}(" in self.texts[file]
 
     def of(self, fault: Fault) -> list[str]:
-        """Node ids for a fault; all files of its package where no test was seen to run the line."""
+        """Node ids for a fault; all test files of its package if no test ran the line."""
         files = [f"tests/{name}" for name in TESTS.get(fault.package, ()) if (ROOT / "tests" / name).exists()]
         found, at_import = self.coverage.tests(fault.path, fault.line)
         seconds = self.coverage.seconds
-        # the package's own tests first: they are the ones that should notice
+        # the package's own tests first, since these should catch it
         ranked = sorted(
-            filter(self.is_there, found), key=lambda t: (t.partition("::")[0] not in files, seconds.get(t, 0.3))
+            filter(self.exists, found), key=lambda t: (t.partition("::")[0] not in files, seconds.get(t, 0.3))
         )
         chosen, spent = (list(REFERENCES) if at_import else []), 0.0
         for test in ranked:
@@ -117,17 +116,17 @@ class Tests:
 
 
 def run(faults: list[Fault], jobs: int, tests: Tests, results: Path | None, only: bool = False) -> None:
-    """Try each fault in a process of its own.
+    """Try each fault in its own process.
 
     Args:
-        faults: to try.
-        jobs: processes at a time.
-        tests: that decide.
-        results: to add to; None: nothing is written.
-        only: decide by the tests given first alone.
+        faults: the faults to try.
+        jobs: number of parallel processes.
+        tests: selects the tests of each fault.
+        results: the file to append to; None: write nothing.
+        only: use only ``tests.first``.
     """
     sys.path.insert(0, str(ROOT / "tests"))
-    import bm25s  # noqa: F401  # everything heavy that the forked processes would import again and again
+    import bm25s  # noqa: F401  # slow imports, once for all forked processes
     import pytest  # noqa: F401
     import safetensors.torch  # noqa: F401
     import tokenizers  # noqa: F401
@@ -137,7 +136,7 @@ def run(faults: list[Fault], jobs: int, tests: Tests, results: Path | None, only
     _adopt()
     waiting = [(fault, "") for fault in sorted(faults, key=lambda fault: fault.id)]  # packages mixed
     running: dict[int, tuple[Fault, str, float, Path]] = {}
-    held: dict[str, dict[str, object]] = {}  # what was seen, until the test that noticed was run without the fault
+    held: dict[str, dict[str, object]] = {}  # results, until the catching test has run without the fault
     fit: set[str] = set()
     done = 0
     while waiting or running:
@@ -165,9 +164,9 @@ def run(faults: list[Fault], jobs: int, tests: Tests, results: Path | None, only
             log = folder / "log"
             text = log.read_text("utf-8", "replace") if log.exists() else ""
             shutil.rmtree(folder, ignore_errors=True)
-            if by and code:  # it fails without the fault, too
+            if by and code:  # the test fails without the fault, too
                 tests.unfit.add(by)
-                print(f"left out, since it fails without a fault: {by}", flush=True)
+                print(f"not used, since it fails without a fault: {by}", flush=True)
                 waiting.insert(0, (fault, ""))
                 continue
             if by:
@@ -197,17 +196,17 @@ def run(faults: list[Fault], jobs: int, tests: Tests, results: Path | None, only
 def _check_unchanged(fault: Fault) -> None:
     base = ROOT / "kernels" / "polyrank_kernels" if fault.package == "kernels" else PACKAGE
     if (base / fault.path).read_text("utf-8")[fault.start : fault.end] != fault.old:
-        raise SystemExit(f"{fault.path} has changed meanwhile; run it again, in a checkout that nobody changes")
+        raise SystemExit(f"{fault.path} has changed meanwhile; run it again in a checkout that does not change")
 
 
 def _adopt() -> None:
-    """Have what descendants leave behind become this process's children (prctl's PR_SET_CHILD_SUBREAPER)."""
+    """Make orphaned descendants children of this process (prctl's PR_SET_CHILD_SUBREAPER)."""
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
 
 
 def _end_orphans(running: set[int]) -> None:
-    """End what tests have left behind: servers, clusters, workers."""
-    for _ in range(20):  # children of those that end become orphans in turn
+    """End processes that tests have left behind: servers, clusters, workers."""
+    for _ in range(20):  # ending an orphan makes its children orphans
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
         orphans = {int(pid) for pid in children} - running
         if not orphans:
@@ -226,7 +225,7 @@ def _append(results: Path, name: str, record: dict[str, object]) -> None:
 
 def _child(fault: Fault, folder: Path, tests: list[str]) -> None:
     os.setsid()
-    _adopt()  # so that what one leaves behind is not another's
+    _adopt()  # so that each fault's orphans stay apart
     folder.mkdir(parents=True)
     log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT)
     os.dup2(log, 1)
@@ -239,9 +238,7 @@ def _child(fault: Fault, folder: Path, tests: list[str]) -> None:
             os._exit(99)
         sys.path.insert(0, str(folder))
         paths = [str(folder)]
-        os.environ["POLYRANK_KERNELS_SOURCES"] = str(
-            folder / "build" / "polyrank_kernels"
-        )  # what tests build for themselves
+        os.environ["POLYRANK_KERNELS_SOURCES"] = str(folder / "build" / "polyrank_kernels")  # for tests that build it
     else:
         _linked(PACKAGE, source, fault.path)
         (source / fault.path).write_text(fault.applied((PACKAGE / fault.path).read_text("utf-8")), "utf-8")
@@ -282,10 +279,10 @@ def _child(fault: Fault, folder: Path, tests: list[str]) -> None:
         "-rfE",
     ]
     plugins = ["-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist", "-p", "no:cov", "--hypothesis-seed=0"]
-    plugins += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # for what was imported before the fork
+    plugins += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # modules imported before the fork
     base = [f"--basetemp={temporary / 'pytest'}", "--doctest-modules"]
     code = 0
-    for part in (extra, tests):  # doctests first: another file's import must not come from elsewhere
+    for part in (extra, tests):  # doctests first, so that they import the changed copy
         if part and not code:
             code = int(pytest.main([*arguments, *plugins, *base, *part]))
             code = 0 if code == 5 else code
@@ -294,7 +291,7 @@ def _child(fault: Fault, folder: Path, tests: list[str]) -> None:
 
 
 def _linked(original: Path, copy: Path, changed: str) -> None:
-    """The package as links to its files, compiled ones too, without what is to be changed."""
+    """Make ``copy`` a tree of links to the package's files, compiled ones too, except the changed file."""
     stem = Path(changed).stem
     for folder, _, files in os.walk(original):
         here = copy / Path(folder).relative_to(original)
@@ -308,7 +305,7 @@ def _linked(original: Path, copy: Path, changed: str) -> None:
 
 
 def _compiled(fault: Fault, folder: Path) -> bool:
-    """The compiled loops with the fault, as a package in ``folder``."""
+    """Build the compiled loops with the fault as a package in ``folder``; False if they do not compile."""
     original = ROOT / "kernels"
     shutil.copytree(original, folder / "build", ignore=shutil.ignore_patterns("build", "*.so", "*.egg-info"))
     changed = folder / "build" / "polyrank_kernels" / fault.path
@@ -320,7 +317,7 @@ def _compiled(fault: Fault, folder: Path) -> bool:
     return True
 
 
-# --- what was seen ----------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------------
 
 
 def read_seen(results: Path) -> dict[str, dict[str, object]]:
@@ -331,7 +328,7 @@ def read_seen(results: Path) -> dict[str, dict[str, object]]:
 
 
 def prune() -> None:
-    """Delete what was seen of code that does not exist any longer, and keep reasons in the file of their package."""
+    """Delete results of faults whose code no longer exists, and keep each reason in its package's file."""
     places = {fault.id: fault.package for fault in all_faults([], drawn=False)}
     seen = {name: record for name, record in read_seen(SEEN).items() if name in places}
     SEEN.write_text("".join(json.dumps({"id": name, **record}) + "\n" for name, record in seen.items()), "utf-8")
@@ -417,9 +414,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["cover", "list", "run", "again", "one", "table"])
     parser.add_argument("--package", action="append", default=[], choices=["polyrank", *TESTS])
-    parser.add_argument("--id", action="append", default=[], help="only these faults, tried again")
-    parser.add_argument("--tests", nargs="*", default=[], help="test files to measure; tests to run first, or alone")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of tests for one fault, as they were measured")
+    parser.add_argument("--id", action="append", default=[], help="try only these faults, again")
+    parser.add_argument("--tests", nargs="*", default=[], help="cover: test files; run: tests to run first")
+    parser.add_argument("--seconds", type=float, default=60.0, help="measured seconds of the tests for one fault")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     WORK.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""The page at / with an index of the sample's replies, as docs/page.png: python runs/page.py
+"""Writes docs/page.png, a picture of the server's page with an index of the sample's replies: python runs/page.py
 
-A server is started, a conversation is held in a browser (chromium, through playwright), and the picture is taken.
+The script starts a server, holds a conversation in a browser (chromium, through playwright), and takes the picture.
 """
 
 import re
@@ -25,7 +25,7 @@ TURNS = (
 
 
 def converse(page: Page) -> None:
-    """A conversation, and why the best reply comes first."""
+    """Hold a conversation and open the explanation of the best reply."""
     for speaker, text in TURNS:
         page.get_by_label("Customer says").fill(text)
         page.get_by_role("button", name="Send as agent" if speaker == "agent" else "Send", exact=True).click()
@@ -41,11 +41,11 @@ def main() -> None:
         polyrank.build_index(Path(name) / "support", "untuned:embedded", polyrank.read_pool(sample / "replies.jsonl"))
         command = [sys.executable, "-m", "polyrank", "serve", "support", "--port", "0"]
         with subprocess.Popen(command, cwd=name, stderr=subprocess.PIPE, text=True) as server:
-            assert server.stderr is not None, "a pipe was asked for"
-            said = server.stderr.readline()
+            assert server.stderr is not None, "stderr is a pipe"
+            line = server.stderr.readline()
             try:
-                if not (match := re.search(r"listening at (\S+);", said)):
-                    raise SystemExit(f"the server did not start: {said}{server.stderr.read()}")
+                if not (match := re.search(r"listening at (\S+);", line)):
+                    raise SystemExit(f"the server did not start: {line}{server.stderr.read()}")
                 with sync_playwright() as playwright:
                     browser = playwright.chromium.launch(executable_path=BROWSER, args=list(SWITCHES))
                     page = browser.new_page(viewport=SIZE, color_scheme="light", reduced_motion="reduce")

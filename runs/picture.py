@@ -1,9 +1,9 @@
-"""R@1 on star against the milliseconds that it takes to rank 100 candidates, as docs/picture.svg.
+"""Plots R@1 on star against the milliseconds to rank 100 candidates, as docs/picture.svg.
 
-python runs/picture.py measure [--data FOLDER] [-n CONTEXTS] [--cross CONTEXTS]    keeps picture by runs/record.py
-python runs/picture.py draw                                                      writes docs/picture.svg
+python runs/picture.py measure [--data FOLDER] [-n CONTEXTS] [--cross CONTEXTS]   stores "picture" with runs/record.py
+python runs/picture.py draw                                                       writes docs/picture.svg
 
-Quality is read from runs/results; a scorer without a result on the same test lists is timed and not drawn.
+R@1 comes from runs/results. A scorer without a result on the same test lists is timed but not drawn.
 """
 
 import argparse
@@ -25,9 +25,9 @@ Floats = NDArray[np.float32]
 Run = Callable[[int], Floats]  # the scores of one context's candidates, by its number
 
 PICTURE = Path(__file__).parents[1] / "docs/picture.svg"
-COLOURS = {"ours": "#0b5cad", "others": "#666666"}
+COLOURS = {"polyrank": "#0b5cad", "others": "#666666"}
 OTHERS = ("BM25", "MiniLM, untuned", "sentence-transformers")
-# where a label stands: points to the right of its scorer's point and above it; one to the left ends there
+# offset of each label from its scorer's point, in points to the right and up; a label on the left ends there
 LABELS = {
     "BM25": (9, 5),
     "MiniLM, untuned": (34, -4),
@@ -41,9 +41,9 @@ LABELS = {
 
 
 def measure(data: Path, n: int, n_cross: int) -> dict[str, Any]:
-    """Time every kind of scorer, context by context, taking turns.
+    """Time every kind of scorer, context by context, in alternation.
 
-    ``ms`` is the time of the processor, which one thread alone on a machine would take and other work hardly changes.
+    ``ms`` is processor time of one thread, which other work on the machine hardly changes.
     """
     import torch
     from sentence_transformers import SentenceTransformer
@@ -94,10 +94,10 @@ def measure(data: Path, n: int, n_cross: int) -> dict[str, Any]:
         return lambda i: vectors[positions[i]] @ model.encode([joined[i]], **options)[0]
 
     untuned = untuned_scorer("embedded", policy, device="cpu", precision="fp32")
-    vectors = untuned.encode_candidates(texts)  # which take the same time whatever is in them
+    vectors = untuned.encode_candidates(texts)  # for all scorers, since the time does not depend on their values
     bi, cross = encoder(network(BiConfig()), vectors), network(CrossConfig())
     shipped = open_model("shipped:convert", device="cpu", precision="fp32")
-    assert isinstance(shipped, Encoder), "of its two sides"
+    assert isinstance(shipped, Encoder), "shipped:convert is an encoder"
     convert = encoder(shipped, shipped.encode_candidates(texts))
 
     def two_stages(i: int) -> Floats:
@@ -123,7 +123,7 @@ def measure(data: Path, n: int, n_cross: int) -> dict[str, Any]:
     seconds: dict[str, list[tuple[float, float]]] = {form: [] for form in runs}
     for i in range(n):
         for form, (run, limit) in runs.items():
-            if i % (n // limit) == 0:  # evenly spaced: neighbours are of one conversation
+            if i % (n // limit) == 0:  # evenly spaced, since neighbours come from one conversation
                 started = process_time(), perf_counter()
                 run(i)
                 seconds[form].append((process_time() - started[0], perf_counter() - started[1]))
@@ -150,12 +150,12 @@ def measure(data: Path, n: int, n_cross: int) -> dict[str, Any]:
 
 
 def draw() -> None:
-    """Points with intervals of R@1, labelled where they stand."""
+    """Draw points with intervals of R@1 and their labels."""
     import matplotlib as mpl
 
     from polyrank.evaluation.plots import new_figure
 
-    mpl.rcParams["svg.hashsalt"] = "polyrank"  # or else each drawing has other names in it
+    mpl.rcParams["svg.hashsalt"] = "polyrank"  # otherwise the ids in the file change with each drawing
     figure = new_figure(8.5)
     axes = figure.subplots()
     axes.grid(which="major", color="#e4e4e4", linewidth=0.8)
@@ -166,7 +166,7 @@ def draw() -> None:
             continue
         form, x, y = timed["form"], timed["ms"], 100 * quality["metrics"]["R@1"]
         low, high = (100 * end for end in quality["intervals"]["R@1"])
-        colour = COLOURS["others" if form in OTHERS else "ours"]
+        colour = COLOURS["others" if form in OTHERS else "polyrank"]
         few = quality["n_examples"] < 1000
         axes.errorbar(x, y, [[y - low], [high - y]], fmt="o", markersize=8, capsize=3, color=colour,
                       markerfacecolor="white" if few else colour)  # fmt: skip
@@ -192,12 +192,12 @@ def main() -> None:
     parser.add_argument("what", choices=("measure", "draw"))
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("-n", type=int, default=100)
-    parser.add_argument("--cross", type=int, default=20, help="contexts that a Cross-encoder is timed on")
+    parser.add_argument("--cross", type=int, default=20, help="contexts to time a Cross-encoder on")
     options = parser.parse_args()
     if options.what == "measure":
         record.write("picture", measure(options.data, options.n, options.cross))
     else:
-        read("picture")  # which has to be measured first
+        read("picture")  # fails unless "measure" has run
         draw()
 
 

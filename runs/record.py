@@ -1,11 +1,11 @@
-"""What the runs measured: one file of JSON lines for each experiment, one line for each result.
+"""Stores results of runs: one file of JSON lines per experiment, one line per result.
 
-python runs/record.py NAME [FILE]     keep the JSON of FILE (.jsonl: the list of its lines) or of standard input as NAME
-python runs/record.py --has NAME      exit with 1 where there is none
-python runs/record.py --show NAME     print it
+python runs/record.py NAME [FILE]     store the JSON of FILE (.jsonl: a list of its lines) or of standard input as NAME
+python runs/record.py --has NAME      exit with 1 if NAME has no result
+python runs/record.py --show NAME     print the result of NAME
 
-A name is a path: "best/star/bi" is a line of runs/results/best.jsonl. Keeping a result replaces its line. Paths of this
-machine are left out. RESULTS=folder keeps and reads them elsewhere.
+A name is a path: "best/star/bi" is a line of runs/results/best.jsonl. Storing a result replaces its line. Paths are
+stored relative to the repository. RESULTS=folder uses another folder.
 """
 
 import fcntl
@@ -20,17 +20,17 @@ RESULTS = Path(os.environ.get("RESULTS") or Path(__file__).parent / "results")
 
 
 def read(name: str) -> Any:
-    """The result of that name."""
+    """The result called ``name``."""
     return _results(_path(name))[name]
 
 
 def has(name: str) -> bool:
-    """Whether there is a result of that name."""
+    """Whether a result called ``name`` exists."""
     return name in _results(_path(name))
 
 
 def write(name: str, result: Any) -> None:
-    """Keep a result in place of what was known by its name; several processes may do so at once."""
+    """Store a result in place of an earlier one of that name; several processes may do so at the same time."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     folder = os.open(RESULTS, os.O_RDONLY)
     try:
@@ -47,7 +47,7 @@ def write(name: str, result: Any) -> None:
 
 
 def parse(text: str, *, lines: bool) -> Any:
-    """A JSON value, or the list of those of the lines, without this machine's paths."""
+    """A JSON value, or with ``lines`` a list of one per line, with paths relative to the repository."""
     text = text.replace(f"{RESULTS.absolute().parents[1]}/", "")
     return [json.loads(line) for line in text.splitlines()] if lines else json.loads(text)
 
