@@ -1,7 +1,6 @@
-"""A chat with an index of the sample's replies, recorded as docs/session.svg: python runs/session.py
+"""Records a chat with an index of the sample's replies as docs/session.svg: python runs/session.py
 
-The command is run in a terminal of its own, questions are typed when it asks for them, and what the terminal showed
-is drawn.
+The script runs the command in a new pseudo-terminal, types a question at each prompt, and draws the terminal's content.
 """
 
 import fcntl
@@ -24,14 +23,14 @@ import polyrank
 
 SESSION = Path(__file__).parents[1] / "docs/session.svg"
 COMMAND = ("polyrank", "respond", "support", "-k", "3")
-TYPED = ("my wifi is down", "", "how do I change my wifi password?")  # the empty line begins anew
+TYPED = ("my wifi is down", "", "how do I change my wifi password?")  # the empty line starts a new conversation
 PROMPT, END = b"> ", b"\x04"
 COLUMNS, LINES = 96, 24
-PATIENCE = 120  # seconds without a word from the command
+PATIENCE = 120  # seconds without output from the command
 
 
 def converse(folder: Path) -> str:
-    """What a terminal shows of the command and of what is typed."""
+    """The terminal's content: the command's output and the typed questions."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     command = subprocess.Popen(
@@ -55,7 +54,7 @@ def converse(folder: Path) -> str:
         shown += part
         if lines and Text.from_ansi(shown.decode("utf-8", "replace")).plain.encode().endswith(PROMPT):
             os.write(leader, lines.pop(0))
-    os.close(leader)  # which ends a command that still waits for something else
+    os.close(leader)  # ends a command that still waits for input
     if command.wait() or lines:
         raise SystemExit(f"the chat ended early:\n{shown.decode('utf-8', 'replace')}")
     return shown.decode()
@@ -73,7 +72,7 @@ def main() -> None:
     console.print(Text.assemble(("$ ", "bold green"), " ".join(COMMAND)))
     console.print(Text.from_ansi(shown.replace("\r\n", "\n").strip()))
     drawn = console.export_svg(title="polyrank respond", unique_id="session")
-    fonts = re.compile(r"@font-face {[^}]*}\s*")  # from the network: a page takes the monospaced one that it has
+    fonts = re.compile(r"@font-face {[^}]*}\s*")  # no fonts from the network: browsers use their own monospaced font
     SESSION.write_text(fonts.sub("", drawn), "utf-8")
 
 

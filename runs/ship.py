@@ -1,9 +1,9 @@
-"""Put a trained model among those that come with the package, without the paths of the machine that trained it.
+"""Copies a trained model into the package, without the paths of the machine that trained it.
 
     python runs/ship.py runs/work/convert/permissive/model convert
     python runs/ship.py runs/work/encoder/cosine/model minilm --more --half --tokens 128 --share 0.5
 
-The model card beside it, README.md, is written by hand and stays.
+The model card, README.md, is written by hand and stays in the folder.
 """
 
 import argparse
@@ -18,20 +18,20 @@ SHIPPED, MORE = ROOT / "src" / "polyrank" / "shipped", ROOT / "models" / "polyra
 
 
 def main() -> None:
-    """Copy the model; its recipe comes along, its files' folders do not."""
+    """Copy the model with its recipe; paths in the recipe keep only their last part."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("trained", type=Path)
     parser.add_argument("name")
-    parser.add_argument("--more", action="store_true", help="into the package of larger models")
-    parser.add_argument("--half", action="store_true", help="in 16 bits")
-    parser.add_argument("--tokens", type=int, help="to read of contexts and of candidates, instead of as in training")
-    parser.add_argument("--share", type=float, help="of the trained weights; the rest are those it started from")
+    parser.add_argument("--more", action="store_true", help="copy into the package of larger models")
+    parser.add_argument("--half", action="store_true", help="store the weights in 16 bits")
+    parser.add_argument("--tokens", type=int, help="maximum per context and per candidate; default: as in training")
+    parser.add_argument("--share", type=float, help="share of the trained weights in a mixture with the backbone's")
     options = parser.parse_args()
     trained = load_model(options.trained)
     recipe = trained.metadata["recipe"]
     data = {key: Path(value).name if key in ("train", "valid") else value for key, value in recipe["data"].items()}
     start = recipe["train"].get("init_from")
-    how = {**recipe["train"], "init_from": start and Path(start).parent.name}  # of RUN/model the run
+    how = {**recipe["train"], "init_from": start and Path(start).parent.name}  # RUN of RUN/model
     metadata = {
         **trained.metadata, "recipe": {**recipe, "data": data, "train": how, "output": Path(recipe["output"]).name}
     }  # fmt: skip
@@ -44,7 +44,7 @@ def main() -> None:
     folder = (MORE if options.more else SHIPPED) / options.name
     card = folder / "README.md"
     text = card.read_text("utf-8") if card.exists() else ""
-    card.unlink(missing_ok=True)  # a folder with more in it than a model is not replaced
+    card.unlink(missing_ok=True)  # save_model only replaces a folder that holds nothing but a model
     save_model(
         folder, trained.model, texts, trained.config, metadata=metadata, replace=folder.exists(), half=options.half
     )

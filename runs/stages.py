@@ -1,11 +1,11 @@
-"""What a second stage buys and costs: hits, reciprocal ranks and milliseconds against the length of the shortlist.
+"""Measures the benefit and cost of a second stage: hits, MRR and milliseconds against the length of the shortlist.
 
     python runs/stages.py DATA --index INDEX [--lexical] [--rerank MODEL] [-n LENGTH] [--ensemble SCALE] [--plot FILE]
 
 prints one JSON object; most options may be repeated.
 
-One context at a time, as a user would ask. A re-ranker reads the shortlist in parts, from each length to the next, so
-that one reading gives the figures of every length.
+Contexts come one at a time, as from a user. A re-ranker scores the shortlist in parts, from each length to the next, so
+that one pass returns the figures for every length.
 """
 
 import argparse
@@ -38,13 +38,13 @@ from polyrank.scorers.protocols import Responds, Scorer
 
 Floats = NDArray[np.float32]
 KS = (1, 2, 5, 10, 50)
-DEPTH = 1000  # replies that a retriever gives; a right one behind them counts as not found
+DEPTH = 1000  # replies per retriever; a right answer that is not among them counts as missed
 LENGTHS = (10, 25, 50, 100)
 
 
 @dataclass(slots=True)
 class _Measured:
-    """One row of the table in the making."""
+    """Measurements of one row of the table."""
 
     placements: list[Placement] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -61,31 +61,33 @@ def measure(
     """Answer every example by each retriever alone and by each re-ranker over its shortlist.
 
     Args:
-        retrievers: over the same candidates.
-        rerankers: second stages; may be none.
-        examples: whose right answers are named by id or by text.
-        lengths: of the shortlist.
-        ensembles: how both stages' scores are added; None: the re-ranker's alone.
+        retrievers: first stages by name, all over the same candidates.
+        rerankers: second stages by name; may be empty.
+        examples: their right answers are named by id or by text.
+        lengths: lengths of the shortlist.
+        ensembles: how to add both stages' scores; None: the re-ranker's scores alone.
 
     Returns:
         ``machine``, and ``rows`` of ``what`` (the retriever), ``form`` ("alone", or the re-ranker and its ensemble),
         ``n`` (length of the shortlist; 0 alone), ``n_examples``, ``ms`` (median of a case, from text to order),
-        ``hits@1`` to ``hits@50`` and ``MRR`` as fractions; a right answer that is not found counts as 0.
+        ``hits@1`` to ``hits@50`` and ``MRR`` as fractions; a missed right answer counts as 0.
 
     Raises:
-        DataError: there are no examples, or one has no right answer.
-        UsageError: there is no retriever, or a length is not positive.
+        DataError: ``examples`` is empty, or an example has no right answer.
+        UsageError: ``retrievers`` is empty, or a length is not positive.
     """
     if not retrievers or min(lengths, default=0) < 1:
-        raise UsageError("give one retriever at least, and lengths of the shortlist from 1")
+        raise UsageError(
+            "no retriever, or a length of the shortlist is below 1; give at least one retriever, and lengths from 1"
+        )
     if not examples:
-        raise DataError("there are no examples; give a file with at least one")
+        raise DataError("the file holds 0 examples; give at least one")
     if without := [e.id for e in examples if not (e.relevant or e.relevant_ids)]:
         raise DataError(f"example {without[0]!r} has no right answer; leave such examples out")
     measured: dict[tuple[str, str, int], _Measured] = {}
     bounds = sorted(set(lengths))
     for name, retriever in retrievers.items():
-        retriever.respond([examples[0].query], DEPTH)  # opens files, takes buffers
+        retriever.respond([examples[0].query], DEPTH)  # warm-up: opens files, allocates buffers
         for example in examples:
             started = perf_counter()
             found = retriever.respond([example.query], max(DEPTH, *bounds))[0]
@@ -107,7 +109,7 @@ def measure(
 def _read(
     reranker: Scorer, example: Example, found: Sequence[Ranked], bounds: Sequence[int]
 ) -> list[tuple[int, Floats, float]]:
-    """For each length: it, the re-ranker's scores of so many replies, and the seconds it took for them."""
+    """For each length ``n``: ``n``, the re-ranker's scores of the first ``n`` replies, and its seconds for them."""
     result = []
     scores, seconds = np.empty(0, np.float32), 0.0
     for n in bounds:
@@ -122,7 +124,7 @@ def _read(
 
 
 def _behind(total: Floats, first: Floats) -> Floats:
-    """The shortlist by its new scores, and all others behind it, in the retriever's order: ``[n]`` and ``[N]``."""
+    """New scores ``[n]`` of the shortlist, extended to ``[N]``: the others rank below it in the retriever's order."""
     rest = first[len(total) :]
     if not len(total) or not len(rest):
         return total if len(total) else first
@@ -145,20 +147,20 @@ def _row(what: str, form: str, n: int, one: _Measured) -> dict[str, Any]:
 
 
 def short_names(models: Iterable[str], *taken: str) -> dict[str, str]:
-    """What a table calls each: short, and whole where two would be called the same."""
+    """Short names for a table; the full path where two short names are equal."""
     short = {model: _name(model) for model in models}
     counts = Counter((*short.values(), *taken))
     return {model: name if counts[name] == 1 else model for model, name in short.items()}
 
 
 def _name(model: str) -> str:
-    """A model's folder, or the run's folder that holds it."""
+    """The name of the model's folder, or of the run's folder for RUN/model."""
     path = Path(model)
     return path.parent.name if path.name == "model" and path.parent.name else path.name
 
 
 def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """hits@1 and milliseconds against the length of the shortlist, side by side; dotted: the retriever alone."""
+    """Plot hits@1 and milliseconds against the length of the shortlist; dotted: the retriever alone."""
     figure = new_figure(width=11)
     left, right = figure.subplots(1, 2)
     lines: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
@@ -182,11 +184,11 @@ def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    """Read what is named on the command line, measure, and print."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="contexts whose right answers the indexes hold")
-    parser.add_argument("--index", action="append", required=True, help="searched by its own model")
-    parser.add_argument("--lexical", action="store_true", help="retrieve by BM25 too, from the first index")
+    parser.add_argument("data", type=Path, help="examples whose right answers are in the indexes")
+    parser.add_argument("--index", action="append", required=True, help="an index, searched by its own model")
+    parser.add_argument("--lexical", action="store_true", help="also retrieve from the first index with BM25")
     parser.add_argument("--rerank", action="append", default=[], help="a model that re-ranks")
     parser.add_argument("-n", type=int, action="append", help="length of the shortlist")
     parser.add_argument("--ensemble", action="append", help="none, raw, sigmoid, z-score or softmax")

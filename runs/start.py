@@ -1,8 +1,8 @@
-"""What one answer costs from a cold start: processor time of ``polyrank respond INDEX "..."``, and of ``import torch``.
+"""Measures a cold start: processor time of ``polyrank respond INDEX "..."``, and of ``import torch``.
 
 python runs/start.py [--against SRC] [--times N] | python runs/record.py bench/start
 
-With --against, the sources of an earlier version take turns with these, so that both see the same machine.
+With --against, runs of an earlier version alternate with runs of this one, under the same conditions.
 """
 
 import argparse
@@ -30,7 +30,7 @@ RESPOND = "from polyrank.cli import main; main()"
 
 
 def processor_s(command: list[str], source: Path) -> tuple[float, float]:
-    """Seconds of the processor and of the clock that a command takes."""
+    """Processor seconds and wall seconds of a command."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     environment = os.environ | {"PYTHONPATH": str(source)}
     subprocess.run([sys.executable, "-c", *command], env=environment, check=True, stdout=subprocess.DEVNULL)
@@ -39,7 +39,7 @@ def processor_s(command: list[str], source: Path) -> tuple[float, float]:
 
 
 def indexes(home: Path) -> dict[str, list[str]]:
-    """Commands that answer from indexes of several models."""
+    """Build an index with each of several models; returns a command that answers from each."""
     models = {"ConveRT": "shipped:convert", "untuned MiniLM": "untuned:embedded"}
     for name, config in (("Bi-encoder", BiConfig()), ("Poly-encoder", PolyConfig())):
         model, texts, resolved = new_model(config, None, seed=0, sample=REPLIES)
@@ -54,7 +54,7 @@ def indexes(home: Path) -> dict[str, list[str]]:
 def main() -> None:
     """Print one JSON object: medians of processor and wall seconds by command and by version."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--against", type=Path, help="The folder src of an earlier version.")
+    parser.add_argument("--against", type=Path, help="the folder src of an earlier version")
     parser.add_argument("--times", type=int, default=5)
     options = parser.parse_args()
     sources = {"now": Path(polyrank.__file__).parents[1]} | ({"before": options.against} if options.against else {})
@@ -68,7 +68,7 @@ def main() -> None:
                     taken[version].append(processor_s(command, source))
             row: dict[str, object] = {"what": name}
             for version, runs in taken.items():
-                processor, clock = zip(*runs[1:], strict=True)  # the first reads files that the others find in memory
+                processor, clock = zip(*runs[1:], strict=True)  # without the first run, which fills the file cache
                 row[version] = {"processor_s": statistics.median(processor), "wall_s": statistics.median(clock)}
             rows.append(row)
     result = {"machine": describe_machine(), "load": os.getloadavg(), "n": options.times, "rows": rows}

@@ -1,11 +1,11 @@
-"""A sum of encoders as one index: the same best ten as adding up two passes, at the speed of its dimension.
+"""Compares an index of a sum of encoders with adding the two encoders' scores: the ten best, and the speed.
 
     python runs/sum_index.py DATA [-n 100000] [--contexts 1000] [--sum FOLDER]
 
-Candidates are distinct turns of self-dialogue, contexts those of star's test part. Without a folder the sum is that of
-shipped:minilm and shipped:convert. Prints JSON: for how many contexts the ten best of the index are those of the two
-encoders' scores, computed apart and added up in fp64; and the medians of searching alone, in turns, of the sum, of its
-largest part, and of random vectors of the sum's dimension.
+Candidates are distinct turns of self-dialogue; contexts come from star's test part. The default sum is of
+shipped:minilm and shipped:convert. Prints JSON: for how many contexts the index returns the ten best by the two
+encoders' scores, computed separately and added in fp64; and median search times of the sum, of its largest part, and of
+random vectors of the sum's dimension, measured in alternation.
 """
 
 import argparse
@@ -41,7 +41,7 @@ class Whole:
 
 
 def turns(data: Path, n: int) -> list[str]:
-    """Distinct ones, in the order of the file."""
+    """The first ``n`` distinct turns, in the order of the file."""
     texts: dict[str, None] = {}
     for _, row in rows(data / "self-dialogue/train.dialogues.jsonl.gz"):
         assert isinstance(row, dict)
@@ -52,7 +52,7 @@ def turns(data: Path, n: int) -> list[str]:
 
 
 def timed(pools: dict[str, Whole], contexts: dict[str, NDArray[np.float32]]) -> dict[str, float]:
-    """Median milliseconds of one context's ten best."""
+    """Median milliseconds to find one context's ten best."""
     times: dict[str, list[float]] = {name: [] for name in pools}
     for number in range(len(next(iter(contexts.values())))):
         for name, pool in pools.items():
@@ -63,7 +63,7 @@ def timed(pools: dict[str, Whole], contexts: dict[str, NDArray[np.float32]]) -> 
 
 
 def main() -> None:
-    """Everything once."""
+    """Measure once and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("data", type=Path)
     parser.add_argument("-n", type=int, default=100_000)

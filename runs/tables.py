@@ -1,9 +1,9 @@
-"""docs/results.md, and the tables between markers of README.md, docs and models, from what the runs printed.
+"""Writes docs/results.md, and the tables between markers in README.md, docs and models, from runs/results.
 
 python runs/tables.py [--check]
 
-A table stands between <!-- NAME --> and <!-- /NAME -->, with the names of report.front.BLOCKS, in any of these files.
-With --check nothing is written, and files that are not as they would be written are named.
+A table is between <!-- NAME --> and <!-- /NAME -->, where NAME is a key of report.front.BLOCKS. --check writes nothing
+and lists the files that are out of date.
 """
 
 import re
@@ -56,18 +56,17 @@ INTRODUCTION = """<!-- written by runs/tables.py -->
 
 # Results
 
-Everything here was computed on two cores of server CPUs, within budgets that are far from what the models can reach:
-quality in fp32 on the second machine, unless said otherwise. What the commands printed is in
-[runs/results](../runs/results); this page is written from it by `python runs/tables.py`, and no number of a result is
-typed. What lost is here too.
+All results come from two cores of server CPUs, within budgets far below what the models can use: quality in fp32 on the
+second machine, unless stated otherwise. [runs/results](../runs/results) holds the output of the commands;
+`python runs/tables.py` writes this page from it, so no result is typed by hand. Negative results are included.
 
-95% intervals and p values take the test examples as independent. Those of one dialogue are alike, so `polyrank
-evaluate` now resamples dialogues; the figures here are older, and their intervals somewhat too narrow."""
+95% intervals and p values treat the test examples as independent. Examples of one dialogue are similar, so `polyrank
+evaluate` now resamples dialogues; the figures here are older, and their intervals are somewhat too narrow."""
 MACHINES = ("bench/amx/scoring", "bench/avx512/scoring")
 
 
 def results() -> str:
-    """The page of all results."""
+    """The text of docs/results.md."""
     sections = [text for write in SECTIONS if (text := write())]
     titles = [section.partition("\n")[0].removeprefix("## ") for section in sections]
     machines = table(
@@ -79,7 +78,7 @@ def results() -> str:
 
 
 def with_tables(text: str) -> str:
-    """A page with each of its tables as it is now."""
+    """A page with each of its tables up to date."""
     for name, write in BLOCKS.items():
         start, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
         before, opened, rest = text.partition(start)
@@ -92,7 +91,7 @@ def with_tables(text: str) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Every page with results as it should be."""
+    """The up-to-date text of every page with results."""
     cards = sorted((ROOT / "models/polyrank_models").glob("*/README.md"))
     others = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *cards]
     whole = ROOT / "docs/results.md"
@@ -100,14 +99,14 @@ def pages() -> dict[Path, str]:
 
 
 def _anchor(title: str) -> str:
-    """As GitHub links to a title."""
+    """The anchor that GitHub gives a title."""
     return re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
 
 
 def main() -> int:
     stale = {path: text for path, text in pages().items() if not path.exists() or path.read_text("utf-8") != text}
     for path, text in stale.items():
-        print(f"{path.relative_to(ROOT)} is {'not as it would be written' if '--check' in sys.argv else 'written'}")
+        print(f"{path.relative_to(ROOT)} is {'out of date' if '--check' in sys.argv else 'written'}")
         if "--check" not in sys.argv:
             path.write_text(text, "utf-8")
     return int(bool(stale) and "--check" in sys.argv)

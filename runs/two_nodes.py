@@ -1,11 +1,11 @@
-"""On a Ray cluster of two nodes of this machine: texts encoded and a recipe trained, with processes that are killed.
+"""Encodes texts and trains a recipe on a Ray cluster of two nodes on this machine, while processes are killed.
 
     python runs/two_nodes.py [-n 200000] [--only encode|train]
 
-Made-up texts are encoded by the shipped ConveRT. When a third of the blocks are written the command itself is killed
-and started again; at two thirds the second node is killed, all its processes with SIGKILL. Then the shipped sample is
-trained on by two workers, and the second node is killed again. Keeps ray by runs/record.py: that each text is there
-once, that no finished block was written again, and how far the losses are from those of one process.
+The shipped ConveRT encodes random texts. After a third of the blocks the script kills the command itself and starts it
+again; after two thirds it kills all processes of the second node with SIGKILL. Then two workers train on the shipped
+sample, and the script kills the second node again. Stores "ray" with runs/record.py: the script checks that each text
+is present once and that no finished block was written again, and compares the losses with those of one process.
 """
 
 import argparse
@@ -50,7 +50,7 @@ optimizer = "adadelta"
 
 
 def write_texts(path: Path, n: int) -> None:
-    """Distinct short texts."""
+    """Write ``n`` distinct short texts."""
     generator = np.random.default_rng(1)
     rows = generator.integers(len(WORDS), size=(n, 6))
     lines = (" ".join([*(WORDS[i] for i in row), str(number)]) for number, row in enumerate(rows))
@@ -58,27 +58,27 @@ def write_texts(path: Path, n: int) -> None:
 
 
 def command(nodes: cluster.Nodes, *arguments: Any) -> "subprocess.Popen[str]":
-    """``polyrank ray ARGUMENTS`` with two workers on the CPUs of the cluster."""
+    """Start ``polyrank ray ARGUMENTS`` with two workers on the CPUs of the cluster."""
     words = [sys.executable, "-m", "polyrank", "ray", *map(str, arguments)]
     return subprocess.Popen([*words, "--workers", "2", "--device", "cpu", "--address", nodes.address])
 
 
-def when(condition: Callable[[], bool], running: "subprocess.Popen[str]") -> None:
-    """Go on once it holds; it is looked at as often as a disk that others use bears."""
+def wait_until(condition: Callable[[], bool], running: "subprocess.Popen[str]") -> None:
+    """Wait until the condition holds. The interval spares the disk, which has other users."""
     while not condition():
         if running.poll() is not None:
-            raise SystemExit(f"ended with {running.returncode} before its time")
+            raise SystemExit(f"the command ended too early, with exit code {running.returncode}")
         time.sleep(0.02)
 
 
 def end(running: "subprocess.Popen[str]") -> None:
-    """Wait for a good end."""
+    """Wait for exit code 0."""
     if running.wait():
         raise SystemExit(f"exit code {running.returncode}")
 
 
 def encoded(nodes: cluster.Nodes, folder: Path, n: int) -> dict[str, Any]:
-    """Encode, with both kills."""
+    """Encode with both kills."""
     write_texts(folder / "texts.jsonl", n)
     output = folder / "vectors"
     words = ("encode", "shipped:convert", folder / "texts.jsonl", "-o", output, "--index", folder / "index")
@@ -88,14 +88,14 @@ def encoded(nodes: cluster.Nodes, folder: Path, n: int) -> dict[str, Any]:
 
     start = time.monotonic()
     running = command(nodes, *words)
-    when(lambda: (output / "vectors.json").exists(), running)
+    wait_until(lambda: (output / "vectors.json").exists(), running)
     n_blocks = read_plan(output).n_blocks
-    when(lambda: len(blocks()) >= n_blocks / 3, running)
+    wait_until(lambda: len(blocks()) >= n_blocks / 3, running)
     running.kill()
     running.wait()
     first = blocks()
     running = command(nodes, *words)
-    when(lambda: len(blocks()) >= n_blocks * 2 / 3, running)
+    wait_until(lambda: len(blocks()) >= n_blocks * 2 / 3, running)
     nodes.kill()
     second = blocks()
     end(running)
@@ -103,9 +103,9 @@ def encoded(nodes: cluster.Nodes, folder: Path, n: int) -> dict[str, Any]:
     nodes.add()
     last = blocks()
     texts = [candidate.text for part, _ in read_blocks(output) for candidate in part]
-    asked = [json.loads(line)["text"] for line in (folder / "texts.jsonl").read_text("utf-8").splitlines()]
-    assert texts == asked, "each text is there once, in the order of the file"
-    assert all(last[name] == seen for name, seen in (first | second).items()), "no finished block was written again"
+    expected = [json.loads(line)["text"] for line in (folder / "texts.jsonl").read_text("utf-8").splitlines()]
+    assert texts == expected, "each text must be present once, in the order of the file"
+    assert all(last[name] == seen for name, seen in (first | second).items()), "a finished block was written again"
     return {
         "texts": len(set(texts)),
         "blocks": n_blocks,
@@ -123,7 +123,7 @@ def losses(run: Path) -> dict[tuple[int, str], float]:
 
 
 def trained(nodes: cluster.Nodes, folder: Path, lr: float) -> dict[str, Any]:
-    """Train by one process and by two workers, one of which dies."""
+    """Train with one process, and with two workers of which one is killed."""
     sample = Path(__file__).parents[1] / "src" / "polyrank" / "sample"
     curves, seconds = {}, {}
     for name in ("alone", "ray"):
@@ -134,14 +134,14 @@ def trained(nodes: cluster.Nodes, folder: Path, lr: float) -> dict[str, Any]:
             subprocess.run([sys.executable, "-m", "polyrank", "train", str(folder / "alone.toml")], check=True)
         else:
             running = command(nodes, "train", folder / "ray.toml")
-            when(lambda: (folder / "ray" / "checkpoint.safetensors").exists(), running)
+            wait_until(lambda: (folder / "ray" / "checkpoint.safetensors").exists(), running)
             n_steps = len(losses(folder / "ray"))
             nodes.kill()
             end(running)
             nodes.add()
         seconds[name] = round(time.monotonic() - start, 1)
         curves[name] = losses(output)
-    assert curves["ray"].keys() == curves["alone"].keys(), "the same steps, each once"
+    assert curves["ray"].keys() == curves["alone"].keys(), "both must log the same steps, each once"
     apart = [abs(curves["ray"][key] / value - 1) for key, value in curves["alone"].items()]
     return {
         "losses": len(apart),
@@ -153,18 +153,18 @@ def trained(nodes: cluster.Nodes, folder: Path, lr: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run it all."""
+    """Run both parts, or that of ``--only``."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", type=int, default=200_000)
-    parser.add_argument("--lr", type=float, default=0.3, help="of the training")
+    parser.add_argument("--lr", type=float, default=0.3, help="learning rate of the training")
     parser.add_argument("--only", choices=["encode", "train"])
-    asked = parser.parse_args()
-    result = record.read("ray") if asked.only else {}
+    options = parser.parse_args()
+    result = record.read("ray") if options.only else {}
     with tempfile.TemporaryDirectory() as name, cluster.two_nodes() as nodes:
-        if asked.only != "train":
-            result["encode"] = encoded(nodes, Path(name), asked.n)
-        if asked.only != "encode":
-            result["train"] = trained(nodes, Path(name), asked.lr)
+        if options.only != "train":
+            result["encode"] = encoded(nodes, Path(name), options.n)
+        if options.only != "encode":
+            result["train"] = trained(nodes, Path(name), options.lr)
     machine = describe_machine()
     machine["versions"]["ray"] = metadata.version("ray")
     record.write("ray", {**result, "machine": machine})

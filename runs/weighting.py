@@ -1,14 +1,13 @@
-"""What ``negatives_weighting`` is worth, on maps of responses over a frozen encoder, which take seconds to fit.
+"""Compares the values of ``negatives_weighting`` on maps of responses over a frozen encoder, which fit in seconds.
 
     N_TRAIN=8000 N_LISTS=600 N_CANDIDATES=100 python runs/weighting.py [SET ...]
 
-Sets are star, sgd, ubuntu-irc and self-dialogue of DATA (../shared/data). The kept figures of star are of these sizes,
-those of the others of N_TRAIN=4000 N_LISTS=300 N_CANDIDATES=20: the first of each list and the right one.
+Sets are star, sgd, ubuntu-irc and self-dialogue in DATA (../shared/data). The stored figures of star used these sizes,
+those of the others N_TRAIN=4000 N_LISTS=300 N_CANDIDATES=20: the right answer and the first others of each list.
 
-Each value is fitted on the same pairs by three seeds, in batches as large as those of `polyrank split`'s recipe. The
-epoch is that with the best R@1 on validation lists; the test lists are ranked once, by it. Keeps
-weighting/SET/VALUE/SEED by runs/record.py, and what each test list gave in runs/work/weighting. Goes on where it was
-stopped.
+Each value is fitted on the same pairs with three seeds, in batches as large as those of `polyrank split`'s recipe. The
+epoch with the best R@1 on validation lists ranks the test lists once. Stores weighting/SET/VALUE/SEED with
+runs/record.py, and R@1 of each test list in runs/work/weighting. A stopped run resumes when you start it again.
 """
 
 import json
@@ -58,7 +57,7 @@ def examples_of(name: str) -> tuple[Sequence[Example], list[Example], list[Examp
 
 
 def shortened(example: Example) -> Example:
-    """Its first right answer and the first wrong ones, in their order."""
+    """The example with its first right answer and its first wrong ones, in their order."""
     right = example.relevant[0]
     wrong = [i for i in range(len(example.candidates)) if i not in example.relevant][: N_CANDIDATES - 1]
     places = sorted((right, *wrong))
@@ -73,9 +72,14 @@ def fit(
     weighting: Weighting | None,
     seed: int,
 ) -> tuple[float, int, Floats]:
-    """Of the best epoch: validation R@1, its number, W = s (I + A) of ``-log softmax(h_c . W h_r) + DECAY |A|^2``."""
+    """Fit ``W = s (I + A)`` by ``-log softmax(h_c . W h_r) + DECAY |A|^2``.
+
+    Returns the best epoch's validation R@1, its number, and its W.
+    """
     contexts, responses = torch.from_numpy(pairs.contexts[:, 0]), torch.from_numpy(pairs.responses)
-    right = np.unique(pairs.groups * len(responses) + pairs.keys)  # of a context all that answer it are no negatives
+    right = np.unique(
+        pairs.groups * len(responses) + pairs.keys
+    )  # all known responses to a context; none of them is a negative
     identity = torch.eye(responses.shape[1])
     change = torch.zeros_like(identity, requires_grad=True)
     size = float(contexts.norm(dim=1).mean() * responses.norm(dim=1).mean())
@@ -87,8 +91,8 @@ def fit(
         for rows in np.split(order[: len(order) // BATCH * BATCH], len(order) // BATCH):
             own = responses[pairs.keys[rows]]
             values = contexts[rows] @ (log_scale.exp() * (own + own @ change.T)).T
-            asked = pairs.groups[rows][:, None] * len(responses) + pairs.keys[rows]
-            allowed = torch.from_numpy(right[np.searchsorted(right, asked).clip(max=len(right) - 1)] != asked)
+            cells = pairs.groups[rows][:, None] * len(responses) + pairs.keys[rows]
+            allowed = torch.from_numpy(right[np.searchsorted(right, cells).clip(max=len(right) - 1)] != cells)
             if weighting is not None:
                 values, allowed = weighting(values, allowed, [texts[key] for key in pairs.keys[rows]], number)
             loss = cross_entropy(values, torch.arange(len(rows)), allowed) + DECAY * change.square().sum()
@@ -106,7 +110,7 @@ def fit(
 
 
 def measure(name: str) -> None:
-    """All values and seeds of a set."""
+    """Measure all values and seeds of a set."""
     wanted = [(value, seed) for value in VALUES for seed in SEEDS if not record.has(f"weighting/{name}/{value}/{seed}")]
     if not wanted:
         return

@@ -72,7 +72,7 @@ def test_searches_through_filters() -> None:
     rows = {(row["share"], row["what"]): row for row in table["rows"]}
     assert {what for _, what in rows} == {"first", "next", "after a change", "without"}
     assert {share: row["n_passing"] for (share, _), row in rows.items()} == {0.01: 30, 0.5: 1500}
-    with pytest.raises(UsageError, match=r"the share 0\.0005 is not of thousandths"):
+    with pytest.raises(UsageError, match=r"the share 0\.0005 is not a multiple of 0\.001"):
         time_filters(n=3000, shares=[0.0005])
 
 

@@ -303,7 +303,7 @@ def test_rows_of_filters(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.0005, 0.0015, 1.001, -0.5])
 def test_shares_are_of_thousandths(share: float) -> None:
-    with pytest.raises(UsageError, match=r"is not of thousandths; use 0\.001, 0\.002"):
+    with pytest.raises(UsageError, match=r"is not a multiple of 0\.001 in 0\.001 to 1; use 0\.001, 0\.002"):
         time_filters(n=1000, d=2, m=1, shares=(0.001, share))
 
 

@@ -61,7 +61,7 @@ def test_stages_of_a_reranker_that_knows(tmp_path: Path) -> None:
     assert (tmp_path / "stages.svg").read_text().startswith("<?xml")
     with pytest.raises(DataError, match="has no right answer"):
         measure({"bm25": retriever}, {}, [Example(("hello",), id="e7")])
-    with pytest.raises(UsageError, match="one retriever"):
+    with pytest.raises(UsageError, match="no retriever"):
         measure({}, {}, examples)
 
 

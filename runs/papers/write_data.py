@@ -1,16 +1,16 @@
-"""Corpora that may be had, written in the formats of those that the papers used, for the importers to read.
+"""Writes available corpora in the formats of the papers' corpora, as input for the importers.
 
     python runs/papers/write_data.py SHARED_DATA OUTPUT_FOLDER [FORMAT ...]
 
     dstc7       ubuntu-irc as DSTC7 track 1, subtask 1: train, valid and test.json; subtask 2: pool.json, pool.tsv. The
-                answers of test and pool lie apart, in test.answers.tsv and pool.answers.tsv
+                answers of test and pool are separate: test.answers.tsv, pool.answers.tsv
     dstc7-star  star as the same, subtask 1
     ubuntu-v2   ubuntu-irc as the Ubuntu Dialogue Corpus 2: train, valid and test.csv
     convai2     convai2-valid as ConvAI2: train, valid and test.txt
     wikipedia   medquad's answers as articles: train, valid and test.txt; further.txt, the wrong ones of 1 of 10,001
     reddit      self-dialogue as Reddit pairs: train, valid and test.json, JSON lines as they are published
 
-What is drawn is drawn with one seed, so that the files are always the same.
+Random draws have a fixed seed, so that the files are always the same.
 """
 
 import csv
@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
-PARTS = {"valid": "dev", "test": "test"}  # as the papers call them, and as they are called here
-N_FURTHER, N_TEST_ARTICLES, N_VALID_ARTICLES = 10_100, 1_000, 500  # further ones: some have the same words
+PARTS = {"valid": "dev", "test": "test"}  # the papers' names, and those of the shared corpora
+N_FURTHER, N_TEST_ARTICLES, N_VALID_ARTICLES = 10_100, 1_000, 500  # further articles: some have equal words
 N_EXTRA = 10  # earlier turns of a Reddit pair
 
 
@@ -37,7 +37,7 @@ def rows(path: Path) -> Iterator[Row]:
 
 
 def training_pairs(folder: Path) -> list[Row]:
-    """Rows with ``context`` and ``response``; of a dialogue the last agent turn, for the importer has --every-turn."""
+    """Rows with ``context`` and ``response``: a dialogue's last agent turn, since --every-turn adds the others."""
     if (folder / "train.jsonl.gz").exists():
         return list(rows(folder / "train.jsonl.gz"))
     pairs = []
@@ -51,7 +51,7 @@ def training_pairs(folder: Path) -> list[Row]:
 
 
 def with_candidates(pairs: list[Row], n: int) -> Iterator[Row]:
-    """Pairs with their response and ``n - 1`` others, of which one may have the same words."""
+    """Pairs with their response and ``n - 1`` random others, which may have the same words."""
     generator, responses = random.Random(1), [pair["response"] for pair in pairs]
     for pair in pairs:
         candidates = [pair["response"], *generator.choices(responses, k=n - 1)]
@@ -59,7 +59,7 @@ def with_candidates(pairs: list[Row], n: int) -> Iterator[Row]:
 
 
 def dstc7(data: Path, output: Path, corpus: str = "ubuntu-irc") -> None:
-    """Options have the ids of their places; those of training are ten, those of the lists all that they have."""
+    """Options have their position as id; training examples have ten, lists all of their candidates."""
     parts = {name: list(rows(data / corpus / f"{own}.jsonl.gz")) for name, own in PARTS.items()}
     parts["train"] = list(with_candidates(training_pairs(data / corpus), 10))
     for name, part in parts.items():
@@ -96,7 +96,7 @@ def _write_items(output: Path, name: str, items: list[Row]) -> None:
 
 
 def ubuntu_v2(data: Path, output: Path) -> None:
-    """Each pair of training twice: with its response, and with one that is drawn. Lists are cut to ten."""
+    """Each training pair twice: with its response, and with a random one. Lists are cut to ten."""
     generator, pairs = random.Random(2), training_pairs(data / "ubuntu-irc")
     responses = [pair["response"] for pair in pairs]
     with (output / "train.csv").open("w", encoding="utf-8", newline="") as stream:
@@ -124,7 +124,7 @@ def _plain(text: str) -> str:
 
 
 def convai2(data: Path, output: Path) -> None:
-    """Exchanges that follow on each other, in ParlAI's lines, the right candidate last as there."""
+    """Consecutive exchanges as ParlAI's lines, with the right candidate last as in ParlAI."""
     pairs = list(rows(data / "convai2-valid" / "train.jsonl.gz"))
     parts = {name: list(rows(data / "convai2-valid" / f"{own}.jsonl.gz")) for name, own in PARTS.items()}
     for name, part in {"train": list(with_candidates(pairs, 20)), **parts}.items():
@@ -135,7 +135,7 @@ def convai2(data: Path, output: Path) -> None:
             for row in own:
                 *before, text = row["context"]
                 if before != said:
-                    break  # an exchange is missing, and those after it would get another context
+                    break  # an exchange is missing, so later ones would get a wrong context
                 right = row["candidates"][row["relevant"][0]]
                 wrong = [_bare(other) for other in row["candidates"] if other != right]
                 texts.append(f"{_bare(text)}\t{_bare(right)}\t\t{'|'.join((*wrong, _bare(right)))}")
@@ -149,7 +149,7 @@ def _bare(text: str) -> str:
 
 
 def wikipedia(data: Path, output: Path) -> None:
-    """An article a line, its sentences between tabs; those of one sentence are left out."""
+    """An article per line, its sentences separated by tabs; articles of one sentence are left out."""
     articles = []
     for row in rows(data / "medquad" / "answers.jsonl.gz"):
         sentences = re.split(r"(?<=[.?!])\s+", " ".join(row["text"].split()))
@@ -168,7 +168,7 @@ def wikipedia(data: Path, output: Path) -> None:
 
 
 def reddit(data: Path, output: Path) -> None:
-    """Each turn of a dialogue after those before it: ``context`` the last, ``context/0`` the one before that."""
+    """Each turn of a dialogue as a response: ``context`` is the turn before it, ``context/0`` the one before that."""
     folder = data / "self-dialogue"
     with (output / "train.json").open("w", encoding="utf-8") as stream:
         for row in rows(folder / "train.dialogues.jsonl.gz"):
@@ -203,7 +203,7 @@ FORMATS: dict[str, Callable[[Path, Path], None]] = {
 
 
 def main(data: Path, output: Path, formats: list[str]) -> None:
-    """Write the formats that are named, each into a folder of its own."""
+    """Write each of the formats into its own folder."""
     for name in formats:
         (output / name).mkdir(parents=True, exist_ok=True)
         FORMATS[name](data, output / name)

@@ -1,4 +1,4 @@
-"""What the peers' scripts share: the same examples and order as our recipes, a schedule, and a result beside ours."""
+"""Shared by the peers' scripts: examples and their order as in polyrank's recipes, a schedule, and the comparison."""
 
 import argparse
 import json
@@ -24,22 +24,22 @@ Pair = tuple[str, str]
 
 
 def arguments(variants: Sequence[str]) -> argparse.Namespace:
-    """Of the command line."""
+    """The command line's arguments."""
     parser = argparse.ArgumentParser()
     parser.add_argument("variant", choices=variants)
     parser.add_argument("set")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--budget", type=int, default=11520)
-    parser.add_argument("--name", default="", help="a folder of its own, as in runs/real.sh")
+    parser.add_argument("--name", default="", help="name of a separate folder, as in runs/real.sh")
     parser.add_argument("--limit", type=int, default=1000)
-    parser.add_argument("--length-window", type=int, default=1, help="50 in the figures of the first tables")
+    parser.add_argument("--length-window", type=int, default=1, help="the first tables used 50")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
-    parser.add_argument("--dropout", type=float, default=0.0, help="for variants that take our settings")
+    parser.add_argument("--dropout", type=float, default=0.0, help="for variants with polyrank's settings")
     return parser.parse_args()
 
 
 def training_pairs(args: argparse.Namespace) -> list[Pair]:
-    """The examples that our recipes see, turns joined by spaces."""
+    """The training examples of polyrank's recipes, with turns joined by spaces."""
     folder = args.data / args.set
     dialogues = folder / "train.dialogues.jsonl.gz"
     data = (
@@ -83,15 +83,15 @@ def train(
 
 
 def report(name: str, scorer: Scorer, seconds: float, args: argparse.Namespace, *, against: str = "bi") -> None:
-    """Evaluate as we evaluate ours, compare with our model of that name, and write it down."""
+    """Evaluate like polyrank's models, compare with polyrank's model ``against``, and store the result."""
     test = read_examples(args.data / args.set / "test.jsonl.gz").examples[: args.limit]
     result = evaluate(scorer, test)
     work = Path("runs") / "work" / args.name / args.set
     work.mkdir(parents=True, exist_ok=True)
     write_scores(work / f"{name}.scores.jsonl", result, scorer=name)
     summary = {"name": name, "train_seconds": seconds, "budget": args.budget, **summarise(result)}
-    ours = work / f"{against}.scores.jsonl"
-    if ours.exists() and (known := read_scores(ours)).records and len(known.records) == len(result.records):
+    other = work / f"{against}.scores.jsonl"
+    if other.exists() and (known := read_scores(other)).records and len(known.records) == len(result.records):
         summary["against"] = {"scores": against, **paired_test(result, known)}
     record.write("/".join(part for part in (args.name, args.set, name) if part), summary)
     print(json.dumps(summary))

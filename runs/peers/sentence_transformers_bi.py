@@ -1,11 +1,11 @@
-"""The usual library on the same examples: MultipleNegativesRankingLoss from the same MiniLM, evaluated by our metrics.
+"""sentence-transformers on the same examples: MultipleNegativesRankingLoss from the same MiniLM, polyrank's metrics.
 
     python runs/peers/sentence_transformers_bi.py default|matched SET --data FOLDER --budget 11520 --limit 1000
 
-"default": cosine x 20, right-hand truncation, learning rate 5e-5 with linear decay, as its trainer does by default.
-"matched": left truncation, and the learning rate, warm-up and dropout of our recipe.
-The loop is plain torch around the library's model and loss, so that no further dependency is needed; shared tower, mean
-reduction, 128 tokens on both sides.
+"default": the trainer's defaults: cosine x 20, truncation on the right, learning rate 5e-5 with linear decay.
+"matched": truncation on the left, and the learning rate, warm-up and dropout of polyrank's recipe.
+The loop is plain torch around the library's model and loss, so that the script needs no further dependency. Both use a
+shared tower, mean reduction, and 128 tokens on both sides.
 """
 
 import numpy as np

@@ -1,11 +1,12 @@
-"""The usual library's Cross-encoder on the same examples, from the same MiniLM, evaluated by our metrics.
+"""sentence-transformers' Cross-encoder on the same examples, from the same MiniLM, with polyrank's metrics.
 
     python runs/peers/sentence_transformers_cross.py default|matched SET --data FOLDER --budget 1920 --limit 200
 
-"default": its MultipleNegativesRankingLoss (4 random negatives of the batch, 10 x sigmoid), right-hand truncation
-of the pair to 176 tokens, learning rate 5e-5 with linear decay.
-"matched": contexts cut on the left before the library sees them, and the learning rate and warm-up of our recipe.
-The loop is plain torch around the library's model and loss, so that no further dependency is needed.
+"default": its MultipleNegativesRankingLoss (4 random negatives of the batch, 10 x sigmoid), truncation of the pair on
+the right to 176 tokens, learning rate 5e-5 with linear decay.
+"matched": contexts truncated on the left before the library gets them, and the learning rate and warm-up of polyrank's
+recipe.
+The loop is plain torch around the library's model and loss, so that the script needs no further dependency.
 """
 
 import numpy as np

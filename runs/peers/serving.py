@@ -1,9 +1,9 @@
-"""Our server beside one as people write it: requests a second and milliseconds, taking turns; prints one JSON object.
+"""Compares polyrank's server with a common hand-written one: requests per second and latency, measured in alternation.
 
 python runs/peers/serving.py [--rounds N] [--seconds S] [--clients N]
 
-Both have the embedded backbone's encoder and a Cross-encoder on it (whose head is drawn: its speed does not depend on
-what it has learnt), and as many threads as there are cores. One of them is asked at a time, while the other one waits.
+Both serve the embedded backbone's encoder and a Cross-encoder on it (with a random head, since speed does not depend on
+the weights), with one thread per core. The script sends requests to one server at a time. Prints one JSON object.
 """
 
 import argparse
@@ -37,7 +37,7 @@ N_DOCUMENTS = 100
 
 
 def models(folder: Path) -> dict[str, Path]:
-    """The two networks as folders of ours."""
+    """Save both networks as polyrank models."""
     texts = [candidate.text for candidate in read_pool(SAMPLE / "replies.jsonl")]
     for name, config in (
         ("bi", BiConfig(backbone="embedded", reduction="mean", shared_towers=True)),
@@ -49,9 +49,9 @@ def models(folder: Path) -> dict[str, Path]:
 
 
 def bodies() -> dict[str, list[dict[str, Any]]]:
-    """What is asked: a hundred documents for a query, one text, and thirty-two texts.
+    """Request bodies: a hundred documents for a query, one text, and thirty-two texts.
 
-    No text comes twice in a round: our server remembers the vectors of candidates that it has read.
+    No text comes twice in a round, since polyrank's server caches the vectors of candidates.
     """
     queries = [" ".join(example.context[-2:]) for example in read_examples(SAMPLE / "test.jsonl").examples]
     texts = [candidate.text for candidate in read_pool(SAMPLE / "replies.jsonl")]
@@ -65,20 +65,20 @@ def bodies() -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def renumbered(asked: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The same bodies again and again, each text with a number that no other has."""
+def renumbered(requests: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The bodies in an endless loop, each text with a unique number."""
     numbers = count(time.time_ns() % 10**9)
-    for body in cycle(asked):
+    for body in cycle(requests):
         yield {
             name: [f"{text} {next(numbers)}" for text in value] if isinstance(value, list) else value
             for name, value in body.items()
         }
 
 
-async def load(url: str, path: str, asked: list[dict[str, Any]], n_clients: int, seconds: float) -> dict[str, float]:
-    """Clients that ask again as soon as they are answered, for some seconds."""
+async def load(url: str, path: str, requests: list[dict[str, Any]], n_clients: int, seconds: float) -> dict[str, float]:
+    """Measure clients that send the next request after each answer."""
     times: list[float] = []
-    todo = renumbered(asked)
+    todo = renumbered(requests)
     async with httpx.AsyncClient(base_url=url, timeout=120) as client:
         (await client.post(path, json=next(todo))).raise_for_status()
         end = time.perf_counter() + seconds
@@ -102,7 +102,7 @@ async def load(url: str, path: str, asked: list[dict[str, Any]], n_clients: int,
 
 
 def middle(rounds: list[dict[str, float]]) -> dict[str, float]:
-    """The round in the middle, by requests a second."""
+    """The median round by requests per second."""
     return sorted(rounds, key=lambda each: each["per_second"])[len(rounds) // 2]
 
 
@@ -114,7 +114,7 @@ def ready(url: str, process: "subprocess.Popen[bytes]") -> None:
         except httpx.HTTPError:
             pass
         time.sleep(0.2)
-    raise SystemExit(f"the server at {url} has ended with {process.returncode}")
+    raise SystemExit(f"the server at {url} has ended with exit code {process.returncode}")
 
 
 def main() -> None:
@@ -128,31 +128,28 @@ def main() -> None:
     with ExitStack() as resources:
         folder = Path(resources.enter_context(tempfile.TemporaryDirectory()))
         served = [f"{name}={path}" for name, path in models(folder).items()]
-        ours = [sys.executable, "-m", "polyrank", "serve", *served, "--port", "8651", "--backend", arguments.backend]
+        own = [sys.executable, "-m", "polyrank", "serve", *served, "--port", "8651", "--backend", arguments.backend]
         usual = [sys.executable, "-m", "uvicorn", "usual_app:app", "--port", "8652", "--log-level", "warning"]
         urls = {"polyrank": "http://127.0.0.1:8651", "usual": "http://127.0.0.1:8652"}
         with (folder / "log").open("wb") as log:
-            for name, command, cwd in (("polyrank", ours, ROOT), ("usual", usual, Path(__file__).parent)):
+            for name, command, cwd in (("polyrank", own, ROOT), ("usual", usual, Path(__file__).parent)):
                 process = subprocess.Popen(command, cwd=cwd, env=environment, stderr=log, stdout=log)
                 resources.callback(process.wait)
                 resources.callback(process.terminate)
                 ready(urls[name], process)
             rows = []
-            for what, asked in bodies().items():
+            for what, requests in bodies().items():
                 path = what.split()[0]
                 for n_clients in arguments.clients:
                     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in urls}
                     for _ in range(arguments.rounds):
                         for name, url in urls.items():
                             extra = {"model": "cross" if "rerank" in path else "bi"}
-                            todo = [body | extra for body in asked] if name == "polyrank" else asked
+                            todo = [body | extra for body in requests] if name == "polyrank" else requests
                             rounds[name].append(asyncio.run(load(url, path, todo, n_clients, arguments.seconds)))
-                    best = {
-                        name: sorted(each, key=lambda r: r["per_second"])[len(each) // 2]
-                        for name, each in rounds.items()
-                    }
-                    ratio = best["polyrank"]["per_second"] / best["usual"]["per_second"]
-                    rows.append({"what": what, "clients": n_clients, **best, "ratio": round(ratio, 2)})
+                    medians = {name: middle(each) for name, each in rounds.items()}
+                    ratio = medians["polyrank"]["per_second"] / medians["usual"]["per_second"]
+                    rows.append({"what": what, "clients": n_clients, **medians, "ratio": round(ratio, 2)})
                     print(json.dumps(rows[-1]), file=sys.stderr)
     load_average = os.getloadavg()[0]
     print(json.dumps({"machine": describe_machine(), "load_average": load_average, "rows": rows}, indent=1))

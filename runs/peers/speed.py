@@ -1,4 +1,4 @@
-"""Speed beside the usual library, taking turns in one run; prints one JSON object.
+"""Compares polyrank's speed with sentence-transformers', measured in alternation; prints one JSON object.
 
 python runs/peers/speed.py encode POOL [--limit N] [--pairs N] [--backend onnx ...] [--model FOLDER ...]
 python runs/peers/speed.py train DATA [--limit N] [--batch N] [--speaker NAME]
@@ -29,7 +29,7 @@ DTYPE = choose_dtype("auto", torch.device("cpu"))
 
 
 def peers() -> dict[str, Peer]:
-    """Its encoder and Cross-encoder with our backbone: as they come, and in bf16 where that is fast."""
+    """The library's encoder and Cross-encoder on polyrank's backbone: by default, and in bf16 where that is fast."""
     forms: dict[str, dict[str, Any]] = {NAME: {}}
     if torch.bfloat16 == DTYPE:
         forms[f"{NAME} bf16"] = {"model_kwargs": {"dtype": torch.bfloat16}}
@@ -37,7 +37,7 @@ def peers() -> dict[str, Peer]:
 
 
 def peer(options: dict[str, Any]) -> Peer:
-    """Its two models, loaded with some options."""
+    """The library's two models, loaded with ``options``."""
     folder = str(resolve_backbone("embedded").folder)
     encoder = SentenceTransformer(folder, device="cpu", **options)
     cross = CrossEncoder(folder, num_labels=1, device="cpu", **options)
@@ -52,7 +52,7 @@ def peer(options: dict[str, Any]) -> Peer:
 
 
 def learner(examples: Sequence[Example], folder: Path) -> tuple[list[int], Update]:
-    """A plain loop around its model and loss."""
+    """A plain loop around the library's model and loss."""
     del folder
     model = SentenceTransformer(str(resolve_backbone("embedded").folder), device="cpu")
     model.max_seq_length = POLICY.max_context_tokens

@@ -1,6 +1,6 @@
-"""A server for reranking and embeddings as people write it around sentence-transformers; ``speed.py`` has its rivals.
+"""A common hand-written server for reranking and embeddings around sentence-transformers; see ``serving.py``.
 
-uvicorn usual_app:app, in this folder.
+Start it in this folder: uvicorn usual_app:app
 """
 
 from fastapi import FastAPI
@@ -30,13 +30,13 @@ def ready() -> str:
 
 
 @app.post("/v1/rerank")
-def rerank(asked: Rerank) -> dict[str, object]:
-    scores = ranker.predict([(asked.query, document) for document in asked.documents])
+def rerank(request: Rerank) -> dict[str, object]:
+    scores = ranker.predict([(request.query, document) for document in request.documents])
     order = scores.argsort()[::-1]
     return {"results": [{"index": int(row), "relevance_score": float(scores[row])} for row in order]}
 
 
 @app.post("/v1/embeddings")
-def embeddings(asked: Embeddings) -> dict[str, object]:
-    vectors = encoder.encode(asked.input)
+def embeddings(request: Embeddings) -> dict[str, object]:
+    vectors = encoder.encode(request.input)
     return {"data": [{"index": row, "embedding": vector.tolist()} for row, vector in enumerate(vectors)]}

@@ -1,4 +1,4 @@
-"""A client of many connections that costs little: raw HTTP/1.1 on asyncio, one request at a time on each."""
+"""A lightweight HTTP/1.1 client on asyncio with many connections and one request at a time on each."""
 
 import asyncio
 import random
@@ -12,14 +12,14 @@ LENGTH = b"content-length: "
 
 @dataclass(slots=True)
 class Answer:
-    """What came back.
+    """The answer to a request.
 
     Args:
-        status: 0: the connection ended without an answer.
-        body: of the answer.
-        retry: whether it says when to come again.
-        last: whether the server ends the connection.
-        seconds: since the request was due.
+        status: HTTP status; 0: the connection ended without an answer.
+        body: body of the answer.
+        retry: whether the answer has a Retry-After header.
+        last: whether the server closes the connection.
+        seconds: time since the request was due.
     """
 
     status: int
@@ -39,11 +39,11 @@ class Connection(asyncio.Protocol):
         self._answer: asyncio.Future[Answer] | None = None
 
     def connection_made(self, transport: Any) -> None:
-        """It stands."""
+        """The connection is open."""
         self.transport, self.open = transport, True
 
     def data_received(self, data: bytes) -> None:
-        """A part of an answer, often the whole."""
+        """A part of an answer arrived, often the whole answer."""
         self._data += data
         end = self._data.find(b"\r\n\r\n")
         if end < 0:
@@ -59,11 +59,11 @@ class Connection(asyncio.Protocol):
         self._settle(Answer(int(head[9:12]), body, b"retry-after:" in head, last))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It ended."""
+        """The connection ended."""
         self.open = False
         self._settle(Answer(0))
 
-    def ask(self, request: bytes) -> "asyncio.Future[Answer]":
+    def send(self, request: bytes) -> "asyncio.Future[Answer]":
         """Send a request."""
         self._answer = asyncio.get_running_loop().create_future()
         self.transport.write(request)
@@ -75,18 +75,18 @@ class Connection(asyncio.Protocol):
 
 
 class Client:
-    """As many connections as are needed at once.
+    """A pool of connections, as many as there are requests at the same time.
 
     Args:
-        address: of the server.
+        address: host and port of the server.
     """
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
         self._free: list[Connection] = []
 
-    async def ask(self, request: bytes, due: float | None = None) -> Answer:
-        """The answer to a request. ``due``: when it should have been sent, by ``time.perf_counter``."""
+    async def send(self, request: bytes, due: float | None = None) -> Answer:
+        """Send a request and return its answer. ``due``: planned time by ``time.perf_counter``; None: now."""
         due = time.perf_counter() if due is None else due
         connection = None
         while self._free and (connection is None or not connection.open):
@@ -97,51 +97,51 @@ class Client:
                 _, connection = await loop.create_connection(Connection, *self.address)
             except OSError:
                 return Answer(0, seconds=time.perf_counter() - due)
-        answer = await connection.ask(request)
+        answer = await connection.send(request)
         answer.seconds = time.perf_counter() - due
         if connection.open:
             self._free.append(connection)
         return answer
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for connection in self._free:
             connection.transport.close()
         self._free.clear()
 
 
 def post(path: str, body: bytes) -> bytes:
-    """A request."""
+    """A POST request."""
     head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
     return head.encode() + b"\r\n\r\n" + body
 
 
 def get(path: str) -> bytes:
-    """A request."""
+    """A GET request."""
     return f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode()
 
 
 async def closed_loop(client: Client, requests: Iterable[bytes], n: int, seconds: float) -> list[Answer]:
-    """So many at once, each asking again when it is answered."""
+    """``n`` parallel clients, each of which sends the next request when it has its answer."""
     answers: list[Answer] = []
     source, end = iter(requests), time.perf_counter() + seconds
 
     async def one() -> None:
         while time.perf_counter() < end:
-            answers.append(await client.ask(next(source)))
+            answers.append(await client.send(next(source)))
 
     await asyncio.gather(*(one() for _ in range(n)))
     return answers
 
 
 async def open_loop(
-    ask: Callable[[bytes, float], Awaitable[Answer]], requests: Iterable[bytes], rate: float, seconds: float, seed: int
+    send: Callable[[bytes, float], Awaitable[Answer]], requests: Iterable[bytes], rate: float, seconds: float, seed: int
 ) -> list[Answer]:
-    """Requests at random times, so many a second, whether or not those before are answered."""
+    """``rate`` requests per second at random times, whether or not earlier ones have their answers."""
     draw, source, tasks = random.Random(seed), iter(requests), []
     due = start = time.perf_counter()
     while (due := due + draw.expovariate(rate)) < start + seconds:
         if (pause := due - time.perf_counter()) > 0:
             await asyncio.sleep(pause)
-        tasks.append(asyncio.ensure_future(ask(next(source), due)))
+        tasks.append(asyncio.ensure_future(send(next(source), due)))
     return await asyncio.gather(*tasks)

@@ -1,15 +1,15 @@
-"""What a server bears: too many requests, slow clients, signals and kills. Prints a JSON summary.
+"""Stress tests of a server: overload, slow clients, signals and kills. Prints a JSON summary.
 
-    python runs/serving/load.py start       # how long until it answers
-    python runs/serving/load.py memory      # what its processes take
-    python runs/serving/load.py load        # 1, 2 and 10 times what it can do, open loop
-    python runs/serving/load.py canaries    # each answer belongs to its request, and is what it would be alone
+    python runs/serving/load.py start       # time until the first answers
+    python runs/serving/load.py memory      # memory of its processes
+    python runs/serving/load.py load        # 1, 2 and 10 times its capacity, open loop
+    python runs/serving/load.py canaries    # each answer belongs to its request and equals that of the request alone
     python runs/serving/load.py slow        # a thousand clients that send half a request
-    python runs/serving/load.py sigterms    # stopped under load
-    python runs/serving/load.py kills       # the process that computes is killed under load, and then the server
+    python runs/serving/load.py sigterms    # SIGTERM under load
+    python runs/serving/load.py kills       # SIGKILL of the worker process under load, then of the server
     python runs/serving/load.py schemathesis
 
-Client and server share the machine's cores. Exits with 1 where something was lost or wrong.
+Client and server share the machine's cores. Exits with 1 if a request or a candidate is lost, or an answer is wrong.
 """
 
 import argparse
@@ -46,18 +46,20 @@ parcel refund card password reset phone screen black water cold train ticket boo
 
 
 def main() -> None:
-    """One of the parts."""
+    """Run one part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=list(PARTS))
-    parser.add_argument("--model", default="shipped:convert", help="load: also untuned:embedded")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of each measurement")
-    parser.add_argument("--n", type=int, default=0, help="canaries, signals, kills, slow connections, examples")
-    parser.add_argument("--threads", type=int, default=1, help="of the process that computes")
+    parser.add_argument("--model", default="shipped:convert", help="a model; load also ran with untuned:embedded")
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration of each measurement")
+    parser.add_argument(
+        "--n", type=int, default=0, help="number of canaries, signals, kills, slow connections or examples"
+    )
+    parser.add_argument("--threads", type=int, default=1, help="threads of the worker process")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     gc.freeze()
-    gc.disable()  # it would stop the clock for all requests under way
+    gc.disable()  # a collection would delay all pending requests
     before, started = os.getloadavg()[0], time.monotonic()
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         result = runner.run(PARTS[options.part](options, Path(folder)))
@@ -67,7 +69,7 @@ def main() -> None:
     summary = {
         "command": " ".join(["python", "runs/serving/load.py", *sys.argv[1:]]),
         "machine": describe_machine(),
-        "note": "client and server share the cores, other work beside them; the load average is of the minute before",
+        "note": "client and server share the cores with other work; the load average is of the minute before",
         "load_average_before": round(before, 2),
         "seconds": round(time.monotonic() - started, 1),
         "client_cpu_seconds": round(used.ru_utime + used.ru_stime, 1),
@@ -81,16 +83,16 @@ def main() -> None:
 async def started(
     options: argparse.Namespace, path: str | Path, folder: Path, settings: str = ""
 ) -> AsyncIterator[Running]:
-    """A server of one path."""
+    """Start a server of one path."""
     config = folder / "serve.toml"
     config.write_text(f"threads = {options.threads}\n{settings}", "utf-8")
-    environment = os.environ | {"POLYRANK_PRECISION": "fp32"}  # in bf16 scores move a little with what is beside them
+    environment = os.environ | {"POLYRANK_PRECISION": "fp32"}  # in bf16 a score depends slightly on its batch
     with serving(f"m={path}", "--config", config, environment=environment) as running:
         yield running
 
 
 def texts(draw: random.Random, n: int, n_words: int) -> list[str]:
-    """So many random texts, no two the same."""
+    """``n`` distinct random texts."""
     found: dict[str, None] = {}
     while len(found) < n:
         found[" ".join(draw.choices(WORDS, k=n_words))] = None
@@ -98,7 +100,7 @@ def texts(draw: random.Random, n: int, n_words: int) -> list[str]:
 
 
 def scoring(seed: int, n_candidates: int) -> Iterator[bytes]:
-    """Requests for scores, no two with the same texts, so that nothing is remembered."""
+    """Requests for scores with random texts, so that caches do not help."""
     draw = random.Random(seed)
     while True:
         context, *candidates = (" ".join(draw.choices(WORDS, k=12)) for _ in range(n_candidates + 1))
@@ -106,7 +108,7 @@ def scoring(seed: int, n_candidates: int) -> Iterator[bytes]:
 
 
 def index_of(options: argparse.Namespace, folder: Path, n: int = 1_000) -> Path:
-    """An index to be asked and changed."""
+    """Build an index to search and change."""
     import polyrank
 
     replies = texts(random.Random(options.seed), n, 8)
@@ -117,28 +119,28 @@ def index_of(options: argparse.Namespace, folder: Path, n: int = 1_000) -> Path:
 
 
 def share(values: list[float], part: float) -> float | None:
-    """A quantile in milliseconds."""
+    """A quantile of seconds, in milliseconds."""
     return round(float(np.quantile(values, part)) * 1000, 1) if values else None
 
 
 def times(answers: list[Answer]) -> dict[str, float | None]:
-    """How long they took."""
+    """Median, 99th percentile and maximum of the answers' times."""
     seconds = [answer.seconds for answer in answers]
     return {"p50_ms": share(seconds, 0.5), "p99_ms": share(seconds, 0.99), "max_ms": share(seconds, 1.0)}
 
 
 def resident(pid: int) -> float:
-    """Megabytes of a process."""
+    """Resident megabytes of a process."""
     return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1024  # type: ignore[index]
 
 
 async def watch(client: Client, path: str, seconds: float) -> list[Answer]:
-    """Ask for one thing twenty times a second."""
-    return await open_loop(client.ask, itertools.repeat(get(path)), 20.0, seconds, 1)
+    """Send the same GET request twenty times a second."""
+    return await open_loop(client.send, itertools.repeat(get(path)), 20.0, seconds, 1)
 
 
 async def load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Capacity, and what becomes of more."""
+    """Measure capacity, then answers at 1, 2 and 10 times that rate."""
     seconds, requests = options.seconds, scoring(options.seed, 20)
     async with started(options, options.model, folder) as running:
         client = Client(running.address)
@@ -151,18 +153,18 @@ async def load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             before = resident(running.process.pid), resident(running.workers[0])
             ahead = list(itertools.islice(requests, int(1.2 * factor * capacity * seconds) + 100))  # costs time
             answers, live = await asyncio.gather(
-                open_loop(client.ask, ahead, factor * capacity, seconds, options.seed + factor),
+                open_loop(client.send, ahead, factor * capacity, seconds, options.seed + factor),
                 watch(Client(running.address), "/live", seconds),
             )
             normal = await recovery(client, requests, 3 * (alone["p99_ms"] or 0))
-            taken = [answer for answer in answers if answer.status == 200]
+            accepted = [answer for answer in answers if answer.status == 200]
             refused = [answer for answer in answers if answer.status in (429, 503)]
             row = {
                 "times_capacity": factor,
                 "sent": len(answers),
                 "statuses": dict(Counter(str(answer.status) for answer in answers)),
-                "goodput_share_of_capacity": round(len(taken) / seconds / capacity, 3),
-                "taken": times(taken),
+                "goodput_share_of_capacity": round(len(accepted) / seconds / capacity, 3),
+                "taken": times(accepted),
                 "refused": times(refused),
                 "refusals_without_retry_after": sum(not answer.retry for answer in refused),
                 "live": times(live),
@@ -182,7 +184,7 @@ async def load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "request": "20 candidates of 12 words",
         "server_threads": options.threads,
         "capacity_per_s": round(capacity, 1),
-        "capacity_by": f"8 at once, each asking again when it is answered, {seconds:g} s",
+        "capacity_by": f"8 clients, each with one request at a time, {seconds:g} s",
         "alone": alone,
         "rows": rows,
         "violations": violations,
@@ -190,10 +192,10 @@ async def load(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 async def recovery(client: Client, requests: Iterator[bytes], normal_ms: float) -> float | None:
-    """Seconds until a request, one at a time, takes no longer than is normal."""
+    """Seconds until single requests take no longer than ``normal_ms``."""
     start = time.perf_counter()
     while time.perf_counter() < start + 30:
-        answer = await client.ask(next(requests))
+        answer = await client.send(next(requests))
         if answer.status == 200 and answer.seconds * 1000 <= normal_ms:
             return round(time.perf_counter() - start, 2)
         await asyncio.sleep(0.02)
@@ -201,7 +203,7 @@ async def recovery(client: Client, requests: Iterator[bytes], normal_ms: float) 
 
 
 async def canaries(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Each request has its own texts; its scores are those of the same texts encoded alone."""
+    """Send requests with different texts; each answer's scores must equal those of its texts encoded alone."""
     import polyrank
 
     n = options.n or 100_000
@@ -225,7 +227,7 @@ async def canaries(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 row, columns = number % 400, [own.randrange(400) for _ in range(4)]
                 body = {"context": contexts[row], "candidates": [candidates[column] for column in columns]}
                 request = post("/v1/score", json.dumps(body).encode())
-                while (answer := await client.ask(request)).status == 429:
+                while (answer := await client.send(request)).status == 429:
                     counts["refused, asked again"] += 1
                     await asyncio.sleep(0.05)
                 if answer.status != 200:
@@ -241,7 +243,7 @@ async def canaries(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         start = time.perf_counter()
         await asyncio.gather(*(one() for _ in range(256)))
         seconds = time.perf_counter() - start
-        batches = (await client.ask(get("/metrics"))).body.decode()
+        batches = (await client.send(get("/metrics"))).body.decode()
     jobs = float(re.search(r'polyrank_batch_jobs_sum{operation="score"} (\S+)', batches)[1])  # type: ignore[index]
     n_batches = float(re.search(r'polyrank_batch_jobs_count{operation="score"} (\S+)', batches)[1])  # type: ignore[index]
     return {
@@ -259,7 +261,7 @@ async def canaries(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 async def slow(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """How long healthy requests take beside those that send half, and stay."""
+    """Measure normal requests while other connections stay open with half a request."""
     n, seconds = options.n or 1_000, options.seconds
     requests = scoring(options.seed, 5)
     half_head = b"POST /v1/score HTTP/1.1\r\nhost: loc"
@@ -284,13 +286,13 @@ async def slow(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                     writer.close()
 
         rows = []
-        for turn in range(2):  # without, with, without, with
-            rows.append(await open_loop(client.ask, requests, rate, seconds, options.seed + turn))
+        for turn in range(2):  # without slow clients, with, without, with
+            rows.append(await open_loop(client.send, requests, rate, seconds, options.seed + turn))
             stop.clear()
             holding = [asyncio.ensure_future(hold((half_head, half_body)[i % 2])) for i in range(n)]
             while counts["opened"] < n * (turn + 1):
                 await asyncio.sleep(0.01)
-            rows.append(await open_loop(client.ask, requests, rate, seconds, options.seed + turn))
+            rows.append(await open_loop(client.send, requests, rate, seconds, options.seed + turn))
             stop.set()
             await asyncio.gather(*holding)
     without, with_ = times(rows[0] + rows[2]), times(rows[1] + rows[3])
@@ -309,7 +311,7 @@ async def slow(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 async def sigterms(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Started, asked, stopped at a random moment; clients leave when /ready or an answer tells them to."""
+    """Stop a server under load at a random moment; clients stop when /ready answers 503."""
     n, draw = options.n or 100, random.Random(options.seed)
     path, requests = index_of(options, folder), responding(options.seed)
     statuses: Counter[str] = Counter()
@@ -320,17 +322,17 @@ async def sigterms(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
             async def one(client: Client = client, leave: asyncio.Event = leave) -> None:
                 while not leave.is_set():
-                    statuses[str((await client.ask(next(requests))).status)] += 1
+                    statuses[str((await client.send(next(requests))).status)] += 1
 
             async def balancer(running: Running = running, leave: asyncio.Event = leave) -> None:
                 own = Client(running.address)
                 await asyncio.sleep(draw.uniform(0.2, 0.7))
                 running.process.send_signal(signal.SIGTERM)
                 start = time.perf_counter()
-                while (answer := await own.ask(get("/ready"))).status == 200:
+                while (answer := await own.send(get("/ready"))).status == 200:
                     await asyncio.sleep(0.01)
                 if answer.status != 503:
-                    violations.append(f"/ready said {answer.status}, not 503")
+                    violations.append(f"/ready answered {answer.status}, not 503")
                 ready_after.append(time.perf_counter() - start)
                 leave.set()
 
@@ -360,7 +362,7 @@ def responding(seed: int) -> Iterator[bytes]:
 
 
 async def kills(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """SIGKILL of the process that computes, again and again; at last of the server."""
+    """Kill the worker process repeatedly, and the server at the end."""
     import polyrank
 
     n, draw = options.n or 100, random.Random(options.seed)
@@ -375,7 +377,7 @@ async def kills(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         async def ask() -> None:
             nonlocal slowest
             while not end.is_set():
-                answer = await client.ask(next(requests))
+                answer = await client.send(next(requests))
                 statuses[f"respond {answer.status}"] += 1
                 slowest = max(slowest, answer.seconds)
                 await asyncio.sleep(0.5 if answer.status in (0, 429, 503) else 0)
@@ -385,7 +387,7 @@ async def kills(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 if end.is_set():
                     return
                 one = {"id": f"{name}{number}", "text": f"reply {name} {number}"}
-                answer = await client.ask(post("/v1/candidates", json.dumps({"candidates": [one]}).encode()))
+                answer = await client.send(post("/v1/candidates", json.dumps({"candidates": [one]}).encode()))
                 statuses[f"add {answer.status}"] += 1
                 if answer.status == 200:
                     acknowledged.append(one["id"])
@@ -394,7 +396,7 @@ async def kills(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 await asyncio.sleep(0.1)
 
         async def until_ready() -> None:
-            while (await client.ask(get("/ready"))).status != 200:
+            while (await client.send(get("/ready"))).status != 200:
                 await asyncio.sleep(0.02)
 
         work = [asyncio.ensure_future(one) for one in (*(ask() for _ in range(4)), *(add(name) for name in "xyz"))]
@@ -403,7 +405,7 @@ async def kills(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
             for pid in running.workers:
                 os.kill(pid, signal.SIGKILL)
             start = time.perf_counter()
-            while (await client.ask(get("/ready"))).status == 200 and time.perf_counter() < start + 5:
+            while (await client.send(get("/ready"))).status == 200 and time.perf_counter() < start + 5:
                 await asyncio.sleep(0.005)
             await until_ready()
             down.append(time.perf_counter() - start)
@@ -433,7 +435,7 @@ async def kills(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 async def schemathesis(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Requests that fit the description and requests that do not."""
+    """Send requests that match the server's OpenAPI description, and requests that do not."""
     checks = (
         "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,"
         "response_schema_conformance,negative_data_rejection,unsupported_method"
@@ -446,10 +448,10 @@ async def schemathesis(options: argparse.Namespace, folder: Path) -> dict[str, A
         work = subprocess.run
         done = await asyncio.to_thread(work, command, stdout=subprocess.PIPE, text=True, cwd=folder)
         server_alive = running.process.poll() is None and len(running.workers) == 1
-    said = done.stdout
-    print(said[-6_000:], file=sys.stderr)
-    cases = re.search(r"([\d,]+) generated", said)
-    failures = re.findall(r"❌ (ST\d+ .+: \d+)", said)
+    output = done.stdout
+    print(output[-6_000:], file=sys.stderr)
+    cases = re.search(r"([\d,]+) generated", output)
+    failures = re.findall(r"❌ (ST\d+ .+: \d+)", output)
     return {
         "model": options.model,
         "examples_of_each_operation": options.n or 500,
@@ -457,21 +459,23 @@ async def schemathesis(options: argparse.Namespace, folder: Path) -> dict[str, A
         "cases": int(cases[1].replace(",", "")) if cases else None,
         "failures": failures,
         "exit_code": done.returncode,
-        "violations": failures + ["the server died"] * (not server_alive) + ["it failed"] * bool(done.returncode),
+        "violations": failures
+        + ["the server died"] * (not server_alive)
+        + ["schemathesis failed"] * bool(done.returncode),
     }
 
 
 async def start(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """From the command to the first answer of /live, and to /ready."""
+    """Measure seconds from the command to the first answer of /live and to the first 200 of /ready."""
     rows = []
     for _ in range(options.n or 5):
         began = time.perf_counter()
         with serving(f"m={options.model}", wait=False) as running:
             client = Client(running.address)
-            assert (await client.ask(get("/live"))).status == 200
+            assert (await client.send(get("/live"))).status == 200
             live = time.perf_counter() - began
             await asyncio.to_thread(running.ready.wait, 60)
-            assert (await client.ask(get("/ready"))).status == 200
+            assert (await client.send(get("/ready"))).status == 200
             ready = time.perf_counter() - began
             used = [cpu_seconds(pid) for pid in (running.process.pid, *running.workers)]
             client.close()
@@ -490,7 +494,7 @@ async def start(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 async def memory(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """What the server's own process and the one that computes take once they are ready."""
+    """Measure the resident memory of the server process and of the worker process when they are ready."""
     with serving(f"m={options.model}") as running:
         (worker,) = running.workers
         sizes = {"server_mb": round(resident(running.process.pid), 1), "worker_mb": round(resident(worker), 1)}
@@ -498,7 +502,7 @@ async def memory(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """That a process has used so far."""
+    """Processor seconds of a process so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

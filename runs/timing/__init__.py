@@ -1,1 +1,1 @@
-"""Times that our pages report: of a stored index, and of searches through filters."""
+"""Measures times that the documentation reports: of a stored index, and of searches with filters."""

@@ -1,4 +1,4 @@
-"""Filtered searches of a stored index: the first with a filter, those after it, and one without, taking turns.
+"""Times filtered searches of a stored index: the first with a filter, later ones, and searches without a filter.
 
     python runs/timing/filters.py [-n 100000] [-d 128] [-m 16] [--share 0.001 ...] [--precision int8]
 
@@ -31,9 +31,9 @@ from polyrank.storage.quantized import Precision, read_precision
 from timing.search import ROWS_AT_A_TIME, contexts_near
 
 K = 10
-PARTS = 1000  # of the candidates, drawn at random; a filter lets some of them through
+PARTS = 1000  # random parts of the candidates; a filter passes some of the parts
 SHARES = (0.001, 0.01, 0.1, 0.25, 0.5, 1.0)
-TURNS = 3  # of what can be done once with a filter
+TURNS = 3  # repetitions of a measurement that works only once per filter
 CHANGED = Candidate("new", "one more", {"part": 0, "lang": "en"})
 
 
@@ -48,36 +48,36 @@ def time_filters(
     folder: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Build an index of made-up candidates with metadata, and ask it through filters that let more and more through.
+    """Build an index of random candidates with metadata, and search it with filters that pass more and more of them.
 
     Args:
-        n: candidates.
-        d: dimensions.
-        m: context vectors; 1 for a Bi-encoder.
-        precision: of the stored vectors.
-        shares: of the candidates that pass, in thousandths at least.
-        n_queries: contexts.
-        folder: where to build; None: a temporary folder.
-        progress: told what comes next.
+        n: number of candidates.
+        d: dimension of the vectors.
+        m: vectors per context; 1 for a Bi-encoder.
+        precision: precision of the stored vectors.
+        shares: shares of the candidates that pass, multiples of 0.001.
+        n_queries: number of contexts.
+        folder: where to build the index; None: a temporary folder.
+        progress: called with a description of each step.
 
     Returns:
-        ``machine``, and ``rows`` of ``what`` ("first": the filter is new to the index; "next": it has been asked
-        before; "after a change": so it has, and one candidate was added since; "without": the same contexts without a
-        filter), ``share``, ``n_passing``, ``n``, ``d``, ``m``, ``form``, ``ms`` (median), ``ratio`` (the time without
-        a filter over this) and ``ways`` of the last search.
+        ``machine``, and ``rows`` of ``what`` ("first": the filter is new to the index; "next": the index has
+        evaluated it before; "after a change": the same, and one candidate was added since; "without": the same contexts
+        without a filter), ``share``, ``n_passing``, ``n``, ``d``, ``m``, ``form``, ``ms`` (median), ``ratio`` (the time
+        without a filter divided by this one) and ``ways`` of the last search.
 
     Raises:
-        UsageError: a share is not of thousandths between 0.001 and 1.
+        UsageError: a share is not a multiple of 0.001 between 0.001 and 1.
     """
     for share in shares:
         if not 1 <= round(share * PARTS, 6) <= PARTS or round(share * PARTS, 6) % 1:
-            raise UsageError(f"the share {share} is not of thousandths; use 0.001, 0.002 ... 1")
+            raise UsageError(f"the share {share} is not a multiple of 0.001 in 0.001 to 1; use 0.001, 0.002 ... 1")
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         path = Path(temporary) / "index"
         progress(f"building {n:,} candidates")
         contexts = _build(path, n, d, m, precision, n_queries)
         with LocalIndex(path) as index:
-            _seconds(index, contexts[0], None)  # derives what every search uses
+            _seconds(index, contexts[0], None)  # warm-up: derives the data that every search uses
             rows = []
             for share in shares:
                 progress(f"{share:.1%} of them pass")
@@ -102,7 +102,7 @@ def _build(path: Path, n: int, d: int, m: int, precision: Precision, n_queries: 
 
 def _one_share(path: Path, index: LocalIndex, contexts: Sequence[Any], share: float) -> list[dict[str, Any]]:
     limit = round(share * PARTS)
-    # which all let the same through
+    # different filters that pass the same candidates
     filters = [read_filter(f'lang = "en" and part < {limit - turn / 10:.1f}') for turn in range(TURNS)]
     taken: dict[str, list[float]] = {"first": [], "next": [], "after a change": [], "without": []}
     ways: dict[str, str] = {}
@@ -137,7 +137,7 @@ def _one_share(path: Path, index: LocalIndex, contexts: Sequence[Any], share: fl
 
 
 def _seconds(index: LocalIndex, context: Any, condition: Filter | None) -> tuple[float, str]:
-    """From a context to the texts of the ten best."""
+    """Seconds from a context to the texts of the ten best, and the ways of the search."""
     started = perf_counter()
     index.refresh()
     blocks, _ = index.view(condition)
@@ -151,7 +151,7 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=100_000, help="candidates")
     parser.add_argument("-d", type=int, default=128, help="dimensions")
     parser.add_argument("-m", type=int, default=16, help="context vectors")
-    parser.add_argument("--share", type=float, action="append", help="of the candidates that pass; repeatable")
+    parser.add_argument("--share", type=float, action="append", help="share of the candidates that pass; repeatable")
     parser.add_argument("--precision", type=read_precision, default="int8")
     parser.add_argument("--folder", type=Path, help="where to build the index")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

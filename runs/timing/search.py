@@ -1,8 +1,8 @@
-"""A stored index of N candidates: how long building, opening, searching and changing it takes. Prints one JSON object.
+"""Times building, opening, searching and changing a stored index of N candidates. Prints one JSON object.
 
     python runs/timing/search.py -n 10000 -n 100000 [-d 384] [-m 64] [--ann none] [--precision fp32]
 
-Everything a user would do, on disk: the store is SQLite with fsync, the matrix is mapped, texts are read back.
+All steps use the disk as for a user: SQLite with fsync, a mapped matrix, and texts read from the store.
 """
 
 import argparse
@@ -44,23 +44,23 @@ def time_search(
     folder: Path | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Build, open, search, change.
+    """Build, open, search and change an index of each size.
 
     Args:
         sizes: numbers of candidates.
-        d: dimensions.
-        m: context vectors; 1 for a Bi-encoder.
+        d: dimension of the vectors.
+        m: vectors per context; 1 for a Bi-encoder.
         ann: kind of inner-product index, see ``polyrank.index.local.ann``; "none": an approximate search scans.
-        precision: of the stored vectors; a search is then exact for the rounded ones, recall always of those in fp32.
-        n_queries: contexts searched in each mode.
-        folder: where to build; None: a temporary folder.
-        progress: told what comes next.
+        precision: precision of the stored vectors. A search is exact for the rounded ones; recall compares with fp32.
+        n_queries: contexts to search in each mode.
+        folder: where to build the indexes; None: a temporary folder.
+        progress: called with a description of each step.
 
     Returns:
         ``machine``, and ``rows`` of ``what`` ("build", "open", "plain" for scoring every candidate in fp32, "exact",
         "approximate", "add 1", and so on), ``n``, ``d``, ``m``, ``form``, ``ms`` (median), ``ratio`` (the plain
-        search's time over this), and where they apply ``recall_at_10``, ``exact`` (share of answers proven to be),
-        ``n_scored``, ``ways`` (of the last answer) and ``peak_mb`` of the process.
+        search's time divided by this one), and where they apply ``recall_at_10``, ``exact`` (share of answers proven
+        exact), ``n_scored``, ``ways`` (of the last answer) and ``peak_mb`` of the process.
     """
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
@@ -88,7 +88,7 @@ def _one_size(
     parts = (vectors[i : i + ROWS_AT_A_TIME] for i in range(0, n, ROWS_AT_A_TIME))
     write_index(path, pool, parts, fingerprint="bench", model="bench", ann=ann, precision=precision)
     row("build", perf_counter() - started, bytes=sum(p.stat().st_size for p in path.rglob("*") if p.is_file()))
-    mask, whole = np.ones((1, m), np.bool_), Block(vectors, np.arange(1, n + 1))  # rows are counted from 1
+    mask, whole = np.ones((1, m), np.bool_), Block(vectors, np.arange(1, n + 1))  # row numbers start at 1
     truth = [search(c[None], mask, [whole], K, ways=PLAIN)[0].rows.tolist() for c in contexts]
     del vectors, pool, whole
     started = perf_counter()
@@ -131,7 +131,7 @@ def contexts_near(vectors: Any, m: int, n: int) -> list[Any]:
 
 
 def _changes(path: Path, context: Any, row: Callable[..., None]) -> None:
-    """Single and batched changes, each durable when it returns, with a reader beside them."""
+    """Time single and batched changes, each durable when it returns, while another thread searches."""
     generator = np.random.Generator(np.random.PCG64(2))
     d = context.shape[1]
     opened, stop = threading.Event(), threading.Event()
@@ -141,7 +141,7 @@ def _changes(path: Path, context: Any, row: Callable[..., None]) -> None:
         mask = np.ones((1, len(context)), np.bool_)
         try:
             index = LocalIndex(path)
-            search(context[None], mask, index.blocks(), K)  # the first derives what is kept
+            search(context[None], mask, index.blocks(), K)  # warm-up: derives cached data
         finally:
             opened.set()
         with index:
