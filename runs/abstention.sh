@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# "No good answer": a threshold chosen on the development part of a pool, tried on its test part. A fifth of the contexts
-# of both lose their right answers.
+# "No good answer": chooses a threshold on the development part of a pool and evaluates it on the test part. In both, the right
+# answers of a fifth of the contexts are removed.
 #   DATA=folder SET=medquad INDEX=runs/work/medquad/index/bi PRECISION=0.6 bash runs/abstention.sh
-# The index is that of runs/two_stage.sh. Keeps SET/abstention by runs/record.py, and draws runs/results/SET-abstention.svg.
+# The index comes from runs/two_stage.sh. Stores SET/abstention with runs/record.py, and draws runs/results/SET-abstention.svg.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# A general encoder: one MiniLM for both sides, trained on three corpora, judged on these and on others that it never saw.
-# Its weights are a mixture with MiniLM's own, the share chosen on development lists of sets that it has not read.
+# A general encoder: one MiniLM for both sides, trained on three corpora, evaluated on these and on others.
+# Its weights are a mixture with MiniLM's original ones; the share is chosen on development lists of sets outside its training data.
 #   DATA=folder THREADS=2 LIMIT=examples SETS="star sgd ..." bash runs/encoder.sh
-# Goes on where it was stopped, and puts the model into models/. Writes runs/work/encoder, and keeps general/SET/MODEL by runs/record.py: the
-# trained one, the untuned one, words alone (BM25), the shipped ConveRT, and the sum of both (weights from dev lists).
+# A stopped run resumes when you start it again. Writes runs/work/encoder, puts the model into models/, and stores general/SET/MODEL
+# with runs/record.py: for the trained encoder, the untuned one, BM25, the shipped ConveRT, and the sum of the trained encoder and
+# ConveRT (weights from dev lists).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
@@ -19,7 +20,7 @@ RUN=${RUN:-$WORK/run}
   --valid sgd convai2-valid star ubuntu-irc self-dialogue
 COSINE=${COSINE:-$WORK/cosine}
 [[ -e $RUN/result.json ]] || polyrank train runs/recipes/encoder.toml --threads "$THREADS" --resume
-# then vectors of one length and random batches
+# second pass: normalized vectors and random batches
 [[ -e $COSINE/result.json ]] || polyrank train runs/recipes/encoder.toml --set "output=$PWD/$COSINE" \
   --set "train.init_from=$PWD/$RUN/model" --set model.normalize=true --set train.length_window=1 --set data.max_train=38_400 \
   --set train.lr=1e-4 --set 'train.seeds=[2]' --set train.evaluate_per_epoch=2 --threads "$THREADS" --resume

@@ -210,7 +210,7 @@ class Operators(ast.NodeVisitor):
                     self.replace(value, "axis", "0" if self.source(value) != "0" else "-1")
             elif keyword.arg and "seed" in keyword.arg:
                 self.replace(value, "seed", "12345")
-            elif keyword.arg not in ("strict", "encoding", "help", "progress", "say", "report"):
+            elif keyword.arg not in ("strict", "encoding", "help", "progress", "notify", "report"):
                 start, end = self.span(keyword)
                 tail = re.match(r"\s*,\s*", self.text[end:])
                 if tail and not isinstance(value, ast.Constant):

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Intents on frozen encodings: banking77, clinc150 and hwu64, with the full training part and with 10 of each intent.
+# Intents on frozen encodings: banking77, clinc150 and hwu64, with the full training part and with 10 texts per intent.
 #   DATA=folder ENCODER=untuned:embedded NAME=minilm SETS="banking77" SHOTS="10" SEEDS=1,2,3 bash runs/intents.sh
-# Of several encoders side by side, PARTS="untuned:embedded shipped:convert" NAME=both instead of ENCODER.
-# Writes runs/work/intents (classifiers and encodings), and keeps intents/NAME/SET-SHOTS by runs/record.py.
+# For several concatenated encoders, set PARTS="untuned:embedded shipped:convert" NAME=both instead of ENCODER.
+# Writes runs/work/intents (classifiers and encodings), and stores intents/NAME/SET-SHOTS with runs/record.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A frozen encoder with a learnt map of its response vectors (MAP), against plain similarity, on the same test lists.
+# A frozen encoder with a trained map of its response vectors, compared with plain similarity on the same test lists.
 #   DATA=folder ENCODER=untuned:embedded NAME=untuned SETS="star" BUDGET=1920 LIMIT=1000 bash runs/maps.sh
-# Writes runs/work/SET/map-NAME, and keeps SET/map-NAME and SET/map-NAME.fit by runs/record.py. Similarity itself
+# Writes runs/work/SET/map-NAME, and stores SET/map-NAME and SET/map-NAME.fit with runs/record.py. Plain similarity
 # is the row "untuned" of runs/real.sh, or `polyrank evaluate ENCODER`.
 set -euo pipefail
 cd "$(dirname "$0")/.."

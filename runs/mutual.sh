@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Mutual learning against the same networks trained apart: the same examples, candidates and numbers of updates.
+# Mutual learning compared with the same networks trained separately, on the same examples, candidates and numbers of updates.
 #   DATA=folder BUDGET=contexts NEGATIVES=per-context EPOCHS=1 LIMIT=test-examples SETS="star ubuntu-irc" bash runs/mutual.sh
-# Both networks are first trained apart for WARM epochs (0: none), for an untrained re-ranker at T = 3 teaches nothing but
-# the uniform distribution; from there each goes on alone, and both together, for EPOCHS more.
-# EXTRA="--set train.method.alpha=2" changes the mutual run, whose results then go by TAG=name.
+# Both networks first train separately for WARM epochs (0: none), since an untrained re-ranker at T = 3 only teaches the uniform
+# distribution. From there each trains alone, and both together, for EPOCHS more.
+# EXTRA="--set train.method.alpha=2" changes the mutual run; set TAG=name for its results.
 # TEACHER=folder adds a Bi-encoder distilled from that model.
-# What is finished is not done again, and an interrupted training goes on; other budgets want another OUT=folder.
-# Writes runs/work/mutual/SET, keeps mutual/SET/MODEL and mutual/SET/ensemble by runs/record.py, and draws two figures in
-# runs/results, validation by epoch and R@1 by the context's length.
+# A stopped run resumes when you start it again, and skips finished models; use another OUT=folder for other budgets.
+# Writes runs/work/mutual/SET, stores mutual/SET/MODEL and mutual/SET/ensemble with runs/record.py, and draws two figures in
+# runs/results: validation by epoch and R@1 by the context's length.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
@@ -15,11 +15,11 @@ OUT=$(realpath -m "${OUT:-$PWD}")
 export RESULTS=$OUT/runs/results
 BUDGET=${BUDGET:-960}
 NEGATIVES=${NEGATIVES:-4}
-TOKENS=${TOKENS:-64} # of a context; half as many of a candidate
+TOKENS=${TOKENS:-64} # per context; half as many per candidate
 WARM=${WARM:-1}
 EPOCHS=${EPOCHS:-1}
-LIMIT=${LIMIT:-200} # a Cross-encoder reads each of 100 candidates of each example anew
-MANY=${MANY:-1000} # for the Bi-encoders once more
+LIMIT=${LIMIT:-200} # a Cross-encoder computes each of the 100 pairs of each example
+MANY=${MANY:-1000} # test examples of a second evaluation of the Bi-encoders
 VALID=${VALID:-50}
 SETS=${SETS:-star ubuntu-irc}
 CHECKS=${CHECKS:-2} # validations per epoch
@@ -38,7 +38,7 @@ for set in $SETS; do
     --set "data.max_train=$BUDGET" --set "train.negatives.n=$NEGATIVES" --set "text.max_context_tokens=$TOKENS"
     --set "text.max_candidate_tokens=$((TOKENS / 2))" --set train.checkpoint_steps=20 --resume)
   later=("${common[@]}" --set "train.epochs=$EPOCHS" --set "train.evaluate_per_epoch=$CHECKS")
-  # apart: the same recipe's networks, each alone, with the same lists
+  # separately: the recipe's networks, each alone, with the same lists
   alone=(--set train.method.kind=listwise --set train.negatives.redraw=false --set train.batch_size=8
     --set train.schedule.warmup_steps=20)
   bi=() cross=() both=()
@@ -72,21 +72,21 @@ for set in $SETS; do
     done
     python runs/record.py "mutual/$set/$model.metrics" "${folder[$model]}/metrics.jsonl"
   done
-  for model in bi "bi-$TAG"; do # which read each candidate once
+  for model in bi "bi-$TAG"; do # Bi-encoders encode each candidate once
     against=()
     [[ $model == bi ]] || against=(--against "$work/bi.many.scores.jsonl")
     polyrank evaluate "${folder[$model]}/model" "$DATA/$set/test.jsonl.gz" --limit "$MANY" \
       --scores "$work/$model.many.scores.jsonl" "${against[@]}" --overwrite --json |
       python runs/record.py "mutual/$set/$model-many"
   done
-  if [[ -n $TEACHER ]]; then # one way, from a model that is trained already
+  if [[ -n $TEACHER ]]; then # distillation from a trained model
     polyrank train runs/recipes/bi.toml "${later[@]}" "${alone[@]}" "${bi[@]}" --set train.method.kind=distill \
       --set "train.method.teacher=$TEACHER" --set "output=$work/bi-distilled"
     polyrank evaluate "$work/bi-distilled/model" "$DATA/$set/test.jsonl.gz" --limit "$LIMIT" \
       --scores "$work/bi-distilled.test.scores.jsonl" --against "$work/bi.test.scores.jsonl" --overwrite --json |
       python runs/record.py "mutual/$set/bi-distilled"
   fi
-  if [[ -e $DATA/$set/test.pool.jsonl.gz ]]; then # the pool of all replies, by one stage and by two
+  if [[ -e $DATA/$set/test.pool.jsonl.gz ]]; then # the pool of all replies, with one stage and with two
     for tag in "" "-$TAG"; do
       polyrank index build "${folder[bi$tag]}/model" "$DATA/$set/pool.jsonl.gz" -o "$work/index$tag" --overwrite
       python runs/stages.py "$DATA/$set/test.pool.jsonl.gz" --index "$work/index$tag" --lexical --rerank "${folder[cross$tag]}/model" \

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# Mutual learning of two encoders that are about as good as each other but differ in all else: the Bi-encoder of
-# runs/real.sh and the shipped ConveRT go on apart (alpha = 0, which is exactly two plain trainings) and together, on the
-# same lists.
+# Mutual learning of two encoders of similar quality but different kind: the Bi-encoder of runs/real.sh and the shipped ConveRT
+# train further separately (alpha = 0, which equals two plain trainings) and together, on the same lists.
 #   DATA=folder BUDGET=contexts TEMPERATURES="3" LIMIT=test-examples SETS=star bash runs/mutual_encoders.sh
-# Writes runs/work/encoders/SET, keeps encoders/SET/MODEL and ensembles by runs/record.py, and draws curves.
+# Writes runs/work/encoders/SET, stores encoders/SET/MODEL and ensembles with runs/record.py, and draws curves.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
@@ -39,7 +38,7 @@ for set in $SETS; do
     python runs/ensembles.py "$work" "retriever-$1" "reranker-$1" | python runs/record.py "encoders/$set/ensemble-$1"
   }
 
-  learn() { # TAG, and what differs
+  learn() { # TAG [OPTION ...]
     polyrank train runs/recipes/mutual-convert.toml "${data[@]}" --set "data.max_train=$BUDGET" \
       --set "data.valid=$DATA/$set/dev.jsonl.gz" --set "data.max_valid=$VALID" --set "output=$work/$1" \
       --set "train.init_from=runs/work/$set/bi/model" --set train.checkpoint_steps=20 --resume "${@:2}"

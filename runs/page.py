@@ -27,7 +27,7 @@ TURNS = (
 def converse(page: Page) -> None:
     """Hold a conversation and open the explanation of the best reply."""
     for speaker, text in TURNS:
-        page.get_by_label("Customer says").fill(text)
+        page.locator("#turn").fill(text)
         page.get_by_role("button", name="Send as agent" if speaker == "agent" else "Send", exact=True).click()
         expect(page.locator("#turns p").last).to_have_text(text)
     expect(page.locator(".panel[aria-busy]")).to_have_count(0)

@@ -1,22 +1,25 @@
 #!/usr/bin/env bash
-# What pre-training on unlabelled dialogues brings, and the papers' order of models where no backbone was made for means.
+# The gain from pre-training on unlabelled dialogues, and the papers' ranking of models on a backbone that was not trained for mean
+# pooling.
 #   DATA=folder THREADS=2 BUDGET=pairs SETS="star sgd" STAGES="post scratch" MODELS="bi cross" bash runs/pretraining.sh
-# post: MiniLM goes on with the dialogues of star, sgd and ubuntu-irc; then a Bi-encoder of each corpus from MiniLM as it is
-# ("plain"), from the post-trained one ("post"), from shipped:minilm, which told next turns from others' in a batch of the
-# dialogues of star, ubuntu-irc and self-dialogue ("contrastive"; of star, also summed with shipped:convert), and as it is
-# with batches that are not sorted by length ("unsorted"); MODELS=queue: that with the 512 latest candidates as negatives too.
-# scratch: a BERT of 4 layers of 256 from scratch on four corpora; then MODELS of star and ubuntu-irc from it.
-# Goes on where it was stopped. Writes runs/work/pretraining, and keeps by runs/record.py the curves of both
-# pre-trainings, and pretraining/STAGE/SET/MODEL over all test examples, tested against plain and against bi.
+# post: post-trains MiniLM on the dialogues of star, sgd and ubuntu-irc; then trains a Bi-encoder for each corpus. MODELS:
+#   plain: from the original MiniLM; unsorted: the same with batches not sorted by length; queue: unsorted with the 512 latest
+#     candidates as further negatives
+#   post: from the post-trained MiniLM
+#   contrastive: from shipped:minilm, trained with in-batch negatives on the dialogues of star, ubuntu-irc and self-dialogue
+#   sum: contrastive and shipped:convert, for star
+# scratch: trains a BERT with 4 layers of 256 from scratch on four corpora, then MODELS of star and ubuntu-irc from it.
+# A stopped run resumes when you start it again. Writes runs/work/pretraining, and stores with runs/record.py the curves of both
+# pre-trainings, and pretraining/STAGE/SET/MODEL over all test examples, with tests against plain and against bi.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
 THREADS=${THREADS:-2}
 BUDGET=${BUDGET:-5120}
 STAGES=${STAGES:-post scratch}
-START=${START:-shipped:minilm} # of the kept figures: runs/work/encoder/run/model, what its first pass made
+START=${START:-shipped:minilm} # the stored figures used runs/work/encoder/run/model, the output of its first pass
 LIMIT=${LIMIT:-}
-CROSS_LIMIT=${CROSS_LIMIT:-$LIMIT} # a Cross-encoder reads every pair anew
+CROSS_LIMIT=${CROSS_LIMIT:-$LIMIT} # a Cross-encoder computes every pair
 WORK=$PWD/runs/work/pretraining
 
 pretrain() { # STAGE RECIPE CORPORA...
@@ -38,7 +41,7 @@ judge() { # STAGE SET MODEL AGAINST FOLDER
   echo "$1 $2 $3 $(cut -c1-200 "$work.json")"
 }
 
-learn() { # STAGE SET MODEL AGAINST RECIPE BACKBONE, and what differs
+learn() { # STAGE SET MODEL AGAINST RECIPE BACKBONE [OPTION ...]
   local work=$WORK/$1/$2/$3
   local data=(--set "data.train=$DATA/$2/train.jsonl.gz")
   [[ $2 == star || $2 == sgd ]] && data=(--set "data.train=$DATA/$2/train.dialogues.jsonl.gz" --set data.speaker=agent)

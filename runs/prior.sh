@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A prior over replies: how often each was said in the training dialogues, added to an encoder's scores.
+# A prior over replies: each reply's frequency in the training dialogues, added to an encoder's scores.
 #   DATA=folder THREADS=2 SETS="star sgd ..." LIMIT=examples bash runs/prior.sh
-# The weight is chosen on 500 development lists, all test examples judge once. Of an encoder alone, of counts alone, and of
-# their sum: prior/SET/MODEL by runs/record.py. shipped:minilm has read the training parts of star, ubuntu-irc and
-# self-dialogue, and nothing of sgd; counts are of the set's own training part.
+# The weight is chosen on 500 development lists; all test examples are evaluated once. Stores prior/SET/MODEL with
+# runs/record.py: for an encoder alone, counts alone, and their sum. shipped:minilm was trained on the training parts of
+# star, ubuntu-irc and self-dialogue, but not on sgd; counts come from each set's own training part.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")

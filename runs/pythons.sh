@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The whole suite under every Python that pyproject.toml names and this machine has.
+# Runs the whole test suite with every Python that pyproject.toml lists and this machine has.
 #
 #     bash runs/pythons.sh [PYTEST ARGUMENT...]
 set -euo pipefail

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Real data: every model from the embedded MiniLM on the same examples, each evaluated on the same test lists.
+# Real data: trains every model from the embedded MiniLM on the same examples and evaluates each on the same test lists.
 #   DATA=folder BUDGET=pairs DROPOUT=share LIMIT=test-examples SETS="star ubuntu-irc" MODELS="bi poly-64" bash runs/real.sh
-# Writes runs/work/SET/MODEL, and keeps SET/MODEL by runs/record.py; with NAME=short,
-# say, runs/work/short/SET and short/SET/MODEL, so that budgets stand side by side.
+# Writes runs/work/SET/MODEL, and stores SET/MODEL with runs/record.py. NAME=short, for example, writes runs/work/short/SET and
+# stores short/SET/MODEL, so that you can compare budgets.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
@@ -11,7 +11,7 @@ BUDGET=${BUDGET:-11520}
 DROPOUT=${DROPOUT:-0.0}
 THREADS=${THREADS:-}
 LIMIT=${LIMIT:-1000}
-CROSS_LIMIT=${CROSS_LIMIT:-200} # a Cross-encoder reads every pair anew
+CROSS_LIMIT=${CROSS_LIMIT:-200} # a Cross-encoder computes every pair
 SETS=${SETS:-star ubuntu-irc sgd convai2-valid}
 MODELS=${MODELS:-bm25 untuned bi poly-16 poly-64 poly-360 poly-64-first cross}
 

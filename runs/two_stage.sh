@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Search in a pool by one stage and by two: BM25, Bi and Poly alone, and each followed by a Cross-encoder.
+# Search in a pool with one stage and with two: BM25, Bi and Poly alone, and each followed by a Cross-encoder.
 #   DATA=folder SETS="ubuntu-irc medquad" BUDGET=pairs LIMIT=contexts bash runs/two_stage.sh
-# RERANKER=folder re-ranks by that model instead of the Cross-encoder of the set. Models are those of runs/real.sh in runs/work/SET, trained here where they are missing.
-# Keeps SET/stages by runs/record.py, and draws runs/results/SET-stages.svg.
+# RERANKER=folder re-ranks with that model instead of the set's Cross-encoder. Models are those of runs/real.sh in runs/work/SET; the
+# script trains missing ones.
+# Stores SET/stages with runs/record.py, and draws runs/results/SET-stages.svg.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 DATA=$(realpath "${DATA:-../shared/data}")
 BUDGET=${BUDGET:-1920}
-LIMIT=${LIMIT:-100} # a Cross-encoder reads every shortlist anew
+LIMIT=${LIMIT:-100} # a Cross-encoder computes every pair of a shortlist
 SETS=${SETS:-ubuntu-irc medquad}
 
 for set in $SETS; do

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Henderson et al., ConveRT (2020): pre-training at full size, its probes and ablations, fine-tuning on DSTC7.
+# Henderson et al., ConveRT (2020): pre-training at full size, probes, ablations, and fine-tuning on DSTC7.
 #   DATA=folder PARTS="pretrain probes ablations tune" EXTRA="--set train.max_steps=2" SMALL=1 bash runs/papers/convert.sh
-# The papers' own files go into runs/work/papers/data, in place of the stand-ins. Interrupted, it goes on where it was.
-# Writes runs/work/papers/convert (not kept): a model and figures (R100@1 of groups of 100) for each.
+# To use the papers' own files, put them into runs/work/papers/data. A stopped run resumes when you start it again.
+# Writes runs/work/papers/convert (not in git): a model and figures (R100@1 of groups of 100) for each part.
 . "$(dirname "$0")/common.sh"
 PARTS=${PARTS:-pretrain probes tune}
 OUT=$WORK/convert
@@ -25,7 +25,7 @@ judge() { # NAME FILE-ENDING [OPTION ...]
   echo "$name $(cat "$file")"
 }
 
-# Table 4; C is the same span in every layer
+# Table 4; C: the same span in every layer
 declare -A ABLATION=(
   [a]="model.n_heads=8" [b]="model.relative_bias=false" [c]="model.spans=[48,48,48,48,48,48]" [d]="text.n_buckets=1"
   [e]="model.reduction_heads=1" [f]="model.side_skips=false"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Humeau et al., Poly-encoders (ICLR 2020): Table 4, its models on stand-ins for its tasks.
+# Humeau et al., Poly-encoders (ICLR 2020): Table 4, the models on substitutes for the tasks.
 #   DATA=folder TASKS="dstc7" MODELS="bi poly-64" SEEDS=[1,2,3] EXTRA="--set train.max_steps=2" SMALL=1 bash runs/papers/iclr.sh
 # TASKS: convai2, dstc7, ubuntu-v2, wikipedia. MODELS: bi, poly-M, poly-first-M, poly-last-M, poly-last_h1-M, cross.
-# WEIGHTS=folder starts from own pre-trained weights, trained as section 5.3 has it; WEIGHTS=reddit pre-trains them first, by
-# iclr-pretrain.toml on the pairs of Reddit. Without, BACKBONE=name or folder, BERT's otherwise.
-# The papers' own files go into runs/work/papers/data, in place of the stand-ins; docs/papers.md names them.
-# Writes runs/work/papers (not kept): data, models, and TASK/MODEL.json with R@k, MRR and MAP, mean and deviation over seeds.
+# WEIGHTS=folder starts from your pre-trained weights and trains as in section 5.3; WEIGHTS=reddit pre-trains them first, with
+# iclr-pretrain.toml on the pairs of Reddit. Without WEIGHTS, training starts from BACKBONE=name or folder; default: BERT.
+# To use the papers' own files, put them into runs/work/papers/data; docs/papers.md lists them.
+# Writes runs/work/papers (not in git): data, models, and TASK/MODEL.json with R@k, MRR and MAP, mean and deviation over seeds.
 . "$(dirname "$0")/common.sh"
 TASKS=${TASKS:-convai2 dstc7 ubuntu-v2}
 MODELS=${MODELS:-bi poly-16 poly-64 poly-360 cross}
@@ -23,7 +23,7 @@ if [[ $WEIGHTS == reddit ]]; then
 fi
 for task in $TASKS; do
   case $task in
-    dstc7) prepare dstc7 dstc7 json dstc7-as-released --as-released --every-turn ;; # v1, 5.1; released for this task alone
+    dstc7) prepare dstc7 dstc7 json dstc7-as-released --as-released --every-turn ;; # v1, 5.1; released only for this task
     ubuntu-v2) prepare ubuntu-v2 ubuntu-v2 csv ubuntu-v2 ;;
     *) prepare "$task" "$task" txt "$task" ;;
   esac

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Tao et al., mutual learning (2021): Tables 1 to 3 and Figures 2 to 4, on stand-ins for DSTC7.
+# Tao et al., mutual learning (2021): Tables 1 to 3 and Figures 2 to 4, on substitutes for DSTC7's files.
 #   DATA=folder BACKBONE=name-or-folder EXTRA="--set train.max_steps=2" LIMIT=test-examples SMALL=1 bash runs/papers/tao.sh
-# The papers' own files go into runs/work/papers/data, in place of the stand-ins. Interrupted, it goes on where it was.
-# Writes runs/work/papers/tao (not kept): models, figures as JSON, and training.svg and stages.json, their Figures 3 and 2.
+# To use the paper's own files, put them into runs/work/papers/data. A stopped run resumes when you start it again.
+# Writes runs/work/papers/tao (not in git): models, figures as JSON, and training.svg and stages.json (Figures 3 and 2).
 . "$(dirname "$0")/common.sh"
 OUT=$WORK/tao
 data=$WORK/data/dstc7
@@ -13,7 +13,7 @@ prepare dstc7 dstc7 json dstc7
 answers=()
 [[ -e $data/pool.answers.tsv ]] && answers=(--answers "$data/pool.answers.tsv")
 pool=$data/pool.tsv
-if [[ $SMALL ]]; then # right answers of the first examples, and some others
+if [[ $SMALL ]]; then # the right answers of the first examples, and 500 others
   cut -f2 "$data/pool.answers.tsv" | head -n "$LIMIT" | awk -F'\t' 'NR == FNR { right[$1]; next } FNR <= 500 || $1 in right' - "$pool" \
     >"$data/pool.small.tsv"
   pool=$data/pool.small.tsv
