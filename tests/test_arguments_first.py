@@ -1,7 +1,7 @@
-"""What a user types is checked before a command reads, opens, loads or connects anything.
+"""Commands check their options before they read, open, load or connect anything.
 
-Every path below is of nothing that exists, and every address of nobody who answers. The error must still be that of the
-option: a command that had looked for its input first would report the input.
+None of the paths below exist, and no server answers at the addresses. A command that looked for its input first would
+report the missing input; these tests require the error of the option.
 """
 
 import shlex
@@ -14,7 +14,7 @@ from polyrank.cli.commands import app
 from polyrank.errors import ConfigError, PolyrankError, UsageError
 
 WRONG = [
-    # a device that torch does not know, wherever one can be named
+    # a device that torch does not know, for every command with --device
     ("respond none --device quantum", "'quantum' is unknown"),
     ("rank bm25 hello none --device quantum", "'quantum' is unknown"),
     ("evaluate bm25 none --device quantum", "'quantum' is unknown"),
@@ -32,7 +32,7 @@ WRONG = [
     ("pipeline test none none --device quantum", "'quantum' is unknown"),
     ("bench respond --texts none --device quantum", "'quantum' is unknown"),
     ("serve none --device quantum", "'quantum' is unknown"),
-    # the name of a model beside a file that would be read before it
+    # a missing model together with a missing file that the command would read before it
     ("respond none --rerank absent", "absent is no model folder"),
     ("rank bm25 hello none --rerank absent", "absent is no model folder"),
     ("evaluate absent none", "absent is no model folder"),
@@ -84,14 +84,14 @@ ON_RAY = [
 
 
 def refusal(command: str) -> PolyrankError:
-    """The error that a command ends with."""
+    """The error of a command."""
     error = CliRunner().invoke(app, shlex.split(command)).exception
     assert isinstance(error, PolyrankError), error
     return error
 
 
 @pytest.mark.parametrize(("command", "words"), WRONG, ids=[command for command, _ in WRONG])
-def test_an_option_is_refused_before_anything_is_looked_for(
+def test_a_wrong_option_is_refused_before_any_input_is_opened(
     command: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -102,8 +102,8 @@ def test_an_option_is_refused_before_anything_is_looked_for(
 
 
 @pytest.mark.parametrize(("command", "words"), ON_RAY, ids=[command for command, _ in ON_RAY])
-@pytest.mark.filterwarnings("ignore")  # of Ray about itself
-def test_an_option_is_refused_before_a_cluster_is_looked_for(
+@pytest.mark.filterwarnings("ignore")  # Ray's own warnings
+def test_a_wrong_option_is_refused_before_a_cluster_is_connected(
     command: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ray")

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: real processes, exit codes, data on stdout, one clear line on stderr."""
+"""The command line in real processes: exit codes, data on stdout, one clear line on stderr."""
 
 import importlib
 import inspect
@@ -33,7 +33,7 @@ from train_settings import train_config
 
 @pytest.fixture(scope="module")
 def trained(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A Bi- and a Cross-encoder of one step, an index, and files to ask about."""
+    """A Bi- and a Cross-encoder trained for one step, an index, and input files."""
     folder = tmp_path_factory.mktemp("cli")
     replies = ["restart the router", "the bill is too high", "thanks", "did that"]
     rows = [{"context": ["hi", f"my {word}"], "response": replies[i % 4]} for i, word in enumerate("abcdefgh")]
@@ -81,8 +81,8 @@ def test_nothing_imports_torch_before_it_must() -> None:
         ("answering.calibration:choose_settings", "answering.calibration:try_threshold"),
     ],
 )
-def test_what_is_not_said_means_the_same_everywhere(command: str, function: str) -> None:
-    """Numbers and switches that both know by one name; a pipeline's command hides answers, its functions none."""
+def test_defaults_are_the_same_in_commands_and_functions(command: str, function: str) -> None:
+    """Options with a number or a switch and arguments of the same name; only a pipeline's command hides answers."""
     one, other = (
         inspect.signature(getattr(importlib.import_module(f"polyrank.{module}"), name)).parameters
         for module, name in (command.split(":"), function.split(":"))
@@ -91,7 +91,7 @@ def test_what_is_not_said_means_the_same_everywhere(command: str, function: str)
     defaults = [(name, one[name].default, other[name].default) for name in shared]
     plain = [each for each in defaults if isinstance(each[1], int | float) and each[2] is not inspect.Parameter.empty]
     assert defaults
-    assert [(name, theirs) for name, _, theirs in plain] == [(name, ours) for name, ours, _ in plain]
+    assert [(name, default) for name, _, default in plain] == [(name, option) for name, option, _ in plain]
 
 
 def test_every_public_name_is_there() -> None:
@@ -119,7 +119,7 @@ def test_evaluate_prints_one_json_object(trained: dict[str, Path], tmp_path: Pat
     assert "p = " in table.stdout
 
 
-def test_respond_in_a_pipe_speaks_json(trained: dict[str, Path]) -> None:
+def test_respond_in_a_pipe_prints_json(trained: dict[str, Path]) -> None:
     lines = 'my wifi is down\n["hi", "bill"]\n{"context": ["x"]}\n'
     found = run("respond", trained["index"], "-k", "2", stdin=lines)
     assert found.returncode == 0, found.stderr
@@ -130,16 +130,16 @@ def test_respond_in_a_pipe_speaks_json(trained: dict[str, Path]) -> None:
     assert json.loads(once.stdout)["context"] == ["hi", "my wifi"]
 
 
-def test_ctrl_c_is_one_word_and_130(trained: dict[str, Path]) -> None:
+def test_ctrl_c_prints_one_word_and_exits_with_130(trained: dict[str, Path]) -> None:
     command = [sys.executable, "-m", "polyrank", "respond", str(trained["index"])]
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    # who runs tests in the background of a shell makes their processes deaf to Ctrl-C
+    # processes of a shell's background job ignore SIGINT
     hears = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(command, text=True, preexec_fn=hears, **pipes) as process:
         process.stdin.write("my wifi is down\n")  # type: ignore[union-attr]  # a pipe
         process.stdin.flush()  # type: ignore[union-attr]
         assert json.loads(process.stdout.readline())["results"]  # type: ignore[union-attr]
-        process.send_signal(signal.SIGINT)  # while it waits for more
+        process.send_signal(signal.SIGINT)  # while it waits for input
         _, said = process.communicate(timeout=60)
     assert (process.returncode, said.strip().splitlines()[-1:]) == (130, ["interrupted"])
     assert "Traceback" not in said
@@ -209,7 +209,7 @@ def test_an_index_is_changed_from_the_command_line(trained: dict[str, Path], tmp
     assert run("index", "remove", tmp_path / "i").returncode == 2
 
 
-def test_a_second_file_of_texts_is_added_beside_the_first(trained: dict[str, Path], tmp_path: Path) -> None:
+def test_a_second_file_of_texts_is_added_to_the_first(trained: dict[str, Path], tmp_path: Path) -> None:
     index, more = tmp_path / "i", tmp_path / "more.txt"
     assert run("index", "snapshot", trained["index"], "-o", index).returncode == 0
     more.write_text("hello\nthanks\n\nhello\nbye\n", "utf-8")
@@ -243,7 +243,7 @@ def test_an_index_is_listed_and_written_and_built_again(trained: dict[str, Path]
     assert sorted(reply["id"] for reply in once) == ["a", "é"]
 
 
-def test_files_of_others_in_a_folder_of_ours_are_not_lost(trained: dict[str, Path], tmp_path: Path) -> None:
+def test_foreign_files_in_an_index_folder_are_not_lost(trained: dict[str, Path], tmp_path: Path) -> None:
     index = tmp_path / "i"
     assert run("index", "snapshot", trained["index"], "-o", index).returncode == 0
     (index / "notes.txt").write_text("mine", "utf-8")
@@ -255,7 +255,7 @@ def test_files_of_others_in_a_folder_of_ours_are_not_lost(trained: dict[str, Pat
     assert run(*command).returncode == 0
 
 
-def test_a_runtime_that_nothing_computes_in_is_refused(trained: dict[str, Path], tmp_path: Path) -> None:
+def test_a_runtime_without_an_export_is_refused(trained: dict[str, Path], tmp_path: Path) -> None:
     made = run("pipeline", "create", trained["index"], "-o", tmp_path / "p", "--retriever", "bm25")
     assert made.returncode == 0, made.stderr
     refused = run("respond", tmp_path / "p", "hi", "--backend", "onnx")
@@ -264,7 +264,7 @@ def test_a_runtime_that_nothing_computes_in_is_refused(trained: dict[str, Path],
 
 @pytest.mark.deep
 @pytest.mark.parametrize("variable", [False, True])
-def test_threads_are_as_many_as_asked_for(trained: dict[str, Path], variable: bool) -> None:
+def test_threads_are_as_many_as_requested(trained: dict[str, Path], variable: bool) -> None:
     program = "import sys, torch\nfrom polyrank.cli import commands\ncommands.run()\nprint(torch.get_num_threads())"
     command = [sys.executable, "-c", program, "respond", str(trained["index"]), "hi"]
     environment = os.environ | ({"POLYRANK_THREADS": "3"} if variable else {})
@@ -278,7 +278,7 @@ def test_threads_are_as_many_as_asked_for(trained: dict[str, Path], variable: bo
     assert ended.stdout.splitlines()[-1] == "3"
 
 
-def test_a_chat_knows_its_commands(trained: dict[str, Path]) -> None:
+def test_a_chat_lists_its_commands(trained: dict[str, Path]) -> None:
     typed, terminal = pty.openpty()
     command = [sys.executable, "-m", "polyrank", "respond", str(trained["index"]), "-k", "1"]
     pipes: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
@@ -356,7 +356,7 @@ def test_an_untuned_backbone_is_indexed_by_its_weights(tmp_path: Path, tiny_back
         (["nonsense"], 2, "nonsense"),
     ],
 )
-def test_mistakes_get_one_line_and_their_code(
+def test_errors_print_one_line_and_set_their_exit_code(
     trained: dict[str, Path], arguments: list[str], code: int, word: str
 ) -> None:
     names = {**trained, "test": trained["folder"] / "test.jsonl"}
@@ -378,13 +378,13 @@ def test_an_index_of_another_model_is_refused(trained: dict[str, Path], tiny_bac
     assert "was made by encoder" in found.stderr
 
 
-def test_broken_stdin_is_placed(trained: dict[str, Path]) -> None:
+def test_an_error_on_stdin_names_its_line(trained: dict[str, Path]) -> None:
     found = run("respond", trained["index"], stdin='hello\n["broken"\n')
     assert found.returncode == 3
     assert "stdin:2" in found.stderr
 
 
-def test_a_pipeline_that_cannot_be_is_refused_at_once(trained: dict[str, Path], tmp_path: Path) -> None:
+def test_an_impossible_pipeline_is_refused_before_it_is_created(trained: dict[str, Path], tmp_path: Path) -> None:
     index, there = str(trained["index"]), tmp_path / "there"
     for options, said in (
         (["--ensemble", "z-score"], "name the second with --rerank"),
@@ -406,20 +406,20 @@ def test_a_pipeline_that_cannot_be_is_refused_at_once(trained: dict[str, Path], 
     assert "takes no model and no mode" in run("respond", lexical, "--mode", "exact", "hi").stderr
 
 
-Say = Callable[..., tuple[int, str, str]]
+RunHere = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def notify(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
-    """The command line in this process: its exit code, stdout and stderr."""
+def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunHere:
+    """Run the command line in this process; returns its exit code, stdout and stderr."""
 
-    def run_here(*arguments: str | Path) -> tuple[int, str, str]:
+    def invoke(*arguments: str | Path) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["polyrank", *map(str, arguments)])
         capsys.readouterr()
         code = commands.run()
         return code, *capsys.readouterr()
 
-    return run_here
+    return invoke
 
 
 @pytest.mark.parametrize(
@@ -447,76 +447,76 @@ def notify(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         ("respond {index} --mode foo hi", "foo"),
     ],
 )
-def test_what_cannot_be_is_refused_with_2(trained: dict[str, Path], notify: Say, arguments: str, word: str) -> None:
+def test_wrong_arguments_exit_with_2(trained: dict[str, Path], run_here: RunHere, arguments: str, word: str) -> None:
     names = {**trained, "test": trained["folder"] / "test.jsonl"}
     before = sorted(trained["folder"].iterdir())
-    code, out, err = notify(*(argument.format(**names) for argument in arguments.split()))
+    code, out, err = run_here(*(argument.format(**names) for argument in arguments.split()))
     assert (code, out) == (2, "")
     assert err.splitlines()[-1].startswith("error: ")
     assert word in err.splitlines()[-1]
     assert sorted(trained["folder"].iterdir()) == before
 
 
-def test_who_else_writes_is_named_with_6(trained: dict[str, Path], notify: Say) -> None:
+def test_a_locked_index_names_its_writer_and_exits_with_6(trained: dict[str, Path], run_here: RunHere) -> None:
     with LocalWriter(trained["index"]):
-        code, out, err = notify("index", "remove", trained["index"], "1")
+        code, out, err = run_here("index", "remove", trained["index"], "1")
     assert (code, out) == (6, "")
     assert f"is being written to by process {os.getpid()}" in err
-    assert json.loads(notify("index", "info", trained["index"])[1])["n"] == 4
+    assert json.loads(run_here("index", "info", trained["index"])[1])["n"] == 4
 
 
-def test_a_damaged_index_is_reported_with_4(trained: dict[str, Path], notify: Say, tmp_path: Path) -> None:
+def test_a_damaged_index_exits_with_4(trained: dict[str, Path], run_here: RunHere, tmp_path: Path) -> None:
     index = tmp_path / "i"
     shutil.copytree(trained["index"], index)
-    assert notify("index", "verify", index) == (0, "", f"{index}: sound\n")
+    assert run_here("index", "verify", index) == (0, "", f"{index}: sound\n")
     part = max(index.glob("matrix-*/*"), key=lambda path: path.stat().st_size)
     content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
     part.write_bytes(content)
-    code, out, err = notify("index", "verify", index)
+    code, out, err = run_here("index", "verify", index)
     *problems, last = err.splitlines()
     assert (code, out) == (4, "")
     assert problems
     assert last == f"error: {index} has {len(problems)} problem(s), listed above"
 
 
-def test_our_own_mistakes_have_1_and_ask_for_a_report(notify: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("{}"))  # text without bytes, which no process is started with
-    code, out, err = notify("rank", "bm25")
+def test_a_bug_exits_with_1_and_requests_a_report(run_here: RunHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("{}"))  # has no byte buffer, unlike a real stdin
+    code, out, err = run_here("rank", "bm25")
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert err.startswith("error: internal error, please report it: AttributeError: ")
     assert err.endswith("run it again as: polyrank --debug ...\n")
-    code, out, err = notify("--debug", "rank", "bm25")
+    code, out, err = run_here("--debug", "rank", "bm25")
     assert (code, out) == (1, "")
     assert err.startswith("Traceback (most recent call last):")
     assert "polyrank --debug" not in err
-    assert "Traceback" not in notify("rank", "bm25")[2]
+    assert "Traceback" not in run_here("rank", "bm25")[2]
 
 
-def test_the_version_is_on_stdout(notify: Say) -> None:
-    assert notify("--version") == (0, f"polyrank {polyrank.__version__}\n", "")
+def test_the_version_is_on_stdout(run_here: RunHere) -> None:
+    assert run_here("--version") == (0, f"polyrank {polyrank.__version__}\n", "")
 
 
-def test_changes_of_an_index_are_told(trained: dict[str, Path], notify: Say, tmp_path: Path) -> None:
+def test_changes_of_an_index_are_reported(trained: dict[str, Path], run_here: RunHere, tmp_path: Path) -> None:
     index, replies = tmp_path / "i", trained["folder"] / "replies.txt"
-    assert notify("index", "build", trained["bi"], replies, "-o", index) == (
+    assert run_here("index", "build", trained["bi"], replies, "-o", index) == (
         0, "", f"{index}: 4 candidates of dimension 32, 4 texts encoded\n",
     )  # fmt: skip
     (tmp_path / "more.txt").write_text("a new one\n", "utf-8")
-    rebuilt = notify("index", "build", trained["bi"], tmp_path / "more.txt", "-o", index, "--overwrite")
+    rebuilt = run_here("index", "build", trained["bi"], tmp_path / "more.txt", "-o", index, "--overwrite")
     assert rebuilt == (0, "", f"{index}: 1 candidates of dimension 32, 1 texts encoded\n")
-    assert notify("index", "compact", index) == (0, "", f"{index}: 1 candidates\n")
-    assert notify("index", "snapshot", index, "-o", tmp_path / "j") == (0, "", f"{tmp_path / 'j'}: 1 candidates\n")
+    assert run_here("index", "compact", index) == (0, "", f"{index}: 1 candidates\n")
+    assert run_here("index", "snapshot", index, "-o", tmp_path / "j") == (0, "", f"{tmp_path / 'j'}: 1 candidates\n")
 
 
-def test_examples_that_cannot_be_ranked_are_counted(notify: Say, tmp_path: Path) -> None:
+def test_examples_that_cannot_be_ranked_are_counted(run_here: RunHere, tmp_path: Path) -> None:
     rows = [{"context": ["a b"], "candidates": ["a b", "c d", "e f"], "relevant": [0]}] * 3
     rows += [{"context": ["c"], "candidates": ["c"], "relevant": [0]}]
     data = tmp_path / "d.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    code, out, err = notify("evaluate", "bm25", data, "--json", "--k", "1,2,3")
+    code, out, err = run_here("evaluate", "bm25", data, "--json", "--k", "1,2,3")
     found = json.loads(out)
     assert (code, found["n_examples"], found["n_left_out"], found["metrics"]["R@1"]) == (0, 3, 1, 1.0)
     assert "1 of 4 examples left out" in err
     assert "R@3 left out: k must be below 3" in err
-    assert json.loads(notify("evaluate", "bm25", data, "--json", "--limit", "2")[1])["n_examples"] == 2
+    assert json.loads(run_here("evaluate", "bm25", data, "--json", "--limit", "2")[1])["n_examples"] == 2

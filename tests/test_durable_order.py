@@ -1,7 +1,7 @@
-"""What is promised to outlive a power loss is written, synced and put in its place in an order that keeps the promise.
+"""Durable files survive a power loss: the order of writes, syncs and renames.
 
-All of it is written in one process whose calls to the system are intercepted and logged; the log is played on a disk
-that keeps only what was synced.
+One process writes all kinds of files. Its system calls are intercepted and logged; the tests replay the log on a
+simulated disk that keeps only synced data.
 """
 
 import ctypes
@@ -38,15 +38,15 @@ from polyrank.training.teacher import RememberedScores
 
 pytestmark = [
     pytest.mark.deep,
-    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: calls to the system are watched"),
+    pytest.mark.skipif(sys.platform != "linux", reason="needs Linux to intercept system calls"),
 ]
-MOVED_UNSEEN = "export/exported/model.safetensors"  # by the library's own calls, which cannot be intercepted
-preloads = pytest.mark.skipif(faults.compiler() is None, reason="needs a C compiler: calls are intercepted")
+MOVED_UNSEEN = "export/exported/model.safetensors"  # the library moves it with calls that the test cannot intercept
+preloads = pytest.mark.skipif(faults.compiler() is None, reason="needs a C compiler to intercept calls")
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Where the works were done, and what they did."""
+    """The folder of the workloads, and their logged changes."""
 
     root: Path
     changes: list[Change]
@@ -54,7 +54,7 @@ class Log:
 
 @pytest.fixture(scope="module")
 def log(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Log:
-    """The changes that all works made, with notes between their steps."""
+    """The changes of all workloads, with notes between their steps."""
     folder = tmp_path_factory.mktemp("works").resolve()
     root, journal = folder / "disk", folder / "journal"
     root.mkdir()
@@ -67,7 +67,7 @@ def log(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Log:
 
 
 def promised(files: dict[str, bytes], name: str) -> dict[str, bytes]:
-    """Files that must survive: not temporary ones, nor those that are said to pass."""
+    """Files that must survive: all except temporary and transient ones."""
     passing = WORKS[name].passing
     return {
         place: data
@@ -77,7 +77,7 @@ def promised(files: dict[str, bytes], name: str) -> dict[str, bytes]:
 
 
 def steps(log: Log, name: str) -> Iterator[tuple[Disk, list[Change]]]:
-    """Each step of a work: the disk before it, and the step's changes, which are to be applied to the disk."""
+    """Each step of a workload: the disk before it, and its changes, which the caller applies to the disk."""
     disk, part = Disk(log.root), None
     for change in log.changes:
         if change.kind == NOTE and change.path.startswith(f"begin {name} "):
@@ -94,7 +94,7 @@ def steps(log: Log, name: str) -> Iterator[tuple[Disk, list[Change]]]:
 
 @preloads
 def test_the_log_has_every_change(log: Log) -> None:
-    """Played to its end, it gives exactly the files that are there."""
+    """Replaying the whole log results in exactly the existing files."""
     disk = Disk(log.root)
     for change in log.changes:
         disk.apply(change)
@@ -109,7 +109,7 @@ def test_the_log_has_every_change(log: Log) -> None:
 
 @preloads
 @pytest.mark.parametrize("name", WORKS)
-def test_what_is_put_in_its_place_was_synced_and_its_folder_is_synced_after(log: Log, name: str) -> None:
+def test_a_file_is_synced_before_its_rename_and_its_folder_after(log: Log, name: str) -> None:
     n_put = 0
     for disk, changes in steps(log, name):
         waiting: set[str] = set()
@@ -119,11 +119,11 @@ def test_what_is_put_in_its_place_was_synced_and_its_folder_is_synced_after(log:
                 n_put += 1
                 put = disk.find(Path(change.other))
                 assert put is not None
-                assert is_durable(put), f"{change.other} was not synced before it was put in its place"
+                assert is_durable(put), f"{change.other} was not synced before the rename"
                 waiting.add(str(Path(change.other).parent))
             if change.kind == SYNC:
                 waiting.discard(change.path)
-        assert not waiting, f"{waiting} were not synced after something was put there"
+        assert not waiting, f"the folders {waiting} were not synced after a rename"
     assert n_put >= (
         0 if name in ("folders", "teacher", "feedback") else len(WORKS[name].steps) if WORKS[name].whole else 1
     )
@@ -131,7 +131,7 @@ def test_what_is_put_in_its_place_was_synced_and_its_folder_is_synced_after(log:
 
 @preloads
 @pytest.mark.parametrize("name", WORKS)
-def test_what_a_step_has_done_is_durable_when_it_returns(log: Log, name: str) -> None:
+def test_a_step_is_durable_when_it_returns(log: Log, name: str) -> None:
     place, n_files = log.root / name, 0
     for disk, changes in steps(log, name):
         for change in changes:
@@ -144,7 +144,7 @@ def test_what_a_step_has_done_is_durable_when_it_returns(log: Log, name: str) ->
 
 @preloads
 @pytest.mark.parametrize("name", [name for name, work in WORKS.items() if work.whole])
-def test_a_power_loss_at_any_moment_leaves_the_old_or_the_new(log: Log, name: str) -> None:
+def test_a_power_loss_at_any_moment_leaves_the_old_or_the_new_file(log: Log, name: str) -> None:
     place, chance = log.root / name, random.Random(7)
     for disk, changes in steps(log, name):
         lost = [promised(disk.left(place), name)]
@@ -158,7 +158,7 @@ def test_a_power_loss_at_any_moment_leaves_the_old_or_the_new(log: Log, name: st
 
 @preloads
 def test_every_file_of_an_export_is_synced(log: Log) -> None:
-    """By the names that they have in the end, whoever wrote and moved them."""
+    """Checks files by their final names, no matter which library wrote and moved them."""
     names = {path.name for path in (log.root / "export").rglob("*")}
     assert len(names) > 5
     for _, changes in steps(log, "export"):
@@ -166,7 +166,7 @@ def test_every_file_of_an_export_is_synced(log: Log) -> None:
 
 
 @preloads
-def test_made_folders_have_durable_names(log: Log) -> None:
+def test_new_folders_have_durable_names(log: Log) -> None:
     ((disk, changes),) = steps(log, "folders")
     for change in changes:
         disk.apply(change)
@@ -177,7 +177,7 @@ def test_made_folders_have_durable_names(log: Log) -> None:
 
 
 @preloads
-def test_a_power_loss_after_each_change_of_an_index_leaves_what_was_acknowledged(log: Log, tmp_path: Path) -> None:
+def test_a_power_loss_keeps_acknowledged_changes_of_an_index(log: Log, tmp_path: Path) -> None:
     ids = "".join(str(i) for i in range(len(REPLIES)))
     wanted = [ids, ids + "new", ids.replace("1", "") + "new", ids.replace("1", "") + "new"]
     for number, (disk, changes) in enumerate(steps(log, "store")):
@@ -193,8 +193,8 @@ def test_a_power_loss_after_each_change_of_an_index_leaves_what_was_acknowledged
 
 
 @preloads
-def test_a_power_loss_leaves_the_teachers_scores(log: Log, tmp_path: Path) -> None:
-    """Also of a training that has not closed the file: the first step leaves it open."""
+def test_a_power_loss_keeps_the_teachers_scores(log: Log, tmp_path: Path) -> None:
+    """This includes a training that has not closed the file: the first step leaves it open."""
     for number, (disk, changes) in enumerate(steps(log, "teacher")):
         for change in changes:
             disk.apply(change)
@@ -208,8 +208,8 @@ def test_a_power_loss_leaves_the_teachers_scores(log: Log, tmp_path: Path) -> No
 
 
 @preloads
-def test_a_power_loss_leaves_the_feedback_that_was_acknowledged(log: Log, tmp_path: Path) -> None:
-    """Also that of a server that has not closed the file; and at any moment what earlier steps have written."""
+def test_a_power_loss_keeps_acknowledged_feedback(log: Log, tmp_path: Path) -> None:
+    """This includes a server that has not closed the file. The records of earlier steps survive at any moment."""
     for number, (disk, changes) in enumerate(steps(log, "feedback"), 1):
         left: list[list[str]] = []
         for at in range(len(changes) + 1):
@@ -227,12 +227,12 @@ def test_a_power_loss_leaves_the_feedback_that_was_acknowledged(log: Log, tmp_pa
         assert all(ids in (old, new) for ids in left)
 
 
-# the calls of this process, which need no compiler
+# calls of this process, intercepted without a compiler
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Syncs and renames through the os module, as they are made: what and, where to, which path."""
+    """Syncs and renames through the os module in order, as pairs of operation and path."""
     seen: list[tuple[str, str]] = []
     sync, rename, replace = os.fsync, os.rename, os.replace
 
@@ -254,7 +254,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return seen
 
 
-def test_a_file_is_synced_put_in_its_place_and_the_folder_synced(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
+def test_a_file_is_synced_then_renamed_then_its_folder_is_synced(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
     write_file(tmp_path / "file", b"one")
     root = str(tmp_path)
     (above, synced), (first, temporary), *rest = calls
@@ -264,7 +264,7 @@ def test_a_file_is_synced_put_in_its_place_and_the_folder_synced(tmp_path: Path,
     assert rest == [("put", f"{root}/file"), ("sync", root)]
 
 
-def test_all_of_a_folder_is_synced_before_it_is_put_in_its_place(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
+def test_a_folder_is_synced_with_its_files_before_its_rename(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
     with new_folder(tmp_path / "place") as folder:
         (folder / "inner" / "most").mkdir(parents=True)
         for name in ("a", "inner/b", "inner/most/c"):
@@ -287,7 +287,7 @@ def test_a_file_is_synced_by_its_path(tmp_path: Path, calls: list[tuple[str, str
     assert calls == [("sync", str(tmp_path / "file"))]
 
 
-# what is where after a write
+# files and folders after a write
 
 
 def test_a_file_that_is_replaced_keeps_its_permissions_and_its_link(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_a_file_that_is_replaced_keeps_its_permissions_and_its_link(tmp_path: Pa
 
 
 def current_umask() -> int:
-    """Without changing it."""
+    """The umask, without changing it."""
     mask = os.umask(0o022)
     os.umask(mask)
     return mask
@@ -345,8 +345,8 @@ def test_a_folder_that_fails_half_way_changes_nothing(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["place"]
 
 
-def test_only_what_is_ours_or_empty_may_be_replaced(tmp_path: Path) -> None:
-    """Nothing else may be lost; a place that is free may always be taken."""
+def test_only_a_folder_of_polyrank_or_an_empty_one_may_be_replaced(tmp_path: Path) -> None:
+    """Other content must not be lost; an unused path is always allowed."""
     for name in ("empty", "ours", "theirs", "mixed"):
         (tmp_path / name).mkdir()
     for name in ("ours/b1", "theirs/c", "mixed/a", "mixed/b2", *(f"mixed/notes{i}.txt" for i in range(5))):
@@ -368,7 +368,7 @@ def test_only_what_is_ours_or_empty_may_be_replaced(tmp_path: Path) -> None:
             check_replaceable(tmp_path / name, ours=("a", "b"), replace=False)
 
 
-def test_full_and_failing_disks_are_told_from_other_errors(tmp_path: Path) -> None:
+def test_full_and_failing_disks_have_their_own_errors(tmp_path: Path) -> None:
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
         found = disk_error(tmp_path, OSError(number, "x"))
         assert isinstance(found, ResourceError)
@@ -382,10 +382,10 @@ def test_a_files_digest_is_that_of_its_bytes(tmp_path: Path) -> None:
     assert sha256_file(tmp_path / "file") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
-def test_a_system_that_cannot_exchange_folders_replaces_them_all_the_same(
+def test_folders_are_replaced_on_a_system_without_an_exchange_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old one is moved away and the new one put in its place; where that fails, the old one is back."""
+    """The old folder moves away and the new one takes its place; if that fails, the old one is restored."""
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())  # a C library without renameat2
     for turn in (1, 2):
         with new_folder(tmp_path / "place", replace=turn == 2) as folder:
@@ -411,7 +411,7 @@ def test_a_system_that_cannot_exchange_folders_replaces_them_all_the_same(
     assert [entry.name for entry in tmp_path.iterdir()] == ["place"]
 
 
-def test_what_is_there_is_not_replaced_unasked(tmp_path: Path) -> None:
+def test_an_existing_file_is_not_replaced_without_overwrite(tmp_path: Path) -> None:
     (tmp_path / "place").mkdir()
     with pytest.raises(UsageError, match="already exists"), new_folder(tmp_path / "place"):
         pass

@@ -1,4 +1,4 @@
-"""Feedback: what is acknowledged is kept, no text is unless that was asked for, and what people took is learnt."""
+"""Feedback: acknowledged records survive, texts are stored only on request, and accepted replies become examples."""
 
 import json
 import multiprocessing
@@ -39,7 +39,7 @@ TAKEN = Outcome("r1", "taken", "b", time=MONDAY + timedelta(minutes=1))
 
 
 def shown(request_id: str, context: Context | str | None = CONTEXT, replies: str = "abc", **fields: Any) -> Shown:
-    """Replies of one-letter ids, whose texts are their ids."""
+    """Replies with one-letter ids; each text equals its id."""
     context = None if context is None else Context.of(context)
     return Shown(request_id, tuple(Reply(id_, text=f"text {id_}") for id_ in replies), context, **fields)
 
@@ -47,7 +47,7 @@ def shown(request_id: str, context: Context | str | None = CONTEXT, replies: str
 # the file
 
 
-def test_what_is_recorded_is_read_as_it_was(tmp_path: Path) -> None:
+def test_records_are_read_back_unchanged(tmp_path: Path) -> None:
     with FeedbackStore(tmp_path / "new" / "feedback.db", keep_text=True) as store:
         assert store.record(SHOWN) == 1
         assert [*store.requests()] == [RequestFeedback(SHOWN, None, store.context_code(CONTEXT))]
@@ -62,7 +62,7 @@ def test_what_is_recorded_is_read_as_it_was(tmp_path: Path) -> None:
         assert [*store.requests(since=MONDAY + timedelta(seconds=1))] == []
 
 
-def test_without_leave_no_text_is_written(tmp_path: Path) -> None:
+def test_no_text_is_written_without_permission(tmp_path: Path) -> None:
     path = tmp_path / "feedback.db"
     texts = ["hello", "wifi", "Ann", "restart", "bill", "thanks", "rather", "instead"]
     with FeedbackStore(path) as store:
@@ -89,7 +89,7 @@ def test_without_leave_no_text_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep_text", [True, False], ids=["texts", "no texts"])
-def test_the_same_again_changes_nothing_and_something_else_is_refused(tmp_path: Path, keep_text: bool) -> None:
+def test_a_repeated_record_changes_nothing_and_a_different_one_is_refused(tmp_path: Path, keep_text: bool) -> None:
     edited = Outcome("r1", "edited", "a", "restart it twice")
     with FeedbackStore(tmp_path / "feedback.db", keep_text=keep_text) as store:
         assert store.record(SHOWN, edited) == 2
@@ -110,7 +110,7 @@ def test_the_same_again_changes_nothing_and_something_else_is_refused(tmp_path: 
         assert store.record(SHOWN, edited) == 0
 
 
-def test_an_outcome_is_of_something_that_was_shown(tmp_path: Path) -> None:
+def test_an_outcome_must_refer_to_a_shown_reply(tmp_path: Path) -> None:
     with FeedbackStore(tmp_path / "feedback.db", keep_text=True) as store:
         with pytest.raises(DataError, match="request 'r1' is not known; send what was shown"):
             store.record(TAKEN)
@@ -124,7 +124,7 @@ def test_an_outcome_is_of_something_that_was_shown(tmp_path: Path) -> None:
         assert store.record(Shown("none", ()), Outcome("none", "refused", final_text="my own words")) == 2
 
 
-def test_nothing_is_changed_or_removed_by_hand(tmp_path: Path) -> None:
+def test_records_cannot_be_changed_or_removed(tmp_path: Path) -> None:
     path = tmp_path / "feedback.db"
     with FeedbackStore(path, keep_text=True) as store:
         store.record(SHOWN, TAKEN)
@@ -179,7 +179,7 @@ def test_other_files_and_newer_ones_are_refused_and_left_as_they_are(tmp_path: P
     assert not (tmp_path / "none.db").exists()
 
 
-def test_what_is_flipped_is_found_or_harmless(tmp_path: Path) -> None:
+def test_a_flipped_bit_is_detected_or_harmless(tmp_path: Path) -> None:
     path, chance = tmp_path / "feedback.db", random.Random(5)
     with FeedbackStore(path, keep_text=True) as store:
         for number in range(3):
@@ -200,18 +200,18 @@ def test_what_is_flipped_is_found_or_harmless(tmp_path: Path) -> None:
     assert n_refused > 10
 
 
-# many at once, and crashes
+# concurrency and crashes
 
 
 def record_all(path: Path, name: str, n: int, ready: Any) -> None:
-    """In a process of its own: begin when the others do."""
+    """In a new process: start together with the others."""
     ready.wait()
     with FeedbackStore(path) as store:
         for number in range(n):
             store.record(shown(f"{name} {number}"), Outcome(f"{name} {number}", "taken", "a"))
 
 
-def test_processes_that_begin_one_file_at_once_all_write_to_it(tmp_path: Path) -> None:
+def test_processes_that_create_one_file_at_the_same_time_all_write_to_it(tmp_path: Path) -> None:
     ready = multiprocessing.get_context("forkserver").Barrier(4)
     children = [start(record_all, tmp_path / "feedback.db", name, 5, ready) for name in "abcd"]
     for child in children:
@@ -222,8 +222,8 @@ def test_processes_that_begin_one_file_at_once_all_write_to_it(tmp_path: Path) -
     assert ids == {f"{name} {number}" for name in "abcd" for number in range(5)}
 
 
-def test_a_file_that_another_begins_is_waited_for(tmp_path: Path) -> None:
-    """SQLite itself refuses at once to change how a file is written while another connection writes to it."""
+def test_a_file_that_another_process_creates_is_waited_for(tmp_path: Path) -> None:
+    """SQLite immediately refuses to change the journal mode while another connection writes."""
     other = sqlite3.connect(tmp_path / "feedback.db", isolation_level=None, check_same_thread=False)
     other.execute("BEGIN EXCLUSIVE")
     with (
@@ -239,7 +239,7 @@ def test_a_file_that_another_begins_is_waited_for(tmp_path: Path) -> None:
     other.close()
 
 
-def test_threads_share_one_store_and_another_process_reads_beside_them(tmp_path: Path) -> None:
+def test_threads_share_one_store_while_another_process_reads(tmp_path: Path) -> None:
     path = tmp_path / "feedback.db"
     with FeedbackStore(path) as store:
         store.record(shown("first"))
@@ -259,13 +259,13 @@ def test_threads_share_one_store_and_another_process_reads_beside_them(tmp_path:
             thread.join()
         assert news == {2: 10, 0: 50}
         assert len(store) == 71
-        assert [*reading] == []  # of the moment at which it was begun
+        assert [*reading] == []  # a read shows the state at its start
         done = run("feedback", "report", path, "--json")
         assert json.loads(done.stdout)["n_requests"] == 71, done.stderr
 
 
-def record_and_say(path: Path, said: Connection) -> None:
-    """In a process of its own: one request after the other, each said when it is acknowledged."""
+def record_and_acknowledge(path: Path, said: Connection) -> None:
+    """In a new process: record one request after the other, and print each acknowledged one."""
     with FeedbackStore(path, keep_text=True) as store:
         for number in count():
             store.record(shown(f"{number}"), Outcome(f"{number}", "refused", final_text=f"words {number}"))
@@ -273,17 +273,17 @@ def record_and_say(path: Path, said: Connection) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 3, 20, 50])
-def test_a_killed_process_leaves_all_that_it_acknowledged(tmp_path: Path, n: int) -> None:
+def test_a_killed_process_keeps_acknowledged_records(tmp_path: Path, n: int) -> None:
     path = tmp_path / "feedback.db"
-    hear, notify = multiprocessing.Pipe(duplex=False)
-    child = start(record_and_say, path, notify)
-    notify.close()
-    acknowledged = [hear.recv() for _ in range(n)]
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+    child = start(record_and_acknowledge, path, sending)
+    sending.close()
+    acknowledged = [receiving.recv() for _ in range(n)]
     child.kill()
     child.join()
     while True:
         try:
-            acknowledged.append(hear.recv())
+            acknowledged.append(receiving.recv())
         except EOFError:
             break
     with FeedbackStore(path, keep_text=True) as store:
@@ -295,8 +295,8 @@ def test_a_killed_process_leaves_all_that_it_acknowledged(tmp_path: Path, n: int
 
 
 def fill(path: Path, said: Connection) -> None:
-    """In a process of its own, whose files cannot grow beyond 200 kB: what was acknowledged, and how it ended."""
-    import resource  # which not every system has
+    """In a new process with a limit of 200 kB per file: print the acknowledged records and how it ended."""
+    import resource  # not available on every system
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
     with FeedbackStore(path, keep_text=True) as store:
@@ -309,11 +309,11 @@ def fill(path: Path, said: Connection) -> None:
     said.send((1000, "", 1000))
 
 
-def test_a_full_disk_acknowledges_nothing_and_keeps_what_was(tmp_path: Path) -> None:
+def test_a_full_disk_acknowledges_nothing_and_keeps_earlier_records(tmp_path: Path) -> None:
     path = tmp_path / "feedback.db"
-    hear, notify = multiprocessing.Pipe(duplex=False)
-    child = start(fill, path, notify)
-    n, message, n_there = hear.recv()
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+    child = start(fill, path, sending)
+    n, message, n_there = receiving.recv()
     child.join()
     assert 10 < n == n_there < 1000
     assert re.search(r"cannot work on .*feedback.db: .*; free some space", message)
@@ -322,7 +322,7 @@ def test_a_full_disk_acknowledges_nothing_and_keeps_what_was(tmp_path: Path) -> 
         assert store.record(shown(f"{n}", "word " * 500), Outcome(f"{n}", "taken", "a")) == 2
 
 
-# the door
+# validation
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def use(
 
 
 def made(requests: list[RequestFeedback], **options: Any) -> list[tuple[str, tuple[str, ...], int]]:
-    """Last turn, candidates, and how many of them are right."""
+    """Last turn, candidates, and number of right ones."""
     exported = examples(requests, **options).examples
     assert all(e.relevant == tuple(range(len(e.relevant))) for e in exported)
     return [
@@ -375,22 +375,22 @@ def made(requests: list[RequestFeedback], **options: Any) -> list[tuple[str, tup
     ]
 
 
-def test_what_was_taken_is_right_and_what_was_passed_over_is_wrong() -> None:
+def test_a_taken_reply_is_right_and_replies_above_it_are_wrong() -> None:
     assert made([use("r", "hi", "taken", "b")]) == [("hi", ("b", "a", "c"), 1)]
     (example,) = examples([use("r", CONTEXT, "taken", "b")]).examples
     assert (example.context, example.background, example.id) == (CONTEXT.turns, CONTEXT.background, "r#0")
 
 
-def test_what_was_edited_is_neither_right_nor_wrong() -> None:
+def test_an_edited_reply_is_neither_right_nor_wrong() -> None:
     edited = [use("r", "hi", "edited", "b", "better b")]
     assert made(edited) == [("hi", ("better b", "a", "c"), 1)]
     assert made(edited, edited_is_wrong=True) == [("hi", ("better b", "a", "b", "c"), 1)]
-    # nor is it wrong where it was passed over for another
+    # nor is it wrong in another context where it was not chosen
     assert made([*edited, use("q", "hi", "taken", "a")]) == [("hi", ("better b", "a", "c"), 2)]
     assert made([use("r", "hi", "edited", "b", "Text B!")], edited_is_wrong=True) == [("hi", ("Text B!", "a", "c"), 1)]
 
 
-def test_what_was_refused_is_wrong() -> None:
+def test_a_refused_reply_is_wrong() -> None:
     refused = use("r", "hi", "refused")
     assert made([refused]) == []
     assert made([refused], refused=True) == [("hi", ("a", "b", "c"), 0)]
@@ -398,12 +398,12 @@ def test_what_was_refused_is_wrong() -> None:
     assert made([refused, use("q", "hi", "taken", "d", replies="bd")]) == [("hi", ("d", "a", "b", "c"), 1)]
 
 
-def test_a_context_is_one_example_and_what_is_right_there_once_is_never_wrong_there() -> None:
+def test_a_context_is_one_example_in_which_a_right_reply_is_never_wrong() -> None:
     requests = [use("r", "hi", "taken", "b"), use("s", "bye", "taken", "c"), use("t", "hi", "taken", "a")]
     assert made(requests) == [("hi", ("b", "a", "c"), 2), ("bye", ("c", "a", "b"), 1)]
 
 
-def test_what_is_left_out_is_counted_by_its_reason() -> None:
+def test_skipped_records_are_counted_by_reason() -> None:
     def without_text(request: RequestFeedback) -> RequestFeedback:
         replies = tuple(Reply(reply.id) for reply in request.shown.replies)
         outcome = request.outcome and replace(request.outcome, final_text=None)
@@ -465,7 +465,7 @@ def test_figures_by_hand() -> None:
     everything = {name: figures[name] for name in ("n_requests", "taken", "edited", "refused", "unanswered")}
     assert everything == {"n_requests": 5, "taken": 2, "edited": 1, "refused": 1, "unanswered": 1}
     assert figures["acceptance"] == 3 / 4
-    assert figures["interval"] == pytest.approx([0.3006, 0.9544], abs=1e-4)  # as published tables of Wilson's have it
+    assert figures["interval"] == pytest.approx([0.3006, 0.9544], abs=1e-4)  # from published tables of Wilson
     assert figures["mrr"] == pytest.approx((1 + 1 / 2 + 1 / 2) / 3)
     ranks = [(r["name"], r["n_shown"], r["taken"], r["edited"], r["acceptance"]) for r in figures["by_rank"]]
     assert ranks == [("1", 4, 1, 0, 1 / 4), ("2", 3, 1, 1, 2 / 3), ("3", 3, 0, 0, 0.0)]
@@ -476,8 +476,8 @@ def test_figures_by_hand() -> None:
     assert report([])["acceptance"] is None
 
 
-def test_a_question_that_is_asked_again_counts_once() -> None:
-    """Such as with other settings: only the last of them, and none that has an outcome is lost."""
+def test_a_repeated_request_counts_once() -> None:
+    """For example with other settings: only the last one counts, but none with an outcome is lost."""
     requests = [
         use("1", "x", None, time=MONDAY - timedelta(days=7), model="m", conversation="c"),
         use("2", "x", None, time=MONDAY, model="m", conversation="c"),
@@ -485,7 +485,7 @@ def test_a_question_that_is_asked_again_counts_once() -> None:
         use("4", "y", None, time=MONDAY, model="m", conversation="c"),  # another context
         use("5", "y", None, time=MONDAY, model="n", conversation="c"),  # another model
         use("6", "y", None, time=MONDAY, model="m", conversation="d"),  # another conversation
-        use("7", "x", None, time=MONDAY, model="m"),  # of no known conversation
+        use("7", "x", None, time=MONDAY, model="m"),  # without a conversation
         use("8", "x", None, time=MONDAY, model="m"),
     ]
     figures = report(requests)
@@ -509,7 +509,7 @@ def test_a_report_is_drawn_with_its_intervals(tmp_path: Path) -> None:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    """A file in which texts were kept."""
+    """A feedback file with texts."""
     with FeedbackStore(tmp_path / "kept.db", keep_text=True) as store:
         for number, word in enumerate(["wifi", "router", "bill"]):
             request = f"{word}"
@@ -556,7 +556,7 @@ def test_commands_refuse_what_cannot_be(kept: Path, tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
-def test_texts_that_were_not_kept_are_looked_up(tmp_path: Path, tiny_backbone: Path) -> None:
+def test_texts_missing_from_the_file_are_looked_up(tmp_path: Path, tiny_backbone: Path) -> None:
     index, chats = tmp_path / "index", tmp_path / "chats.jsonl"
     pool = [Candidate(id_, f"text {id_}") for id_ in "abc"]
     polyrank.build_index(index, f"untuned:{tiny_backbone}", pool)
@@ -583,7 +583,7 @@ def test_recording_and_reading_import_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_page_says_what_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documentation_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     page = (ROOT / "docs" / "feedback.md").read_text("utf-8")

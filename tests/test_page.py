@@ -1,4 +1,4 @@
-"""The page at ``/`` in a real browser, before a real server."""
+"""The page at ``/`` in a real browser, with a real server."""
 
 import json
 import shutil
@@ -37,12 +37,12 @@ expect.set_options(timeout=PATIENCE_MS)
 
 @dataclass
 class Watched:
-    """A page, and what it did that it should not.
+    """A page, and its recorded problems.
 
     Args:
-        page: in a window of its own.
-        url: of the server.
-        problems: errors of scripts, and requests to other servers.
+        page: the page in a new window.
+        url: URL of the server.
+        problems: script errors, and requests to other servers.
     """
 
     page: Any
@@ -60,7 +60,7 @@ class Watched:
             self.problems.append(request.url)
 
     def open(self, url: str, view: str = "chat") -> Any:
-        """Go there, and wait until the models are known."""
+        """Open a path and wait until the list of models is loaded."""
         self.url = url
         self.page.goto(f"{url}/#{view}")
         expect(self.page.locator("#model option").first).to_be_attached()
@@ -69,7 +69,7 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def paths(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Indexes of a Bi- and a Poly-encoder, a pipeline of two stages that finds no answer good enough, and a model."""
+    """Indexes of a Bi- and a Poly-encoder, a two-stage pipeline whose threshold rejects every answer, and a model."""
     folder = tmp_path_factory.mktemp("page")
     candidates = [
         polyrank.Candidate(f"r{i}", text, {"team": "billing" if "bill" in text else "tech"})
@@ -105,7 +105,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def watched(browser: Any) -> Iterator[Watched]:
-    """A page of 1280 pixels in which nothing may go wrong."""
+    """A page 1280 pixels wide that must end without problems."""
     context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light")
     watched = Watched(context.new_page())
     yield watched
@@ -113,8 +113,8 @@ def watched(browser: Any) -> Iterator[Watched]:
     assert watched.problems == []
 
 
-def notify(page: Any, text: str) -> None:
-    """A customer's turn, answered."""
+def send_turn(page: Any, text: str) -> None:
+    """Send a customer's turn and wait for the answer."""
     page.get_by_label("Customer says").fill(text)
     page.keyboard.press("Enter")
     expect(page.locator("#turns li").last.locator("p")).to_have_text(text)
@@ -129,22 +129,20 @@ def shown(page: Any, panel: int = 0) -> list[str]:
 
 
 def turns(page: Any) -> list[str]:
-    """All turns."""
+    """The texts of all turns."""
     texts: list[str] = page.locator("#turns p").all_inner_texts()
     return texts
 
 
 def best(path: str, context: list[str], k: int = 5) -> list[str]:
-    """What the library answers."""
+    """The library's answer."""
     with polyrank.open(path) as pipeline:
         return [reply.text for reply in pipeline.answer(context, k, diverse=True).ranked]
 
 
-def test_a_reply_is_taken_into_the_conversation_and_back(
-    watched: Watched, server: Running, paths: dict[str, str]
-) -> None:
+def test_a_reply_is_sent_and_taken_back(watched: Watched, server: Running, paths: dict[str, str]) -> None:
     page = watched.open(server.url)
-    notify(page, "my wifi is down")
+    send_turn(page, "my wifi is down")
     replies = shown(page)
     assert replies == best(paths["support"], ["my wifi is down"])
     expect(page.locator(".facts")).to_contain_text("exact")
@@ -153,7 +151,7 @@ def test_a_reply_is_taken_into_the_conversation_and_back(
     assert turns(page) == ["my wifi is down", replies[1]]
     expect(page.locator(".note")).to_have_text("It is the customer's turn.")
     expect(page.get_by_label("Customer says")).to_be_focused()
-    notify(page, "the light is red")
+    send_turn(page, "the light is red")
     assert shown(page) == best(paths["support"], ["my wifi is down", replies[1], "the light is red"])
     page.get_by_role("button", name="Remove turn 2").click()
     expect(page.locator("#turns li")).to_have_count(2)
@@ -167,9 +165,9 @@ def test_a_reply_is_taken_into_the_conversation_and_back(
     expect(page.locator("#turns li")).to_have_count(2)
 
 
-def test_a_reply_is_changed_before_it_is_said(watched: Watched, server: Running) -> None:
+def test_a_reply_is_edited_before_it_is_sent(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
-    notify(page, "my wifi is down")
+    send_turn(page, "my wifi is down")
     (first, *_) = shown(page)
     page.get_by_role("button", name="Edit reply 1").click()
     expect(page.get_by_label("Agent says")).to_have_value(first)
@@ -182,10 +180,13 @@ def test_a_reply_is_changed_before_it_is_said(watched: Watched, server: Running)
 def test_why_colours_the_tokens_that_the_library_names(
     watched: Watched, server: Running, paths: dict[str, str]
 ) -> None:
-    context = ["hi 🙂🙂", "🙂 my wifi is down 🙂 please restart it"]  # where code points and UTF-16 differ
+    context = [
+        "hi 🙂🙂",
+        "🙂 my wifi is down 🙂 please restart it",
+    ]  # UTF-16 offsets differ from code points
     page = watched.open(server.url)
-    notify(page, context[0])
-    notify(page, context[1])
+    send_turn(page, context[0])
+    send_turn(page, context[1])
     page.get_by_role("button", name="Why reply 1").click()
     expect(page.locator(".why")).to_be_visible()
     with polyrank.open(paths["support"]) as pipeline:
@@ -213,7 +214,7 @@ def test_of_a_poly_encoder_the_strongest_vectors_are_shown(
 ) -> None:
     page = watched.open(server.url)
     page.get_by_label("Model").select_option("poly")
-    notify(page, "my wifi is down")
+    send_turn(page, "my wifi is down")
     page.get_by_role("button", name="Why reply 1").click()
     vectors = page.locator(".why-turns").nth(1).locator("li")
     expect(vectors).to_have_count(4)
@@ -224,12 +225,12 @@ def test_of_a_poly_encoder_the_strongest_vectors_are_shown(
         expect(row).to_contain_text(f"looks at {vector.tokens[0].text or 'boundary'} ")
 
 
-def test_two_stages_say_both_scores_and_that_nothing_is_good(
+def test_two_stages_show_both_scores_and_that_no_answer_is_good(
     watched: Watched, server: Running, paths: dict[str, str]
 ) -> None:
     page = watched.open(server.url)
     page.get_by_label("Model").select_option("stages")
-    notify(page, "my wifi is down")
+    send_turn(page, "my wifi is down")
     assert shown(page) == best(paths["stages"], ["my wifi is down"])
     expect(page.locator(".note")).to_contain_text("No good answer")
     page.get_by_role("button", name="Why reply 1").click()
@@ -242,7 +243,7 @@ def test_two_stages_say_both_scores_and_that_nothing_is_good(
 @pytest.mark.deep
 def test_two_models_answer_side_by_side(watched: Watched, server: Running, paths: dict[str, str]) -> None:
     page = watched.open(server.url)
-    notify(page, "hello")
+    send_turn(page, "hello")
     page.get_by_text("Settings").click()
     page.get_by_label("Compare with").select_option("stages")
     expect(page.locator(".panel h2")).to_have_text(["support", "stages"])
@@ -273,9 +274,9 @@ def test_a_model_without_a_catalogue_ranks_what_it_is_given(watched: Watched, se
     expect(page.locator("#catalogue-error")).to_contain_text("has no catalogue")
 
 
-def test_the_catalogue_is_changed_and_the_next_answer_knows(watched: Watched, server: Running) -> None:
+def test_the_next_answer_reflects_a_change_of_the_catalogue(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
-    notify(page, "did it restart did it restart")  # near the new reply, whatever the weights, and no echo of it
+    send_turn(page, "did it restart did it restart")  # near the new reply for any weights, but not equal to it
     page.get_by_role("link", name="Catalogue").click()
     expect(page.locator("#n-candidates")).to_have_text("7 replies")
     page.get_by_role("button", name="Add a reply").click()
@@ -284,7 +285,7 @@ def test_the_catalogue_is_changed_and_the_next_answer_knows(watched: Watched, se
     dialog.get_by_label("Metadata").fill("[1]")
     dialog.get_by_role("button", name="Save").click()
     expect(dialog.get_by_role("alert")).to_contain_text("no JSON object")
-    order = 2**53 + 1  # which JavaScript has no number for
+    order = 2**53 + 1  # not representable as a JavaScript number
     dialog.get_by_label("Metadata").fill(json.dumps({"order": order, "team": "new"}))
     dialog.get_by_role("button", name="Save").click()
     expect(dialog).to_be_hidden()
@@ -325,14 +326,14 @@ def test_the_catalogue_is_changed_and_the_next_answer_knows(watched: Watched, se
 
 def test_bars_are_proportional_and_scores_are_in_the_details(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
-    notify(page, "my wifi is down")
+    send_turn(page, "my wifi is down")
     with server.client() as client:
         answer = client.post(
             "/v1/respond", json={"model": "support", "context": ["my wifi is down"], "k": 5, "diverse": True}
         )
         answer = answer.json()
     scores = [reply["score"] for reply in answer["results"]]
-    assert min(scores) > 0, "cosines of this network; the scale then starts at 0"
+    assert min(scores) > 0, "this network's cosines are positive, so that the scale starts at 0"
     widths = page.locator(".card > .meter").evaluate_all(
         "all => all.map(one => one.firstChild.getBoundingClientRect().width / one.getBoundingClientRect().width)"
     )
@@ -355,7 +356,7 @@ def test_bars_are_proportional_and_scores_are_in_the_details(watched: Watched, s
         ([0, 0], [[0, 0], [0, 0]]),
     ],
 )
-def test_the_scale_of_bars_holds_zero(
+def test_the_scale_of_bars_includes_zero(
     scores: list[float], bars: list[list[float]], watched: Watched, server: Running
 ) -> None:
     page = watched.open(server.url)
@@ -365,7 +366,7 @@ def test_the_scale_of_bars_holds_zero(
     assert [one == pytest.approx(bar) for one, bar in zip(drawn, bars, strict=True)] == [True] * len(bars)
 
 
-def test_why_begins_with_the_largest_share_even_of_no_word(watched: Watched, server: Running) -> None:
+def test_why_starts_with_the_largest_share_even_of_a_special_token(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
     begin = """async ([turns, rest]) => {
         const { explained } = await import('/page/why.js');
@@ -382,7 +383,7 @@ def test_removed_rows_stay_in_place_and_each_comes_back(watched: Watched, server
     rows = page.locator("#rows > li")
     expect(rows).to_have_count(7)
     before = rows.all_inner_texts()
-    page.get_by_role("button", name="Remove r1").dblclick()  # acts once, and not on the row that came up
+    page.get_by_role("button", name="Remove r1").dblclick()  # removes only this row, not the next one that moves up
     expect(page.locator("#n-candidates")).to_have_text("6 replies")
     page.get_by_role("button", name="Remove r3").click()
     expect(page.locator("#n-candidates")).to_have_text("5 replies")
@@ -427,7 +428,7 @@ def test_the_catalogue_is_filtered_exported_and_imported(watched: Watched, serve
     expect(page.locator("#n-candidates")).to_have_text("0 of 7 replies")
 
 
-def test_a_first_visit_offers_turns_to_begin_with(watched: Watched, server: Running) -> None:
+def test_a_first_visit_offers_example_turns(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
     examples = page.locator("#example-turns button")
     expect(examples).to_have_count(3)
@@ -455,15 +456,15 @@ def test_the_chat_recovers_after_an_outage(by_itself: bool, watched: Watched, se
         page.get_by_role("button", name="Retry").click()
     expect(page.locator(".take").first).to_be_visible()
     expect(page.locator(".note")).to_have_text("")
-    watched.problems.clear()  # the browser's own notes of requests that failed
+    watched.problems.clear()  # the browser's log of failed requests
 
 
-def test_what_looks_like_a_script_is_a_text(watched: Watched, server: Running) -> None:
+def test_markup_in_a_text_is_shown_as_text(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
     page.get_by_text("Settings").click()
     page.get_by_label("Number of replies").select_option("10")
     said = f"so {NASTY}"
-    notify(page, said)
+    send_turn(page, said)
     assert turns(page) == [said]
     assert NASTY in shown(page)
     card = page.locator(".card", has_text="onerror")
@@ -537,9 +538,9 @@ def test_everything_by_keyboard(watched: Watched, server: Running) -> None:
     expect(page.get_by_role("button", name="Add a reply")).to_be_focused()
 
 
-def test_new_replies_are_said_and_fields_have_labels(watched: Watched, server: Running) -> None:
+def test_new_replies_are_announced_and_fields_have_labels(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
-    notify(page, "hello")
+    send_turn(page, "hello")
     expect(page.locator("[aria-live]")).to_contain_text(f"The best: {shown(page)[0]}")
     nameless = page.evaluate(
         "[...document.querySelectorAll('input, select, textarea')].filter(one => !one.labels.length).map(one => one.id)"
@@ -547,9 +548,9 @@ def test_new_replies_are_said_and_fields_have_labels(watched: Watched, server: R
     assert nameless == []
 
 
-def test_a_filter_chooses_and_a_wrong_one_is_told_beside_it(watched: Watched, server: Running) -> None:
+def test_a_filter_applies_and_a_wrong_one_shows_an_error(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
-    notify(page, "hello")
+    send_turn(page, "hello")
     page.get_by_text("Settings").click()
     page.get_by_label("Filter", exact=True).fill('team = "billing"')
     page.get_by_label("Filter", exact=True).press("Enter")
@@ -562,16 +563,14 @@ def test_a_filter_chooses_and_a_wrong_one_is_told_beside_it(watched: Watched, se
     page.get_by_label("Filter", exact=True).press("Enter")
     expect(page.locator(".take")).to_have_count(5)
     expect(page.locator("#filter-error")).to_be_hidden()
-    (refused,) = watched.problems  # the browser's own note of the status
+    (refused,) = watched.problems  # the browser's log of the status
     assert "400" in refused
     watched.problems.clear()
 
 
 @pytest.mark.deep
 @pytest.mark.slow
-def test_while_models_open_the_page_waits_and_a_server_that_ended_is_told(
-    watched: Watched, paths: dict[str, str]
-) -> None:
+def test_the_page_waits_for_models_and_reports_an_ended_server(watched: Watched, paths: dict[str, str]) -> None:
     page = watched.page
     with serving(f"support={paths['support']}", wait=False) as running:
         watched.url = running.url
@@ -579,7 +578,7 @@ def test_while_models_open_the_page_waits_and_a_server_that_ended_is_told(
         expect(page.locator("#banner")).to_contain_text("being opened")
         expect(page.locator("#model option")).to_have_text(["support"])
         expect(page.locator("#banner")).to_be_hidden()
-        notify(page, "hello")
+        send_turn(page, "hello")
         assert all("503" in problem for problem in watched.problems)
         running.stop()
         page.get_by_label("Customer says").fill("hi")
@@ -588,9 +587,9 @@ def test_while_models_open_the_page_waits_and_a_server_that_ended_is_told(
     watched.problems.clear()
 
 
-def test_figures_are_those_of_the_server(watched: Watched, server: Running) -> None:
+def test_figures_equal_those_of_the_server(watched: Watched, server: Running) -> None:
     page = watched.open(server.url)
-    notify(page, "hello")
+    send_turn(page, "hello")
     page.get_by_role("link", name="Figures").click()
     expect(page.locator(".served h4")).to_have_text(["support", "poly", "stages", "ranker"])
     with server.client() as client:
@@ -609,7 +608,7 @@ def test_figures_are_those_of_the_server(watched: Watched, server: Running) -> N
 def test_on_a_phone_nothing_is_wider_than_the_screen(watched: Watched, server: Running) -> None:
     watched.page.set_viewport_size({"width": 360, "height": 740})
     page = watched.open(server.url)
-    notify(page, LONG)
+    send_turn(page, LONG)
     page.get_by_role("button", name="Why reply 1").click()
     expect(page.locator(".why")).to_be_visible()
     composer, card = (page.locator(one).first.bounding_box() for one in (".composer", ".card"))
@@ -646,17 +645,17 @@ def test_light_and_dark(watched: Watched, server: Running) -> None:
 
 @pytest.mark.deep
 @pytest.mark.slow
-def test_what_was_taken_is_told_to_a_server_that_keeps_it(
+def test_outcomes_are_sent_to_a_server_that_stores_feedback(
     watched: Watched, paths: dict[str, str], tmp_path: Path
 ) -> None:
     config = tmp_path / "serve.toml"
     config.write_text('[feedback]\nfile = "feedback.db"\n', "utf-8")
     with serving(f"support={paths['support']}", "--config", config) as running, running.client() as client:
         if "/v1/feedback" not in client.get("/openapi.json").json()["paths"]:
-            pytest.skip("this server keeps no feedback")
+            pytest.skip("this server does not store feedback")
         page = watched.open(running.url)
         for text, name in [("hello", "Take reply 2"), ("the light is red", "None fits")]:
-            notify(page, text)
+            send_turn(page, text)
             with page.expect_response("**/v1/feedback") as told:
                 page.get_by_role("button", name=name).click()
             assert told.value.ok, told.value.text()
@@ -666,7 +665,7 @@ def test_what_was_taken_is_told_to_a_server_that_keeps_it(
         expect(page.get_by_role("img", name="Taken, by rank")).to_be_visible()
 
 
-def test_files_are_sent_as_what_they_are_under_a_strict_policy(server: Running) -> None:
+def test_files_have_their_content_types_and_a_strict_policy(server: Running) -> None:
     assert "unsafe" not in POLICY
     kinds = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
     files = sorted(FOLDER.iterdir())

@@ -1,4 +1,4 @@
-"""An index on a Milvus server: the same as the local one in all that both do, and honest where a server fails."""
+"""An index on a Milvus server: it behaves like the local one, and reports a failing server."""
 
 import inspect
 import itertools
@@ -48,8 +48,8 @@ from servers import serving
 from test_filters import metadata_of, passes, trees, written
 from test_index import Hashed
 
-pytest.importorskip("pymilvus", reason="pymilvus is not installed; it comes with the extra milvus")
-pytest.importorskip("milvus_lite", reason="milvus-lite is not installed, which is the server of these tests")
+pytest.importorskip("pymilvus", reason="pymilvus is not installed; install polyrank[milvus]")
+pytest.importorskip("milvus_lite", reason="milvus-lite, the server of these tests, is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ Make = Callable[..., Path]
 
 @pytest.fixture(params=["local", "remote"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
-    """Writes an index of either kind."""
+    """A function that writes a local or a remote index."""
     numbers = iter(range(100))
 
     def local(pool: Sequence[Candidate], vectors: np.ndarray, fingerprint: str = "f" * 64) -> Path:
@@ -103,7 +103,7 @@ def vectors_of(pool: Sequence[Candidate]) -> np.ndarray:
 
 
 def scores_by_hand(contexts: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Of one context [M, D] and candidates [N, D], in fp64."""
+    """Scores of one context [M, D] and candidates [N, D], in fp64."""
     products = vectors.astype(np.float64) @ contexts.astype(np.float64).T
     weights = np.exp(products - products.max(1, keepdims=True))
     return (weights * products).sum(1) / weights.sum(1)
@@ -112,10 +112,10 @@ def scores_by_hand(contexts: np.ndarray, vectors: np.ndarray) -> np.ndarray:
 CONTEXTS = ["w1 w2", ["w3 w4", "w5", "reply7 w8"], ["w9"] * 3]
 
 
-# -- what both kinds do ------------------------------------------------------------------------------------------------
+# -- both kinds of index -----------------------------------------------------------------------------------------------
 
 
-def test_a_search_gives_the_best_of_all_and_proves_it(make: Make) -> None:
+def test_a_search_returns_the_best_of_all_with_a_proof(make: Make) -> None:
     pool = pool_of(300)
     vectors = vectors_of(pool)
     with open_index(make(pool, vectors)) as index:
@@ -130,7 +130,7 @@ def test_a_search_gives_the_best_of_all_and_proves_it(make: Make) -> None:
             assert result.exact
 
 
-def test_equal_scores_come_in_the_order_in_which_they_were_added(make: Make) -> None:
+def test_equal_scores_are_in_insertion_order(make: Make) -> None:
     pool = [Candidate(f"t{i}", "the same words", {}) for i in range(200)]
     path = make(pool, vectors_of(pool))
     late = [Candidate("a late one", "the same words", {})]
@@ -146,7 +146,7 @@ def test_equal_scores_come_in_the_order_in_which_they_were_added(make: Make) -> 
         assert result.exact
 
 
-def test_a_text_is_given_once(make: Make) -> None:
+def test_a_text_is_returned_once(make: Make) -> None:
     pool = [Candidate(f"t{i}", f"text {i // 30}", {}) for i in range(150)]
     with open_index(make(pool, vectors_of(pool))) as index:
         result = Retriever(Hashed(), index).answer("text 3", 5, allow_echo=True)
@@ -154,7 +154,7 @@ def test_a_text_is_given_once(make: Make) -> None:
         assert result.exact
 
 
-def test_a_filter_leaves_what_passes(make: Make) -> None:
+def test_a_filter_keeps_passing_candidates(make: Make) -> None:
     pool = pool_of(200)
     vectors = vectors_of(pool)
     path = make(pool, vectors)
@@ -175,7 +175,7 @@ def test_a_filter_leaves_what_passes(make: Make) -> None:
             ]
 
 
-def test_changes_are_those_of_a_dictionary(make: Make) -> None:
+def test_changes_work_like_those_of_a_dictionary(make: Make) -> None:
     random = np.random.default_rng(7)
     truth = {candidate.id: candidate for candidate in pool_of(20)}
     path = make(list(truth.values()), vectors_of(list(truth.values())))
@@ -216,7 +216,7 @@ def test_a_pipeline_answers_and_changes(make: Make) -> None:
         assert "quite new words" not in {reply.text for reply in pipeline.answer("quite new words", 31).ranked}
 
 
-def test_words_are_looked_for_in_either_kind(make: Make) -> None:
+def test_text_search_works_in_both_kinds(make: Make) -> None:
     pool = pool_of(50)
     with open_index(make(pool, vectors_of(pool))) as index:
         (ranked,) = LexicalRetriever(BM25(), index).respond(["reply17"], 1)
@@ -227,7 +227,7 @@ def test_words_are_looked_for_in_either_kind(make: Make) -> None:
         assert ranked[0].id != "c17"
 
 
-def test_pages_are_alike(make: Make) -> None:
+def test_pages_are_equal_in_both_kinds(make: Make) -> None:
     pool = [Candidate(f"i{i}", f"Text {i} {'ÄB' if i % 2 else '100%'}", {"n": i}) for i in range(25)]
     path = make(pool, vectors_of(pool))
     with open_catalogue(path) as index:
@@ -247,7 +247,7 @@ def test_pages_are_alike(make: Make) -> None:
 AWKWARD = ['"', "'", "\\", "a\nb", "\t", "%s", "'; drop", "ü😀", "x" * 5000, " ", "\0", "]", "c' or 1 == 1"]
 
 
-def test_ids_texts_and_metadata_come_back_as_they_were(make: Make) -> None:
+def test_ids_texts_and_metadata_survive_unchanged(make: Make) -> None:
     pool = [Candidate(text, f"reply {text}", {text: [text, 1.0, None, {"x": 2**60}]}) for text in AWKWARD]
     path = make(pool, vectors_of(pool))
     with open_writer(path) as writer, open_index(path) as index:
@@ -274,7 +274,7 @@ def test_ids_texts_and_metadata_come_back_as_they_were(make: Make) -> None:
     ],
     ids=["doubled", "empty", "nan", "surrogate", "dimension", "zero", "infinite", "number"],
 )
-def test_what_cannot_be_held_is_refused_and_nothing_is_written(
+def test_an_unstorable_candidate_is_refused_before_any_write(
     make: Make, candidates: list[Candidate], vectors: np.ndarray, problem: str
 ) -> None:
     path = make(pool_of(3), vectors_of(pool_of(3)))
@@ -305,8 +305,8 @@ def test_one_writer_at_a_time(make: Make) -> None:
     open_writer(path).close()
 
 
-def test_no_kind_has_more_or_less_than_the_other() -> None:
-    """What one kind alone can do belongs to it; a caller of the base must not depend on it."""
+def test_both_kinds_have_the_same_methods() -> None:
+    """Both kinds must implement exactly the protocol's methods, so that callers work with either."""
     assert not {*RemoteIndex.__abstractmethods__, *LocalIndex.__abstractmethods__}
     assert not {*RemoteWriter.__abstractmethods__, *LocalWriter.__abstractmethods__}
     for local, remote, base in ((LocalIndex, RemoteIndex, Index), (LocalWriter, RemoteWriter, IndexWriter)):
@@ -322,7 +322,7 @@ def test_no_kind_has_more_or_less_than_the_other() -> None:
 
 @pytest.fixture(scope="module")
 def some_metadata() -> list[dict[str, Any]]:
-    """Drawn once, with corners."""
+    """Random metadata with edge cases."""
     drawn: list[dict[str, Any]] = []
 
     @settings(max_examples=150, deadline=None, database=None, derandomize=True)
@@ -350,7 +350,7 @@ def filtered(
 
 
 @given(tree=trees)
-def test_a_filter_means_to_the_server_what_it_means_here(
+def test_a_filter_has_the_same_meaning_on_the_server(
     filtered: tuple[Path, RemoteIndex], some_metadata: list[dict[str, Any]], tree: Any
 ) -> None:
     read = read_filter(written(tree, json.dumps))
@@ -378,16 +378,16 @@ def test_a_filter_means_to_the_server_what_it_means_here(
         "not (a > 5 or a < 5)",
     ],
 )
-def test_corners_of_numbers_and_texts(filtered: tuple[Path, RemoteIndex], text: str) -> None:
+def test_edge_cases_of_numbers_and_texts(filtered: tuple[Path, RemoteIndex], text: str) -> None:
     read = read_filter(text)
     with open_index(filtered[0]) as local:
         expected = [candidate.id for _, candidate in local.iter_candidates(read)]
-    assert expected, "a filter that nothing passes tests little"
+    assert expected, "the filter must pass at least one candidate"
     assert [candidate.id for _, candidate in filtered[1].iter_candidates(read)] == expected
 
 
 @given(metadata_of, st.lists(st.sampled_from(['"', "'", "]", "\\", " or ", "\n", "a"]), max_size=4).map("".join))
-def test_nothing_that_anybody_wrote_stands_in_a_condition(metadata: dict[str, Any], text: str) -> None:
+def test_a_condition_contains_no_text_of_a_user(metadata: dict[str, Any], text: str) -> None:
     allowed = set('abcdefghijklmnopqrstuvwxyz0123456789$[]"()<>= ')
     for quoted in (f"a = {json.dumps(text)}", f"a < {json.dumps(text)}", f"not a in ({json.dumps(text)}, 1)"):
         assert set(condition(read_filter(quoted).tree)) <= allowed
@@ -398,7 +398,7 @@ def test_nothing_that_anybody_wrote_stands_in_a_condition(metadata: dict[str, An
 
 
 class Lists:
-    """An engine in memory: the largest products, in fp32 with the sum in any order, and at most so many at a time."""
+    """An in-memory engine that returns the largest fp32 products, summed in any order, up to a maximal number."""
 
     def __init__(self, vectors: np.ndarray, *, exact: bool = True, order: int = 1) -> None:
         self.vectors, self.exact, self.order, self.n_asked = vectors, exact, order, 0
@@ -419,11 +419,11 @@ class Lists:
 
 
 @given(st.integers(0, 10**6), st.sampled_from([1, 2, 5]), st.sampled_from([1, 3, 20]), st.booleans(), st.booleans())
-def test_what_is_called_proven_is_the_best(seed: int, m: int, k: int, close: bool, backwards: bool) -> None:
+def test_a_proven_result_is_the_best(seed: int, m: int, k: int, close: bool, backwards: bool) -> None:
     random = np.random.default_rng(seed)
     n = int(random.integers(1, 700))
     vectors = random.normal(size=(n, 6)).astype(np.float32)
-    if close:  # scores that differ by the rounding of a product
+    if close:  # scores that differ only by rounding
         vectors = vectors[:1] + (1e-7 * random.integers(-3, 4, (n, 6))).astype(np.float32)
     contexts = random.normal(size=(1, m, 6)).astype(np.float32)
     engine = Lists(vectors, order=-1 if backwards else 1)
@@ -436,7 +436,7 @@ def test_what_is_called_proven_is_the_best(seed: int, m: int, k: int, close: boo
         assert result.rows.tolist() == expected.tolist()
 
 
-def test_a_graph_proves_nothing_and_a_long_tail_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_index_proves_nothing_and_a_long_tail_ends_unproven(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = np.random.default_rng(0).normal(size=(500, 4)).astype(np.float32)
     context, mask = np.ones((1, 1, 4), np.float32), np.ones((1, 1), np.bool_)
     (result,) = search_remote(context, mask, Lists(vectors, exact=False), 5)
@@ -445,7 +445,7 @@ def test_a_graph_proves_nothing_and_a_long_tail_is_given_up(monkeypatch: pytest.
     engine = Lists(np.ones((5000, 4), np.float32), exact=False)
     (result,) = search_remote(context, mask, engine, 5)
     assert engine.n_asked == 100  # once
-    # all alike: no list is long enough to tell that nothing better is left out
+    # all products are equal, so that no list is long enough to exclude a better candidate
     monkeypatch.setattr("polyrank.search.remote.LONGEST", 100)
     engine = Lists(np.ones((500, 4), np.float32))
     (result,) = search_remote(context, mask, engine, 5)
@@ -456,7 +456,7 @@ def test_a_graph_proves_nothing_and_a_long_tail_is_given_up(monkeypatch: pytest.
         search_remote(context, mask, engine, 101)
 
 
-def test_an_approximate_search_asks_once() -> None:
+def test_an_approximate_search_sends_one_request() -> None:
     vectors = np.random.default_rng(0).normal(size=(5000, 4)).astype(np.float32)
     context, mask = np.random.default_rng(1).normal(size=(1, 9, 4)).astype(np.float32), np.ones((1, 9), np.bool_)
     engine = Lists(vectors)
@@ -465,7 +465,7 @@ def test_an_approximate_search_asks_once() -> None:
     assert len(result.rows) == 10
 
 
-def test_an_index_with_a_graph_says_that_it_proves_nothing(milvus: Milvus, tmp_path: Path) -> None:
+def test_an_index_with_a_graph_reports_unproven_results(milvus: Milvus, tmp_path: Path) -> None:
     pool = pool_of(400)
     vectors = vectors_of(pool)
     write_remote(tmp_path / "ix", milvus.address(), pool, vectors, fingerprint="f" * 64, model="m", ann="hnsw")
@@ -493,7 +493,7 @@ def test_a_longer_vector_loosens_the_bound(milvus: Milvus, tmp_path: Path) -> No
 # -- building and replacing --------------------------------------------------------------------------------------------
 
 
-def test_an_index_is_replaced_at_once_or_not_at_all(milvus: Milvus, tmp_path: Path) -> None:
+def test_an_index_is_replaced_atomically(milvus: Milvus, tmp_path: Path) -> None:
     path, address, encoder = tmp_path / "ix", milvus.address(), Hashed()
     assert build_index(path, encoder, ["one", "two", "two words"], model="m", remote=str(address)) == 3
     assert read_address(path) == address
@@ -510,7 +510,7 @@ def test_an_index_is_replaced_at_once_or_not_at_all(milvus: Milvus, tmp_path: Pa
         build_index(path, encoder, ["something else"], model="m", remote=str(address), overwrite=True)
         assert [reply.text for reply in retriever.respond(["one"])[0]] == ["something else"]
         assert index.opening == 2
-        # of another encoder: who has the old one is told
+        # built with another encoder, so that readers of the old index get an error
         build_index(path, Hashed("0" * 64), ["x"], model="m", remote=str(address), overwrite=True)
         with pytest.raises(ArtifactError, match="was made by encoder"):
             retriever.respond(["one"])
@@ -518,7 +518,7 @@ def test_an_index_is_replaced_at_once_or_not_at_all(milvus: Milvus, tmp_path: Pa
         assert sum(name.startswith(mine) for name in index.server._ask("list_collections")) == 1
 
 
-def test_what_is_not_ours_is_left_alone(milvus: Milvus, tmp_path: Path) -> None:
+def test_collections_of_others_are_left_alone(milvus: Milvus, tmp_path: Path) -> None:
     address = milvus.address()
     write_remote(tmp_path / "ix", address, pool_of(2), vectors_of(pool_of(2)), fingerprint="f", model="m")
     with RemoteIndex(tmp_path / "ix") as index:
@@ -551,7 +551,7 @@ def test_impossible_settings(tmp_path: Path, settings_: dict[str, Any], problem:
     assert not (tmp_path / "ix").exists()
 
 
-def test_a_server_that_never_was_there(tmp_path: Path) -> None:
+def test_a_server_that_does_not_exist(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = Address(f"http://127.0.0.1:{free.getsockname()[1]}", "replies")
@@ -571,7 +571,7 @@ def test_a_server_that_lost_the_collection(milvus: Milvus, tmp_path: Path) -> No
             index.refresh()
 
 
-def test_a_row_that_is_not_what_was_written_is_refused(milvus: Milvus, tmp_path: Path) -> None:
+def test_a_changed_row_is_refused(milvus: Milvus, tmp_path: Path) -> None:
     pool = pool_of(10)
     write_remote(tmp_path / "ix", milvus.address(), pool, vectors_of(pool), fingerprint="f" * 64, model="m")
     assert verify_index(tmp_path / "ix") == []
@@ -589,7 +589,7 @@ def test_a_row_that_is_not_what_was_written_is_refused(milvus: Milvus, tmp_path:
 
 
 @pytest.mark.parametrize("what", ["text", "metadata", "facts"])
-def test_what_is_too_long_for_the_server(milvus: Milvus, tmp_path: Path, what: str) -> None:
+def test_values_too_long_for_the_server(milvus: Milvus, tmp_path: Path, what: str) -> None:
     pool = pool_of(1)
     write_remote(tmp_path / "ix", milvus.address(), pool, vectors_of(pool), fingerprint="f", model="m")
     long = {
@@ -616,7 +616,7 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed_while_it_writes(
     path, random = tmp_path / "ix", np.random.default_rng(3)
     truth = {c.id: c.text for c in pool_of(50)}
     write_remote(path, mortal.address(), pool_of(50), vectors_of(pool_of(50)), fingerprint="f" * 64, model="m")
-    sent: dict[str, set[str | None]] = {}  # what may be there of a change that was not acknowledged
+    sent: dict[str, set[str | None]] = {}  # texts that an unacknowledged change may have left
 
     def write_on(life: int, acknowledged: threading.Event) -> None:
         nonlocal truth, sent
@@ -639,7 +639,7 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed_while_it_writes(
 
     def kill(acknowledged: threading.Event) -> None:
         acknowledged.wait(60)
-        mortal.kill()  # SIGKILL, while the other thread goes on writing
+        mortal.kill()  # SIGKILL while the other thread is writing
 
     for life in range(4):
         acknowledged = threading.Event()
@@ -660,13 +660,13 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed_while_it_writes(
 
 
 @pytest.mark.deep
-def test_a_reader_goes_on_when_the_server_is_back(mortal: Milvus, tmp_path: Path) -> None:
+def test_a_reader_continues_when_the_server_is_back(mortal: Milvus, tmp_path: Path) -> None:
     path = tmp_path / "ix"
     write_remote(path, mortal.address(), pool_of(20), vectors_of(pool_of(20)), fingerprint="f" * 64, model="m")
     with RemoteIndex(path) as index:
         before = Retriever(Hashed(), index).respond(CONTEXTS)
         mortal.kill()
-        mortal.start()  # it is still starting when it is asked
+        mortal.start()  # the server is still starting when the search arrives
         assert Retriever(Hashed(), index).respond(CONTEXTS) == before
         mortal.kill()
         index.server.timeout_s = 0.5
@@ -677,8 +677,8 @@ def test_a_reader_goes_on_when_the_server_is_back(mortal: Milvus, tmp_path: Path
 
 
 @pytest.mark.deep
-@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system cannot halt a process")
-def test_a_server_that_hangs_is_given_up_in_time(mortal: Milvus, tmp_path: Path) -> None:
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="this system cannot stop a process with SIGSTOP")
+def test_a_hanging_server_causes_an_error_in_time(mortal: Milvus, tmp_path: Path) -> None:
     path = tmp_path / "ix"
     write_remote(path, mortal.address(), pool_of(20), vectors_of(pool_of(20)), fingerprint="f" * 64, model="m")
     assert mortal.process is not None
@@ -698,9 +698,9 @@ def test_a_server_that_hangs_is_given_up_in_time(mortal: Milvus, tmp_path: Path)
 
 
 @pytest.mark.deep
-def test_a_change_that_broke_off_is_made_whole_by_doing_it_again(mortal: Milvus, tmp_path: Path) -> None:
+def test_repeating_an_interrupted_change_completes_it(mortal: Milvus, tmp_path: Path) -> None:
     path = tmp_path / "ix"
-    pool = pool_of(1300)  # of three requests
+    pool = pool_of(1300)  # needs three requests
     write_remote(path, mortal.address(), pool[:1], vectors_of(pool[:1]), fingerprint="f" * 64, model="m")
     with RemoteWriter(path) as writer:
         write, n_written = writer._index.server.write, 0
@@ -720,7 +720,7 @@ def test_a_change_that_broke_off_is_made_whole_by_doing_it_again(mortal: Milvus,
     with RemoteWriter(path) as writer:
         assert len(writer) == 513
         assert verify_index(path) == []
-        # what is there already and alike is left as it is
+        # rows that exist with equal content stay unchanged
         assert add_to_index(writer, Hashed(), pool) == 787
         assert len(writer) == 1300
         assert verify_index(path) == []
@@ -736,7 +736,7 @@ def test_a_request_that_the_server_refuses_names_it(milvus: Milvus, tmp_path: Pa
         index.server.first("no such thing", "id")
 
 
-def test_without_the_library_it_says_what_to_install(milvus: Milvus, tmp_path: Path) -> None:
+def test_without_the_library_the_error_names_the_package(milvus: Milvus, tmp_path: Path) -> None:
     write_remote(tmp_path / "ix", milvus.address(), pool_of(1), vectors_of(pool_of(1)), fingerprint="f", model="m")
     code = (
         "import sys; sys.modules['pymilvus'] = None\n"
@@ -755,7 +755,7 @@ def test_without_the_library_it_says_what_to_install(milvus: Milvus, tmp_path: P
 
 @pytest.mark.deep
 @pytest.mark.slow
-def test_commands_take_the_folder_of_a_remote_index(milvus: Milvus, tmp_path: Path) -> None:
+def test_commands_accept_the_folder_of_a_remote_index(milvus: Milvus, tmp_path: Path) -> None:
     replies = [{"id": f"r{i}", "text": f"reply number {i}", "lang": ["en", "de"][i % 2]} for i in range(6)]
     (tmp_path / "replies.jsonl").write_text("".join(json.dumps(row) + "\n" for row in replies), "utf-8")
     (tmp_path / "more.jsonl").write_text('{"id": "new", "text": "a new reply", "lang": "en"}\n', "utf-8")

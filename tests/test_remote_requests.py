@@ -1,4 +1,4 @@
-"""What a remote index asks of its server and makes of the answers, without one: pymilvus's client is scripted here."""
+"""Requests of a remote index and its handling of answers, with a scripted client instead of pymilvus's."""
 
 import json
 import threading
@@ -29,14 +29,14 @@ from polyrank.records import Candidate
 from polyrank.storage.allowance import Allowance, allowing
 from polyrank.storage.document import seal
 
-pymilvus = pytest.importorskip("pymilvus", reason="pymilvus is not installed; it comes with the extra milvus")
+pymilvus = pytest.importorskip("pymilvus", reason="pymilvus is not installed; install polyrank[milvus]")
 
 ADDRESS = Address("http://127.0.0.1:19530", "replies")
 Ask = Callable[..., Any]
 
 
 class Script:
-    """Connections of pymilvus, which answer by method name; what was asked and how is kept."""
+    """Scripted pymilvus connections: answers by method name, and a record of all calls."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
@@ -68,7 +68,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
             return ask
 
         def __del__(self) -> None:
-            """Nothing was connected."""
+            """No connection to close."""
 
     Client.close = None
     monkeypatch.setattr(pymilvus, "MilvusClient", Client)
@@ -114,7 +114,7 @@ def test_an_address_names_a_server_and_a_collection(text: str, uri: str, collect
         (f"http://h:1/{'a' * 256}", "is no name of a collection"),
     ],
 )
-def test_what_names_none_is_refused(text: str, problem: str) -> None:
+def test_an_incomplete_address_is_refused(text: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem) as error:
         Address.of(text)
     assert "secret" not in str(error.value)
@@ -142,7 +142,7 @@ def one(text: str = "hi", id_: str = "a", **metadata: Any) -> Candidate:
     return Candidate(id_, text, metadata)
 
 
-def test_a_row_says_all_of_a_candidate() -> None:
+def test_a_row_holds_a_whole_candidate() -> None:
     vectors = np.array([[3.0, 4.0], [0.5, -0.5]], np.float32)
     candidates = [one("hello", "é", lang="en"), one("bye", "b", tier=[2, 7])]
     rows, faults = rows_of(candidates, vectors, 41)
@@ -164,7 +164,7 @@ def test_a_row_says_all_of_a_candidate() -> None:
 
 
 @pytest.mark.parametrize("field", ["row", "id", "text", "metadata", "digest", "vector"])
-def test_a_row_of_which_something_changed_is_damaged(field: str) -> None:
+def test_a_row_with_a_changed_field_is_damaged(field: str) -> None:
     ((row,), _) = rows_of([one("hello", "name", lang="en")], np.ones((1, 2), np.float32), 7)
     other: dict[str, Any] = {
         "row": 8, "id": "name2", "text": "hell", "metadata": "{}", "digest": "0" * 64, "vector": [1.0, 2.0]
@@ -174,7 +174,7 @@ def test_a_row_of_which_something_changed_is_damaged(field: str) -> None:
             checked(damaged, ADDRESS)
 
 
-def test_what_the_server_cannot_hold_is_named() -> None:
+def test_values_that_the_server_cannot_store_are_named() -> None:
     vectors = np.ones((1, 2), np.float32)
     assert rows_of([one("a" * 65_535)], vectors, 1)[1] == {}
     assert rows_of([one("é" * 32_768)], vectors, 1)[1] == {
@@ -193,7 +193,7 @@ def sized(n: int, text: str = "hi", metadata: str = "{}", d: int = 2) -> list[di
     return [{"vector": [0.0] * d, "text": text, "metadata": metadata, "row": row} for row in range(n)]
 
 
-def test_a_request_holds_so_many_rows_and_bytes() -> None:
+def test_a_request_is_limited_in_rows_and_bytes() -> None:
     assert [len(part) for part in requests(sized(1025))] == [512, 512, 1]
     assert [len(part) for part in requests(sized(1024))] == [512, 512]
     assert list(requests([])) == []
@@ -205,7 +205,7 @@ def test_a_request_holds_so_many_rows_and_bytes() -> None:
     ):
         parts = list(requests(rows))
         assert [row["row"] for part in parts for row in part] == list(range(100))
-        assert len(parts[0]) == most // size + 1  # the one that goes beyond it is the last
+        assert len(parts[0]) == most // size + 1  # the row that exceeds the limit is the last one
         assert len(parts) > 1
 
 
@@ -213,7 +213,7 @@ def test_a_request_holds_so_many_rows_and_bytes() -> None:
 
 
 def meets(metadata: dict[str, Any], text: str) -> bool:
-    """A condition of Milvus, evaluated on facts."""
+    """Evaluate a Milvus condition on facts."""
     known = facts(metadata)
     expression = condition(read_filter(text).tree)
     for name in known:
@@ -226,7 +226,7 @@ def meets(metadata: dict[str, Any], text: str) -> bool:
     while '$meta["' in expression:
         before, _, rest = expression.partition('$meta["')
         expression = before + "''" + rest.partition('"]')[2]
-    return bool(eval(expression))  # of hashes and digits
+    return bool(eval(expression))  # it contains only hashes and digits
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def meets(metadata: dict[str, Any], text: str) -> bool:
         ({"a": -5}, "a < -4", True),
         ({"a": -5}, "a > -6", True),
         ({"a": 0.5}, "a < 0", False),
-        ({"a": 2**63 + 1}, f"a = {2**63}", True),  # doubles, both of them
+        ({"a": 2**63 + 1}, f"a = {2**63}", True),  # both round to the same double
         ({"a": -(2**63) - 1}, f"a = {-(2**63)}", True),
         ({"a": 2**63 - 1}, f"a = {2**63}", False),
     ],
@@ -271,7 +271,7 @@ def test_facts_answer_filters(metadata: dict[str, Any], text: str, expected: boo
     assert meets(metadata, text) is expected
 
 
-# --- what is asked ----------------------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_connection_is_made_once_with_the_token_of_the_environment(
@@ -293,7 +293,7 @@ def test_a_connection_is_made_once_with_the_token_of_the_environment(
     assert len(script.made) == 2
 
 
-def test_a_search_asks_for_inner_products(script: Script) -> None:
+def test_a_search_requests_inner_products(script: Script) -> None:
     script.answers["search"] = [[{"key": "k1", "distance": 2}, {"key": "k2", "distance": 1.5}], []]
     vectors = np.array([[1, 2], [3, 4]], np.float32)
     server = MilvusCollection(ADDRESS)
@@ -313,7 +313,7 @@ def test_a_search_asks_for_inner_products(script: Script) -> None:
 
 
 @pytest.mark.parametrize(("n", "ranges"), [(0, 1), (2047, 1), (2048, 2), (10_000, 5)])
-def test_a_scan_asks_for_each_key_once(script: Script, n: int, ranges: int) -> None:
+def test_a_scan_requests_each_key_once(script: Script, n: int, ranges: int) -> None:
     def query(_: str, filter: str, output_fields: Sequence[str], **settings: Any) -> list[dict[str, Any]]:
         if output_fields == ["count(*)"]:
             assert filter == ""
@@ -332,7 +332,7 @@ def test_a_scan_asks_for_each_key_once(script: Script, n: int, ranges: int) -> N
     assert [row["key"] for row in server.scan("(c)", ["text"])] == [f"{text} and (c)" for text in asked]
 
 
-def test_a_collection_is_made_for_what_is_written(script: Script) -> None:
+def test_a_collection_fits_the_written_rows(script: Script) -> None:
     server = MilvusCollection(ADDRESS)
     server.create("replies_1", dimension=7, kind="HNSW", said="{}")
     server.create("replies_2", dimension=7, kind="FLAT", said="{}")
@@ -382,7 +382,7 @@ def test_the_kind_is_that_of_inner_products(script: Script, answer: Any, kind: s
     assert MilvusCollection(ADDRESS).kind() == kind
 
 
-def test_an_alias_is_looked_for_in_every_collection(script: Script) -> None:
+def test_an_alias_is_searched_in_every_collection(script: Script) -> None:
     server = MilvusCollection(ADDRESS)
     script.answers["list_collections"] = ["a", "b", "c"]
     script.answers["list_aliases"] = lambda name, **_: {"aliases": ["replies"] if name == "b" else ["x"]}
@@ -400,7 +400,7 @@ def test_an_alias_is_looked_for_in_every_collection(script: Script) -> None:
     ]
 
 
-def test_what_is_written_is_counted(script: Script) -> None:
+def test_written_rows_are_counted(script: Script) -> None:
     server = MilvusCollection(ADDRESS)
     script.answers["upsert"] = {"upsert_count": 2}
     server.write([{"key": "a"}, {"key": "b"}])
@@ -430,23 +430,23 @@ def test_a_field_of_any_row(script: Script) -> None:
     assert MilvusCollection(ADDRESS).first("norm > 1", "norm") is None
 
 
-# --- what goes wrong --------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_is_away_is_asked_again_on_a_new_connection(script: Script) -> None:
+def test_a_request_is_repeated_on_a_new_connection(script: Script) -> None:
     script.answers["query"] = iter([refused(2), refused(2), [{"count(*)": 4}]])
     assert MilvusCollection(ADDRESS, timeout_s=30).count() == 4
     assert len(script.made) == 3
     assert len(script.of("close")) == 2
 
 
-def test_a_server_that_stays_away_is_given_up(script: Script) -> None:
+def test_a_server_that_stays_unavailable_causes_an_error(script: Script) -> None:
     script.answers["query"] = refused(2)
     with pytest.raises(OfflineError, match=r"^http://127\.0\.0\.1:19530 did not answer within 0\.5 seconds; start"):
         MilvusCollection(ADDRESS, timeout_s=0.5).count()
     assert 1 < len(script.of("query")) <= 3
     assert len(script.of("close")) == len(script.made) == len(script.of("query"))
-    # what is left of the time, but long enough to get an answer
+    # the remaining time, but long enough for an answer
     assert all(0.2 <= settings["timeout"] <= 0.5 for settings in script.of("query"))
 
 
@@ -472,7 +472,7 @@ def test_each_refusal_is_an_error_of_its_kind(script: Script, code: int, kind: t
     with pytest.raises(kind) as error:
         MilvusCollection(ADDRESS).describe()
     assert str(error.value) == words
-    assert len(script.asked) == 2  # asked once, then the connection is closed
+    assert len(script.asked) == 2  # one request, then the connection is closed
 
 
 @pytest.mark.parametrize(
@@ -496,7 +496,7 @@ def test_errors_of_the_connection(script: Script, code: str, kind: type[Exceptio
     assert len(script.of("query")) == 1
 
 
-def test_what_is_no_error_of_the_library_is_not_hidden(script: Script) -> None:
+def test_errors_from_outside_the_library_are_not_hidden(script: Script) -> None:
     script.answers["query"] = ZeroDivisionError("a bug")
     with pytest.raises(ZeroDivisionError, match="a bug"):
         MilvusCollection(ADDRESS).count()
@@ -518,7 +518,7 @@ def test_threads_share_a_connection(script: Script) -> None:
 
 @pytest.fixture
 def folder(script: Script, tmp_path: Path) -> Path:
-    """Of an index that says of itself what a test has it say."""
+    """The folder of an index whose description comes from the test."""
     write_address(tmp_path / "i", ADDRESS)
     describe(script, "replies_1")
     script.answers["describe_index"] = {"index_type": "FLAT", "metric_type": "IP"}
@@ -606,7 +606,7 @@ def test_rows_are_fetched_in_parts_and_in_their_order(script: Script, folder: Pa
 def test_a_search_for_words_ends_at_its_deadline_and_where_its_client_left(
     script: Script, folder: Path, away: bool
 ) -> None:
-    """Not when the server has been asked for everything, or after all the time that it has to come back."""
+    """It does not wait for the last request, nor for the whole time that a server has to come back."""
     allowance = Allowance(0.1 if away else 600)
 
     def query(*_: Any, output_fields: Sequence[str], **settings: Any) -> list[dict[str, Any]]:
@@ -637,7 +637,7 @@ def test_lists_of_the_server_are_keys_and_products(script: Script, folder: Path)
     assert settings["search_params"]["params"] == {}
 
 
-def test_a_damaged_index_is_told_row_by_row(script: Script, folder: Path) -> None:
+def test_damaged_rows_are_reported_one_by_one(script: Script, folder: Path) -> None:
     from polyrank.index import verify_index
 
     rows, _ = rows_of([one("a", "x"), one("b", "y"), one("c", "z")], np.ones((3, 5), np.float32), 1)
@@ -663,7 +663,7 @@ def test_a_damaged_index_is_told_row_by_row(script: Script, folder: Path) -> Non
 
 @pytest.fixture
 def held(script: Script, folder: Path) -> dict[str, dict[str, Any]]:
-    """Rows of a server that keeps what it is given, by key."""
+    """Rows of a scripted server that stores what it receives, by key."""
     rows: dict[str, dict[str, Any]] = {}
 
     def upsert(_: str, data: list[dict[str, Any]], **__: Any) -> dict[str, int]:
@@ -680,12 +680,12 @@ def held(script: Script, folder: Path) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def test_changes_are_counted_and_come_in_their_order(script: Script, folder: Path, held: dict[str, Any]) -> None:
+def test_changes_are_counted_and_keep_their_order(script: Script, folder: Path, held: dict[str, Any]) -> None:
     vectors = np.ones((600, 5), np.float32)
     pool = [one(f"text {i}", f"c{i}") for i in range(600)]
     with RemoteWriter(folder, fingerprint="f" * 64) as writer:
         before = writer.change
-        assert writer.add(pool, vectors) == writer.change == before + 2  # one of them for the look before it
+        assert writer.add(pool, vectors) == writer.change == before + 2  # one of them for the lookup before the change
         assert [len(arguments[1]) for name, arguments, _ in script.asked if name == "upsert"] == [512, 88]
         assert (len(writer), writer.fingerprint) == (600, "f" * 64)
         numbers = [held[key_of(candidate.id)]["row"] for candidate in pool]
@@ -696,7 +696,7 @@ def test_changes_are_counted_and_come_in_their_order(script: Script, folder: Pat
             writer.add([one("new", "new"), one("x", "c7")], vectors[:2])
         assert len(held) == 600
         writer.add([one("x", "c7")], vectors[:1], replace=True)
-        assert held[key_of("c7")]["row"] > numbers[-1]  # behind all others
+        assert held[key_of("c7")]["row"] > numbers[-1]  # after all others
         assert writer.find(["c7"]) == {"c7": one("x", "c7")}
         change = writer.change
         assert writer.remove(["none"]) == 0
@@ -713,7 +713,7 @@ def test_changes_are_counted_and_come_in_their_order(script: Script, folder: Pat
             RemoteWriter(folder)
     with pytest.raises(ArtifactError, match="encoder"):
         RemoteWriter(folder, fingerprint="e" * 64)
-    RemoteWriter(folder).close()  # neither holds the lock
+    RemoteWriter(folder).close()  # the lock is free
 
 
 def test_rows_added_within_a_microsecond_keep_their_order(
@@ -730,7 +730,7 @@ def test_rows_added_within_a_microsecond_keep_their_order(
     assert numbers[2] > 5001
 
 
-def test_what_was_acknowledged_before_a_failure_is_told(script: Script, folder: Path) -> None:
+def test_a_failure_reports_the_acknowledged_rows(script: Script, folder: Path) -> None:
     script.answers["get"] = []
     script.answers["upsert"] = iter([{"upsert_count": 512}, refused(65535)])
     with RemoteWriter(folder) as writer:
@@ -740,7 +740,7 @@ def test_what_was_acknowledged_before_a_failure_is_told(script: Script, folder: 
         assert writer.change == change + 1
 
 
-def test_faults_are_told_before_anything_is_written(script: Script, folder: Path, held: dict[str, Any]) -> None:
+def test_wrong_input_is_reported_before_any_write(script: Script, folder: Path, held: dict[str, Any]) -> None:
     vectors = np.ones((4, 5), np.float32)
     vectors[3] = np.nan
     with RemoteWriter(folder) as writer, pytest.raises(DataError) as error:
@@ -754,7 +754,9 @@ def write(path: Path, candidates: Sequence[Candidate], vectors: Any, **settings:
     write_remote(path, ADDRESS, candidates, vectors, fingerprint="f" * 64, model="nowhere", **settings)
 
 
-def test_an_index_is_built_beside_and_named_at_last(script: Script, tmp_path: Path, held: dict[str, Any]) -> None:
+def test_an_index_is_built_under_a_temporary_name_and_renamed_at_the_end(
+    script: Script, tmp_path: Path, held: dict[str, Any]
+) -> None:
     script.answers["list_collections"] = []
     pool = [one(f"text {i}", f"c{i}") for i in range(5)]
     script.asked.clear()
@@ -797,7 +799,7 @@ def test_an_index_takes_the_place_of_another(script: Script, tmp_path: Path, hel
         ([np.ones((2, 5)), np.ones((3, 5))], "3"),
     ],
 )
-def test_nothing_is_left_of_an_index_that_cannot_be_built(
+def test_a_failed_build_leaves_nothing(
     script: Script, tmp_path: Path, held: dict[str, Any], parts: list[Any], problem: str
 ) -> None:
     script.answers["list_collections"] = []
@@ -805,11 +807,11 @@ def test_nothing_is_left_of_an_index_that_cannot_be_built(
     with pytest.raises(DataError, match=problem):
         write(tmp_path / "new", pool, iter(parts))
     assert [name for name, *_ in script.asked][-2:] == ["drop_collection", "close"]
-    assert script.asked[-2][1] == script.asked[1][1]  # what was made is dropped
+    assert script.asked[-2][1] == script.asked[1][1]  # the new collection is dropped
     assert not (tmp_path / "new").exists()
 
 
-def test_what_cannot_be_built_is_refused_before_the_server_is_asked(script: Script, tmp_path: Path) -> None:
+def test_wrong_settings_are_refused_before_the_first_request(script: Script, tmp_path: Path) -> None:
     vectors = np.ones((1, 5), np.float32)
     for pool, settings, problem in (
         ([one("a")], {"ann": "sq8"}, "a remote index keeps no sq8 index; use flat or hnsw"),

@@ -1,4 +1,4 @@
-"""What trains, how fast, and how far: schedules, decay, freezing, clipping, against torch's own and numbers by hand."""
+"""Schedules, decay, freezing and clipping, compared with torch's and with numbers computed by hand."""
 
 import copy
 import dataclasses
@@ -33,7 +33,7 @@ def settings(**changes: Any) -> TrainConfig:
 
 
 def torchs(kind: Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler], n_steps: int) -> list[float]:
-    """The rates that a scheduler of torch gives to an optimiser of rate 0.5, step by step."""
+    """Learning rates of one of torch's schedulers for an optimiser with rate 0.5, step by step."""
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.5)
     scheduler = kind(optimizer)
     rates = []
@@ -53,13 +53,13 @@ def ours(plan: TrainConfig, n_steps: int) -> list[float]:
 
 
 @pytest.mark.parametrize("n_steps", [1, 2, 7, 20])
-def test_linear_is_torchs_from_one_to_nothing(n_steps: int) -> None:
+def test_linear_equals_torchs_from_one_to_zero(n_steps: int) -> None:
     wanted = torchs(lambda o: torch.optim.lr_scheduler.LinearLR(o, 1.0, 0.0, n_steps), n_steps)
     assert ours(settings(schedule="linear"), n_steps) == pytest.approx(wanted)
 
 
 @pytest.mark.parametrize("final", [0.0, 0.1])
-def test_cosine_is_torchs_and_ends_at_the_final_rate_in_the_last_step(final: float) -> None:
+def test_cosine_equals_torchs_and_ends_at_the_final_rate_in_the_last_step(final: float) -> None:
     wanted = torchs(lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 9 - 1, final), 9)
     found = ours(settings(schedule="cosine", final_lr=final), 9)
     assert found == pytest.approx(wanted)
@@ -67,17 +67,17 @@ def test_cosine_is_torchs_and_ends_at_the_final_rate_in_the_last_step(final: flo
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine", "plateau", "constant"])
-def test_warm_up_is_torchs_and_reaches_the_peak_in_its_last_step(kind: Any) -> None:
+def test_warm_up_equals_torchs_and_peaks_in_its_last_step(kind: Any) -> None:
     wanted = torchs(lambda o: torch.optim.lr_scheduler.LinearLR(o, 1 / 4, 1.0, 3), 4)
     assert wanted == pytest.approx([0.125, 0.25, 0.375, 0.5])
     found = ours(settings(schedule=kind, warmup_steps=4), 20)
     assert found[:4] == pytest.approx(wanted)
-    assert found[4] == pytest.approx(0.5)  # only then it falls, if it does
+    assert found[4] == pytest.approx(0.5)  # the rate falls after the warm-up at the earliest
     assert found[5] == pytest.approx(0.5) if kind in ("plateau", "constant") else found[5] < 0.5
 
 
-def test_what_follows_the_warm_up_falls_over_the_steps_that_are_left() -> None:
-    """By hand, for 2 of 7 steps: linear in fifths, cosine of 0 to 4 quarters of a half turn."""
+def test_after_the_warm_up_the_rate_falls_over_the_remaining_steps() -> None:
+    """By hand, for 2 warm-up steps of 7: linear in fifths; cosine of 0 to 4 quarters of a half turn."""
     linear = [0.5, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2]
     half = math.sqrt(0.5)
     cosine = [0.5, 1.0, 1.0, (1 + half) / 2, 0.5, (1 - half) / 2, 0.0]
@@ -86,7 +86,7 @@ def test_what_follows_the_warm_up_falls_over_the_steps_that_are_left() -> None:
         assert found == pytest.approx([0.5 * factor for factor in factors])
 
 
-def test_warm_up_takes_half_of_the_training_at_most() -> None:
+def test_warm_up_takes_at_most_half_of_the_training() -> None:
     assert ours(settings(warmup_steps=100), 8) == pytest.approx([0.125, 0.25, 0.375, 0.5, 0.5, 0.5, 0.5, 0.5])
     assert ours(settings(warmup_steps=100), 1) == [0.5]
     assert ours(settings(warmup_steps=0), 3) == [0.5, 0.5, 0.5]
@@ -102,7 +102,7 @@ LOSSES = [3.0, 2.0, 2.0, 2.5, 1.9, 1.9, 2.0, 1.95, 1.9, math.nan, 1.0, 1.0, 0.9,
 
 @pytest.mark.parametrize("patience", [0, 1, 2, 3])
 def test_a_plateau_decays_at_exactly_the_checks_where_torch_does(patience: int) -> None:
-    """Patience is the number of checks without gain that are forgiven; no number at all is no gain."""
+    """Patience is the tolerated number of checks without gain; a missing figure counts as a check without gain."""
     schedule = Schedule(settings(schedule="plateau", plateau_patience=patience, plateau_factor=0.4), 99)
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
@@ -119,7 +119,7 @@ def test_a_plateau_decays_at_exactly_the_checks_where_torch_does(patience: int) 
 
 
 def test_a_plateau_by_hand() -> None:
-    """With patience 1 the second check without gain decays, and the count begins anew."""
+    """With patience 1 the second check without gain decays the rate and resets the count."""
     schedule = Schedule(settings(schedule="plateau", plateau_patience=1, plateau_factor=0.5), 99)
     found = []
     for loss in (2.0, 2.1, 2.0, 2.2, 1.9, 2.0, 1.9, 1.9, 1.8):
@@ -130,7 +130,7 @@ def test_a_plateau_by_hand() -> None:
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine", "constant"])
-def test_only_a_plateau_looks_at_validation(kind: Any) -> None:
+def test_only_a_plateau_uses_validation(kind: Any) -> None:
     plan = settings(schedule=kind)
     schedule = Schedule(plan, 9)
     for _ in range(5):
@@ -138,11 +138,11 @@ def test_only_a_plateau_looks_at_validation(kind: Any) -> None:
     assert [plan.lr * schedule.factor(step) for step in range(9)] == ours(plan, 9)
 
 
-# which parameters
+# parameter groups
 
 
 def named(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, tuple[float, float]]:
-    """Rate and decay of each parameter that is trained."""
+    """Rate and decay of each trainable parameter."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {
         names[id(parameter)]: (group["lr"], group["weight_decay"])
@@ -166,7 +166,7 @@ NETWORKS: dict[str, tuple[Any, tuple[str, ...]]] = {
 @pytest.mark.parametrize("decay_new", [False, True])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_parameter_has_its_rate_and_its_decay(tiny_backbone: Path, name: str, decay_new: bool) -> None:
-    """Matrices of the backbone decay; biases and norms do not, what is new only if asked, and it has its own rate."""
+    """The backbone's matrices decay, biases and norms do not; new parameters have their own rate and optional decay."""
     config, new = NETWORKS[name]
     model = built(tiny_backbone, config)
     found = named(model, make_optimizer(model, settings(lr=0.1, new_lr=0.3, weight_decay=0.05, decay_new=decay_new)))
@@ -181,7 +181,7 @@ def test_every_parameter_has_its_rate_and_its_decay(tiny_backbone: Path, name: s
     assert bool(n_new) == bool(new)
 
 
-def test_the_rate_of_what_is_new_is_the_plain_one_unless_codes_start_near_zero(tiny_backbone: Path) -> None:
+def test_new_parameters_have_the_base_rate_unless_codes_start_near_zero(tiny_backbone: Path) -> None:
     plan = settings(lr=0.01)
     for config, rate in (
         (PolyConfig(n_codes=3, code_init="normal"), 0.25),
@@ -216,7 +216,7 @@ def test_optimisers_are_torchs_and_decay_by_default_but_for_adamax(
 
 
 def test_decay_of_adamw_is_decoupled_and_that_of_the_others_joins_the_gradient(tiny_backbone: Path) -> None:
-    """Without any gradient AdamW takes lr * decay of each weight; Adamax then moves each by its whole rate."""
+    """Without a gradient AdamW subtracts lr * decay of each weight; Adamax then moves each by its whole rate."""
     for name in ("adamw", "adamax"):
         model = built(tiny_backbone, BiConfig(reduction="mean"))
         weight = model.context_tower.backbone.layers()[0].attention.self.query.weight  # type: ignore[union-attr, operator]
@@ -236,7 +236,7 @@ def test_decay_of_adamw_is_decoupled_and_that_of_the_others_joins_the_gradient(t
     ("top-1", ("embeddings.", "layer.0.", "pooler.")),
 ])  # fmt: skip
 @pytest.mark.parametrize("name", NETWORKS)
-def test_frozen_is_what_lies_below_and_nothing_new(
+def test_lower_layers_are_frozen_but_no_new_parameters(
     tiny_backbone: Path, name: str, layers: str, frozen: tuple[str, ...]
 ) -> None:
     model = built(tiny_backbone, NETWORKS[name][0])
@@ -258,7 +258,7 @@ def test_frozen_is_what_lies_below_and_nothing_new(
         ("top-1", ("subwords.", "positions.", "layers.0.", "layers.1.")),
     ],
 )
-def test_of_a_convert_too(layers: str, frozen: tuple[str, ...]) -> None:
+def test_layers_of_a_convert_are_frozen_too(layers: str, frozen: tuple[str, ...]) -> None:
     model = make()[0]
     freeze(model, layers)
     for parameter, value in model.named_parameters():
@@ -266,7 +266,7 @@ def test_of_a_convert_too(layers: str, frozen: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("layers", ["top-0", "top-3", "top-x", "top", "bottom-1", "none"])
-def test_layers_that_there_are_not_cannot_train(tiny_backbone: Path, layers: str) -> None:
+def test_missing_layers_cannot_train(tiny_backbone: Path, layers: str) -> None:
     with pytest.raises(ConfigError, match=r"is not all, all_but_embeddings or top-1 to top-2"):
         freeze(built(tiny_backbone, CrossConfig()), layers)
 
@@ -282,7 +282,7 @@ def test_nothing_to_train_is_refused(tiny_backbone: Path) -> None:
 
 
 def with_gradients(model: nn.Module, words: float, others: float) -> tuple[float, float]:
-    """Gradients of equal numbers; returns the norms of the word embeddings' and of all others'."""
+    """Set gradients to constants; returns the norms of the word embeddings' gradients and of all others."""
     sizes = {True: 0, False: 0}
     for name, parameter in model.named_parameters():
         is_word = "word_embeddings" in name or name.startswith("subwords.")
@@ -300,8 +300,8 @@ def norms(model: nn.Module) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("kind", ["bi", "shared", "convert"])
-def test_embeddings_are_clipped_before_the_whole_and_the_norm_between_is_told(tiny_backbone: Path, kind: str) -> None:
-    """Words of norm w to 3, others of norm o as they are, then all of norm sqrt(9 + o^2) to 2."""
+def test_embeddings_are_clipped_first_and_the_norm_in_between_is_reported(tiny_backbone: Path, kind: str) -> None:
+    """Clips the words' norm w to 3, keeps the others' norm o, then clips the total sqrt(9 + o^2) to 2."""
     model = make()[0] if kind == "convert" else built(tiny_backbone, NETWORKS[kind][0])
     optimizer = make_optimizer(model, settings())
     for clip_words, clip_all in ((3.0, 2.0), (3.0, None), (None, 2.0), (None, None), (1e6, 1e6)):
@@ -314,7 +314,7 @@ def test_embeddings_are_clipped_before_the_whole_and_the_norm_between_is_told(ti
         assert norms(model) == pytest.approx((words * shrunk, others * shrunk), rel=1e-4)
 
 
-def test_what_does_not_train_is_not_in_the_norm(tiny_backbone: Path) -> None:
+def test_frozen_parameters_are_not_in_the_norm(tiny_backbone: Path) -> None:
     model = built(tiny_backbone, BiConfig(reduction="mean"))
     freeze(model, "top-1")
     optimizer = make_optimizer(model, settings())
@@ -329,12 +329,12 @@ def test_what_does_not_train_is_not_in_the_norm(tiny_backbone: Path) -> None:
 
 
 def loss_of(model: nn.Module) -> torch.Tensor:
-    """A loss whose gradient no parameter is without."""
+    """A loss with a gradient for every parameter."""
     return torch.stack([p.square().mean() + p.mean() for p in model.parameters()]).sum()
 
 
 class Trained:
-    """A small ConveRT at work in ``Trainee``, with validation figures from a list."""
+    """A small ConveRT in a ``Trainee``, with validation figures from a list."""
 
     def __init__(self, folder: Path, figures: list[dict[str, float]] | None = None, **changes: Any) -> None:
         self.model = make()[0]
@@ -360,7 +360,7 @@ class Trained:
 
 @pytest.mark.parametrize("name", ["adamw", "adamax", "adadelta"])
 def test_updates_are_those_of_torch_written_out(tmp_path: Path, name: Any) -> None:
-    """Freezing, two clips, decay of matrices only, a rate for each step: the same weights after three updates."""
+    """Freezing, two clips, decay of matrices only, a rate per step: equal weights after three updates."""
     changes: dict[str, Any] = {
         "optimizer": name, "lr": 0.02, "schedule": "linear", "warmup_steps": 2, "weight_decay": 0.1, "clip_norm": 0.5,
         "clip_embeddings_norm": 0.01,
@@ -383,7 +383,7 @@ def test_updates_are_those_of_torch_written_out(tmp_path: Path, name: Any) -> No
         nn.utils.clip_grad_norm_(list(plain.parameters()), 0.5)
         optimizer.step()
         assert value == pytest.approx(float(loss.detach()))
-        assert all(parameter.grad is None for parameter in trained.model.parameters())  # they do not add up
+        assert all(parameter.grad is None for parameter in trained.model.parameters())  # gradients do not accumulate
     for parameter, wanted in zip(trained.model.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(parameter, wanted)
 
@@ -399,7 +399,7 @@ def test_rates_of_all_groups_move_together(tiny_backbone: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("bad", ["loss", "gradient"])
-def test_what_is_no_number_changes_nothing_and_is_counted_in_a_row(tmp_path: Path, bad: str) -> None:
+def test_a_nan_changes_nothing_and_consecutive_ones_are_counted(tmp_path: Path, bad: str) -> None:
     trained = Trained(tmp_path, lr=0.1)
     trainee = trained.trainee
     assert math.isfinite(update(trainee, trained.loss()))
@@ -407,7 +407,7 @@ def test_what_is_no_number_changes_nothing_and_is_counted_in_a_row(tmp_path: Pat
     moments = copy.deepcopy(trainee.optimizer.state_dict()["state"])
     for count in (1, 2):
         loss = trained.loss(math.inf)
-        if bad == "gradient":  # the root of 0 is 0, and its slope is infinite
+        if bad == "gradient":  # sqrt(0) is 0, but its derivative is infinite
             loss = trained.loss() + (trained.model.subwords.weight * 0).sum().abs().sqrt()
             assert torch.isfinite(loss)
         assert not math.isfinite(update(trainee, loss))
@@ -429,7 +429,7 @@ def figures(*pairs: tuple[float, float]) -> list[dict[str, float]]:
     return [{"loss": loss, "R@1": recall, "MRR": 0.5} for loss, recall in pairs]
 
 
-def test_the_best_is_the_first_of_highest_recall_whatever_the_loss(tmp_path: Path) -> None:
+def test_the_best_version_is_the_first_with_the_highest_recall(tmp_path: Path) -> None:
     trained = Trained(tmp_path, figures((1.0, 0.2), (2.0, 0.5), (0.1, 0.4), (0.1, 0.5), (9.0, 0.6), (0.5, 0.1)))
     stale = []
     for step in range(1, 7):
@@ -443,13 +443,13 @@ def test_the_best_is_the_first_of_highest_recall_whatever_the_loss(tmp_path: Pat
     assert [(row["step"], row["epoch"], row["valid"]["R@1"]) for row in rows][:2] == [(1, 0.5, 0.2), (2, 1.0, 0.5)]
 
 
-def test_a_recall_of_nothing_is_better_than_none(tmp_path: Path) -> None:
+def test_a_recall_of_zero_is_better_than_no_validation(tmp_path: Path) -> None:
     trained = Trained(tmp_path, figures((1.0, 0.0)))
     trained.trainee.check(3, {"epoch": 1.0})
     assert trained.trainee.best_step == 3
 
 
-def test_figures_that_are_no_numbers_are_never_the_best(tmp_path: Path) -> None:
+def test_nan_figures_are_never_the_best(tmp_path: Path) -> None:
     trained = Trained(tmp_path, figures((math.inf, 0.9), (1.0, 0.1), (math.nan, 0.9)))
     for step in (1, 2, 3):
         trained.trainee.check(step, {"epoch": 1.0})
@@ -471,7 +471,7 @@ def test_without_validation_the_last_good_one_is_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
-def test_a_plateau_hears_the_validation_loss(tmp_path: Path) -> None:
+def test_a_plateau_uses_the_validation_loss(tmp_path: Path) -> None:
     trained = Trained(tmp_path, figures((1.0, 0.1), (1.0, 0.2)), schedule="plateau", plateau_factor=0.5)
     rates = []
     for step in (1, 2):
@@ -481,7 +481,7 @@ def test_a_plateau_hears_the_validation_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("patience", [1, 2, None])
-def test_enough_is_enough_after_exactly_so_many_checks_without_gain(tmp_path: Path, patience: int | None) -> None:
+def test_training_stops_after_exactly_patience_checks_without_gain(tmp_path: Path, patience: int | None) -> None:
     checks = figures((1.0, 0.3), (1.0, 0.2), (1.0, 0.4), (1.0, 0.4), (1.0, 0.4), (1.0, 0.4))
     trained = Trained(tmp_path, checks, early_stopping=patience)
     enough = []
@@ -505,7 +505,7 @@ def test_records_of_steps_that_will_be_made_again_are_dropped(tmp_path: Path) ->
     trained.trainee.forget_after(2)
     assert not metrics.exists()
     for last, kept in ((4, 5), (2, 3), (0, 0)):
-        metrics.write_text("\n".join(lines) + '\n{"step": 5, "lo', "utf-8")  # it died while writing
+        metrics.write_text("\n".join(lines) + '\n{"step": 5, "lo', "utf-8")  # as after a crash while writing
         trained.trainee.forget_after(last)
         assert metrics.read_text("utf-8").splitlines() == lines[:kept]
         trained.trainee.write({"step": 9})
@@ -522,7 +522,7 @@ def test_records_of_steps_that_will_be_made_again_are_dropped(tmp_path: Path) ->
         MemoryError(),
     ],
 )
-def test_memory_that_is_not_there_is_named_with_half_of_the_batch(error: Exception) -> None:
+def test_out_of_memory_suggests_half_of_the_batch(error: Exception) -> None:
     for n_contexts, half in ((64, 32), (7, 3), (1, 1)):
         with (
             pytest.raises(ResourceError, match=rf"a batch of {n_contexts} does .* train\.batch_size={half} "),
@@ -531,7 +531,7 @@ def test_memory_that_is_not_there_is_named_with_half_of_the_batch(error: Excepti
             raise error
 
 
-def test_other_errors_stay_what_they_are() -> None:
+def test_other_errors_stay_unchanged() -> None:
     with pytest.raises(RuntimeError, match="shapes"), enough_memory(too_large(8)):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
