@@ -1,4 +1,4 @@
-"""What benchmarks report besides their times: which forms, in which order, how figures follow from each other."""
+"""Rows of benchmarks apart from their times: which forms, in which order, and how figures depend on each other."""
 
 import os
 import shutil
@@ -31,9 +31,9 @@ TEXTS = [f"please {WORDS[i % 6]} the {WORDS[i // 6 % 6]} {i}" for i in range(110
 def check_ratios(
     rows: Sequence[dict[str, Any]], usual: dict[str, Any], key: str = "ratio", digits: int = 2, half: float = 0.0006
 ) -> None:
-    """The usual form's time over each, as far as rounding of milliseconds by ``half`` leaves it."""
+    """The ratio is the usual form's time over each row's, within the rounding of milliseconds by ``half``."""
     for row in rows:
-        # of rounded milliseconds, which may be small
+        # small milliseconds have large rounding errors
         low, high = ((usual["ms"] + step) / (row["ms"] - step) for step in (-half, half))
         slack = 0.51 * 10**-digits
         assert low - slack <= row[key] <= high + slack, (row, usual)
@@ -42,7 +42,7 @@ def check_ratios(
 # --- scoring ----------------------------------------------------------------------------------------------------------
 
 
-def test_inputs_are_as_they_are_described() -> None:
+def test_inputs_match_their_description() -> None:
     context, candidates = make_inputs("isotropic", 5000, 64, 32)
     assert (context.shape, candidates.shape) == ((32, 64), (5000, 64))
     assert (candidates @ context.T).std() == pytest.approx(1, rel=0.1)
@@ -62,13 +62,13 @@ def test_inputs_are_as_they_are_described() -> None:
     away = context - mean
     assert np.sqrt((away**2).sum(1).mean()) == pytest.approx(0.05 * 3.3, rel=0.05)
     values = np.linalg.svd(away, compute_uv=False)
-    assert values[15] > 1e-4 > values[16]  # along 16 directions, whose scales fall
+    assert values[15] > 1e-4 > values[16]  # 16 directions with falling scales
     middle = candidates[len(candidates) // 2]
     assert middle @ mean / np.linalg.norm(middle) / np.linalg.norm(mean) > 0.6
 
 
 @pytest.mark.parametrize(("n", "k"), [(CHUNK + 700, 10), (4, 4)])
-def test_the_papers_form_is_the_formula(n: int, k: int) -> None:
+def test_the_papers_form_equals_the_formula(n: int, k: int) -> None:
     generator = np.random.default_rng(5)
     context, candidates = generator.standard_normal((3, 8), np.float32), generator.standard_normal((n, 8), np.float32)
     rows, scores = Papers(context, candidates)()
@@ -118,13 +118,13 @@ def test_rows_of_scoring() -> None:
             assert all(0 <= row["peak_mb"] < 1000 for row in rows if row["peak_mb"] is not None)
 
 
-def test_memory_of_a_search_is_what_it_takes() -> None:
+def test_memory_of_a_search_is_measured() -> None:
     if not Path("/proc/self/clear_refs").exists():
-        pytest.skip("this system does not count it")
+        pytest.skip("this system does not report peak memory")
     rows = bench.bench_scoring(n=10, d=4, vectors=(2,), regimes=(), growth=(60_000,), growth_d=64, repeats=1)["rows"]
     peaks = {row["form"]: row["peak_mb"] for row in rows}
     assert None not in peaks.values()
-    # scores of 60,000 candidates for 64 vectors in fp32, at least in parts; inputs, 15 MB, do not count
+    # at least a part of the fp32 scores of 60,000 candidates for 64 vectors; inputs of 15 MB do not count
     assert all(0 <= peak < 200 for peak in peaks.values())
 
 
@@ -145,13 +145,13 @@ def test_the_machine_is_this_one() -> None:
     lines = Path("/proc/meminfo").read_text().splitlines()
     assert machine["memory_gb"] == pytest.approx(int(lines[0].split()[1]) * 1024 / 1e9, abs=0.1)
     assert {"python", "polyrank", "numpy", "torch"} <= set(machine["versions"])
-    versions = machine["versions"]["torch"], torch.__version__  # one of them may name the build behind a +
+    versions = machine["versions"]["torch"], torch.__version__  # one of them may end in + and the build
     assert len({version.partition("+")[0] for version in versions}) == 1
 
 
 @pytest.fixture(scope="module")
 def backbone(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The tiny one with room for the contexts that are timed."""
+    """The tiny backbone with enough positions for the timed contexts."""
     folder = tmp_path_factory.mktemp("bench") / "backbone"
     shutil.copytree(tiny_backbone, folder)
     config = BertConfig.from_pretrained(tiny_backbone)
@@ -190,16 +190,16 @@ def test_rows_of_encoding_with_a_peer() -> None:
     ]
     for start in (0, 3, 6):
         check_ratios(rows[start : start + 3], rows[start + 1])
-    for row in rows[::3]:  # others take no time
+    for row in rows[::3]:  # the other rows have no times
         assert row["per_second"] == pytest.approx(1e3 * row["n"] / row["ms"], rel=0.01, abs=0.1)
     errors = [row["max_abs_error"] for row in rows]
     assert all(error is not None and error < 0.02 for error in errors[::3])
-    assert errors[2::3] == [None] * 3  # only the usual one has the same network, and none the same head
+    assert errors[2::3] == [None] * 3  # only the default form has the same network, and none the same head
     assert errors[7] is None
     assert errors[1] > 0.5
     assert errors[4] > 0.5
     turn = "hello there my bill"
-    # each peer once to warm up and in each of two rounds, of one context in eight
+    # each peer runs once to warm up and in each of two rounds, on one context in eight
     assert asked == [
         *[tuple(dict.fromkeys(texts))] * 6, *[(turn,)] * 18, *[(turn, "hello there", "my bill", "hello there")] * 6,
     ]  # fmt: skip
@@ -237,7 +237,7 @@ def test_rows_of_answers(backbone: str) -> None:
     assert rows["Cross", 100]["ratio"] == rows["Cross", 250]["ratio"] == 1
 
 
-def test_without_a_cross_encoder_nothing_is_compared_with_it(backbone: str) -> None:
+def test_without_a_cross_encoder_rows_have_no_ratio_to_it(backbone: str) -> None:
     found = bench.bench_responding(
         TEXTS[:100], sizes=(20,), kinds=("Poly-first-16",), backbone=backbone, n_words=20, repeats=1
     )
@@ -280,7 +280,7 @@ def test_rows_of_a_stored_index(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_approximate_search_is_not_called_proven(tmp_path: Path) -> None:
+def test_an_approximate_search_is_not_reported_as_exact(tmp_path: Path) -> None:
     pytest.importorskip("faiss")
     rows = time_search(sizes=(300,), d=8, m=2, ann="flat", n_queries=2, folder=tmp_path)["rows"]
     assert [row["form"] for row in rows] == ["flat fp32"] * 9
@@ -302,7 +302,7 @@ def test_rows_of_filters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.0005, 0.0015, 1.001, -0.5])
-def test_shares_are_of_thousandths(share: float) -> None:
+def test_shares_are_multiples_of_a_thousandth(share: float) -> None:
     with pytest.raises(UsageError, match=r"is not a multiple of 0\.001 in 0\.001 to 1; use 0\.001, 0\.002"):
         time_filters(n=1000, d=2, m=1, shares=(0.001, share))
 

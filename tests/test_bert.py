@@ -1,4 +1,4 @@
-"""BERT as it is computed here against the transformers library: the same bits, for the same files."""
+"""polyrank's BERT returns the same bits as the transformers library for the same files."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ from polyrank.text import load_subwords
 
 
 def ids(*lengths: int) -> dict[str, Tensor]:
-    """Random ids of texts of these lengths, padded, the later half of each its second segment."""
+    """Random padded ids of texts with these lengths; the second half of each is its second segment."""
     width = max(lengths)
     mask = torch.tensor([[position < length for position in range(width)] for length in lengths])
     words = torch.randint(5, 70, mask.shape, generator=torch.Generator().manual_seed(1)) * mask
@@ -34,7 +34,7 @@ def ids(*lengths: int) -> dict[str, Tensor]:
 
 @pytest.fixture
 def both(tiny_backbone: Path) -> tuple[BertModel, Any]:
-    """Ours and theirs with the same weights."""
+    """polyrank's and the library's network with the same weights."""
     ours = load_backbone(tiny_backbone).network
     assert isinstance(ours, BertModel)
     return ours, AutoModel.from_pretrained(tiny_backbone, add_pooling_layer=False)
@@ -65,7 +65,7 @@ def test_training_moves_weights_to_the_same_bits_with_dropout(both: tuple[BertMo
         assert torch.equal(ours, theirs), name
 
 
-def test_new_words_leave_the_others_as_they_are(both: tuple[BertModel, Any]) -> None:
+def test_new_words_do_not_change_the_others(both: tuple[BertModel, Any]) -> None:
     for network in both:
         network.resize_token_embeddings(100, mean_resizing=False)
     ours, theirs = (network.get_input_embeddings() for network in both)
@@ -77,7 +77,7 @@ def test_new_words_leave_the_others_as_they_are(both: tuple[BertModel, Any]) -> 
 
 @pytest.fixture
 def copied(tiny_backbone: Path, tmp_path: Path) -> Path:
-    """A backbone's folder that a test may change."""
+    """A copy of a backbone's folder that a test may change."""
     return Path(shutil.copytree(tiny_backbone, tmp_path / "backbone"))
 
 
@@ -87,7 +87,7 @@ def set_config(folder: Path, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"hidden_act": "relu"}, {"is_decoder": True}, {"model_type": "roberta"}])
-def test_other_networks_are_the_librarys(copied: Path, changes: dict[str, Any]) -> None:
+def test_other_networks_come_from_the_library(copied: Path, changes: dict[str, Any]) -> None:
     set_config(copied, **changes)
     backbone = load_backbone(copied)
     assert type(backbone.network).__module__.startswith("transformers.")
@@ -149,7 +149,7 @@ def without_padding(tokenizer: Any) -> str:
         {"sep_token": "."},
     ],
 )
-def test_words_that_two_files_tell_apart_are_those_of_the_library(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_two_tokenizer_files_that_differ_use_the_library(tmp_path: Path, changes: dict[str, Any]) -> None:
     embedded = resolve_backbone("embedded").folder
     for name in ("config.json", "tokenizer.json", "vocab.txt"):
         shutil.copy(embedded / name, tmp_path)
@@ -162,7 +162,7 @@ def test_words_that_two_files_tell_apart_are_those_of_the_library(tmp_path: Path
 
 @pytest.mark.parametrize("model", [pytest.param("untuned:embedded", marks=pytest.mark.deep), "shipped:convert"])
 def test_answering_imports_neither_transformers_nor_a_compiler(tmp_path: Path, model: str) -> None:
-    """They take longer than all the rest of a command."""
+    """These imports take longer than the rest of a command."""
     build_index(tmp_path / "index", load_encoder(model), [Candidate("a", "restart the router")], model=model)
     program = """
 import sys

@@ -1,4 +1,4 @@
-"""What training chooses, it chooses by validation alone: a model, an end, a rate; elsewhere it would choose else."""
+"""Training chooses its model, its end and its learning rate only by validation; the training data would differ."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ WORDS = ["wifi", "router", "bill", "light", "restart", "help"]
 
 
 def rows(turn: int) -> list[dict[str, Any]]:
-    """Lists whose right answer holds the word of the question, or of one ``turn`` words further."""
+    """Lists whose right answer contains the question's word, or the word ``turn`` places further."""
     replies = [f"{word} thanks" for word in WORDS]
     return [
         {"context": [f"my {word}"], "candidates": replies, "relevant": [(i + turn) % len(WORDS)]}
@@ -70,8 +70,8 @@ def recall(model: Path, file: Path) -> float:
 
 
 @pytest.mark.slow
-def test_the_best_model_is_that_of_validation_and_not_of_training(tmp_path: Path, write_rows: Write) -> None:
-    """Taught the one answer, then another, and judged by the first: what learns best is judged worst."""
+def test_the_best_model_is_chosen_by_validation_not_training_loss(tmp_path: Path, write_rows: Write) -> None:
+    """Training data and validation contradict each other: the best fit to the training data validates worst."""
     one, other = write_rows("one.jsonl", rows(0)), write_rows("other.jsonl", rows(1))
     start = train(recipe(one, one, tmp_path / "start"), device="cpu")[0]
     assert start.fit.best["R@1"] == 1.0
@@ -85,7 +85,7 @@ def test_the_best_model_is_that_of_validation_and_not_of_training(tmp_path: Path
     assert result.fit.best == {name: best[name] for name in ("loss", "R@1", "MRR")}
     assert recall(result.model, one) == best["R@1"]
     assert load_model(result.model).metadata["validation"] == result.fit.best
-    # judged by what it learns, the same training keeps another model, and stops elsewhere
+    # validated on its training data, the same training keeps another model and stops at another step
     self_judged = train(recipe(other, other, tmp_path / "self", **turned), device="cpu")[0]
     assert self_judged.fit.best_step > result.fit.best_step
     assert recall(self_judged.model, other) > recall(result.model, other)
@@ -98,15 +98,15 @@ def test_the_best_model_is_that_of_validation_and_not_of_training(tmp_path: Path
 
 
 def stops(figures: Sequence[float], patience: int) -> int:
-    """The check (here also the step) after which ``patience`` in a row brought nothing better, or the last one."""
+    """The check (here also the step) after which ``patience`` checks in a row did not improve, or the last one."""
     for number in range(1, len(figures) + 1):
         if number > patience and max(figures[: number - patience]) >= max(figures[number - patience : number]):
             return number
     return len(figures)
 
 
-def test_training_does_not_depend_on_what_judges_it(tmp_path: Path, write_rows: Write) -> None:
-    """With a rate that does not listen: the same updates whatever the validation lists say, or without any."""
+def test_updates_do_not_depend_on_validation_lists(tmp_path: Path, write_rows: Write) -> None:
+    """With a schedule that ignores validation: equal updates for any validation lists, or without any."""
     one, other = write_rows("one.jsonl", rows(0)), write_rows("other.jsonl", rows(1))
     for name, valid in (("a", one), ("b", other), ("c", None)):
         train(recipe(one, valid, tmp_path / name, epochs=4), device="cpu")
@@ -119,7 +119,7 @@ def test_training_does_not_depend_on_what_judges_it(tmp_path: Path, write_rows: 
 
 
 class Listed:
-    """A scorer of numbers: a candidate's text says its score."""
+    """A scorer whose score is the number in a candidate's text."""
 
     def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
         assert len(contexts) == len(candidates) <= 32
@@ -128,11 +128,11 @@ class Listed:
 
 def figures(*examples: tuple[Sequence[str], tuple[int, ...]]) -> dict[str, float]:
     lists = [Example(("hi",), tuple(texts), relevant) for texts, relevant in examples]
-    return validation_figures(Listed(), lists)  # type: ignore[arg-type]  # a Scorer is all that it needs
+    return validation_figures(Listed(), lists)  # type: ignore[arg-type]  # only ``score`` is called
 
 
 def test_validation_figures_by_hand() -> None:
-    """Scores 0 and ln 3: the right one has 3/4 or 1/4; of 40 lists a quarter has it first."""
+    """Scores 0 and ln 3: the right answer's probability is 3/4 or 1/4; in a quarter of 40 lists it is first."""
     three = str(math.log(3))
     found = figures(*[((three, "0"), (0 if i % 4 == 0 else 1,)) for i in range(40)])
     assert found["R@1"] == 0.25
@@ -145,49 +145,49 @@ def test_validation_of_large_scores_does_not_overflow() -> None:
     assert figures((("-1000", "0"), (1,)))["loss"] == pytest.approx(0)
 
 
-def test_the_first_right_answer_is_beside_the_wrong_ones_alone() -> None:
-    """The second right one and a copy of a right one are neither wrong nor what the loss looks for."""
+def test_the_first_right_answer_is_ranked_among_wrong_ones_only() -> None:
+    """A second right answer and a copy of a right one are neither negatives nor the loss's target."""
     assert figures((("0", "9", "0", "1"), (0, 1)))["loss"] == pytest.approx(math.log(1 + math.e))
     assert figures((("5", "0", "5"), (0,)))["loss"] == pytest.approx(math.log(1 + math.exp(-5)), rel=1e-5)
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
-def test_validation_with_a_score_that_is_no_number_is_the_worst(value: str) -> None:
+def test_validation_with_a_nan_score_is_the_worst(value: str) -> None:
     found = figures((("1", "0"), (0,)), (("1", value), (0,)))
     assert found == {"loss": math.inf, "R@1": 0.0, "MRR": 0.0}
 
 
-def test_validation_of_ties_is_the_share_of_a_lucky_draw() -> None:
+def test_validation_counts_ties_as_random_draws() -> None:
     wrong = ("0", "1", "2", "3"), (1,)
     assert figures(wrong, (("7", "8", "8.0", "0"), (1,)))["R@1"] == 0.25
-    assert figures(wrong, (("7", "8", "8", "0"), (1,)))["R@1"] == 0.5  # a copy of the right answer is as right
+    assert figures(wrong, (("7", "8", "8", "0"), (1,)))["R@1"] == 0.5  # a copy of the right answer is also right
 
 
 # data
 
 
-def test_learnt_and_judged_are_what_the_recipe_names(tmp_path: Path, write_rows: Write) -> None:
+def test_training_and_validation_data_are_those_of_the_recipe(tmp_path: Path, write_rows: Write) -> None:
     learn = write_rows("learn.jsonl", [*rows(0), {"context": ["?"], "candidates": ["a", "b"], "relevant": []}])
     judge = write_rows("judge.jsonl", [{"context": ["?"], "candidates": ["a", "b"], "relevant": []}, *rows(2)])
     plan = recipe(learn, judge, tmp_path / "run")
     examples, valid = load_data(plan.data)
     assert [(e.context, e.response) for e in examples] == [
         ((f"my {word}",), f"{word} thanks") for word in WORDS
-    ]  # without the one that has no right answer
+    ]  # without the example that has no right answer
     assert [e.response for e in valid] == [f"{word} thanks" for word in (*WORDS[2:], *WORDS[:2])]
     with_limits = DataConfig(train=str(learn), valid=str(judge), kind="candidates", max_train=4, max_valid=2)
     few, judges = load_data(with_limits)
     assert judges == valid[:2]
     assert len(few) == 4
-    assert few == [example for example in examples if example in few]  # in their order
-    assert few != examples[:4]  # drawn, not the first
+    assert few == [example for example in examples if example in few]  # in the order of the file
+    assert few != examples[:4]  # random ones, not the first
     other = Recipe(**{**vars_of(plan), "data": with_limits, "train": dataclasses.replace(plan.train, seeds=(9,))})
-    assert load_data(other.data)[0] == few  # whatever the seed of the training
+    assert load_data(other.data)[0] == few  # independent of the training's seed
     both = write_rows("both.jsonl", [{**row, "response": "said", "id": str(i)} for i, row in enumerate(rows(0))])
     as_pairs = DataConfig(train=str(both), valid=str(both), kind="pairs")
     said, lists = load_data(as_pairs)
     assert {e.response for e in said} == {"said"}
-    assert [e.response for e in lists] == [e.response for e in examples]  # the kind is of what is learnt from alone
+    assert [e.response for e in lists] == [e.response for e in examples]  # ``kind`` applies only to the training data
     for most in (6, 7):
         enough = DataConfig(train=str(learn), kind="candidates", max_train=most)
         assert load_data(enough) == (examples, [])
@@ -198,7 +198,7 @@ def vars_of(plan: Recipe) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("candidates", [["thanks"], []])
-def test_validation_needs_something_to_choose_from(tmp_path: Path, write_rows: Write, candidates: list[str]) -> None:
+def test_validation_needs_at_least_two_candidates(tmp_path: Path, write_rows: Write, candidates: list[str]) -> None:
     relevant = [0] if candidates else []
     judge = write_rows(
         "judge.jsonl", [{"context": ["hi"], "candidates": candidates or ["a", "b"], "relevant": relevant}]
@@ -209,7 +209,7 @@ def test_validation_needs_something_to_choose_from(tmp_path: Path, write_rows: W
         load_data(recipe(write_rows("learn.jsonl", rows(0)), judge, tmp_path / "run").data)
 
 
-def test_a_finished_run_tells_what_it_told(tmp_path: Path, write_rows: Write) -> None:
+def test_a_finished_run_returns_its_results_again(tmp_path: Path, write_rows: Write) -> None:
     one = write_rows("one.jsonl", rows(0))
     plan = recipe(one, one, tmp_path / "run", epochs=2, seeds=(1, 2))
     said: list[str] = []
@@ -220,12 +220,12 @@ def test_a_finished_run_tells_what_it_told(tmp_path: Path, write_rows: Write) ->
         f"{tmp_path / 'run' / f'seed-{seed}'} is finished" for seed in (1, 2)
     ]
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == files
-    assert len(list((tmp_path / "run").rglob("checkpoint.safetensors"))) == 2  # from which each may go on further
+    assert len(list((tmp_path / "run").rglob("checkpoint.safetensors"))) == 2  # each run can resume from its own
     assert torch.is_grad_enabled()
 
 
-def test_dialogues_of_memory_are_read_as_those_of_files(tmp_path: Path, write_rows: Write) -> None:
-    """The agents' turns, or whose the recipe says, or everybody's; lists to judge by have no speaker."""
+def test_dialogues_in_memory_are_read_like_files(tmp_path: Path, write_rows: Write) -> None:
+    """Responses are turns of agents, of the recipe's speaker, or of everybody; validation lists have no speaker."""
     said = [(("customer", f"hi {word}"), ("agent", f"{word}!"), ("customer", "bye")) for word in WORDS]
     dialogues = [{"turns": [{"speaker": who, "text": text} for who, text in turns]} for turns in said]
     lists = rows(0)

@@ -1,4 +1,4 @@
-"""Exports say what the network says, in every batch; those that do not, or are of other weights, are refused."""
+"""Exports return the network's scores in every batch; wrong exports and exports of other weights are refused."""
 
 import json
 import re
@@ -91,7 +91,7 @@ def test_an_export_scores_as_the_network_does(
     expected = reference.score(CONTEXTS, lists)
     for found, right in zip(exported.score(CONTEXTS, lists), expected, strict=True):
         np.testing.assert_allclose(found, right, atol=1e-4, rtol=1e-4)
-    # batch mates change nothing, nor do batches of another size
+    # neither the other texts of a batch nor its size change a score
     exported.max_tokens = 1
     for row in (3, 1):
         exported.forget()
@@ -125,7 +125,7 @@ def test_an_export_of_other_weights_is_stale(tmp_path: Path, tiny_backbone: Path
 
 
 @pytest.mark.parametrize("name", ["pairs.onnx", "export.json"])
-def test_every_changed_byte_is_seen(tmp_path: Path, cross: Path, name: str) -> None:
+def test_every_changed_byte_is_detected(tmp_path: Path, cross: Path, name: str) -> None:
     path = tmp_path / "m"
     shutil.copytree(cross, path)
     place = export_folder(path, "onnx") / name
@@ -177,7 +177,9 @@ def test_scorers_that_disagree_have_a_low_cosine(tmp_path: Path, tiny_backbone: 
     assert worst_cosine(first, fewer, CONTEXTS, CANDIDATES) == -1
 
 
-def test_what_is_not_there_is_named(tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_export_or_library_is_named(
+    tmp_path: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
     with pytest.raises(UsageError, match="has no onnx export; make it with: polyrank export"):
         load_exported(path, "onnx")
@@ -189,7 +191,7 @@ def test_what_is_not_there_is_named(tmp_path: Path, tiny_backbone: Path, monkeyp
         load("untuned:embedded", backend="onnx")
     for backend, library in ((b, name) for b in BACKENDS for name in ("onnx", LIBRARIES[b])):
         with monkeypatch.context() as patch:
-            patch.setitem(sys.modules, library, None)  # as Python marks what cannot be imported
+            patch.setitem(sys.modules, library, None)  # makes the import fail
             with pytest.raises(MissingExtraError, match=rf'^{library} is .* pip install "polyrank\[{backend}\]"'):
                 export_model(path, backend)
     assert not (path / "backends").exists()
@@ -213,7 +215,7 @@ def test_sentence_transformers_loads_a_bi_encoder(tmp_path: Path, tiny_backbone:
         np.testing.assert_allclose(theirs.similarity(found, found), found @ found.T, rtol=1e-4)
 
 
-def test_vectors_of_one_length_are_sentence_transformers_of_length_one(tmp_path: Path, tiny_backbone: Path) -> None:
+def test_normalized_vectors_are_exported_as_normalized(tmp_path: Path, tiny_backbone: Path) -> None:
     library = pytest.importorskip("sentence_transformers")
     path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True, normalize=True, match_self_score=4.0)
     export_to_sentence_transformers(path, tmp_path / "st")
@@ -232,7 +234,7 @@ def test_vectors_of_one_length_are_sentence_transformers_of_length_one(tmp_path:
         (CrossConfig, {}, "is a CrossEncoder"),
     ],
 )
-def test_sentence_transformers_has_no_form_for_others(
+def test_other_models_have_no_sentence_transformers_form(
     tmp_path: Path, tiny_backbone: Path, kind: type[Any], settings: dict[str, Any], reason: str
 ) -> None:
     path = make(tmp_path / "m", tiny_backbone, kind, **settings)
@@ -254,13 +256,13 @@ def test_artifacts_are_unchanged_by_their_exports(cross: Path) -> None:
     assert load_model(cross).fingerprint == load_exported(cross, "onnx").fingerprint
 
 
-def test_eight_bits_are_kept_where_they_rank_alike(tmp_path: Path, tiny_backbone: Path) -> None:
+def test_an_8_bit_export_with_the_same_ranking_is_kept(tmp_path: Path, tiny_backbone: Path) -> None:
     pytest.importorskip("onnxruntime")
     onnx = pytest.importorskip("onnx")
     path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
     candidates = [f"{a} {b}" for a in ("hello", "my", "the", "please") for b in ("wifi", "bill", "light", "router")]
     reference = load(path, precision="fp32")
-    # what fp32 ranks first is right, so that R@1 is one until 8 bits change it
+    # the right answer is the one that fp32 ranks first, so that its R@1 is 1
     lists = [
         Example(context.turns, tuple(candidates), (int(np.argmax(scores)),))
         for context, scores in zip(CONTEXTS, reference.score(CONTEXTS, [candidates] * len(CONTEXTS)), strict=True)
@@ -277,10 +279,10 @@ def test_eight_bits_are_kept_where_they_rank_alike(tmp_path: Path, tiny_backbone
     assert check_export(path, "onnx-int8", lists) == alike
 
 
-def test_eight_bits_that_rank_otherwise_are_refused(tmp_path: Path, tiny_backbone: Path) -> None:
+def test_an_8_bit_export_with_another_ranking_is_refused(tmp_path: Path, tiny_backbone: Path) -> None:
     pytest.importorskip("onnxruntime")
     path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
-    # one number of each row of weights is so large that the others, in steps of a hundredth of it, are nothing
+    # one weight of each row is so large that 8 bits round all the others to zero
     artifact = load_model(path)
     with torch.no_grad():
         for name, weight in artifact.model.named_parameters():
@@ -292,7 +294,7 @@ def test_eight_bits_that_rank_otherwise_are_refused(tmp_path: Path, tiny_backbon
     assert not export_folder(tmp_path / "wild", "onnx-int8").exists()
 
 
-def test_how_alike_two_rank_by_hand() -> None:
+def test_agreement_of_two_rankings_by_hand() -> None:
     class Fixed:
         def __init__(self, *rows: list[float]) -> None:
             self.rows = [np.array(row, np.float32) for row in rows]
@@ -303,7 +305,7 @@ def test_how_alike_two_rank_by_hand() -> None:
     lists = [Example(("a",), ("p", "q", "r", "s"), (0,)), Example(("b",), ("p", "q", "r", "s"), (3,))]
     reference, other = Fixed([4, 3, 2, 1], [1, 2, 3, 4]), Fixed([4, 1, 3, 2], [4, 1, 2, 3])
     alike = agreement(reference, other, lists)  # type: ignore[arg-type]
-    # the best two of four: {p, q} against {p, r}, and {s, r} against {p, s}; the second list's best is wrong
+    # the best two of four: {p, q} and {p, r}, then {s, r} and {p, s}; the second list's best is wrong
     assert alike == Agreement(2, 1.0, 0.5, 0.5)
     assert not alike.kept
     assert Agreement(100, 0.5, 0.49, 0.9).kept
@@ -313,30 +315,30 @@ def test_how_alike_two_rank_by_hand() -> None:
     assert not Agreement(100, 0.5, 0.5, 0.89).kept
 
 
-def test_the_fastest_form_is_one_that_is_there(tmp_path: Path, tiny_backbone: Path) -> None:
+def test_the_fastest_backend_is_an_existing_one(tmp_path: Path, tiny_backbone: Path) -> None:
     path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
     assert fastest_backend([path]) == "torch"
     assert fastest_backend([]) == "torch"
     pytest.importorskip("onnxruntime")
     export_model(path, "onnx")
     assert fastest_backend([path]) in ("torch", "onnx")
-    assert fastest_backend([path, tmp_path / "other"]) == "torch"  # which has no export
+    assert fastest_backend([path, tmp_path / "other"]) == "torch"  # the other model has no export
 
 
-def test_of_pairs_lists_are_drawn_to_judge_eight_bits_by(tmp_path: Path, tiny_backbone: Path) -> None:
+def test_pairs_become_lists_for_checking_8_bits(tmp_path: Path, tiny_backbone: Path) -> None:
     pytest.importorskip("onnxruntime")
     path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
     pairs = tmp_path / "pairs.jsonl"
     texts = ("wifi", "bill", "light", "router", "hello")
     pairs.write_text("".join(json.dumps({"context": [f"my {t}"], "response": f"the {t}"}) + "\n" for t in texts))
     said = CliRunner().invoke(app, ["export", str(path), "--to", "onnx-int8", "--valid", str(pairs)])
-    assert "on 5 lists R@1" in said.stderr + str(said.exception), said  # kept or refused
+    assert "on 5 lists R@1" in said.stderr + str(said.exception), said  # whether kept or refused
 
 
 # --- what is written, read and refused --------------------------------------------------------------------------------
 
 
-def test_what_an_export_says_of_itself(tmp_path: Path, tiny_backbone: Path, cross: Path) -> None:
+def test_the_description_of_an_export(tmp_path: Path, tiny_backbone: Path, cross: Path) -> None:
     pytest.importorskip("onnxruntime")
     path = make(tmp_path / "m", tiny_backbone, PolyConfig, n_codes=3)
     export_model(path, "onnx")
@@ -388,7 +390,7 @@ def test_quantizing_leaves_logs_as_they_were(tmp_path: Path, tiny_backbone: Path
     ]
 
 
-def test_the_ten_best_of_many_and_half_of_few_are_compared() -> None:
+def test_agreement_compares_the_ten_best_or_half_of_few() -> None:
     class Fixed:
         def __init__(self, *rows: list[float]) -> None:
             self.rows = [np.array(row, np.float32) for row in rows]
@@ -401,13 +403,16 @@ def test_the_ten_best_of_many_and_half_of_few_are_compared() -> None:
     found = agreement(Fixed(down), Fixed(turned), few)  # type: ignore[arg-type]
     assert found.overlap == pytest.approx(2 / 3)  # the best three of five
     many = [Example(("a",), tuple(f"c{i}" for i in range(40)), (0,))]
-    first, second = list(range(40, 0, -1)), [*range(40, 31, -1), *range(31)]  # nine best the same, the tenth the last
+    first, second = (
+        list(range(40, 0, -1)),
+        [*range(40, 31, -1), *range(31)],
+    )  # the same nine best; tenth: the last
     found = agreement(Fixed(first), Fixed(second), many)  # type: ignore[arg-type]
     assert found.overlap == pytest.approx(0.9)
 
 
-def test_vectors_in_8_bits_are_judged_with_the_candidates_of_fp32_too(tmp_path: Path, tiny_backbone: Path) -> None:
-    """Of two networks that agree on nothing: what an index made by either would rank."""
+def test_8_bit_contexts_are_also_compared_on_fp32_candidates(tmp_path: Path, tiny_backbone: Path) -> None:
+    """Compares the rankings by two unrelated networks, with an index from either of them."""
     first = load(make(tmp_path / "a", tiny_backbone, BiConfig, shared_towers=True))
     second = load(make(tmp_path / "b", tiny_backbone, BiConfig, shared_towers=True, projection_dim=32, seed=4))
     assert isinstance(first, EncoderScorer)
@@ -439,7 +444,7 @@ def test_an_earlier_folder_for_sentence_transformers_is_replaced_on_demand(tmp_p
     modules = json.loads((tmp_path / "st" / "modules.json").read_text())
     assert [module["path"] for module in modules] == ["", "1_Pooling", "2_Dense"]
     lengths = json.loads((tmp_path / "st" / "sentence_bert_config.json").read_text())
-    assert lengths == {"max_seq_length": 48, "do_lower_case": False}  # the longer of the two budgets
+    assert lengths == {"max_seq_length": 48, "do_lower_case": False}  # the larger of the two budgets
     assert json.loads((tmp_path / "st" / "2_Dense" / "config.json").read_text())["bias"] is False
     plain = make(tmp_path / "plain", tiny_backbone, BiConfig, shared_towers=True, output_scale=1.0)
     export_to_sentence_transformers(plain, tmp_path / "st2")
@@ -462,13 +467,13 @@ def test_only_exports_on_the_cpu_are_tried(cross: Path) -> None:
         (["--to", "onnx"], "already exists"),
     ],
 )
-def test_what_export_refuses(cross: Path, options: list[str], problem: str) -> None:
+def test_models_that_export_refuses(cross: Path, options: list[str], problem: str) -> None:
     refused = CliRunner().invoke(app, ["export", str(cross), *options])
     assert isinstance(refused.exception, UsageError)
     assert re.search(problem, str(refused.exception))
 
 
-def test_a_model_that_is_not_there_is_not_exported(tmp_path: Path) -> None:
+def test_a_missing_model_is_not_exported(tmp_path: Path) -> None:
     missing = CliRunner().invoke(app, ["export", str(tmp_path / "none"), "--to", "onnx"])
     assert re.search("there is no model folder .*none", str(missing.exception))
 
@@ -493,8 +498,8 @@ def test_an_export_is_replaced_by_the_command(tmp_path: Path, cross: Path) -> No
     assert isinstance(load_exported(path, "onnx"), CrossScorer)
 
 
-def test_the_form_that_takes_the_least_time_is_chosen(cross: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock that a network in torch drives on, and an export does not."""
+def test_the_fastest_backend_is_chosen(cross: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uses a clock that advances only when a network in torch computes."""
     import time
 
     now = [0.0]
@@ -509,10 +514,10 @@ def test_the_form_that_takes_the_least_time_is_chosen(cross: Path, monkeypatch: 
     finally:
         hook.remove()
     assert now[0] > 0
-    assert fastest_backend([cross]) == "torch"  # both take no time now, and torch needs no export
+    assert fastest_backend([cross]) == "torch"  # equal times, and torch needs no export
 
 
-def test_an_export_that_is_there_is_told_before_any_work(tmp_path: Path, cross: Path) -> None:
+def test_an_existing_export_is_reported_before_any_work(tmp_path: Path, cross: Path) -> None:
     path = tmp_path / "m"
     shutil.copytree(cross, path)
     for file in path.glob("*.safetensors"):

@@ -1,6 +1,6 @@
-"""What is chosen is chosen on the part that is for choosing: another test part changes nothing, another dev part does.
+"""Choices depend only on the part for choosing: another test part changes nothing, another development part does.
 
-The parts contradict each other here, so that choosing on the wrong one would give another answer.
+The parts contradict each other here, so that choosing on the wrong one would change the result.
 """
 
 import json
@@ -43,7 +43,7 @@ D = 6
 
 
 class StepScalars:
-    """An Encoder of texts that are numbers: the text says the vector."""
+    """An Encoder of numeric texts: the text determines the vector."""
 
     fingerprint = "told"
     dimension = D
@@ -68,7 +68,7 @@ def said(vector: np.ndarray) -> str:
 
 
 def utterances(n: int, seed: int, *, spread: float = 0.8, turned: int = 0, n_outside: int = 0) -> tuple[Utterance, ...]:
-    """Of three intents, each around a direction of its own; ``turned``: their names moved on by so many."""
+    """Utterances of three intents, each near its own direction; ``turned`` shifts the intents' names."""
     generator = np.random.Generator(np.random.PCG64(seed))
     inside = [
         Utterance(said(2 * np.eye(D)[i % 3] + spread * generator.normal(size=D)), "abc"[(i + turned) % 3])
@@ -91,7 +91,7 @@ def trained(splits: IntentSplits, **options: Any) -> IntentResult:
 
 
 def same(a: IntentClassifier, b: IntentClassifier) -> bool:
-    """Whether two classifiers are the same to the bit: weights and threshold."""
+    """Whether two classifiers are equal bit for bit, in weights and threshold."""
     weights = zip(a.head.state_dict().values(), b.head.state_dict().values(), strict=True)
     return a.abstention == b.abstention and all(x.shape == y.shape and torch.equal(x, y) for x, y in weights)
 
@@ -103,7 +103,7 @@ TEST, OTHER_TEST = utterances(45, 3, n_outside=30), utterances(60, 4, spread=2.0
 
 
 @pytest.mark.parametrize("options", [{}, {"seeds": (1, 2, 3)}, {"n_few_shot": 5, "seeds": (1, 2)}])
-def test_no_intent_classifier_has_seen_its_test_part(options: dict[str, Any]) -> None:
+def test_intent_classifiers_do_not_depend_on_the_test_part(options: dict[str, Any]) -> None:
     one, other = (trained(IntentSplits(TRAIN, DEV, test), **options) for test in (TEST, OTHER_TEST))
     assert one.figures["accuracy"] > 0.7 > 0.4 > other.figures["accuracy"]
     assert same(one.classifier, other.classifier)
@@ -112,7 +112,7 @@ def test_no_intent_classifier_has_seen_its_test_part(options: dict[str, Any]) ->
     assert not same(one.classifier, moved.classifier)
 
 
-def test_a_threshold_of_intents_is_drawn_on_the_development_part() -> None:
+def test_a_threshold_of_intents_is_chosen_on_the_development_part() -> None:
     found = trained(IntentSplits(TRAIN, DEV, OTHER_TEST)).classifier
     drawn = {
         name: calibrate_rejection(found.scores_of(vectors_of(part)), labels_of(part))[0]
@@ -122,8 +122,8 @@ def test_a_threshold_of_intents_is_drawn_on_the_development_part() -> None:
     assert drawn["test"] != drawn["dev"] != drawn["train"]
 
 
-def test_a_threshold_for_a_precision_is_drawn_on_the_development_part() -> None:
-    """The test part is all mistakes, on which no threshold could be drawn, and the training part has next to none."""
+def test_a_threshold_for_a_precision_is_chosen_on_the_development_part() -> None:
+    """The test part holds only mistakes, so that no threshold exists on it; the training part has almost none."""
     dev = utterances(90, 6, spread=1.2)
     test = utterances(60, 7, turned=1)
     found = trained(IntentSplits(TRAIN, dev, test), precision=0.9).classifier
@@ -133,7 +133,7 @@ def test_a_threshold_for_a_precision_is_drawn_on_the_development_part() -> None:
     right = scores.argmax(1) == labels_of(dev)
     answered = sure >= found.abstention.threshold
     assert right.mean() < 0.9 <= right[answered].mean()
-    # and no lower threshold would do
+    # and no lower threshold reaches the precision
     lower = [right[sure >= level].mean() for level in sure if level < found.abstention.threshold]
     assert max(lower) < 0.9
 
@@ -152,7 +152,7 @@ def test_sizes_and_seeds_are_chosen_on_the_development_part() -> None:
 
 
 def test_training_stops_by_the_development_part() -> None:
-    """Where the names of the development part are wrong, every step away from chance is a loss: epoch 1 wins."""
+    """With wrong names in the development part every step away from chance is a loss, so epoch 1 is the best."""
     train, wrong, right = (
         Encoded(vectors_of(part), labels_of(part)) for part in (TRAIN, utterances(60, 9, turned=1), utterances(60, 9))
     )
@@ -162,9 +162,9 @@ def test_training_stops_by_the_development_part() -> None:
     assert early.accuracy < 1 / 3 < late.accuracy
 
 
-def test_nothing_but_the_training_part_scales_the_encodings() -> None:
+def test_only_the_training_part_scales_the_encodings() -> None:
     found = trained(IntentSplits((*TRAIN, *DEV[-30:]), utterances(45, 2, spread=3, n_outside=5), TEST)).classifier.head
-    want = vectors_of(TRAIN).astype(np.float64)  # those out of scope take no part
+    want = vectors_of(TRAIN).astype(np.float64)  # without out-of-scope utterances
     np.testing.assert_allclose(found.mean.numpy(), want.mean(0), atol=1e-5)
     assert float(found.scale) == pytest.approx(np.sqrt(((want - want.mean(0)) ** 2).mean()), rel=1e-5)
 
@@ -179,7 +179,7 @@ def test_a_development_part_that_is_split_off_is_not_trained_on(seeds: tuple[int
     assert found.figures["judged_on"] == "test"
 
 
-def test_few_shot_training_sees_what_was_drawn_and_no_more() -> None:
+def test_few_shot_training_uses_only_the_drawn_utterances() -> None:
     seed = 4
     drawn = few_shot(TRAIN, 5, seed=seed)
     garbled = tuple(u if u in drawn else Utterance(said(np.full(D, 9.0)), u.intent) for u in TRAIN)
@@ -192,10 +192,10 @@ def test_few_shot_training_sees_what_was_drawn_and_no_more() -> None:
     assert same(results[0].classifier, results[1].classifier)
     assert same(results[0].classifier, results[2].classifier)
     np.testing.assert_allclose(results[0].classifier.head.mean.numpy(), vectors_of(drawn).mean(0), atol=1e-5)
-    # every utterance that is out of scope judges the threshold
+    # all out-of-scope utterances are used for the threshold
     fewer = trained(IntentSplits(TRAIN, DEV[:-20], TEST), n_few_shot=5, seeds=(seed,))
     assert results[0].classifier.abstention != fewer.classifier.abstention
-    # and each seed draws anew
+    # and each seed draws again
     assert few_shot(TRAIN, 5, seed=seed + 1) != drawn
     again = trained(IntentSplits(TRAIN, DEV, TEST), n_few_shot=5, seeds=(seed + 1,))
     np.testing.assert_allclose(
@@ -226,7 +226,7 @@ def test_figures_of_intents_are_those_of_the_test_part() -> None:
         assert result.matrix[:, 3].sum() == rejected.sum()
 
 
-def test_without_a_test_part_the_development_part_is_judged() -> None:
+def test_without_a_test_part_figures_are_of_the_development_part() -> None:
     result = trained(IntentSplits(TRAIN, DEV))
     assert (result.figures["judged_on"], result.figures["n_test"]) == ("dev", 0)
     assert result.figures["accuracy"] == result.figures["chosen"]["dev"]
@@ -269,20 +269,20 @@ def config(tmp_path: Path) -> PipelineConfig:
 
 
 def asked(repeats: Callable[[int], int], n: int = 12) -> list[Example]:
-    """Contexts that are right about their reply, said the more surely the more often its words are repeated."""
+    """Contexts with a right reply; repeated words raise its score."""
     return [
         Example((" ".join([REPLIES[i % 6]] * repeats(i)),), relevant_ids=(f"r{i % 6}",), id=str(i)) for i in range(n)
     ] + [Example((REPLIES[i % 6],), id=f"none {i}") for i in range(n)]
 
 
-def test_a_threshold_is_chosen_on_the_examples_that_are_given(config: PipelineConfig) -> None:
+def test_a_threshold_is_chosen_on_the_given_examples(config: PipelineConfig) -> None:
     valid, fresh = asked(lambda i: 2), asked(lambda i: 4)
     (low, seen), (high, _) = (choose_settings(config, part, precision=1.0) for part in (valid, fresh))
     assert low.threshold is not None
     assert high.threshold is not None
     assert low.threshold < high.threshold
     assert seen["n_examples"] == 24
-    # tried on others, it is the threshold that counts and not what would have suited them
+    # on other examples the same threshold applies, not the best one for them
     assert [try_threshold(*pair)[0]["coverage"] for pair in ((low, valid), (high, fresh))] == [0.5, 0.5]
     assert try_threshold(high, valid)[0]["coverage"] < 0.2
     figures, _ = try_threshold(low, fresh)
@@ -292,8 +292,8 @@ def test_a_threshold_is_chosen_on_the_examples_that_are_given(config: PipelineCo
     assert figures["precision"] == np.mean([r for r, a in zip(right, answered, strict=True) if a])
 
 
-def test_an_ensemble_is_chosen_on_the_examples_that_are_given() -> None:
-    """Of two parts, one trusts the retriever and the other does not: each has a best of its own."""
+def test_an_ensemble_is_chosen_on_the_given_examples() -> None:
+    """The retriever is right on one part and wrong on the other, so that their best ensembles differ."""
     generator = np.random.Generator(np.random.PCG64(1))
     right = [(int(i),) for i in generator.integers(10, size=80)]
     truth = np.eye(10)[[i for (i,) in right]]
@@ -307,7 +307,7 @@ def test_an_ensemble_is_chosen_on_the_examples_that_are_given() -> None:
         assert figures[how] == pytest.approx(np.mean(1 / np.array(ranks)), abs=0.01)
 
 
-def test_the_command_writes_what_its_validation_file_says(config: PipelineConfig, tmp_path: Path) -> None:
+def test_the_command_uses_its_validation_file(config: PipelineConfig, tmp_path: Path) -> None:
     rows = {"valid": asked(lambda i: 2), "fresh": asked(lambda i: 4)}
     for name, part in rows.items():
         lines = [{"context": list(e.context), "relevant_ids": list(e.relevant_ids), "id": e.id} for e in part]
@@ -330,7 +330,7 @@ def test_the_command_writes_what_its_validation_file_says(config: PipelineConfig
 
 
 def pairs_and_lists(turn: np.ndarray, n: int, seed: int) -> tuple[Pairs, Ranking]:
-    """Each response is its context turned by a matrix; the lists hold the right response and nine others."""
+    """Each response is its context multiplied by a matrix; each list holds the right response and nine others."""
     generator = np.random.Generator(np.random.PCG64(seed))
     contexts = generator.normal(size=(n, len(turn)))
     contexts /= np.linalg.norm(contexts, axis=1, keepdims=True)
@@ -346,18 +346,18 @@ def test_a_map_is_chosen_and_stopped_by_the_validation_lists() -> None:
     _, plain = pairs_and_lists(np.eye(8), 80, 2)
     _, turned = pairs_and_lists(turn, 80, 3)
     config = MapConfig(lr=(3e-2, 3e-3), l2=(1e-4,), batch_size=32, max_epochs=8, patience=3)
-    # where the validation lists go by similarity, whatever is learnt makes it worse
+    # on validation lists ordered by similarity, training only lowers the accuracy
     kept = fit_map(pairs, plain, config)
     assert kept.accuracy == kept.similarity == 1
     np.testing.assert_allclose(kept.matrix / kept.matrix[0, 0], np.eye(8), atol=1e-6)
     assert like_training.accuracy(kept.matrix) < 0.5
-    # where they are like the pairs, the rate that learns more wins
+    # on lists like the training pairs, the higher learning rate is better
     learnt = fit_map(pairs, turned, config)
     assert learnt.accuracy == turned.accuracy(learnt.matrix) == max(trial["R@1"] for trial in learnt.trials)
     fast, slow = (trial["R@1"] for trial in learnt.trials)
     assert fast > slow
     assert plain.accuracy(learnt.matrix) < learnt.accuracy
-    # half-way between, the epoch that suits them is an earlier one
+    # on lists in between, an earlier epoch is the best
     _, between = pairs_and_lists(np.eye(8), 40, 4)
     mixed = replace(
         turned,
@@ -372,7 +372,7 @@ def test_a_map_is_chosen_and_stopped_by_the_validation_lists() -> None:
     assert stopped.trials[0]["n_epochs"] <= learnt.trials[0]["n_epochs"]
 
 
-def test_a_map_learns_from_the_examples_and_is_judged_on_the_lists() -> None:
+def test_a_map_is_trained_on_the_examples_and_evaluated_on_the_lists() -> None:
     generator = np.random.Generator(np.random.PCG64(3))
     turn, _ = np.linalg.qr(generator.normal(size=(D, D)))
     contexts = generator.normal(size=(120, D))
@@ -385,7 +385,7 @@ def test_a_map_learns_from_the_examples_and_is_judged_on_the_lists() -> None:
     assert (figures["n_train"], figures["n_responses"], figures["n_valid"]) == (80, 80, 10)
     right = [np.argmax(row) == i for i, row in enumerate(made.score_pool([e.query for e in lists], replies))]
     assert figures["map"] == np.mean(right) > figures["similarity"]
-    # the order of the lists, and copies of a reply in them, change nothing; other pairs do
+    # the order of the lists and copies of a reply do not matter; other pairs do
     doubled = [Example(e.context, (*e.candidates, e.candidates[0]), e.relevant) for e in lists[::-1]]
     again, _ = fit_response_map(StepScalars(), examples, doubled, config)
     assert again.matrix.tobytes() == made.matrix.tobytes()
@@ -394,7 +394,7 @@ def test_a_map_learns_from_the_examples_and_is_judged_on_the_lists() -> None:
 
 
 class Half(StepScalars):
-    """Scores a candidate by one half of its numbers, whatever the context."""
+    """Scores a candidate by one half of its numbers, independent of the context."""
 
     def __init__(self, half: slice) -> None:
         self.name, self.half = str(half), half
@@ -408,8 +408,8 @@ class Half(StepScalars):
         return vectors
 
 
-def lists_told_by(half: slice, seed: int) -> list[Example]:
-    """Lists of five, whose right answer one half tells and the other half points away from, both now and then."""
+def lists_decided_by(half: slice, seed: int) -> list[Example]:
+    """Lists of five: one half usually scores the right answer highest, the other half usually does not."""
     generator = np.random.Generator(np.random.PCG64(seed))
     examples = []
     for number in range(60):
@@ -422,13 +422,13 @@ def lists_told_by(half: slice, seed: int) -> list[Example]:
     return examples
 
 
-def test_a_sum_is_weighted_by_the_lists_that_it_is_given() -> None:
+def test_the_weights_of_a_sum_come_from_the_given_lists() -> None:
     first, second = slice(D // 2), slice(D // 2, D)
     parts = [Half(first), Half(second)]
-    dev, test = lists_told_by(first, 1), lists_told_by(second, 2)
+    dev, test = lists_decided_by(first, 1), lists_decided_by(second, 2)
     (_, on_dev), (_, on_test) = (fit_sum(parts, lists)[0].weights for lists in (dev, test))  # type: ignore[arg-type]
     assert on_dev < 0.5 < 2 < on_test
-    # the order of the lists, copies in them and lists that say nothing change nothing
+    # the order of the lists, copies in them and uninformative lists do not matter
     same = [Example(e.context, (*e.candidates, e.candidates[e.relevant[0]]), e.relevant) for e in dev[::-1]]
     quiet = [Example(e.context, e.candidates) for e in test]
     assert fit_sum(parts, [*dev[::-1], *quiet])[0].weights == (1, on_dev)  # type: ignore[arg-type]

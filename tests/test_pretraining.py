@@ -1,4 +1,4 @@
-"""Pre-training: masks by statistics, losses by other ways to compute them, batches, resuming, and what comes out."""
+"""Pre-training: statistics of masks, losses compared with other implementations, batches, resuming, results."""
 
 import json
 import math
@@ -51,7 +51,7 @@ RARE = ["unbelievably", "reconnecting", "transformations", "misunderstood"]
 
 
 def corpus(n: int = 60) -> list[dict[str, Any]]:
-    """Dialogues whose turns say what the turn before said, and one word more."""
+    """Dialogues in which each turn repeats the previous one with another word."""
     rows = []
     for i in range(n):
         words = [WORDS[(i * 7 + j) % len(WORDS)] for j in range(5)]
@@ -107,7 +107,7 @@ def words_of(subwords: Subwords, ids: torch.Tensor) -> str:
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
-def test_vocabulary_reads_its_corpus_back(kind: Any) -> None:
+def test_a_vocabulary_decodes_its_corpus(kind: Any) -> None:
     texts = ["Lower lowest low", "the newest widest É", "emoji 😀 seen"] * 3
     subwords = learn_bert_subwords(texts, kind=kind, size=90)
     for text in texts:
@@ -131,7 +131,7 @@ def test_vocabulary_reads_its_corpus_back(kind: Any) -> None:
     ("kind", "inside"), [("wordpiece", ["##a", "##b", "##c"]), ("bpe", ["a</w>", "b</w>", "c</w>"])]
 )
 def test_a_vocabulary_begins_with_its_characters_in_their_order(kind: Any, inside: list[str]) -> None:
-    """However often each is met: the ids of single characters can be read."""
+    """Frequencies do not matter: you can read the ids of single characters."""
     ids = learn_bert_subwords(["cc cc cb", "ba"], kind=kind, size=11).tokenizer.get_vocab()
     assert sorted(ids, key=ids.__getitem__)[5:] == ["a", "b", "c", *inside]
 
@@ -156,15 +156,15 @@ def test_bpe_joins_the_most_frequent_pairs_first() -> None:
     assert merges == [["a", "b</w>"], ["a", "b"]]  # 3 times, and 2 times before c</w>
 
 
-def test_vocabulary_says_what_it_cannot() -> None:
+def test_impossible_vocabularies_are_refused() -> None:
     with pytest.raises(ConfigError, match="size = 10 does not hold the 4 characters"):
         learn_bert_subwords(["abcd"], kind="bpe", size=10)
     with pytest.raises(ConfigError, match="hold no words"):
         learn_bert_subwords(["", "  "], kind="wordpiece", size=100)
 
 
-def test_words_met_least_are_forgotten_where_there_are_too_many() -> None:
-    """Memory is flat: of 10 words, half as many again are counted before the rare ones go."""
+def test_rare_words_are_dropped_when_there_are_too_many() -> None:
+    """Memory is bounded: with a limit of 10 words it counts 15 before it drops the rare ones."""
     often = [f"often{i}" for i in range(10)]
     fifteen = [*often, *often, *(f"rare{i}" for i in range(5))]
     assert len(_count(fifteen, True, 10)) == 15
@@ -172,7 +172,7 @@ def test_words_met_least_are_forgotten_where_there_are_too_many() -> None:
 
 
 def test_the_thousand_most_frequent_characters_are_known() -> None:
-    signs = [chr(0x4E00 + i) for i in range(1002)]  # each a word of its own
+    signs = [chr(0x4E00 + i) for i in range(1002)]  # each is a word
     subwords = learn_bert_subwords([" ".join(signs), " ".join(signs[2:])], kind="wordpiece", size=3000)
     assert subwords.tokenizer.encode(signs[2] + signs[-1], add_special_tokens=False).tokens == [signs[2], signs[-1]]
     assert subwords.tokenizer.encode(signs[0] + signs[1], add_special_tokens=False).tokens == ["[UNK]", "[UNK]"]
@@ -237,7 +237,7 @@ def test_background_and_candidates(write_rows: Callable[..., Path], subwords: Su
         assert [[words_of(subwords, torch.tensor(ids[a:b])) for a, b in both] for both in stretches] == shown
 
 
-def test_what_holds_no_pairs_is_refused(write_rows: Callable[..., Path], subwords: Subwords, tmp_path: Path) -> None:
+def test_files_without_pairs_are_refused(write_rows: Callable[..., Path], subwords: Subwords, tmp_path: Path) -> None:
     short = write_rows("short.jsonl", [{"turns": [{"speaker": "a", "text": "hi"}]}])
     with pytest.raises(DataError, match="no row has a response"):
         open_pairs(short, subwords, "[SEP]", tmp_path / "cache", skip_bad=False)
@@ -271,7 +271,7 @@ def test_an_epoch_has_every_pair_once_within_the_budget(pairs: Pairs) -> None:
     assert np.mean(spread) < np.mean(unsorted) or max(unsorted) == 0
 
 
-def test_half_of_the_responses_are_others(write_rows: Callable[..., Path], subwords: Subwords, tmp_path: Path) -> None:
+def test_half_of_the_responses_are_random(write_rows: Callable[..., Path], subwords: Subwords, tmp_path: Path) -> None:
     rows = [{"context": a, "response": f"{b} {a}"} for a in WORDS for b in WORDS] * 8
     pairs = open_pairs(write_rows("p.jsonl", rows), subwords, "[SEP]", tmp_path / "c", skip_bad=False)
     batches = order(pairs, random_half=True, batch_tokens=1000)
@@ -284,7 +284,7 @@ def test_half_of_the_responses_are_others(write_rows: Callable[..., Path], subwo
             assert (own != drawn) == bool(other)
 
 
-def test_where_all_say_the_same_nothing_is_random(
+def test_equal_responses_leave_no_random_ones(
     write_rows: Callable[..., Path], subwords: Subwords, tmp_path: Path
 ) -> None:
     rows = [{"context": a, "response": "hello"} for a in WORDS]
@@ -300,7 +300,7 @@ def test_batches_depend_on_seed_and_position_alone(pairs: Pairs) -> None:
     forwards = [one.at(i) for i in range(n)]
     for i in np.random.default_rng(1).permutation(n):
         assert all(np.array_equal(a, b) for a, b in zip(vars_of(forwards[i]), vars_of(other.at(int(i))), strict=True))
-    assert n > one.n_first()  # more than one epoch, each in its own order
+    assert n > one.n_first()  # more than one epoch; each has its own order
     assert not np.array_equal(forwards[0].rows, batches(4).at(0).rows)
 
 
@@ -308,7 +308,7 @@ def vars_of(chosen: Any) -> list[Any]:
     return [chosen.rows, chosen.responses, chosen.random, chosen.lengths]
 
 
-def test_inputs_are_cut_as_they_should_be(pairs: Pairs, subwords: Subwords) -> None:
+def test_inputs_are_truncated_correctly(pairs: Pairs, subwords: Subwords) -> None:
     text = PretrainText(max_tokens=12, max_response_tokens=4)
     chosen = epoch_order(pairs.table, text, random_half=False, batch_tokens=120, window=1, seed=(1, 0, 0))[0]
     batch = make_batch(pairs, chosen, text, subwords, None, np.random.default_rng(1))
@@ -343,7 +343,7 @@ def test_masks_by_statistics(subwords: Subwords) -> None:
 
     assert close(chosen.sum() / words.sum(), 0.15, int(words.sum()))
     masked, same = hidden[chosen] == masking.mask, hidden[chosen] == ids[chosen]
-    by_chance = 0.1 / len(masking.words)  # a random word may be the one that stood there
+    by_chance = 0.1 / len(masking.words)  # a random word may equal the original
     assert close(masked.mean(), 0.8, int(chosen.sum()))
     assert close(same.mean(), 0.1 + by_chance, int(chosen.sum()))
     drawn = Counter(hidden[chosen][~masked & ~same].tolist())
@@ -363,7 +363,7 @@ def batches_of(pairs: Pairs, subwords: Subwords, *changes: str) -> list[Batch]:
 
 
 @torch.no_grad()
-def test_losses_are_those_of_a_loop(pairs: Pairs, subwords: Subwords, tiny_backbone: Path) -> None:
+def test_losses_equal_those_of_a_loop(pairs: Pairs, subwords: Subwords, tiny_backbone: Path) -> None:
     network, (batch,) = network_of(tiny_backbone), batches_of(pairs, subwords)
     told = tell(network, batch, ("masked_lm", "next_utterance"))
     outputs, total, n = network(batch.tokens), 0.0, 0
@@ -379,7 +379,7 @@ def test_losses_are_those_of_a_loop(pairs: Pairs, subwords: Subwords, tiny_backb
     assert float(told["masked_lm"].loss) == pytest.approx(total, rel=1e-5)
 
 
-def test_losses_are_those_of_transformers(pairs: Pairs, subwords: Subwords, tiny_backbone: Path) -> None:
+def test_losses_equal_those_of_transformers(pairs: Pairs, subwords: Subwords, tiny_backbone: Path) -> None:
     network, (batch,) = network_of(tiny_backbone), batches_of(pairs, subwords)
     config = transformers.BertConfig.from_pretrained(tiny_backbone)
     reference = transformers.BertForPreTraining(config).eval()
@@ -427,7 +427,7 @@ def test_micro_batches_change_no_gradient(pairs: Pairs, subwords: Subwords, tiny
     assert all(torch.allclose(summed[name], gradient, atol=1e-6) for name, gradient in whole.items())
 
 
-def test_a_new_bert_has_the_sizes_asked_for_and_berts_first_weights() -> None:
+def test_a_new_bert_has_the_requested_sizes_and_berts_initialization() -> None:
     sizes = ScratchModel(layers=3, hidden=64, heads=4, ffn=96, positions=50)
     network = new_bert(sizes, 700, padding=5, dropout=0.25, seed=1).network
     shapes = {name: tuple(parameter.shape) for name, parameter in network.named_parameters()}
@@ -438,12 +438,12 @@ def test_a_new_bert_has_the_sizes_asked_for_and_berts_first_weights() -> None:
     assert network.config.num_attention_heads == 4
     assert {module.p for module in network.modules() if isinstance(module, torch.nn.Dropout)} == {0.25}
     drawn = torch.cat([p.detach().flatten() for p in network.parameters() if p.ndim > 1])
-    assert float(drawn.std()) == pytest.approx(0.02, rel=0.02)  # of 200,000 numbers
+    assert float(drawn.std()) == pytest.approx(0.02, rel=0.02)  # 200,000 numbers
     words = network.embeddings.word_embeddings.weight  # type: ignore[union-attr]
     assert [i for i, row in enumerate(words) if not row.any()] == [5]
 
 
-def test_memory_that_does_not_suffice_is_told_with_half_of_the_tokens(
+def test_out_of_memory_suggests_half_of_the_tokens(
     pairs: Pairs, subwords: Subwords, tiny_backbone: Path, tmp_path: Path
 ) -> None:
     network, source = network_of(tiny_backbone), reading(pairs, subwords, "train.batch_tokens=300")
@@ -453,7 +453,7 @@ def test_memory_that_does_not_suffice_is_told_with_half_of_the_tokens(
         fit([learner], PretrainStep(network, CPU), source, seed=1, folder=tmp_path, device=CPU)
 
 
-def test_adam_is_that_of_the_recipe(tiny_backbone: Path) -> None:
+def test_the_optimizer_follows_the_recipe(tiny_backbone: Path) -> None:
     recipe = plan(Path("x"), Path("x"), "train.betas=[0.8, 0.9]", "train.weight_decay=0.1")
     groups = make_optimizer(network_of(tiny_backbone), recipe.train.of_network).param_groups
     plain, decaying = sorted(groups, key=lambda group: group["weight_decay"])
@@ -473,7 +473,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 
 def outcome(folder: Path) -> tuple[Any, ...]:
-    """Whatever can be seen of a run afterwards, but for the clock."""
+    """All observable results of a run except times."""
     tensors, notes = read_file(folder / "checkpoint.safetensors")
     progress = {**json.loads(notes["progress"]), "seconds": None}
     state = {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
@@ -482,11 +482,11 @@ def outcome(folder: Path) -> tuple[Any, ...]:
 
 
 class StopError(Exception):
-    """Ends a run from its report, as a crash would."""
+    """Ends a run from its report callback, like a crash."""
 
 
 @pytest.mark.parametrize("crash_at", [1, 2, 3, 5, 6, 7])
-def test_a_resumed_run_is_the_uninterrupted_one(crash_at: int, dialogues: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_the_uninterrupted_one(crash_at: int, dialogues: Path, tmp_path: Path) -> None:
     pretrain(plan(dialogues, tmp_path / "whole"))
 
     def crash(record: dict[str, Any]) -> None:
@@ -509,7 +509,7 @@ def _pretrain(dialogues: str, output: str) -> None:
     pretrain(plan(Path(dialogues), Path(output), "train.steps=60"))
 
 
-def test_a_killed_run_goes_on_to_the_same_bits(dialogues: Path, tmp_path: Path) -> None:
+def test_a_killed_run_resumes_to_the_same_bits(dialogues: Path, tmp_path: Path) -> None:
     torch.set_num_threads(1)
     pretrain(plan(dialogues, tmp_path / "whole", "train.steps=60"))
     metrics = tmp_path / "cut" / "metrics.jsonl"
@@ -541,7 +541,7 @@ def test_a_finished_run_can_have_more_steps(dialogues: Path, tmp_path: Path) -> 
     assert pretrain(short, resume=True, notify=said.append).fit.n_steps == 4
     assert said == [f"{tmp_path / 'cut'} is finished"]
     pretrain(cut, resume=True)
-    states = [outcome(Path(recipe.output))[1:] for recipe in (cut, whole)]  # records say how many steps were planned
+    states = [outcome(Path(recipe.output))[1:] for recipe in (cut, whole)]  # records hold the planned steps
     assert states[0] == states[1]
     with pytest.raises(ConfigError, match=r"train.lr = 0.001 \(now 0.1\)"):
         pretrain(plan(dialogues, tmp_path / "cut", "train.evaluate_steps=4", "train.lr=0.1"), resume=True)
@@ -581,7 +581,7 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_with_the_way_to_train_aga
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
-def test_the_result_is_a_backbone_here_and_there(
+def test_the_result_is_a_backbone_for_polyrank_and_transformers(
     kind: str, dialogues: Path, tmp_path: Path, task: dict[str, Path]
 ) -> None:
     recipe = plan(
@@ -620,7 +620,7 @@ def test_the_result_is_a_backbone_here_and_there(
         assert np.isfinite(load(run.model).score([["hello", "my wifi"]], [["hi", "thanks"]])).all()
 
 
-def test_a_backbone_goes_on(mean_pooled_backbone: Path, dialogues: Path, tmp_path: Path) -> None:
+def test_a_backbone_is_pretrained_further(mean_pooled_backbone: Path, dialogues: Path, tmp_path: Path) -> None:
     tables = {"model": {"backbone": str(mean_pooled_backbone)}}
     values = plan(dialogues, tmp_path / "x")
     recipe = load_pretrain_recipe(
@@ -652,10 +652,10 @@ def test_pretraining_learns(dialogues: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     pretrain(recipe)
     valid = [row["valid"] for row in records(tmp_path / "run") if "valid" in row]
-    assert valid[-1]["masked_lm_accuracy"] > 0.2  # the most frequent token is one of 20
+    assert valid[-1]["masked_lm_accuracy"] > 0.2  # the most frequent token has a share of 1/20
     assert valid[-1]["masked_lm_loss"] < valid[0]["masked_lm_loss"]
     losses = [row["masked_lm_loss"] for row in records(tmp_path / "run") if "masked_lm_loss" in row]
-    assert losses[0] == pytest.approx(math.log(150), abs=0.4)  # as a guess among all subwords
+    assert losses[0] == pytest.approx(math.log(150), abs=0.4)  # like a uniform guess among all subwords
 
 
 @pytest.mark.parametrize(
@@ -678,7 +678,7 @@ def test_impossible_recipes(change: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["output", "data"])
-def test_a_recipe_without_its_files_is_told_which_key_is_missing(name: str) -> None:
+def test_a_recipe_without_files_names_the_missing_key(name: str) -> None:
     values = {"output": "run", "data": {"train": "a.jsonl"}}
     del values[name]
     with pytest.raises(ConfigError, match=f'missing key "{name}"; add it'):
@@ -707,7 +707,7 @@ def test_the_command(dialogues: Path, tmp_path: Path) -> None:
     assert "nothing.jsonl" in wrong.stderr
 
 
-def test_a_saved_backbone_replaces_only_its_own(tiny_backbone: Path, tmp_path: Path) -> None:
+def test_a_saved_backbone_replaces_only_a_backbone(tiny_backbone: Path, tmp_path: Path) -> None:
     backbone, subwords = load_backbone(tiny_backbone), load_subwords(tiny_backbone)
     save_backbone(tmp_path / "m", backbone, subwords)
     save_backbone(tmp_path / "m", backbone, subwords)

@@ -1,6 +1,6 @@
-"""What a server meets that no client means well by, or nobody meant at all: it answers, it forgets, it goes on.
+"""A server under hostile clients and failures: it answers, frees resources and continues.
 
-The line of jobs has its own tests in test_serving_jobs.py; runs/serving/load.py does the same at length.
+test_serving_jobs.py tests the queue of jobs; runs/serving/load.py is a longer version.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ def make_index(path: Path, backbone: Path, names: str = "r") -> Path:
         try:
             polyrank.build_index(path, encoder, candidates, overwrite=True)
             return path
-        except polyrank.LockedError:  # a server that has just changed it holds the lock for two seconds more
+        except polyrank.LockedError:  # a server holds the lock for two seconds after a change
             if time.monotonic() > end:
                 raise
 
@@ -86,7 +86,7 @@ def server(folder: Path) -> Iterator[Running]:
 def client(server: Running) -> Iterator[httpx.Client]:
     with server.client() as client:
         yield client
-        # whatever happened, the next one is answered, and right
+        # the next request gets the right answer in any case
         assert client.get("/ready").status_code == 200
         answer = client.post("/v1/score", json={"context": "hi", "candidates": ["thanks", "hello hi"]})
         assert answer.status_code == 200
@@ -94,7 +94,7 @@ def client(server: Running) -> Iterator[httpx.Client]:
 
 
 def talk(server: Running, *parts: bytes) -> socket.socket:
-    """A connection on which something was sent."""
+    """A connection after sending some bytes."""
     connection = socket.create_connection(server.address, timeout=30)
     for part in parts:
         connection.sendall(part)
@@ -102,7 +102,7 @@ def talk(server: Running, *parts: bytes) -> socket.socket:
 
 
 def status(connection: socket.socket) -> int:
-    """Of the next answer; 0: the server left without one."""
+    """The status of the next answer; 0: the server closed the connection without an answer."""
     answer = http.client.HTTPResponse(connection)
     try:
         answer.begin()
@@ -113,7 +113,7 @@ def status(connection: socket.socket) -> int:
 
 
 def closed(connection: socket.socket) -> bool:
-    """Whether the server ends the connection, however much it says before."""
+    """Whether the server closes the connection, after any output."""
     with contextlib.suppress(ConnectionError):
         while connection.recv(65536):
             pass
@@ -134,14 +134,14 @@ def post(body: dict[str, object], path: str = "/v1/score") -> bytes:
 
 
 def figure(client: httpx.Client, name: str) -> float:
-    """One of /metrics."""
+    """A value of /metrics."""
     found = re.search(rf"^{re.escape(name)} (\S+)$", client.get("/metrics").text, re.MULTILINE)
     return float(found[1]) if found else 0.0
 
 
 @contextlib.contextmanager
 def held(server: Running) -> Iterator[None]:
-    """The process that computes stands still; what is asked waits."""
+    """The worker process is stopped, so that requests wait."""
     (worker,) = server.workers
     os.kill(worker, signal.SIGSTOP)
     try:
@@ -155,7 +155,7 @@ def asked(context: str, candidates: list[str] = REPLIES) -> bytes:
 
 
 def until(client: httpx.Client, name: str, value: float) -> None:
-    """Ask for a figure until it is this one."""
+    """Wait until a value of /metrics equals ``value``."""
     end = time.monotonic() + 30
     while (now := figure(client, name)) != value:
         assert time.monotonic() < end, f"{name} is {now}, not {value}"
@@ -197,7 +197,7 @@ def until(client: httpx.Client, name: str, value: float) -> None:
     ],
     ids=range(30),
 )
-def test_a_body_that_is_none_is_refused(client: httpx.Client, body: bytes, expected: int) -> None:
+def test_a_malformed_body_is_refused(client: httpx.Client, body: bytes, expected: int) -> None:
     answer = client.post("/v1/respond", content=body, headers=JSON)
     assert answer.status_code == expected, answer.text
     assert len(answer.content) < 1_000
@@ -206,7 +206,7 @@ def test_a_body_that_is_none_is_refused(client: httpx.Client, body: bytes, expec
 @pytest.mark.parametrize(
     "metadata", ['{"a": NaN}', '{"a": "\\udc00"}', "[" * 900 + "]" * 900, '{"a": ' + "[" * 800 + "]" * 800 + "}"]
 )
-def test_metadata_that_no_index_holds_is_refused(client: httpx.Client, metadata: str) -> None:
+def test_metadata_that_an_index_cannot_store_is_refused(client: httpx.Client, metadata: str) -> None:
     body = f'{{"candidates": [{{"text": "odd", "id": "odd", "metadata": {metadata}}}]}}'
     answer = client.post("/v1/candidates", content=body, headers=JSON)
     assert answer.status_code in (400, 422), answer.text
@@ -247,7 +247,7 @@ def test_ids_that_look_like_paths(client: httpx.Client) -> None:
     ],
     ids=range(19),
 )
-def test_what_is_hardly_http_is_refused(server: Running, client: httpx.Client, sent: bytes, expected: int) -> None:
+def test_malformed_http_is_refused(server: Running, client: httpx.Client, sent: bytes, expected: int) -> None:
     with talk(server, sent) as connection:
         answer = http.client.HTTPResponse(connection, method="HEAD" if sent.startswith(b"HEAD") else None)
         answer.begin()
@@ -256,14 +256,14 @@ def test_what_is_hardly_http_is_refused(server: Running, client: httpx.Client, s
 
 def test_a_chunked_body_ends_at_the_limit(server: Running, client: httpx.Client) -> None:
     with talk(server, head("/v1/respond", None, TYPED, "transfer-encoding: chunked")) as connection:
-        with contextlib.suppress(ConnectionError):  # it does not listen to the end
+        with contextlib.suppress(ConnectionError):  # the server closes before the end
             for _ in range(BODY // 1_000 + 50):
                 connection.sendall(b"3e8\r\n" + b" " * 1_000 + b"\r\n")
         assert status(connection) == 413
 
 
 def test_headers_end_at_a_limit(server: Running, client: httpx.Client) -> None:
-    for flood in (b"x-%d: 1\r\n", b"%d" + b"x" * 2_000):  # many, and one without an end
+    for flood in (b"x-%d: 1\r\n", b"%d" + b"x" * 2_000):  # many headers, and one endless header
         with talk(server, b"GET /live HTTP/1.1\r\nhost: localhost\r\nx: ") as connection:
             with contextlib.suppress(ConnectionError):
                 for number in range(50_000):
@@ -273,20 +273,20 @@ def test_headers_end_at_a_limit(server: Running, client: httpx.Client) -> None:
         assert status(connection) == 200
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(server: Running, client: httpx.Client) -> None:
+def test_a_missing_body_times_out(server: Running, client: httpx.Client) -> None:
     with talk(server, head("/v1/respond", 100, TYPED), b'{"context": ') as connection:
         assert status(connection) == 408
         assert closed(connection)
 
 
-def test_a_request_that_does_not_come_is_not_waited_for(server: Running, client: httpx.Client) -> None:
+def test_a_missing_request_times_out(server: Running, client: httpx.Client) -> None:
     with talk(server) as silent, talk(server, b"GET /live HTT") as half:
         assert status(half) == 408
         assert status(silent) == 0
 
 
 @pytest.mark.parametrize("sent", [head("/live", 10**12, method="GET"), head("/v1/score", 10**6, method="DELETE")])
-def test_a_body_that_nobody_wants_is_not_waited_for(server: Running, client: httpx.Client, sent: bytes) -> None:
+def test_an_unneeded_body_is_not_waited_for(server: Running, client: httpx.Client, sent: bytes) -> None:
     with talk(server, sent, b"x" * 1000) as connection:
         assert status(connection) in (200, 405)
         stop = threading.Event()
@@ -305,7 +305,7 @@ def test_a_body_that_nobody_wants_is_not_waited_for(server: Running, client: htt
 
 
 @pytest.mark.deep
-def test_who_does_not_read_the_log_does_not_stop_the_server(folder: Path) -> None:
+def test_an_unread_log_does_not_block_the_server(folder: Path) -> None:
     unread, written = os.pipe()
     command = [sys.executable, "-m", "polyrank", "serve", f"m={folder / 'index'}", "--port", "0"]
     with subprocess.Popen(command, stderr=written) as process:
@@ -316,7 +316,7 @@ def test_who_does_not_read_the_log_does_not_stop_the_server(folder: Path) -> Non
         url = re.search(rb"http://[\d.:]+", said)
         assert url
         with httpx.Client(base_url=url[0].decode()) as own:
-            for _ in range(1_000):  # each of them a line of 150 bytes; a pipe holds 65,536
+            for _ in range(1_000):  # a log line of 150 bytes each; a pipe holds 65,536
                 assert own.get("/none", timeout=10).status_code == 404
             assert own.get("/live").status_code == 200
         process.send_signal(signal.SIGINT)
@@ -341,7 +341,7 @@ def test_requests_sent_ahead_end_at_a_limit(server: Running, client: httpx.Clien
         assert status(connection) == 200
 
 
-def test_silent_connections_make_room(server: Running, client: httpx.Client) -> None:
+def test_idle_connections_are_closed_for_new_ones(server: Running, client: httpx.Client) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(CONNECTIONS + 40):
             stack.enter_context(talk(server, b"POST /v1/respond HTTP/1.1\r\n"))
@@ -350,7 +350,7 @@ def test_silent_connections_make_room(server: Running, client: httpx.Client) -> 
             assert other.post("/v1/score", json={"context": "hi", "candidates": ["thanks"]}).status_code == 200
 
 
-def test_where_too_many_ask_the_rest_is_refused_and_live_answers(server: Running, client: httpx.Client) -> None:
+def test_excess_connections_are_refused_and_live_answers(server: Running, client: httpx.Client) -> None:
     with contextlib.ExitStack() as stack:
         halves = [
             stack.enter_context(talk(server, head("/v1/respond", 50, TYPED), b"{")) for _ in range(CONNECTIONS + 20)
@@ -361,7 +361,7 @@ def test_where_too_many_ask_the_rest_is_refused_and_live_answers(server: Running
 
 
 def test_large_bodies_do_not_fill_the_memory(server: Running, client: httpx.Client) -> None:
-    """Those that are half there hold so much together and no more; small ones come in all the same."""
+    """Incomplete bodies share a limit of memory; small requests still get through."""
     half = head("/v1/respond", BODY, TYPED) + b" " * (BODY - 10)
     with contextlib.ExitStack() as stack:
         halves = [stack.enter_context(talk(server, half)) for _ in range(CONNECTIONS - 10)]
@@ -371,13 +371,11 @@ def test_large_bodies_do_not_fill_the_memory(server: Running, client: httpx.Clie
     assert counts[408] >= LARGE_BODIES
 
 
-def test_what_is_too_much_is_refused_at_once_and_what_is_taken_is_answered(
-    server: Running, client: httpx.Client
-) -> None:
+def test_excess_requests_are_refused_at_once_and_accepted_ones_answered(server: Running, client: httpx.Client) -> None:
     before = figure(client, 'polyrank_requests_total{route="/v1/score",status="200"}')
     with contextlib.ExitStack() as stack:
         with held(server):
-            first = stack.enter_context(talk(server, asked("hi")))  # which the process has begun
+            first = stack.enter_context(talk(server, asked("hi")))  # the worker has begun with it
             until(client, "polyrank_waiting_requests", 0)
             taken = []
             for number in range(QUEUE):
@@ -389,12 +387,12 @@ def test_what_is_too_much_is_refused_at_once_and_what_is_taken_is_answered(
                 assert answer.status_code == 429
                 assert int(answer.headers["retry-after"]) >= 1
             assert client.get("/live").status_code == 200
-            assert time.monotonic() - started < 5  # though nothing is computed
+            assert time.monotonic() - started < 5  # although nothing is computed
         assert [status(connection) for connection in [first, *taken]] == [200] * (QUEUE + 1)
-    until(client, 'polyrank_requests_total{route="/v1/score",status="200"}', before + QUEUE + 1)  # noted once sent
+    until(client, 'polyrank_requests_total{route="/v1/score",status="200"}', before + QUEUE + 1)  # counted once sent
 
 
-def test_who_leaves_is_not_computed_for(server: Running, client: httpx.Client) -> None:
+def test_requests_of_gone_clients_are_not_computed(server: Running, client: httpx.Client) -> None:
     computed = 'polyrank_batch_jobs_sum{operation="score"}'
     before, since = figure(client, computed), len(server.lines)
     with talk(server) as first, talk(server) as stays:
@@ -412,12 +410,12 @@ def test_who_leaves_is_not_computed_for(server: Running, client: httpx.Client) -
 
 
 def server_has(client: httpx.Client, n: int) -> None:
-    """So many requests wait, one more being with the process."""
+    """Wait until ``n`` requests are queued, with one more in the worker."""
     until(client, "polyrank_waiting_requests", n)
 
 
 def test_answers_do_not_get_mixed_up(server: Running, client: httpx.Client, tiny_backbone: Path) -> None:
-    """Eight clients at once, each with contexts of its own: scores are those that each has alone."""
+    """Eight parallel clients, each with its own contexts: scores equal those of each request alone."""
     scorer = untuned_scorer(str(tiny_backbone))
     words = ["my", "wifi", "is", "down", "hello", "hi", "thanks", "the", "router", "light", "red", "green", "please"]
     contexts = [f"{first} {second}" for first in words for second in words][:160]
@@ -441,7 +439,7 @@ def test_answers_do_not_get_mixed_up(server: Running, client: httpx.Client, tiny
 def test_one_bad_item_of_a_batch_fails_alone(
     folder: Path, tiny_backbone: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that cannot even be sent, too, and an error of whoever watches: what feeds the process goes on."""
+    """The dispatcher survives an item that cannot be sent, and an error in a callback."""
     monkeypatch.setattr("polyrank.serving.pool.ATTEMPTS", 1)
     batches: list[int] = []
 
@@ -503,11 +501,11 @@ def test_while_another_process_writes_changes_are_refused(server: Running, clien
         assert client.delete("/v1/candidates/r0").status_code == 409
         assert client.post("/v1/respond", json={"context": "hi"}).status_code == 200
     assert client.post("/v1/candidates", json=one).status_code == 200
-    # the server gives the lock back when it is idle
+    # the server releases the lock when it is idle
     end = time.monotonic() + 30
     while True:
         with contextlib.suppress(polyrank.LockedError), LocalWriter(folder / "index") as writer:
-            # and what another process does the next request sees
+            # and the next request sees another process's change
             assert writer.remove(["more"]) == 1
             break
         assert time.monotonic() < end
@@ -517,8 +515,8 @@ def test_while_another_process_writes_changes_are_refused(server: Running, clien
     assert client.get("/v1/candidates/more").status_code == 404
 
 
-def test_a_full_disk_is_said_and_nothing_is_added(server: Running, client: httpx.Client, folder: Path) -> None:
-    """Files may not grow beyond a limit, which fails writes as a full disk does."""
+def test_a_full_disk_is_reported_and_nothing_is_added(server: Running, client: httpx.Client, folder: Path) -> None:
+    """A limit on the size of files makes writes fail as on a full disk."""
     many = {"candidates": [{"text": f"reply {i} " + "x" * 200, "id": f"n{i}"} for i in range(100)]}
     _, most = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (20_000, most))
@@ -548,7 +546,7 @@ def test_a_killed_process_loses_nothing(server: Running, client: httpx.Client) -
 
 
 @pytest.mark.deep
-def test_what_is_replaced_is_opened_anew_without_losing_a_request(
+def test_a_replaced_index_is_reopened_without_losing_a_request(
     server: Running, client: httpx.Client, folder: Path, tiny_backbone: Path, mean_pooled_backbone: Path
 ) -> None:
     body = {"context": "my wifi is down", "candidates": REPLIES}
@@ -569,7 +567,7 @@ def test_what_is_replaced_is_opened_anew_without_losing_a_request(
     until_scores(mean_pooled_backbone)
     answer = client.post("/v1/respond", json={"context": "hi"}).json()
     assert {reply["id"][:3] for reply in answer["results"]} == {"new"}
-    # a damaged one is not taken, and the old one goes on
+    # a damaged one is not opened, and the old one continues
     since = len(server.lines)
     shutil.copytree(folder / "index", folder / "broken")
     with (folder / "broken" / "candidates.db").open("r+b") as file:
@@ -586,12 +584,12 @@ def test_what_is_replaced_is_opened_anew_without_losing_a_request(
     until_scores(tiny_backbone)
 
 
-def test_the_log_says_no_traceback(server: Running, client: httpx.Client) -> None:
+def test_the_log_contains_no_traceback(server: Running, client: httpx.Client) -> None:
     assert not any("Traceback" in line for line in server.lines)
 
 
 @pytest.mark.deep
-def test_a_killed_server_has_every_candidate_that_it_acknowledged(folder: Path, tiny_backbone: Path) -> None:
+def test_a_killed_server_keeps_acknowledged_candidates(folder: Path, tiny_backbone: Path) -> None:
     path = make_index(folder / "killed", tiny_backbone)
     with serving(f"m={path}") as running:
         (worker,) = running.workers
@@ -613,16 +611,16 @@ def test_a_killed_server_has_every_candidate_that_it_acknowledged(folder: Path, 
             child = os.pidfd_open(worker)
             running.process.kill()
             [one.result() for one in adding]
-        assert select.select([child], [], [], 30)[0], "the process that computes ends with the server"
+        assert select.select([child], [], [], 30)[0], "the worker process must end with the server"
         os.close(child)
     with polyrank.open(path) as pipeline:
         ids = {candidate.id for _, candidate in pipeline.index.iter_candidates()}
     assert set(acknowledged) <= ids
-    assert len(ids) - len(REPLIES) - len(acknowledged) <= 3  # those that were being added
+    assert len(ids) - len(REPLIES) - len(acknowledged) <= 3  # additions in progress
 
 
 def test_a_signal_loses_no_request(folder: Path, tiny_backbone: Path) -> None:
-    """Clients go elsewhere once /ready says so; until then every request is answered."""
+    """Clients leave when /ready answers 503; until then every request is answered."""
     elsewhere = threading.Event()
     counts: Counter[int] = Counter()
     going = threading.Barrier(5)
@@ -658,7 +656,7 @@ def test_a_signal_loses_no_request(folder: Path, tiny_backbone: Path) -> None:
 
 
 @pytest.mark.deep
-def test_a_signal_while_models_are_opened_is_heard(folder: Path) -> None:
+def test_a_signal_while_models_open_ends_the_server(folder: Path) -> None:
     with serving(f"m={folder / 'index'}", wait=False) as running:
         assert httpx.get(running.url + "/live").status_code == 200
         assert httpx.get(running.url + "/ready").status_code == 503
@@ -676,7 +674,7 @@ def guarded(folder: Path, tiny_backbone: Path) -> Iterator[Running]:
         yield running
 
 
-def test_without_a_key_nothing_is_told(guarded: Running) -> None:
+def test_without_a_key_an_answer_reveals_nothing(guarded: Running) -> None:
     with guarded.client() as client:
         document = client.get("/openapi.json", headers={"authorization": f"Bearer {KEY}"}).json()
         routes = [(method, path) for path, methods in document["paths"].items() for method in methods]
@@ -707,7 +705,7 @@ def test_without_a_key_nothing_is_told(guarded: Running) -> None:
     ],
     ids=range(9),
 )
-def test_a_key_is_one_or_is_not(guarded: Running, sent: str, expected: int) -> None:
+def test_only_an_exact_key_is_accepted(guarded: Running, sent: str, expected: int) -> None:
     answer = httpx.get(guarded.url + "/openapi.json", headers={"authorization": sent.encode("latin-1")})
     assert answer.status_code == expected
 
@@ -718,8 +716,8 @@ def test_a_browser_sends_the_key_as_a_password(guarded: Running) -> None:
 
 
 @pytest.mark.deep
-def test_keys_are_replaced_by_a_signal(tiny_backbone: Path, tmp_path: Path) -> None:
-    """The old one opens nothing any more; a file that holds none changes nothing."""
+def test_a_signal_reloads_the_keys(tiny_backbone: Path, tmp_path: Path) -> None:
+    """The old key stops working; a file without keys changes nothing."""
     keys, old, new = tmp_path / "keys", KEY, "another-key-of-length"
     keys.write_text(old)
     with serving(f"m=untuned:{tiny_backbone}", "--api-key-file", keys) as running:
@@ -739,8 +737,8 @@ def test_keys_are_replaced_by_a_signal(tiny_backbone: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "0.0.0.0", ""])
-def test_without_keys_another_name_is_not_answered(client: httpx.Client, host: str) -> None:
-    """A page elsewhere may let its own name lead to this machine."""
+def test_without_keys_other_host_names_are_refused(client: httpx.Client, host: str) -> None:
+    """DNS rebinding: a foreign page may resolve its own host name to this machine."""
     assert client.get("/v1/models", headers={"host": host}).status_code == 403
     assert client.get("/live", headers={"host": host}).status_code == 200
     for own in ("localhost", "LOCALHOST:1", "127.0.0.1:80", "[::1]:80"):
@@ -775,7 +773,7 @@ REFUSED = [
 
 @pytest.mark.deep
 @pytest.mark.parametrize(("path", "options", "config", "said"), REFUSED, ids=range(len(REFUSED)))
-def test_settings_that_cannot_be_are_refused_at_the_start(
+def test_impossible_settings_are_refused_at_the_start(
     folder: Path, tmp_path: Path, path: str, options: list[str], config: str, said: str
 ) -> None:
     files = {name: tmp_path / name for name in ("none", "short", "empty")}
@@ -793,8 +791,8 @@ def test_settings_that_cannot_be_are_refused_at_the_start(
 
 
 @pytest.mark.deep
-def test_the_description_is_kept_to(server: Running) -> None:
-    """A short run of schemathesis: no 5xx, nothing undocumented, every answer of its shape."""
+def test_answers_match_the_openapi_description(server: Running) -> None:
+    """A short run of schemathesis: no 5xx, no undocumented status, every answer matches its schema."""
     command = [
         sys.executable, "-m", "schemathesis.cli", "run", server.url + "/openapi.json", "--max-examples", "3",
         "--phases", "examples,coverage,fuzzing", "--seed", "1", "--no-shrink", "--continue-on-failure",

@@ -1,4 +1,4 @@
-"""The whole server within this process, HTTP aside: what each route answers, exactly. Cheap, so there is much of it."""
+"""The exact answers of every route, with the whole server in this process and without HTTP, which is cheap."""
 
 import base64
 import json
@@ -34,11 +34,11 @@ BASIC = ServingSettings(reload=False)
 
 
 class Here:
-    """What the pool sees of a process: this one, which it cannot end, and which ends when its pipe does."""
+    """Replaces a worker process for the pool, which cannot end it; it ends when its pipe closes."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.sentinel, self._other = os.pipe()  # nothing comes of it
+        self.sentinel, self._other = os.pipe()  # never becomes ready
 
     def is_alive(self) -> bool:
         return True
@@ -52,10 +52,10 @@ class Here:
 
 @contextmanager
 def inside(models: dict[str, str], settings: ServingSettings = BASIC) -> Iterator[TestClient]:
-    """A server whose models are computed in a thread."""
+    """A server whose worker is a thread."""
     ours, theirs = Pipe()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(signal, "signal", lambda *_: None)  # which only the main thread may
+        patch.setattr(signal, "signal", lambda *_: None)  # only the main thread may set handlers
         thread = threading.Thread(target=work, args=(theirs, Setup.of(models, settings)))
         thread.start()
         ours.poll(60)  # it is open
@@ -193,7 +193,7 @@ def test_given_candidates_are_scored(client: TestClient, name: str, path: str) -
 
 
 def n_tokens(name: str, texts: list[str]) -> int:
-    """Of one context, once, and of each text."""
+    """Number of tokens of a context, counted once, and of each text."""
     cut = polyrank.load(name).texts  # type: ignore[attr-defined]
     own = sum(len(ids) for ids in cut.all_candidate_ids(texts))
     return own + len(cut.context_ids(polyrank.Context(("my wifi is down",))))
@@ -238,7 +238,7 @@ def test_vectors(client: TestClient, name: str) -> None:
     np.testing.assert_allclose(unit, expected[:1] / np.linalg.norm(expected[:1]), atol=1e-5)
 
 
-def test_why(client: TestClient, index: Path) -> None:
+def test_explanations(client: TestClient, index: Path) -> None:
     with polyrank.open(index) as pipeline:
         expected = pipeline.explain("my bill", "pay the bill").as_dict()
     for reply in ({"text": "pay the bill"}, {"id": "r1"}):
@@ -257,7 +257,7 @@ def test_why(client: TestClient, index: Path) -> None:
 # --- the catalogue ----------------------------------------------------------------------------------------------------
 
 
-def test_candidates_come_and_go(client: TestClient) -> None:
+def test_candidates_are_added_and_removed(client: TestClient) -> None:
     new = [{"id": "new/1", "text": "green light", "metadata": {"team": "new"}}, {"text": "my router"}]
     added = post(client, "/v1/candidates", candidates=new)
     assert added["ids"][0] == "new/1"
@@ -296,7 +296,7 @@ def test_candidates_come_and_go(client: TestClient) -> None:
 # --- feedback ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_became_of_replies_is_kept(client: TestClient) -> None:
+def test_outcomes_of_replies_are_stored(client: TestClient) -> None:
     shown = post(client, "/v1/respond", context="my bill", k=2, conversation="c1")
     given = {"request_id": shown["request_id"], "action": "taken", "candidate_id": shown["results"][1]["id"]}
     assert post(client, "/v1/feedback", **given) == {"recorded": True}
@@ -308,7 +308,7 @@ def test_what_became_of_replies_is_kept(client: TestClient) -> None:
     assert post(client, "/v1/feedback", **elsewhere) == {"recorded": True}
     figures = client.get("/v1/feedback/report").json()
     assert figures["n_requests"] >= 2
-    names = {row["name"].partition(" ")[0] for row in figures["by_model"]}  # before the code of the weights
+    names = {row["name"].partition(" ")[0] for row in figures["by_model"]}  # the name without the weights' fingerprint
     assert names == {"other", "support"}
     wrong = client.post("/v1/feedback", json={"request_id": "mine", "action": "eaten"})
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (422, "action")
@@ -341,7 +341,7 @@ def test_what_became_of_replies_is_kept(client: TestClient) -> None:
         ("/v1/candidates/remove", {"ids": []}, 422, "ids", "ids: "),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named(
+def test_wrong_requests_are_named(
     client: TestClient, path: str, body: dict[str, Any], status: int, param: str, message: str
 ) -> None:
     answer = client.post(path, json=body)
@@ -376,7 +376,7 @@ def test_half_of_a_character_may_be_escaped(client: TestClient) -> None:
     assert post_.status_code == 200
 
 
-def test_routes_and_methods_that_are_not_there(client: TestClient) -> None:
+def test_unknown_routes_and_methods(client: TestClient) -> None:
     missing, other = client.get("/v2/nothing"), client.get("/v1/respond")
     assert (missing.status_code, missing.json()["error"]["message"]) == (
         404, "there is no such route; /openapi.json lists them",
@@ -424,7 +424,7 @@ def test_every_answer_has_its_headers_and_is_counted(client: TestClient) -> None
     assert len({answer.headers["x-request-id"] for answer in answers}) == 4
 
 
-def test_without_keys_only_this_machine_may_ask(client: TestClient) -> None:
+def test_without_keys_only_this_machine_has_access(client: TestClient) -> None:
     for host, status in (("localhost", 200), ("127.0.0.1:80", 200), ("[::1]:5", 200), ("LOCALHOST:1", 200),
                          ("example.org", 403), ("localhost.example.org", 403), ("", 403), ("[::2]", 403)):  # fmt: skip
         answer = client.get("/v1/models", headers={"host": host})
@@ -469,7 +469,7 @@ def test_a_key_is_sent_as_bearer_or_as_a_password(tmp_path: Path) -> None:
     assert keys.admit(b"Bearer other-key-of-mine")
 
 
-def test_keys_and_limits_stand_before_every_route(name: str, tmp_path: Path) -> None:
+def test_keys_and_limits_apply_to_every_route(name: str, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("a-key-that-is-long\n")
     limits = LimitSettings(body_bytes=70_000)
     settings = replace(BASIC, api_key_file=str(tmp_path / "keys"), limits=limits, page=False)
@@ -480,7 +480,7 @@ def test_keys_and_limits_stand_before_every_route(name: str, tmp_path: Path) -> 
         client.headers["authorization"] = "Bearer a-key-that-is-long"
         assert client.get("/v1/models", headers={"host": "example.org"}).status_code == 200
         assert client.get("/").status_code == 404  # no page
-        assert client.post("/v1/feedback", json={}).status_code == 404  # nothing is kept
+        assert client.post("/v1/feedback", json={}).status_code == 404  # feedback is off
         assert client.get("/v1/feedback/report").status_code == 404
         for size, status in ((70_000, 422), (70_001, 413)):
             body = json.dumps({"context": ""}).encode()

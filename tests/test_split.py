@@ -1,4 +1,4 @@
-"""From a file of conversations to three parts: nothing of one part is in another, and lists are honest."""
+"""Splitting conversations into three parts: the parts are disjoint, and lists use only their own part."""
 
 import json
 import random
@@ -23,7 +23,7 @@ START = datetime(2024, 1, 1)
 
 
 def chat(number: int, *, n_turns: int = 6, **fields: Any) -> dict[str, Any]:
-    """A dialogue; each of its texts names it."""
+    """A dialogue whose texts contain its number."""
     turns = [
         {"speaker": ("customer", "agent")[i % 2], "text": f"{('question', 'answer')[i % 2]} {i} of chat {number}"}
         for i in range(n_turns)
@@ -54,7 +54,7 @@ def ids(parts: Split) -> dict[str, list[str]]:
 
 @pytest.fixture
 def shuffled(tmp_path: Path) -> Path:
-    """Fifty timed chats in no order."""
+    """Fifty timed chats in random order."""
     rows = timed(range(50))
     random.Random(1).shuffle(rows)
     return written(tmp_path / "chats.jsonl", rows)
@@ -76,7 +76,7 @@ def test_no_conversation_is_in_two_parts_and_none_is_lost(shuffled: Path, tmp_pa
     assert all(text.startswith("answer") for example in lists for text in example.candidates)
 
 
-def test_dialogues_of_the_training_part_are_as_they_were(tmp_path: Path) -> None:
+def test_dialogues_of_the_training_part_are_unchanged(tmp_path: Path) -> None:
     rows = [chat(0), *(chat(i, background=[f"fact of chat {i}"]) for i in range(1, 10))]
     path, _, _ = write_split(tmp_path / "out", split(written(tmp_path / "x.jsonl", rows), by="id"))
     kept = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
@@ -113,18 +113,18 @@ def test_without_times_a_seed_decides(tmp_path: Path) -> None:
     files = [[file.read_bytes() for file in write_split(tmp_path / name, parts)] for name, parts in
              (("a", first), ("b", again), ("c", other))]  # fmt: skip
     assert files[0] == files[1] != files[2]
-    path = written(path, (chat(i) for i in reversed(range(40))))  # where a chat stands in the file decides nothing
+    path = written(path, (chat(i) for i in reversed(range(40))))  # the position in the file does not matter
     assert [set(part) for part in ids(split(path)).values()] == [set(part) for part in ids(first).values()]
 
 
-def test_of_one_time_a_seed_decides(tmp_path: Path) -> None:
+def test_a_seed_orders_conversations_of_equal_time(tmp_path: Path) -> None:
     path = written(tmp_path / "x.jsonl", [chat(i, time="2024-01-01") for i in range(40)])
     assert split(path).by == "id"
     parts = [set(ids(split(path, by=by, seed=seed))["test"]) for by in ("time", "id") for seed in (0, 1)]  # type: ignore[arg-type]
     assert parts[0] == parts[2] != parts[1] == parts[3]
 
 
-def test_some_without_a_time_are_drawn_and_it_is_said(tmp_path: Path) -> None:
+def test_conversations_without_a_time_are_drawn_and_reported(tmp_path: Path) -> None:
     path = written(tmp_path / "x.jsonl", [*timed(range(20)), chat(90), chat(91, time=None)])
     said: list[str] = []
     assert split(path, notify=said.append).by == "id"
@@ -135,7 +135,7 @@ def test_some_without_a_time_are_drawn_and_it_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("by", ["time", "id"])
 def test_equal_conversations_are_on_one_side(tmp_path: Path, by: Any) -> None:
-    """Whatever their ids, cases and last remarks: what would be learnt from them is the same."""
+    """Ids, upper case and closing remarks do not matter: both would teach the same."""
     rows = timed(range(60))
     for i in range(10):
         row = json.loads(json.dumps(rows[i]))
@@ -152,7 +152,7 @@ def test_equal_conversations_are_on_one_side(tmp_path: Path, by: Any) -> None:
         for name in ("valid", "test"):
             for example in getattr(parts, name).examples:
                 assert len({same_words(text) for text in example.candidates}) == parts.n_candidates
-    if by == "time":  # the latest of equal ones counts, so that nothing is learnt from later than from what is tested
+    if by == "time":  # the latest of equal ones counts, so that training data are not later than test data
         assert part_of["chat-0"] == "test"
         hours = {name: {int(id_.split("-")[1]) for id_ in names} for name, names in ids(parts).items()}
         latest = {part: [59 - hour if hour < 10 else hour for hour in hours[part]] for part in hours}
@@ -188,7 +188,7 @@ def test_pairs_of_one_conversation_stay_together(tmp_path: Path) -> None:
     assert split(table).n_candidates == 3
 
 
-def test_lists_of_the_file_are_drawn_anew_from_the_part(tmp_path: Path) -> None:
+def test_lists_are_redrawn_from_their_part(tmp_path: Path) -> None:
     rows = [
         {"id": f"{n}", "context": [f"q of {n}"], "candidates": ["wrong", f"a of {n}", f"b of {n}"], "relevant": [2, 1]}
         for n in range(30)
@@ -203,10 +203,10 @@ def test_lists_of_the_file_are_drawn_anew_from_the_part(tmp_path: Path) -> None:
     for example in parts.test.examples:
         assert set(example.candidates) <= {f"b of {n}" for n in names}
         assert example.response == f"b of {example.id}"
-    assert read_examples(files[0]).examples[0].candidates[0] == "wrong"  # what is learnt from stays as it is
+    assert read_examples(files[0]).examples[0].candidates[0] == "wrong"  # the training part stays unchanged
 
 
-def test_what_is_replaced_is_not_mixed_with(tmp_path: Path) -> None:
+def test_overwrite_removes_earlier_files(tmp_path: Path) -> None:
     path = written(tmp_path / "x.jsonl", (chat(i) for i in range(30)))
     write_split(tmp_path / "out", split(path))
     (tmp_path / "out" / "mine.txt").write_text("keep", "utf-8")
@@ -233,7 +233,7 @@ def test_what_is_replaced_is_not_mixed_with(tmp_path: Path) -> None:
         ([chat(i) for i in range(30)], {"speaker": "robot"}, "no turn is by speaker 'robot'; its speakers are"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_split(tmp_path: Path, rows: Any, options: dict[str, Any], message: str) -> None:
+def test_files_that_cannot_be_split(tmp_path: Path, rows: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises((DataError, UsageError)) as caught:
         split(written(tmp_path / "x.jsonl", rows), **options)
     assert message in str(caught.value)
@@ -249,8 +249,8 @@ def test_bad_rows_are_counted_and_a_time_is_not_read_by_id(tmp_path: Path) -> No
 # lists
 
 
-def test_right_answers_of_a_context_are_never_its_wrong_ones() -> None:
-    """Two hundred pairs of five contexts: what one of them says rightly is wrong for the other four only."""
+def test_right_answers_of_a_context_are_never_its_negatives() -> None:
+    """Two hundred pairs of five contexts: a right answer of one context is wrong only for the other four."""
     pairs = [Example((f"Context {i % 5}!",), (f"Reply {i}",), (0,), str(i)) for i in range(100)]
     pairs += [Example((f"context {i % 5}",), (f"reply {i}...",), (0,), f"copy {i}") for i in range(100)]
     lists = draw_candidates(pairs, 81, seed=3)
@@ -258,7 +258,7 @@ def test_right_answers_of_a_context_are_never_its_wrong_ones() -> None:
         assert (example.response, example.context) == (pair.candidates[0], pair.context)
         wrong = [int(same_words(text).split()[1]) for text in example.candidates if text != example.response]
         own = int(same_words(pair.context[0]).split()[1])
-        assert sorted(wrong) == [i for i in range(100) if i % 5 != own]  # all that there are
+        assert sorted(wrong) == [i for i in range(100) if i % 5 != own]  # all of them
     with pytest.raises(DataError, match="100 different responses do not make lists of 82 candidates; ask for 2 to 81"):
         draw_candidates(pairs, 82)
     assert {len(example.candidates) for example in draw_candidates(pairs)} == {20}
@@ -274,8 +274,8 @@ def test_draws_are_uniform_and_positions_too() -> None:
             for text in example.candidates:
                 counts[i][int(text[1:])] += 1
     assert all(counts[i][i] == 600 for i in range(11))
-    assert all(abs(n - 240) < 70 for i, row in enumerate(counts) for j, n in enumerate(row) if i != j)  # sd 12
-    assert all(abs(n - 1320) < 180 for n in positions)  # sd 32
+    assert all(abs(n - 240) < 70 for i, row in enumerate(counts) for j, n in enumerate(row) if i != j)  # std 12
+    assert all(abs(n - 1320) < 180 for n in positions)  # std 32
     assert draw_candidates(pairs, 5, seed=1) == draw_candidates(pairs, 5, seed=1) != draw_candidates(pairs, 5, seed=2)
 
 
@@ -293,7 +293,9 @@ def test_draws_are_uniform_and_positions_too() -> None:
         (["customer", "agent"], "*", None, ""),
     ],
 )
-def test_whose_turns_are_replies(tmp_path: Path, speakers: list[str], asked: Any, chosen: Any, said: str) -> None:
+def test_speakers_whose_turns_are_replies(
+    tmp_path: Path, speakers: list[str], asked: Any, chosen: Any, said: str
+) -> None:
     row = {"turns": [{"speaker": name, "text": name} for name in speakers]}
     lines: list[str] = []
     assert choose_speaker(written(tmp_path / "x.jsonl", [row]), asked, notify=lines.append) == chosen
@@ -304,7 +306,7 @@ def test_whose_turns_are_replies(tmp_path: Path, speakers: list[str], asked: Any
     assert len(lines) == bool(said)
 
 
-def test_a_recipe_learns_from_and_is_judged_by_the_agents_turns(tmp_path: Path) -> None:
+def test_a_recipe_trains_and_validates_on_the_agents_turns(tmp_path: Path) -> None:
     written(tmp_path / "train.jsonl", (chat(i) for i in range(8)))
     written(tmp_path / "valid.jsonl", (chat(i) for i in range(8, 20)))
     lines = ['output = "run"', "[model]", 'kind = "bi"', "[data]", 'train = "train.jsonl"', 'valid = "valid.jsonl"']
@@ -330,7 +332,7 @@ def test_a_recipe_learns_from_and_is_judged_by_the_agents_turns(tmp_path: Path) 
 # the command
 
 
-def test_the_command_says_what_it_did_and_its_recipe_is_read(tmp_path: Path, shuffled: Path) -> None:
+def test_the_command_reports_its_split_and_writes_a_valid_recipe(tmp_path: Path, shuffled: Path) -> None:
     out = tmp_path / "out"
     made = run("split", shuffled, "-o", out)
     assert made.returncode == 0, made.stderr
@@ -364,7 +366,7 @@ def test_dialogues_are_evaluated_by_the_agents_turns(tmp_path: Path) -> None:
     assert list(n_examples.values()) == [30, 20, 50]
 
 
-def test_a_pipeline_is_chosen_and_tried_by_the_agents_turns(tmp_path: Path) -> None:
+def test_a_pipeline_is_calibrated_and_tested_on_the_agents_turns(tmp_path: Path) -> None:
     rows = [chat(i) for i in range(12)]
     pool = [Candidate(f"{i}-{turn}", t["text"]) for i, row in enumerate(rows) for turn, t in enumerate(row["turns"])]
     write_index(tmp_path / "index", pool, np.eye(len(pool), dtype=np.float32), fingerprint="f", model="m")
