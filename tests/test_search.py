@@ -25,7 +25,15 @@ from polyrank.search.policy import Policy
 from polyrank.search.profile import Profile
 from polyrank.search.query import Machine
 from polyrank.search.scan import bounds_in_bf16, scan
-from polyrank.search.scoring import mean_of, moments_of, rounding_of_mean, steepness, upper_bounds
+from polyrank.search.scoring import (
+    mean_of,
+    moments_of,
+    precise_scores,
+    real_vectors,
+    rounding_of_mean,
+    steepness,
+    upper_bounds,
+)
 from polyrank.search.subspace import find_subspace
 from polyrank.search.ways import WAYS
 from polyrank.storage.quantized import PackedVectors, pack
@@ -34,8 +42,19 @@ Floats = NDArray[np.float32]
 D = 32  # as many as AMX takes of bf16
 
 
-def block(vectors: Floats | PackedVectors, first: int = 0, alive: NDArray[np.bool_] | None = None) -> Any:
-    return SimpleNamespace(vectors=vectors, rows=np.arange(first, first + len(vectors)), alive=alive)
+def block(
+    vectors: Floats | PackedVectors,
+    first: int = 0,
+    alive: NDArray[np.bool_] | None = None,
+    offsets: Floats | None = None,
+) -> Any:
+    rows = np.arange(first, first + len(vectors))
+    return SimpleNamespace(vectors=vectors, rows=rows, alive=alive, offsets=offsets)
+
+
+def offsets_in(blocks: list[Any]) -> Floats:
+    """What is added to the scores of all candidates."""
+    return np.concatenate([np.zeros(len(b.rows), np.float32) if b.offsets is None else b.offsets for b in blocks])
 
 
 def brute_force(context: Floats, mask: NDArray[np.bool_], blocks: list[Any], k: int) -> tuple[Any, Floats, Any]:
@@ -45,8 +64,9 @@ def brute_force(context: Floats, mask: NDArray[np.bool_], blocks: list[Any], k: 
     alive = np.concatenate([np.ones(len(b.rows), bool) if b.alive is None else b.alive for b in blocks])
     products = vectors @ context[mask].astype(np.float64).T
     weights = np.exp(products - products.max(1, keepdims=True))
-    result = ((weights * products).sum(1) / weights.sum(1)).astype(np.float32)
-    rows, result, size = rows[alive], result[alive], np.abs(products).max(1)[alive]
+    offsets = offsets_in(blocks).astype(np.float64)
+    result = ((weights * products).sum(1) / weights.sum(1) + offsets).astype(np.float32)
+    rows, result, size = rows[alive], result[alive], (np.abs(products).max(1) + np.abs(offsets))[alive]
     order = np.lexsort((rows, -result))[:k]
     return rows[order], result[order], size[order]
 
@@ -107,7 +127,9 @@ def cases(draw: st.DrawFn) -> Case:
     for n in draw(st.lists(st.sampled_from([0, 1, 7, 300, 2500, 6000]), min_size=0, max_size=3)):
         alive = rng.random(n) < draw(st.sampled_from([0.0, 0.3, 0.9])) if draw(st.booleans()) else None
         vectors = POOLS[draw(st.sampled_from(sorted(POOLS)))](rng, n)
-        blocks.append(block(pack(vectors, draw(st.sampled_from(["fp32", "bf16", "int8"]))), first, alive))
+        spread = draw(st.sampled_from([None, None, 0.0, 0.01, 1.0, 100.0]))  # of a prior over candidates
+        offsets = None if spread is None else (spread * rng.exponential(size=n)).astype(np.float32)
+        blocks.append(block(pack(vectors, draw(st.sampled_from(["fp32", "bf16", "int8"]))), first, alive, offsets))
         first += n + 3
     return Case(contexts, mask, blocks, draw(st.sampled_from([1, 2, 10, 400])))
 
@@ -130,7 +152,14 @@ def same(results: list[Result], case: Case) -> None:
 
 def score_all(case: Case, i: int, rows: NDArray[np.int64]) -> Floats:
     vectors = {r: v for b in case.blocks for r, v in zip(b.rows.tolist(), b.vectors[:], strict=True)}
-    return score_rows(case.contexts[i], case.mask[i], np.array([vectors[r] for r in rows.tolist()], np.float32))
+    chosen = np.array([vectors[r] for r in rows.tolist()], np.float32)
+    own = torch.from_numpy(real_vectors(case.contexts[i], case.mask[i])).double()
+    return precise_scores(own, chosen, offset_of_rows(case, rows))
+
+
+def offset_of_rows(case: Case, rows: NDArray[np.int64]) -> Floats:
+    added = dict(zip([r for b in case.blocks for r in b.rows.tolist()], offsets_in(case.blocks).tolist(), strict=True))
+    return np.array([added[r] for r in rows.tolist()], np.float32)
 
 
 @given(cases())
@@ -266,9 +295,10 @@ def test_scores_are_those_of_the_one_scoring_function(case: Case) -> None:
         if len(one.rows):
             vectors = {r: v for b in case.blocks for r, v in zip(b.rows.tolist(), b.vectors[:], strict=True)}
             mine = np.array([vectors[r] for r in one.rows.tolist()], np.float32)
-            theirs = scores(*map(torch.from_numpy, (case.contexts[i : i + 1], mine[None], case.mask[i : i + 1])))
-            scale = np.linalg.norm(mine, axis=1).max() * np.linalg.norm(case.contexts[i], axis=1).max()
-            assert np.abs(theirs[0].numpy() - one.scores).max() <= 1e-4 * max(scale, 1e-30)
+            theirs = scores(*map(torch.from_numpy, (case.contexts[i : i + 1], mine[None], case.mask[i : i + 1])))[0]
+            added = offset_of_rows(case, one.rows)
+            scale = np.linalg.norm(mine, axis=1).max() * np.linalg.norm(case.contexts[i], axis=1).max() + added.max()
+            assert np.abs(theirs.numpy() + added - one.scores).max() <= 1e-4 * max(scale, 1e-30)
 
 
 def trained_like(n: int = 20_000, d: int = 64) -> Case:
@@ -494,7 +524,7 @@ def test_compiled_loops_of_another_version_are_refused(tmp_path: Path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     kernels.package.cache_clear()
     try:
-        with pytest.raises(ConfigError, match="install the one that came with this polyrank"):
+        with pytest.raises(ConfigError, match="install the polyrank-kernels released with it"):
             kernels.package()
     finally:
         kernels.package.cache_clear()
@@ -521,7 +551,7 @@ def test_bad_input() -> None:
     with pytest.raises(UsageError, match="2 indexes for 1 blocks"):
         search(good, mask, [pool], 1, mode="approximate", indexes=[None, None])
     for ways in ([], ["slow"]):
-        with pytest.raises(UsageError, match="can be used here; use some of plain"):
+        with pytest.raises(UsageError, match=r"supports none of the ways .*; use some of plain"):
             search(good, mask, [pool], 1, ways=ways)
     for value in (np.nan, np.inf, -np.inf):
         damaged = np.ones((9000, D), np.float32)

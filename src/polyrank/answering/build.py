@@ -2,7 +2,8 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,16 @@ from numpy.typing import NDArray
 from polyrank.data.pool import CandidateLike, read_pool
 from polyrank.devices import processes
 from polyrank.errors import ArtifactError, UsageError
-from polyrank.index import IndexWriter, KnownVectors, LocalIndex, check_fingerprint, write_index
+from polyrank.index import (
+    COUNT_FIELD,
+    IndexWriter,
+    KnownVectors,
+    LocalIndex,
+    check_fingerprint,
+    open_catalogue,
+    open_writer,
+    write_index,
+)
 from polyrank.index.checks import check_candidates
 from polyrank.records import Candidate
 from polyrank.scorers.open import load_encoder
@@ -20,6 +30,7 @@ from polyrank.storage.durable import AnyPath
 from polyrank.storage.quantized import Precision
 
 TEXTS_AT_A_TIME = 1024  # encoded between two reports of progress
+ROWS_AT_A_TIME = 10_000  # whose counts are changed at once: a change of an index holds its vectors in memory
 
 
 Progress = Callable[[int, int], None]
@@ -149,13 +160,48 @@ def add_to_index(
     check_candidates(candidates)
     there = writer.find([candidate.id for candidate in candidates])
     new = [candidate for candidate in candidates if there.get(candidate.id) != candidate]
-    vectors = {
-        text: vector
-        for part in _parts(list(dict.fromkeys(c.text for c in new)), progress)
-        for text, vector in zip(part, encoder.encode_candidates(part), strict=True)
-    }
+    same_text = [c for c in new if c.id in there and there[c.id].text == c.text] if replace else []
+    vectors = _stored_vectors(writer, same_text)
+    for part in _parts([text for text in dict.fromkeys(c.text for c in new) if text not in vectors], progress):
+        vectors.update(zip(part, encoder.encode_candidates(part), strict=True))
     writer.add(new, [vectors[c.text] for c in new], replace=replace)
     return len(new)
+
+
+def update_counts(path: AnyPath, counts: Mapping[str, int]) -> int:
+    """Set the metadata field ``count`` of an index's candidates; their vectors stay, and no model is loaded.
+
+    Args:
+        path: the index folder.
+        counts: how often each text was said. Candidates with other texts keep the count that they have.
+
+    Returns:
+        How many candidates have another count now.
+
+    Raises:
+        LockedError: another process is changing the index.
+        ResourceError: the disk is full or failing; the changes written so far stay.
+    """
+    with open_writer(path) as writer, open_catalogue(path) as index:
+        changed = [
+            replace(candidate, metadata={**candidate.metadata, COUNT_FIELD: counts[candidate.text]})
+            for _, candidate in index.iter_candidates()
+            if candidate.text in counts and candidate.metadata.get(COUNT_FIELD) != counts[candidate.text]
+        ]
+        for start in range(0, len(changed), ROWS_AT_A_TIME):
+            part = changed[start : start + ROWS_AT_A_TIME]
+            vectors = index.vectors([candidate.id for candidate in part])
+            writer.add(part, [vectors[candidate.id] for candidate in part], replace=True)
+    return len(changed)
+
+
+def _stored_vectors(writer: IndexWriter, candidates: Sequence[Candidate]) -> dict[str, NDArray[np.float32]]:
+    """Vectors that the index holds, by text."""
+    if not candidates:
+        return {}
+    with open_catalogue(writer.path) as index:
+        stored = index.vectors([candidate.id for candidate in candidates])
+    return {candidate.text: stored[candidate.id] for candidate in candidates}
 
 
 def _parts(texts: Sequence[str], progress: Progress | None) -> Iterator[Sequence[str]]:

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import singledispatch
+from math import log1p
 from typing import Any
 
 import numpy as np
@@ -166,9 +167,12 @@ def _explain_sum(scorer: SumEncoder, context: Context, candidate: str, asked: Qu
 
 @_explain.register
 def _explain_count(scorer: Popularity, context: Context, candidate: str, asked: Question) -> Explanation:
-    """All of the score belongs to the candidate as a whole, and none to a word."""
     del asked
-    score = _score(scorer, context, candidate)
+    return _of_count(context, candidate, _score(scorer, context, candidate))
+
+
+def _of_count(context: Context, candidate: str, score: float) -> Explanation:
+    """All of the score belongs to the candidate as a whole, and none to a word."""
     turns, background = (tuple(TextShare(text, 0.0) for text in side) for side in (context.turns, context.background))
     side = CandidateShare(candidate, (), score, OF_COUNT, exact=True)
     return Explanation(score, OF_COUNT, True, turns, background, score, side)
@@ -208,7 +212,12 @@ def _explain_words(scorer: BM25 | TfIdf, context: Context, candidate: str, asked
 
 @_explain.register
 def _explain_answering(answering: Answering, context: Context, candidate: str, asked: Question) -> Explanation:
-    return _explain(answering.explained(), context, candidate, asked)
+    own = _explain(scorer := answering.explained(), context, candidate, asked)
+    if not answering.prior:
+        return own
+    count = _of_count(context, candidate, log1p(answering.count(candidate)))
+    parts = [(f"1 {getattr(scorer, 'name', '')}".rstrip(), 1.0, own), ("2 count", answering.prior, count)]
+    return added(own.score + answering.prior * count.score, parts)
 
 
 @_explain.register

@@ -290,10 +290,10 @@ def make_retriever(
     retriever: Answering
     if config.retriever == "dense":
         model = None if config.model is None else Path(config.model)
-        retriever = dense(Path(config.index), model, config.mode, distinct, device, backend)
+        retriever = dense(config, model, distinct=distinct, device=device, backend=backend)
     else:
         lexical = BM25() if config.retriever == "bm25" else TfIdf()
-        retriever = LexicalRetriever(lexical, open_index(Path(config.index)), distinct=distinct)
+        retriever = LexicalRetriever(lexical, open_index(Path(config.index)), distinct=distinct, prior=config.prior)
     if config.reranker is None:
         return retriever
     with ExitStack() as opened:  # closed where the second stage is missing
@@ -303,12 +303,12 @@ def make_retriever(
     return TwoStage(retriever, reranker, n_retrieved=config.n_retrieved, ensemble=config.ensemble)
 
 
-def dense(index: Path, model: Path | None, mode: Mode, distinct: bool, device: str, backend: Backend) -> Retriever:
+def dense(config: PipelineConfig, model: Path | None, *, distinct: bool, device: str, backend: Backend) -> Retriever:
     """An index searched by the encoder that it was made with."""
     with ExitStack() as opened:  # closed where the encoder is missing or another one
-        candidates = opened.enter_context(open_index(index))
+        candidates = opened.enter_context(open_index(Path(config.index)))
         encoder = encoder_of_index(candidates.model, model, device=device, backend=backend)
-        retriever = Retriever(encoder, candidates, mode=mode, distinct=distinct)
+        retriever = Retriever(encoder, candidates, mode=config.mode, distinct=distinct, prior=config.prior)
         opened.pop_all()
     return retriever
 

@@ -15,7 +15,7 @@ from polyrank.answering.diversity import N_BEST, Similarity, differing, vector_s
 from polyrank.answering.notebook import table
 from polyrank.config.pipeline import Ensemble
 from polyrank.errors import UsageError
-from polyrank.index import Filter, Index, as_filter
+from polyrank.index import COUNT_FIELD, Filter, Index, as_count, as_filter
 from polyrank.index.filters import fields_of
 from polyrank.records import Candidate, Context, ContextLike, Ranked, contexts_of
 from polyrank.scorers.inputs import whole_number
@@ -83,12 +83,14 @@ class Answering(Closing):
         encoder: what the vectors of the index come from; None: nothing here encodes.
         index: the candidates; None: a list in memory.
         n_stages: how many there are.
+        prior: what each score holds times ``log(1 + count)`` of the reply, see ``PipelineConfig``.
     """
 
     scorer: Scorer
     encoder: Encoder | None
     index: Index | None
     n_stages = 1
+    prior: float = 0.0
 
     @abstractmethod
     def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
@@ -162,6 +164,18 @@ class Answering(Closing):
     def any_passes(self, filter: Filter) -> bool:
         """Whether a candidate passes a filter."""
         return self.index is not None and bool(self.index.page(n=1, filter=filter).candidates)
+
+    def count(self, text: str) -> float:
+        """How often a reply was said: the largest metadata field ``count`` of the candidates with this text, or 0."""
+        most, after = 0.0, 0
+        while self.index is not None:
+            page = self.index.page(after=after, n=1000, words=[text])  # that hold the text
+            counts = [as_count(c.metadata.get(COUNT_FIELD)) for c in page.candidates if c.text == text]
+            most = max([most, *counts])
+            if page.next is None:
+                break
+            after = page.next
+        return most
 
     def vectors(self, ids: Sequence[str]) -> dict[str, Floats]:
         """Vectors of candidates by id, of those that have one."""

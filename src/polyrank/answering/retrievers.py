@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from polyrank.answering.choice import Choice, widened
 from polyrank.answering.protocol import Answer, Answering
 from polyrank.errors import UsageError
-from polyrank.index import Filter, Index, check_fingerprint
+from polyrank.index import COUNT_FIELD, Filter, Index, LocalIndex, as_count, check_fingerprint
 from polyrank.index.filters import positions_where
 from polyrank.index.local.filtered import MAX_FILTERS
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, Context, Ranked
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.protocols import Encoder, Floats, Scorer
-from polyrank.search import Mode, NearestSearch, Result
+from polyrank.search import Mode, NearestSearch, Result, prior_of
 
 
 class Retriever(Answering):
@@ -28,18 +28,27 @@ class Retriever(Answering):
         mode: "exact" finds the best replies; "approximate" nearly, by the index's own inner-product index.
             See ``polyrank.search.search``.
         distinct: give each text once, with the id of its first row, whatever else has that text.
+        prior: add this times ``log(1 + count)`` to each score, with the metadata field ``count`` of the candidate.
 
     Raises:
         ArtifactError: the index was made by another encoder.
+        UsageError: there is a prior, and the index is on a server.
     """
 
     encoder: Encoder
     index: Index
 
-    def __init__(self, encoder: Encoder, index: Index, *, mode: Mode = "exact", distinct: bool = True) -> None:
+    def __init__(
+        self, encoder: Encoder, index: Index, *, mode: Mode = "exact", distinct: bool = True, prior: float = 0.0
+    ) -> None:
         check_fingerprint(index.fingerprint, encoder.fingerprint, index.path)
+        if prior and not isinstance(index, LocalIndex):
+            raise UsageError(
+                f"{index.path} is on a server, which cannot add counts to scores; build the index without --remote, or"
+                " sum its model with counts (polyrank popularity, polyrank sum)"
+            )
         self.scorer = self.encoder = encoder
-        self.index, self.mode, self.distinct = index, mode, distinct
+        self.index, self.mode, self.distinct, self.prior = index, mode, distinct, prior
 
     def best(self, contexts: Sequence[Context], choice: Choice) -> list[Answer]:
         self.index.refresh()
@@ -59,7 +68,7 @@ class Retriever(Answering):
     def _search(
         self, vectors: Floats, mask: NDArray[np.bool_], k: int, filter: Filter | None
     ) -> list[tuple[list[Ranked], Result]]:
-        found = self.index.search(NearestSearch(vectors, mask, k, self.mode), filter)
+        found = self.index.search(NearestSearch(vectors, mask, k, self.mode, self.prior), filter)
         return [(_ranked(candidates, result.scores), result) for candidates, result in found]
 
 
@@ -70,10 +79,18 @@ class LexicalRetriever(Answering):
         scorer: fitted, or it takes word statistics from the candidates.
         candidates: to choose from; an index: its live ones, as of each call; one on a server is read whole each time.
         distinct: give each text once, with the id of its first candidate, whatever else has that text.
+        prior: see ``Retriever``.
     """
 
-    def __init__(self, scorer: BM25 | TfIdf, candidates: Sequence[Candidate] | Index, *, distinct: bool = True) -> None:
-        self.scorer, self.encoder, self.distinct = scorer, None, distinct
+    def __init__(
+        self,
+        scorer: BM25 | TfIdf,
+        candidates: Sequence[Candidate] | Index,
+        *,
+        distinct: bool = True,
+        prior: float = 0.0,
+    ) -> None:
+        self.scorer, self.encoder, self.distinct, self.prior = scorer, None, distinct, prior
         self.index = candidates if isinstance(candidates, Index) else None
         pool = _Pool(() if isinstance(candidates, Index) else candidates)
         self._cached = (0, 0), pool  # replaced as a whole, since threads may share this
@@ -87,6 +104,8 @@ class LexicalRetriever(Answering):
         pool = self._current()
         some = pool.everywhere if choice.filter is None else pool.positions(choice.filter)
         scores = self.scorer.score_pool(contexts, pool.texts)
+        if self.prior:
+            scores = scores + prior_of(pool.counts, self.prior)
 
         def answer(context: Context, values: Floats) -> Answer:
             def search(n: int) -> tuple[list[Ranked], None]:
@@ -110,6 +129,10 @@ class LexicalRetriever(Answering):
         """The scorer with the word statistics that it ranks by, which may come from the candidates."""
         return self.scorer.fitted_to(lambda: self._current().texts)
 
+    def count(self, text: str) -> float:
+        pool = self._current()
+        return max((pool.counts[row] for row, own in enumerate(pool.texts) if own == text), default=0.0)
+
     def candidate(self, id_: str) -> Candidate:
         for candidate in self._current().candidates:
             if candidate.id == id_:
@@ -131,6 +154,7 @@ class _Pool:
     def __init__(self, candidates: Sequence[Candidate]) -> None:
         self.candidates = tuple(candidates)
         self.texts = [candidate.text for candidate in candidates]
+        self.counts = np.array([as_count(candidate.metadata.get(COUNT_FIELD)) for candidate in candidates])
         self.everywhere = np.arange(len(self.candidates))
         self.positions = lru_cache(MAX_FILTERS)(partial(positions_where, self.candidates))
 

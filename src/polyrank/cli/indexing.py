@@ -106,6 +106,17 @@ def index_add(
         talk(f"{index}: added {n:,}{there}, now {len(writer):,} candidates")
 
 
+@index_app.command("update-counts")
+def index_update_counts(index: IndexPath, replies: Replies) -> None:
+    """Set how often each reply was said, by the field `count` of a file; texts are not encoded again."""
+    from polyrank.answering.build import update_counts
+    from polyrank.scorers.popularity import catalogue_counts
+
+    counts = catalogue_counts(replies)
+    n = update_counts(index, counts)
+    talk(f"{index}: {n:,} candidates have another count now")
+
+
 @index_app.command("remove")
 def index_remove(
     index: IndexPath,

@@ -3,13 +3,13 @@
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
 from polyrank.cli.console import console, drawable, talk
 from polyrank.cli.options import Device, Json, Limit, NRetrieved, Overwrite, Rerank, Speaker
-from polyrank.errors import ConfigError
+from polyrank.errors import ConfigError, UsageError
 
 pipeline_app = typer.Typer(no_args_is_help=True, help="Put retriever, re-ranker and threshold together.")
 
@@ -24,6 +24,14 @@ def pipeline_create(
     output: Annotated[Path, typer.Option("-o", "--output", help="The pipeline folder to make.")],
     retriever: Annotated[str, typer.Option(help="dense (the index's model), bm25 or tfidf.")] = "dense",
     model: Model = None,
+    prior: Annotated[
+        str,
+        typer.Option(
+            metavar="WEIGHT",
+            help="Add WEIGHT * log(1 + count) to the retriever's scores, by the candidates' field `count`; auto chooses"
+            " on validation examples.",
+        ),
+    ] = "0",
     rerank: Rerank = None,
     n_retrieved: NRetrieved = 100,
     ensemble: Annotated[
@@ -57,15 +65,27 @@ def pipeline_create(
 
     check_replaceable(output, ours=(PIPELINE.file,), replace=overwrite)
     check_output(plot, inputs=(index, output, valid), overwrite=overwrite)
-    values = {"index": str(index), "retriever": retriever, "model": model and str(model), "reranker": rerank}
-    config = from_dict(PipelineConfig, {**values, "n_retrieved": n_retrieved})
+    weight = _read_prior(prior)
+    config = from_dict(
+        PipelineConfig,
+        {
+            "index": str(index),
+            "retriever": retriever,
+            "model": model and str(model),
+            "prior": 0.0 if weight == "auto" else weight,
+            "reranker": rerank,
+            "n_retrieved": n_retrieved,
+        },
+    )
     scale = "auto" if ensemble == "auto" else read_ensemble(ensemble)
     if model is not None and retriever != "dense":
         raise ConfigError(f"--model {model} is no part of {retriever}; leave it out")
     if rerank is None and scale is not None:
         raise ConfigError(f"--ensemble {ensemble} adds up two stages; name the second with --rerank")
-    if valid is None and (precision is not None or scale == "auto"):
-        raise ConfigError("--precision and --ensemble auto need examples to choose by; give them with --valid")
+    if valid is None and (precision is not None or "auto" in (scale, weight)):
+        raise ConfigError(
+            "--precision, --prior auto and --ensemble auto need examples to choose by; give them with --valid"
+        )
     if valid is None and speaker is not None:
         raise ConfigError(f"--speaker {speaker} is of validation examples; give them with --valid, or leave it out")
     if precision is None and plot is not None:
@@ -82,12 +102,15 @@ def pipeline_create(
             config, tuning = choose_settings(
                 config,
                 loaded.examples[:limit],
+                prior=weight,
                 ensemble=scale,
                 precision=precision,
                 no_answer=no_answer,
                 device=device,
             )
     write_pipeline(output, config, tuning, replace=overwrite)
+    if tuning and "prior" in tuning:
+        _report_prior(tuning["prior"])
     if tuning and "ensembles" in tuning:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in tuning["ensembles"].items())
         talk(f"mean reciprocal rank by ensemble: {figures}; chosen: {config.ensemble or 'the re-ranker alone'}")
@@ -107,6 +130,27 @@ def pipeline_create(
         plot_coverage({output.name: curve_of(tuning or {})}, plot)
         talk(f"wrote {plot}")
     talk(f"{output}: try it with polyrank respond {output}")
+
+
+def _read_prior(text: str) -> float | Literal["auto"]:
+    if text == "auto":
+        return "auto"
+    try:
+        return float(text)
+    except ValueError as error:
+        raise UsageError(f"--prior {text!r} is not a number; give 0 or more, or auto") from error
+
+
+def _report_prior(seen: dict[str, Any]) -> None:
+    """Which weight was chosen, or why none."""
+    figures = ", ".join(f"{weight} {value:.4f}" for weight, value in seen["weights"].items())
+    talk(f"mean reciprocal rank by weight of the prior, first stage: {figures}")
+    gain = f"gain on examples that did not choose it {_with_interval(seen['gain'])}"
+    r1 = f"R@1 {seen['without']['R@1']:.4f} without, {seen['with']['R@1']:.4f} with"
+    if seen["gain"]["low"] > 0:
+        talk(f"prior {seen['best']:g} * log(1 + count): {r1}; {gain}")
+    else:
+        talk(f"prior 0, because counts do not measurably improve the ranking; {gain}")
 
 
 def _with_interval(figure: dict[str, float]) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from polyrank.cli.console import talk
 from polyrank.cli.options import Json, Overwrite, Speaker
-from polyrank.errors import DataError, UsageError
+from polyrank.errors import UsageError
 
 
 def popularity(
@@ -26,8 +26,14 @@ def popularity(
     json_: Json = False,
 ) -> None:
     """Count how often each reply was said; a sum of this with an encoder prefers what people say often."""
-    from polyrank.data import choose_speaker, read_examples, read_pool
-    from polyrank.scorers.popularity import Popularity, check_popularity_path, count_replies, save_popularity
+    from polyrank.data import choose_speaker, read_examples
+    from polyrank.scorers.popularity import (
+        Popularity,
+        catalogue_counts,
+        check_popularity_path,
+        count_replies,
+        save_popularity,
+    )
 
     check_popularity_path(output, replace=overwrite)
     if (catalogue is None) == (not files):
@@ -37,15 +43,8 @@ def popularity(
         loaded = read_examples(file, speaker=choose_speaker(file, speaker, notify=talk))
         talk(f"{file}: {loaded.report}")
         counts += count_replies(loaded.examples)
-    for reply in () if catalogue is None else read_pool(catalogue):
-        if "count" not in reply.metadata:
-            raise DataError(
-                f"{catalogue}: reply {reply.id!r} has no field `count`; give one to each, or count examples"
-            )
-        count = str(reply.metadata["count"])  # a number of JSON, or the digits of a table
-        if not (count.isascii() and count.isdigit()):
-            raise DataError(f"{catalogue}: reply {reply.id!r} has the count {count!r}; give a number above 0")
-        counts[reply.text] += int(count)
+    if catalogue is not None:
+        counts += catalogue_counts(catalogue)
     prior = Popularity.of(counts)
     named = [file.name for file in (*(files or ()), *filter(None, [catalogue]))]
     figures = {"data": named, "n_replies": len(counts), "n_said": counts.total(), "most": max(counts.values())}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from polyrank.config.checked import Settings
+from polyrank.config.checked import NotNegative, Settings
 
 SHORTLIST = 100
 Ensemble = Literal["raw", "sigmoid", "z-score", "softmax", "sigmoid-reranked"]
@@ -18,6 +18,8 @@ class PipelineConfig(Settings):
         retriever: "dense", the index's own encoder; or "bm25" or "tfidf" over the index's texts.
         model: the encoder's folder where it is not the one that the index names.
         mode: of the dense search, see ``polyrank.search.search``.
+        prior: the retriever adds this times ``log(1 + count)`` to each score, with the metadata field ``count``. 0 or
+            more.
         reranker: a model folder; None: one stage.
         n_retrieved: how many the re-ranker sees.
         ensemble: see ``polyrank.ranking.ensembles.combine``; None: the re-ranker's score alone decides.
@@ -28,6 +30,7 @@ class PipelineConfig(Settings):
     retriever: Literal["dense", "bm25", "tfidf"] = "dense"
     model: str | None = None
     mode: Literal["exact", "approximate"] = "exact"
+    prior: NotNegative = 0.0
     reranker: str | None = None
     n_retrieved: int = SHORTLIST
     ensemble: Ensemble | None = None

@@ -2,6 +2,7 @@
 
 from polyrank.index.filters import Filter, as_filter, read_filter
 from polyrank.index.local import LocalIndex, LocalWriter
+from polyrank.index.local.counts import COUNT_FIELD, as_count
 from polyrank.index.local.known_vectors import KnownVectors
 from polyrank.index.opening import (
     check_target,
@@ -15,6 +16,7 @@ from polyrank.index.opening import (
 from polyrank.index.protocol import Block, Index, IndexWriter, Page, check_fingerprint
 
 __all__ = [
+    "COUNT_FIELD",
     "Block",
     "Filter",
     "Index",
@@ -23,6 +25,7 @@ __all__ = [
     "LocalIndex",
     "LocalWriter",
     "Page",
+    "as_count",
     "as_filter",
     "check_fingerprint",
     "check_target",

@@ -5,7 +5,7 @@ To add a kind, subclass ``Index`` and ``IndexWriter`` in a package next to ``loc
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -33,11 +33,13 @@ class Block:
         vectors: ``[n, D]``, read-only; fp32 when some of them are taken.
         rows: ``[n]``, the rows that they are of, ascending.
         alive: ``[n]``, false where a row was removed since; None: all are live.
+        offsets: ``[n]``, what a search adds to each score; None: nothing.
     """
 
     vectors: AnyVectors
     rows: NDArray[np.int64]
     alive: NDArray[np.bool_] | None = None
+    offsets: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +88,20 @@ class Hits(Protocol):
 
 
 H = TypeVar("H", bound=Hits)
+Counts = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 
 class Search(Protocol[H]):
     """A search for the best candidates of some contexts, by vectors or by an engine: the index knows which it has."""
 
-    def of_blocks(self, blocks: "Sequence[Block]", indexes: "Sequence[Ann | None]") -> list[H]:
-        """The best of all blocks. ``indexes``: the inner-product index of each block, where there is one."""
+    def of_blocks(self, blocks: "Sequence[Block]", indexes: "Sequence[Ann | None]", counts: "Counts") -> list[H]:
+        """The best of all blocks.
+
+        Args:
+            blocks: the candidates.
+            indexes: the inner-product index of each block; None: the block has none.
+            counts: returns how often the replies of some rows were said.
+        """
         ...
 
     def of_engine(self, engine: Engine) -> list[H]:

@@ -12,7 +12,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from polyrank.data.pool import read_pool
 from polyrank.errors import DataError
+from polyrank.index import COUNT_FIELD
 from polyrank.records import ContextLike, Example, contexts_of
 from polyrank.scorers.inputs import as_texts
 from polyrank.scorers.protocols import Encoder, Floats
@@ -81,6 +83,23 @@ def count_replies(examples: Iterable[Example]) -> Counter[str]:
     Counter({'hello': 2})
     """
     return Counter(example.candidates[i] for example in examples for i in example.relevant)
+
+
+def catalogue_counts(path: Path) -> Counter[str]:
+    """How often each reply of a file was said, by its field ``count``.
+
+    Raises:
+        DataError: a reply has no count, or the count is not a whole number.
+    """
+    counts: Counter[str] = Counter()
+    for reply in read_pool(path):
+        if COUNT_FIELD not in reply.metadata:
+            raise DataError(f"{path}: reply {reply.id!r} has no field `count`; give one to each, or count examples")
+        count = str(reply.metadata[COUNT_FIELD])  # a number of JSON, or the digits of a table
+        if not (count.isascii() and count.isdigit()):
+            raise DataError(f"{path}: reply {reply.id!r} has the count {count!r}; give a number above 0")
+        counts[reply.text] += int(count)
+    return counts
 
 
 def _keys(texts: Sequence[str]) -> NDArray[np.int64]:

@@ -1,11 +1,11 @@
 """Top-k for Bi- and Poly-encoders over blocks of candidate vectors: exact, or approximate by an index's shortlist.
 
 Scores are always computed the same way (fp64, rounded once); ways of searching differ in how they avoid computing them.
-This package knows nothing of texts, models or files but the machine's profile.
+This package does not know texts or models, and reads no file except the machine's profile.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from polyrank.devices.choice import cpu_has_bf16, free_cores
 from polyrank.errors import UsageError
-from polyrank.index.protocol import Engine
+from polyrank.index.protocol import Block as IndexBlock
+from polyrank.index.protocol import Counts, Engine
 from polyrank.search import kernels
 from polyrank.search.best import Best, Result
-from polyrank.search.blocks import Block, Floats, n_alive
+from polyrank.search.blocks import Block, Floats, derive, n_alive
 from polyrank.search.policy import Policy
 from polyrank.search.profile import load_profile
 from polyrank.search.query import Machine
@@ -27,7 +28,7 @@ from polyrank.search.scoring import real_vectors, score_rows
 from polyrank.search.shortlist import ProductIndex, shortlist
 from polyrank.search.ways import WAYS
 
-__all__ = ["Block", "Mode", "NearestSearch", "ProductIndex", "Result", "score_rows", "search"]
+__all__ = ["Block", "Mode", "NearestSearch", "ProductIndex", "Result", "prior_of", "score_rows", "search"]
 
 Mode = Literal["exact", "approximate"]
 
@@ -50,19 +51,19 @@ def search(
         contexts: ``[B, M, D]``.
         mask: ``[B, M]``, true where a context vector is real; each context has at least one.
         blocks: the candidates; rows are distinct over all of them, vectors ``[n, D]`` do not change while they live.
-        k: how many; fewer come back when fewer are alive.
-        mode: ``exact`` scans in the fastest way that is proven to return what computing every score would;
-            ``approximate`` scores one shortlist per block, and says whether that was exact; a block whose shortlist
-            leaves fewer than k, while so many are alive, is scanned.
+        k: how many; fewer are returned if fewer are alive.
+        mode: ``exact`` scans in the fastest way that is proven to return the same as computing every score;
+            ``approximate`` scores one shortlist per block and reports whether that was exact. If a shortlist has fewer
+            than k live candidates although the block has more, the block is scanned.
         indexes: for the approximate mode, an inner-product index of each block's vectors, or ``None``: scan that block.
-        device: where a scan in fp32 multiplies.
-        compiled: whether the loops of ``polyrank-kernels`` are used where that is installed; they also keep a copy of
-            the vectors in int8. On processors with instructions for bf16, a search may keep one in that.
+        device: multiplies in fp32 scans.
+        compiled: whether to use the loops of ``polyrank-kernels``, if installed; they also keep a copy of the vectors
+            in int8. On processors with bf16 instructions, a search may keep a copy in bf16.
         ways: of scanning, to choose from (see ``polyrank.search.ways``); ``["plain"]`` scores every candidate in fp32.
 
     Raises:
-        UsageError: k is below one, shapes disagree, the mode is unknown, a context has no vectors, or no way of
-            scanning can be used here.
+        UsageError: k is below one, shapes disagree, the mode is unknown, a context has no vectors, or this machine
+            supports none of the ways.
         ArtifactError: a candidate's vector is not finite.
 
     >>> from types import SimpleNamespace
@@ -78,7 +79,7 @@ def search(
     machine = Machine(on, compiled and on_cpu and kernels.package() is not None, on_cpu and cpu_has_bf16())
     usable = [WAYS[name] for name in ways if name in WAYS and WAYS[name].usable(contexts.shape[2], machine)]
     if not usable:
-        raise UsageError(f"none of the ways {', '.join(ways)} can be used here; use some of {', '.join(WAYS)}")
+        raise UsageError(f"this machine supports none of the ways {', '.join(ways)}; use some of {', '.join(WAYS)}")
     best = [Best(real_vectors(row, real), k) for row, real in zip(contexts, mask, strict=True)]
     exact = [True] * len(best)
     with torch.inference_mode():
@@ -89,7 +90,7 @@ def search(
             n = n_alive(block)
             for i in everyone if n else ():
                 n_listed = 0 if index is None else shortlist(best[i], block, index)
-                if n_listed < min(k, n):  # no shortlist, or one that would leave a hole
+                if n_listed < min(k, n):  # no shortlist, or one that is too short
                     to_scan[i].append(block)
                 elif n_listed < n:
                     exact[i] = False
@@ -106,20 +107,41 @@ def search(
 
 @dataclass(frozen=True, slots=True)
 class NearestSearch:
-    """What ``polyrank.index.Index.search`` takes: the k best of whatever the index has; arguments as of ``search``."""
+    """What ``polyrank.index.Index.search`` takes: the k best of an index; arguments as of ``search``.
+
+    Args:
+        prior: adds ``prior * log(1 + count)`` to each score, by how often a reply was said. Only for ``of_blocks``.
+    """
 
     contexts: Floats
     mask: NDArray[np.bool_]
     k: int
     mode: Mode = "exact"
+    prior: float = 0.0
 
-    def of_blocks(self, blocks: Sequence[Block], indexes: Sequence[ProductIndex | None]) -> list[Result]:
-        """By vectors."""
+    def of_blocks(
+        self, blocks: Sequence[IndexBlock], indexes: Sequence[ProductIndex | None], counts: Counts
+    ) -> list[Result]:
+        """The k best by vectors."""
+        if self.prior:
+            # rows never change, and the same array of them comes again with the next search
+            name, offsets = f"prior {self.prior!r}", lambda rows: prior_of(counts(rows), self.prior)
+            blocks = [replace(block, offsets=derive(name, block.rows, offsets)) for block in blocks]
         return search(self.contexts, self.mask, blocks, self.k, mode=self.mode, indexes=indexes)
 
     def of_engine(self, engine: Engine) -> list[Result]:
-        """By an engine's lists of products."""
+        """The k best by an engine's lists of products."""
         return search_remote(self.contexts, self.mask, engine, self.k, exact=self.mode == "exact")
+
+
+def prior_of(counts: NDArray[np.float64], weight: float) -> Floats:
+    """``weight * log(1 + count)`` for each count.
+
+    >>> prior_of(np.array([0.0, 1.0, 3.0]), 0.5).round(4)
+    array([0.    , 0.3466, 0.6931], dtype=float32)
+    """
+    offsets: Floats = (weight * np.log1p(counts)).astype(np.float32)
+    return offsets
 
 
 def _check(
@@ -131,7 +153,7 @@ def _check(
     indexes: Sequence[ProductIndex | None] | None,
 ) -> None:
     if k < 1:
-        raise UsageError(f"k is {k}; ask for one candidate at least")
+        raise UsageError(f"k is {k}; request at least one candidate")
     if mode not in get_args(Mode):
         raise UsageError(f"mode {mode!r} is unknown; use exact or approximate")
     if contexts.ndim != 3 or mask.shape != contexts.shape[:2]:

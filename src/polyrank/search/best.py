@@ -1,7 +1,7 @@
-"""The best candidates so far, with the scores that are returned: fp64, rounded once to fp32.
+"""The best candidates so far, with the scores that are returned: computed in fp64, rounded once to fp32.
 
-Every way of scanning works out upper bounds and offers candidates here in their order, so every one returns the same
-rows and the same scores; they differ in how many they have to offer.
+Every way of scanning computes upper bounds and offers candidates here in the order of their bounds. So all ways return
+the same rows and scores; they differ in how many candidates they offer.
 """
 
 from dataclasses import dataclass
@@ -11,25 +11,25 @@ import torch
 from numpy.typing import NDArray
 
 from polyrank.errors import ArtifactError
-from polyrank.search.blocks import Block, Floats, Rows, as_tensor, norms_of
+from polyrank.search.blocks import Block, Floats, Rows, add_offsets, as_tensor, norms_of, offsets_of
 from polyrank.search.scoring import close_bounds, precise_scores, rounding_of_product
 from polyrank.search.subspace import Subspace, find_subspace
 
 FIRST = 32  # candidates scored before the threshold is looked at again
 MANY = 64  # above, a batch goes through fp32 first
-WAITING = 8192  # candidates that wait at most, so that memory stays flat
+WAITING = 8192  # deferred candidates at most, so that memory stays flat
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a search returns for one context.
+    """The result of a search for one context.
 
     Args:
-        rows: ``[k']``, best first, ties by row; fewer than k when there are fewer candidates.
+        rows: ``[k']``, best first, ties by row; fewer than k if there are fewer candidates.
         scores: ``[k']``, of these rows.
-        exact: proven to be the top k of all candidates.
+        exact: whether these are proven to be the top k of all candidates.
         n_scored: candidates whose score was computed in full.
-        ways: how they were looked for: names of ways of scanning (see ``polyrank.search.ways``), or "shortlist".
+        ways: how the search was done: names of ways of scanning (see ``polyrank.search.ways``), or "shortlist".
     """
 
     rows: Rows
@@ -61,25 +61,25 @@ class Best:
         self._subspaces: dict[bool, Subspace] = {}
 
     def subspace(self, *, int16: bool) -> Subspace:
-        """Columns that span nearly all of the context's vectors, found once; see ``find_subspace``."""
+        """Columns that span nearly all of the context's vectors, computed once; see ``find_subspace``."""
         if int16 not in self._subspaces:
             self._subspaces[int16] = find_subspace(self.contexts, int16=int16)
         return self._subspaces[int16]
 
     @property
     def threshold(self) -> float:
-        """What a candidate must reach to be among the best: the k-th best score so far."""
+        """The k-th best score so far, which a candidate must reach."""
         return float(self._scores[-1]) if len(self._scores) == self.k else -np.inf
 
     def offer(
         self, block: Block, positions: NDArray[np.intp], bounds: Floats | None = None, *, close: bool = False
     ) -> None:
-        """Score in full the candidates whose bound reaches the threshold, the most promising first.
+        """Score in full the candidates whose bound reaches the threshold, the largest bounds first.
 
         Args:
-            block: where they are.
-            positions: ``[n]``, positions in the block; removed candidates are skipped.
-            bounds: ``[n]``, which their scores do not exceed; ``None``: unknown.
+            block: of the candidates.
+            positions: ``[n]``, in the block; removed candidates are skipped.
+            bounds: ``[n]``, upper bounds of their scores; ``None``: unknown.
             close: whether the bounds are as close as fp32 allows.
         """
         if block.alive is not None:
@@ -89,7 +89,7 @@ class Best:
             bounds = np.full(len(positions), np.inf, np.float32)
         n_batch = max(FIRST, self.k)
         while len(positions):
-            reach = ~(bounds < self.threshold)  # what is not a number is looked at too, and refused
+            reach = ~(bounds < self.threshold)  # NaN passes too, and is refused in ``_take``
             positions, bounds = positions[reach], bounds[reach]
             if n_batch < len(positions):
                 order = np.argpartition(-bounds, n_batch)
@@ -104,14 +104,14 @@ class Best:
             n_batch = min(4 * n_batch, max(1024, self.k))
 
     def defer(self, block: Block, positions: NDArray[np.intp], bounds: Floats) -> None:
-        """Offer later, with the next of the same block: the fewer offers, the fewer candidates scored."""
+        """Offer later, together with the next ones of the same block: fewer offers score fewer candidates."""
         self._waiting.append((positions, bounds))
         self._n_waiting += len(positions)
         if self._n_waiting > WAITING:
             self.settle(block)
 
     def settle(self, block: Block) -> None:
-        """Offer what waits."""
+        """Offer the deferred candidates."""
         waiting, self._waiting, self._n_waiting = self._waiting, [], 0
         if waiting:
             self.offer(block, np.concatenate([w[0] for w in waiting]), np.concatenate([w[1] for w in waiting]))
@@ -121,21 +121,24 @@ class Best:
         return Result(self._rows, self._scores, exact, self.n_scored, tuple(dict.fromkeys(self.ways)))
 
     def _sift(self, block: Block, positions: NDArray[np.intp]) -> None:
-        """Of many, score in fp64 only those that fp32 cannot rule out."""
+        """Score in fp64 only those candidates that fp32 cannot rule out."""
         gathered = as_tensor(block.vectors[positions])
         error = torch.from_numpy(norms_of(block.vectors)[positions]) * self.rounding
         products = gathered @ self.contexts.T
-        bounds = close_bounds(products, error, torch.empty_like(products))
+        bounds = close_bounds(products, error, torch.empty_like(products)).numpy()
         n_before = self.n_scored
-        self.offer(_Bare(block), positions, bounds.numpy(), close=True)
+        self.offer(_Bare(block), positions, add_offsets(bounds, block, positions), close=True)
         self.n_scored = n_before + len(positions)
 
     def _take(self, block: Block, positions: NDArray[np.intp]) -> None:
         if not len(positions):
             return
-        scores = precise_scores(self._precise, block.vectors[positions])
+        offsets = offsets_of(block)
+        scores = precise_scores(
+            self._precise, block.vectors[positions], None if offsets is None else offsets[positions]
+        )
         if not np.isfinite(scores).all():
-            raise ArtifactError("a candidate's score is not finite; its vector is damaged: build the index again")
+            raise ArtifactError("a candidate's score is not finite; its vector is damaged, so build the index again")
         self.n_scored += len(positions)
         rows = np.concatenate([self._rows, block.rows[positions]])
         scores = np.concatenate([self._scores, scores])
@@ -146,7 +149,7 @@ class Best:
 
 
 class _Bare:
-    """A block whose removed candidates are sorted out already."""
+    """A block whose removed candidates have been skipped already."""
 
     def __init__(self, block: Block) -> None:
-        self.vectors, self.rows, self.alive = block.vectors, block.rows, None
+        self.vectors, self.rows, self.alive, self.offsets = block.vectors, block.rows, None, offsets_of(block)

@@ -1,7 +1,7 @@
 """Candidates and columns in bf16, for processors that multiply such numbers several times faster than fp32 ones.
 
 ``y = h + r`` with ``h`` in bf16; the norm of the rest, ``|r|``, is kept for each candidate, so that bounds account for
-it. Sums of products are taken in fp32 by the processor and given in bf16.
+it. The processor sums products in fp32 and returns them in bf16.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from polyrank.search.blocks import SMALLEST as SMALLEST_NORM
 from polyrank.storage.quantized import AnyVectors, PackedVectors
 
 ROUNDING_OF_RESULT = 2.0**-8  # of a number rounded to bf16, relative
-SMALLEST = 1e-30  # these processors take denormal numbers for zeros
+SMALLEST = 1e-30  # these processors treat denormal numbers as zeros
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Bf16Vectors:
 
 
 def bf16_of(vectors: AnyVectors) -> Bf16Vectors:
-    """A block's vectors in bf16: as they are stored, or a copy that is made once."""
+    """A block's vectors in bf16: as stored, or a copy that is made once."""
     return derive("bf16", vectors, _to_bf16)
 
 
@@ -50,7 +50,7 @@ def _to_bf16(vectors: AnyVectors) -> Bf16Vectors:
 
 
 def to_bf16(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """Vectors ``[n, D]`` in bf16, and the norms ``[n]`` of what that loses, never too small.
+    """Vectors ``[n, D]`` in bf16, and the norms ``[n]`` of the rounding errors, never too small.
 
     >>> values, errors = to_bf16(torch.tensor([[1.0, 1.00390625]]))
     >>> values.tolist(), bool(errors[0] >= 0.00390625)

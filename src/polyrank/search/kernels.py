@@ -1,11 +1,11 @@
 """The compiled loops, where the package ``polyrank-kernels`` is installed, and the int8 copies that they read.
 
-A candidate ``y`` becomes ``scale * values`` with values in -127..127; what that loses is kept as a norm per candidate,
-so that bounds can account for it. Products of these are sums of integers, exact in any order.
+A candidate ``y`` becomes ``scale * values`` with values in -127..127. The norm of the rounding error is kept for each
+candidate, so that bounds can account for it. Products of these are sums of integers, exact in any order.
 
-The loops have a form for each kind of instructions, and this chooses among those that the processor has. Where there
-are many columns, these are laid into tiles first, 16 beside each other: as AMX multiplies them, or so that the sums of
-few rows with 16 columns stay in registers. Products become bounds before they leave the cache.
+The loops have a form for each instruction set, and this module chooses among those that the processor supports. Many
+columns are first laid out in tiles of 16: as AMX multiplies them, or so that the sums of a few rows with 16 columns
+stay in registers. Products become bounds before they leave the cache.
 """
 
 import ctypes
@@ -28,13 +28,13 @@ from polyrank.storage.quantized import AnyVectors, PackedVectors
 API = 4  # of polyrank-kernels
 FORMS = INSTRUCTIONS  # form n of the loops is the n-th, from 1
 AVX512_VNNI, AMX = (FORMS.index(name) + 1 for name in ("avx512-vnni", "amx"))
-LANES = 64  # numbers that the loops take at a time: rows are padded with zeros to a multiple
-WIDEST = 8192  # dimensions that they take
+LANES = 64  # numbers that the loops process at a time: rows are padded with zeros to a multiple
+WIDEST = 8192  # dimensions that they support
 FEWEST_ROWS = 512  # worth a thread
 COLUMNS = 16  # that a tile holds, some of them zeros
 FEWEST_COLUMNS = 8  # worth a tile in fp32
 LONGEST_FOR_AMX = 2048  # dimensions
-ROUNDING_OF_TILES = 2.0**-15  # of a product of split rows, relative to both norms, besides that of summing in fp32
+ROUNDING_OF_TILES = 2.0**-15  # of a product of split rows, relative to both norms, in addition to that of fp32 sums
 
 Bits = Literal[8, 16, 32]
 
@@ -64,7 +64,7 @@ class Int16Columns:
     Args:
         values: ``[q, D']``
         scales: ``[q]``
-        tiles: the same as AMX reads them; ``None``: it does not.
+        tiles: the same in AMX's layout; ``None``: AMX is not used.
     """
 
     values: NDArray[np.int16]
@@ -81,7 +81,7 @@ def package() -> Any:
     """``polyrank_kernels``, or ``None``.
 
     Raises:
-        ConfigError: it is of another version, and would misread its arguments.
+        ConfigError: its version is another, which would misread the arguments.
     """
     try:
         module = importlib.import_module("polyrank_kernels")
@@ -89,20 +89,20 @@ def package() -> Any:
         return None
     if getattr(module, "API", 1) != API:
         raise ConfigError(
-            f"polyrank-kernels has version {getattr(module, 'API', 1)} of its functions, this needs {API}; install the"
-            " one that came with this polyrank, or none"
+            f"polyrank-kernels has version {getattr(module, 'API', 1)} of its functions, this polyrank needs {API};"
+            " install the polyrank-kernels released with it, or uninstall it"
         )
     return module
 
 
 @cache
 def best_form() -> int:
-    """The number of the best form of the loops here; 0 without the package.
+    """The number of the best form of the loops on this machine; 0 without the package.
 
-    Of those, if ``POLYRANK_INSTRUCTIONS`` names one, that are not above it.
+    ``POLYRANK_INSTRUCTIONS`` sets an upper limit.
 
     Raises:
-        UsageError: it names none.
+        UsageError: ``POLYRANK_INSTRUCTIONS`` names no known instruction set.
     """
     most = allowed_instructions()
     if package() is None:
@@ -117,19 +117,19 @@ def has_amx() -> bool:
 
 
 def in_tiles(bits: Bits, dimension: int) -> bool:
-    """Whether rows of so many numbers of so many bits are bounded in tiles here; those of 8 bits are padded."""
+    """Whether this machine bounds rows of ``dimension`` numbers of ``bits`` bits in tiles; 8-bit rows are padded."""
     if bits == 16:
         return has_amx() and dimension <= LONGEST_FOR_AMX and dimension % 32 == 0
     return best_form() > 0 and dimension <= WIDEST
 
 
 def form_of_tiles(dimension: int) -> int:
-    """The form of the loops that bounds rows of so many numbers in tiles: AMX takes none that are too long."""
+    """The form of the loops that bounds rows of ``dimension`` numbers in tiles: AMX has a limit on their length."""
     return AVX512_VNNI if has_amx() and dimension > LONGEST_FOR_AMX else best_form()
 
 
 def quantized_of(vectors: AnyVectors) -> Quantized:
-    """A block's vectors in int8: as they are stored, or a copy that is made once."""
+    """A block's vectors in int8: as stored, or a copy that is made once."""
     return derive("int8", vectors, _quantize)
 
 
@@ -167,7 +167,7 @@ def to_int16(columns: Tensor) -> Int16Columns:
 
 
 def join(columns: Sequence[Int16Columns]) -> Int16Columns:
-    """Columns of several contexts for one product, and their tiles where AMX takes them."""
+    """Columns of several contexts for one product, with their tiles if AMX multiplies them."""
     values, scales = np.concatenate([c.values for c in columns]), np.concatenate([c.scales for c in columns])
     amx = form_of_tiles(values.shape[1]) == AMX
     return Int16Columns(values, scales, _lay(values) if amx else None)
@@ -179,10 +179,10 @@ class Tiles:
 
     Args:
         form: of the loops that read them.
-        bits: of a number of the rows that they meet: 8 (they are in int16 then), 16 or 32.
+        bits: of a number in the candidates' rows: 8 (the vectors are then in int16), 16 or 32.
         data: the vectors.
-        scales: ``[q]``, of those in int16.
-        edges: ``[C + 1]``, where the vectors of each context begin, and q.
+        scales: ``[q]``, of vectors in int16.
+        edges: ``[C + 1]``, where each context's vectors begin, and q.
     """
 
     form: int
@@ -193,7 +193,7 @@ class Tiles:
 
 
 def to_tiles(vectors: Sequence[Tensor | Int16Columns], bits: Bits) -> Tiles:
-    """Vectors ``[M, D]`` of each context, for rows of numbers of so many bits; those in int16 for 8."""
+    """Vectors ``[M, D]`` of each context as tiles, for rows of ``bits`` bits; 8-bit rows need vectors in int16."""
     edges = np.cumsum([0, *(len(v.scales) if isinstance(v, Int16Columns) else len(v) for v in vectors)], dtype=np.int64)
     int16 = [v for v in vectors if isinstance(v, Int16Columns)]
     if int16:
@@ -213,13 +213,13 @@ def bounds_in_tiles(
     """Upper bounds ``[C, n]`` of scores of rows for several contexts, without keeping a product.
 
     Args:
-        rows: ``[n, D]``; to those in bf16, vectors are rounded to that too, and products of those in fp32 are off by
-            ``ROUNDING_OF_TILES``, with AMX.
+        rows: ``[n, D]``. For rows in bf16, vectors are rounded to bf16 too. With AMX, products of rows in fp32 are off
+            by ``ROUNDING_OF_TILES``.
         tiles: the contexts' vectors.
         norms: ``[n]``, of the candidates, never too small.
-        row_errors: ``[n]``, norms of what int8 or bf16 loses of them; ``None`` in fp32.
-        limits: for each context five numbers: the largest norm of a vector; times a candidate's norm, how far products
-            are off for other reasons than that; the steepness of the mean; its rounding; that of the result.
+        row_errors: ``[n]``, norms of the rounding errors of int8 or bf16; ``None`` in fp32.
+        limits: for each context five numbers: the largest norm of a vector; how far products are off for other
+            reasons, relative to a candidate's norm; the steepness of the mean; its rounding; that of the result.
     """
     values = as_tensor(rows.values) if isinstance(rows, Quantized) else rows.contiguous()
     scales = rows.scales.ctypes.data if isinstance(rows, Quantized) else None
@@ -256,10 +256,10 @@ def products(rows: Quantized, part: slice, columns: Int16Columns, out: Tensor, f
 
     Args:
         rows: of the block.
-        part: start and stop of those that are meant.
+        part: the range of candidates.
         columns: see ``join``.
         out: contiguous.
-        form: of the loops; 0 for the best that the machine has.
+        form: of the loops; 0 for the machine's best.
     """
     values, scales = rows.values[part], rows.scales[part]
     n_columns, width = columns.values.shape
@@ -272,11 +272,11 @@ def products(rows: Quantized, part: slice, columns: Int16Columns, out: Tensor, f
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Of a subspace, for ``bounds`` (see ``Subspace.coarse_bounds``).
+    """Numbers of a subspace for ``bounds`` (see ``Subspace.coarse_bounds``).
 
     Args:
         centre, weights: ``[q]``
-        radius, residual, slack, rounding: as there.
+        radius, residual, slack, rounding: see there.
     """
 
     centre: Tensor
@@ -293,7 +293,7 @@ def bounds(products: Tensor, norms: Tensor, row_errors: Tensor, size: float, num
     Args:
         products: ``[n, q]``, of candidates and a subspace's columns, with contiguous rows.
         norms: ``[n]``, of the candidates, never too small.
-        row_errors: ``[n]``, norms of what int8 loses of them.
+        row_errors: ``[n]``, norms of the rounding errors of int8.
         size: of the largest context vector.
         numbers: of the subspace.
     """
@@ -310,7 +310,7 @@ def bounds(products: Tensor, norms: Tensor, row_errors: Tensor, size: float, num
 
 
 def means(products: Tensor) -> tuple[Tensor, Tensor]:
-    """Softmax-weighted means and maxima, ``[n]`` each, of products ``[n, M]`` with contiguous rows, untouched."""
+    """Softmax-weighted means and maxima, ``[n]`` each, of products ``[n, M]`` with contiguous rows; not in place."""
     mean, best = torch.empty(len(products)), torch.empty(len(products))
     _means(products, mean, best, None)
     return mean, best

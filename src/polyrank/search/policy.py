@@ -1,7 +1,7 @@
 """Which way to scan for one context: the cheapest, by the machine's profile and a look at some of the candidates.
 
-The look estimates the k-th best score from the moments of a sample's, and counts how many of the sample
-have bounds above it. A wrong estimate costs time and nothing else.
+The look estimates the k-th best score from the moments of a sample's scores, and counts how many of the sample have
+bounds above it. It ignores the offsets of blocks. A wrong estimate costs only time.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from polyrank.search.sample import sample_of
 from polyrank.search.scoring import mean_of
 from polyrank.search.ways import N_COLUMNS, WAYS
 
-FEW = 4096  # candidates that are scanned as fast as a way is chosen
+FEW = 4096  # scanning so many candidates takes no longer than choosing a way
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Policy:
 
     Args:
         machine: what may be used.
-        profile: what it costs.
-        ways: to choose from; one at least is usable.
+        profile: the costs.
+        ways: to choose from; at least one is usable.
     """
 
     machine: Machine
@@ -37,14 +37,14 @@ class Policy:
     ways: Sequence[Way] = tuple(WAYS.values())
 
     def choose(self, best: Best, blocks: Sequence[Block]) -> Query:
-        """How to scan blocks, not empty, for the context whose results ``best`` collects."""
+        """A query that scans blocks, none of them empty, for the context of ``best``."""
         n_vectors, dimension = best.contexts.shape
         n = sum(len(block.rows) for block in blocks)
         usable = [way for way in self.ways if way.usable(dimension, self.machine)]
         few_columns = n >= FEW and any(way.n_columns for way in usable) and _may_fit(best.contexts)
         size = Size(n, n_vectors, dimension, few_columns)
         costs = [(way.cost(size, self.machine, self.profile), way) for way in usable]
-        # a way without estimates is the one to beat; of others alone, the one that costs least
+        # start from the cheapest way without estimates, or from the cheapest if all have estimates
         cheapest, chosen = min(
             [(cost, way) for cost, way in costs if way.estimate is None] or costs, key=lambda pair: pair[0]
         )
@@ -55,10 +55,10 @@ class Policy:
         sample = sample_of(max(blocks, key=lambda block: len(block.rows)).vectors)
         products = sample.vectors @ best.contexts.T
         reach = _reach(products, best.k, n)
-        # of many candidates that are scored apart, most are multiplied in fp32 alone
+        # of many candidates that are scored apart, most are only multiplied in fp32
         apart = dimension / 768 * (self.profile.apart + self.profile.plain[1] * n_vectors)
         apart += self.profile.exp * n_vectors
-        # columns last: to find them takes longest
+        # columns last: finding them takes longest
         for cost, way in sorted(others, key=lambda pair: (pair[1].n_columns > 0, pair[0])):
             if cost >= cheapest or way.estimate is None:
                 continue
@@ -76,7 +76,7 @@ class Policy:
 
 
 def _may_fit(contexts: Tensor) -> bool:
-    """Whether a few columns may hold what vectors have besides their mean.
+    """Whether a few columns may span the vectors less their mean.
 
     Of eigenvalues with sum t and sum of squares s, n are at most sqrt(n s) together: much less than t when the vectors
     point everywhere.
@@ -99,7 +99,7 @@ def _reach(products: Tensor, k: int, n: int) -> float:
 
 
 def _share(bounds: Tensor, reach: float) -> float:
-    """What part of all candidates has bounds of at least ``reach``: as counted, or as a normal tail would have it."""
+    """The share of candidates with bounds of at least ``reach``: as counted, or by a normal tail if that is larger."""
     values = bounds.double().numpy()
     mean, deviation = float(values.mean()), float(values.std())
     tail = 1.0 - NormalDist(mean, deviation).cdf(reach) if deviation > 0.0 else float(mean >= reach)

@@ -1,7 +1,7 @@
-"""How long the parts of a search take on this machine: what the choice between ways of scanning is reckoned with.
+"""How long the parts of a search take on this machine, from which the choice of a way of scanning is estimated.
 
-``polyrank bench profile`` measures a profile and keeps it beside the user's cache, one for each processor model and
-number of threads. Without one, or with one that is damaged, the shipped numbers count. Answers never depend on it.
+``polyrank bench profile`` measures a profile and keeps it in the user's cache, one for each processor model and number
+of threads. If the profile is missing or damaged, the shipped numbers apply. Answers never depend on it.
 """
 
 import os
@@ -31,19 +31,19 @@ Line = tuple[float, float]  # the cost of reading the candidates, and of multipl
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Milliseconds for 100,000 candidates of 768 dimensions; the defaults are of AMX, or without compiled loops.
+    """Milliseconds for 100,000 candidates of 768 dimensions; the defaults are for AMX, or without compiled loops.
 
     Only their proportions count.
 
     Args:
-        plain: reading candidates in fp32 and each column; the larger of the two costs is what a product takes.
+        plain: reading candidates in fp32, and each column; a product costs the larger of the two.
         bf16: the same in bf16.
         int8: in int8 by the compiled loops; here and below the two costs add up.
         int8_amx: in int8 by AMX, products alone.
-        plain_tiles, bf16_tiles, int8_tiles: by the compiled loops in tiles, bounds and all.
+        plain_tiles, bf16_tiles, int8_tiles: by the compiled loops in tiles, including bounds.
         exp: one exponential for each candidate, with its sums.
         compiled_exp: the same by the compiled loops.
-        subspace: to find columns for a context, and for each of its vectors; once for a search, whatever its size.
+        subspace: finding columns for a context, and for each of its vectors; once for a search of any size.
         fine: one product for each candidate that is bounded finely.
         apart: each candidate being scored apart from its neighbours.
     """
@@ -62,7 +62,7 @@ class Profile:
     apart: float = 150.0
 
 
-# Of one core of an AVX-512 machine that was told to use these instructions.
+# Measured on one core of an AVX-512 machine that was limited to these instructions.
 _AVX2 = Profile(
     plain=(31.0, 1.65),
     int8=(1.0, 1.1),
@@ -86,27 +86,27 @@ SHIPPED = {
 
 
 def profile_folder() -> Path:
-    """Where profiles are kept: ``$XDG_CACHE_HOME/polyrank``, or ``~/.cache/polyrank``."""
+    """The folder of profiles: ``$XDG_CACHE_HOME/polyrank``, or ``~/.cache/polyrank``."""
     cache_home = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (cache_home if cache_home.is_absolute() else Path.home() / ".cache") / "polyrank"
 
 
 def profile_key() -> str:
-    """Names this machine among the profiles: the processor's model, the number of threads, what is left unused."""
+    """The key of this machine's profile: the processor's model, the number of threads, the limit on instructions."""
     limit = os.environ.get("POLYRANK_INSTRUCTIONS")
     return f"{cpu_info()[0]}, {torch.get_num_threads()} threads" + (f", {limit} at most" if limit else "")
 
 
 def load_profile() -> Profile:
-    """The profile that was measured on this machine with so many threads, or the shipped numbers."""
+    """The profile measured on this machine with this number of threads, or the shipped numbers."""
     try:
         return _load(profile_folder(), profile_key())
-    except RuntimeError:  # the user has no home
+    except RuntimeError:  # the user has no home directory
         return _shipped()
 
 
 def save_profile(profile: Profile) -> Path:
-    """Keep a profile for this machine and number of threads, beside those of others.
+    """Save a profile for this machine and number of threads, next to those of others.
 
     Raises:
         ResourceError: the disk is full or failing.
@@ -137,7 +137,7 @@ def _load(folder: Path, key: str) -> Profile:
 
 @cache
 def _shipped() -> Profile:
-    """What is shipped; but bf16, whose speed differs tenfold between processors that have it, is timed once."""
+    """The shipped numbers, except bf16: its speed differs tenfold between processors, so it is timed once."""
     form = kernels.best_form()
     shipped = SHIPPED.get(kernels.FORMS[form - 1], Profile()) if form else Profile()
     if not cpu_has_bf16():

@@ -1,4 +1,4 @@
-"""What the parts of a search hand each other: the machine, one way of scanning, and a context made ready for it."""
+"""The types that the parts of a search share: the machine, a way of scanning, and a context prepared for it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from polyrank.search.subspace import Subspace
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a scan may use.
+    """The hardware and loops that a scan may use.
 
     Args:
-        device: where products in fp32 are taken.
-        compiled: whether the compiled loops are installed and wanted, and the device is the CPU.
+        device: computes products in fp32.
+        compiled: whether the compiled loops are installed and enabled, and the device is the CPU.
         bf16: whether the device is a CPU with instructions for bf16.
     """
 
@@ -34,13 +34,13 @@ class Machine:
         return self.compiled and kernels.has_amx()
 
     def has_tiles(self, bits: kernels.Bits, dimension: int) -> bool:
-        """Whether vectors of so many numbers of so many bits are bounded in tiles."""
+        """Whether vectors of ``dimension`` numbers of ``bits`` bits are bounded in tiles."""
         return self.compiled and kernels.in_tiles(bits, dimension)
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a search for one context.
+    """The size of a search for one context.
 
     Args:
         n_rows: candidates.
@@ -57,11 +57,11 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a way of scanning would do to a sample of the candidates.
+    """The bounds that a way of scanning gives a sample of the candidates.
 
     Args:
         coarse: the upper bounds ``[n]`` that all candidates get.
-        fine: computes those of candidates whose coarse bound reaches the best; ``None``: there are no others.
+        fine: computes the finer bounds of candidates whose coarse bound reaches the best; ``None``: there are none.
     """
 
     coarse: Tensor
@@ -74,14 +74,14 @@ class Way:
 
     Args:
         name: in results and in the ``ways`` of ``search``.
-        bits: of a candidate's numbers as they are read.
-        usable: whether this machine can do it for vectors of some dimension.
-        cost: of a search at least, in the unit of the profile; infinite where another way is always better.
-        prepare: makes a context ready.
-        scan: offers the candidates of a block to contexts that were made ready, all for this function.
+        bits: of a candidate's numbers in the copy that is read.
+        usable: whether this machine supports it for vectors of a dimension.
+        cost: the least cost of a search, in the profile's unit; infinite if another way is always better.
+        prepare: prepares a context.
+        scan: offers the candidates of a block to contexts that were prepared for this function.
         estimate: bounds of a sample, from its products ``[n, M]``; ``None``: every candidate is scored in fp32, the
-            bounds are as close as that allows, and the cost is all there is.
-        n_columns: columns in the place of the context's vectors; 0: the vectors themselves.
+            bounds are as close as fp32 allows, and ``cost`` is the whole cost.
+        n_columns: columns in place of the context's vectors; 0: the vectors themselves.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Way:
     n_columns: int = 0
 
     def query(self, best: Best) -> "Query":
-        """A context made ready to be scanned for."""
+        """A context, prepared for this way."""
         return self.prepare(self, best)
 
 
@@ -106,10 +106,10 @@ class Query:
         best: collects its results.
         way: of scanning.
         columns: ``[q, D]`` in fp32: the context's vectors, or the columns of their subspace.
-        subspace: says how the vectors are mixed from the columns; ``None``: the vectors are the columns.
+        subspace: how the vectors are mixed from the columns; ``None``: the vectors are the columns.
         int16: the columns in int16, for candidates in int8.
         bf16: the columns in bf16, for candidates in bf16.
-        context_error: without a subspace, the largest norm of what int16 or bf16 loses of a context vector.
+        context_error: without a subspace, the largest norm of a context vector's rounding error in int16 or bf16.
     """
 
     best: Best

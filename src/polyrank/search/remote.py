@@ -1,10 +1,10 @@
-"""Search of a remote index: its engine lists the largest products, their candidates are scored in full here.
+"""Search of a remote index: its engine lists the largest products, and their candidates are scored in full here.
 
 The score is a mean of a candidate's products (``polyrank.search.scoring``), so it is at most the largest of them. A
-candidate that is in none of the lists has products no larger than the least of each, and so a score no larger than
-the largest of those: where that is below the k-th best score, nothing better is left out. Lists that do not prove it
-grow until they do, hold everything, or are as long as the engine gives. The engine's products are in fp32, so each
-may be off by as much as that rounds (``rounding_of_product``) for the longest vector that the index holds.
+candidate that no list contains has products of at most the least of each list, so its score is at most the largest of
+those. If that is below the k-th best score, the result is proven. Otherwise the lists grow until they prove
+it, hold everything, or reach the engine's limit. The engine's products are in fp32, so each may be off by the rounding
+(``rounding_of_product``) for the longest vector in the index.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ from polyrank.search.scoring import real_vectors, rounding_of_product
 
 FIRST, GROWTH = 32, 4  # products listed at first beyond twice k, and how many times longer the next lists are
 APPROXIMATE = 100  # products listed by an approximate search at least
-LONGEST = 16_384  # what Milvus lists at most
+LONGEST = 16_384  # Milvus lists at most so many
 
 
 def search_remote(
@@ -29,17 +29,17 @@ def search_remote(
     Args:
         contexts: ``[B, M, D]``.
         mask: ``[B, M]``, true where a context vector is real.
-        engine: to ask.
-        k: how many; fewer come back when there are fewer.
-        exact: whether lists grow until the answer is proven; else they are asked for once.
+        engine: lists products.
+        k: how many; the index may hold fewer.
+        exact: whether lists grow until the answer is proven; otherwise they are requested once.
 
     Raises:
-        UsageError: k is below one, or more than the engine lists.
+        UsageError: k is below one, or above the engine's limit.
         ArtifactError: a candidate is damaged.
     """
     if not 1 <= k <= LONGEST:
-        raise UsageError(f"k is {k:,}; a remote index gives 1 to {LONGEST:,} candidates")
-    exact = exact and engine.exact  # longer lists of one that may overlook something prove nothing
+        raise UsageError(f"k is {k:,}; a remote index returns 1 to {LONGEST:,} candidates")
+    exact = exact and engine.exact  # longer lists of an approximate engine prove nothing
     norm = engine.norm_bound() if exact else 0.0
     return [
         _search(Best(real_vectors(row, real), k), engine, norm, exact) for row, real in zip(contexts, mask, strict=True)
@@ -49,7 +49,7 @@ def search_remote(
 def _search(best: Best, engine: Engine, norm: float, exact: bool) -> Result:
     vectors = best.contexts.numpy()  # [M, D]
     errors = np.linalg.norm(vectors.astype(np.float64), axis=1) * norm * rounding_of_product(vectors.shape[1])
-    limits = np.full(len(vectors), np.inf)  # of the products of whatever is in no list
+    limits = np.full(len(vectors), np.inf)  # of the products of candidates that no list contains
     seen: set[str] = set()
     n = min(2 * best.k + FIRST if exact else max(2 * best.k, APPROXIMATE), LONGEST)
     best.ways.append("remote")
@@ -63,7 +63,7 @@ def _search(best: Best, engine: Engine, norm: float, exact: bool) -> Result:
             best.offer(block, np.arange(len(block.rows)))
         for i, (keys, products) in zip(asked, lists, strict=True):
             limits[i] = products[-1] + errors[i] if len(keys) >= n else -np.inf
-        whole = any(len(keys) < n for keys, _ in lists)  # such a list leaves nobody out
+        whole = any(len(keys) < n for keys, _ in lists)  # such a list contains every candidate
         proven = exact and (whole or not _may_reach(limits, best).any())
         if proven or not exact or n == LONGEST:
             return best.result(exact=proven)
@@ -71,5 +71,5 @@ def _search(best: Best, engine: Engine, norm: float, exact: bool) -> Result:
 
 
 def _may_reach(limits: NDArray[np.float64], best: Best) -> NDArray[np.bool_]:
-    """Whether something that no list holds may be as good as the k-th best, as scores are rounded."""
+    """Whether a candidate that no list contains may reach the k-th best score, as scores are rounded."""
     return ~(limits.astype(np.float32) < best.threshold)

@@ -1,4 +1,4 @@
-"""Some candidates of a block, evenly spaced, by which a way of scanning is judged before it is taken."""
+"""Some candidates of a block, evenly spaced, on which a way of scanning is tried before it is chosen."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class Sample:
 
     Args:
         whole: the vectors of their block.
-        positions: theirs in it.
+        positions: their positions in it.
         vectors: ``[n, D]``
         norms: ``[n]``, never too small.
     """
@@ -32,7 +32,7 @@ class Sample:
 
     @property
     def int8_errors(self) -> Tensor:
-        """What int8 loses of each, ``[n]``; makes the block's copy in int8."""
+        """Norms ``[n]`` of the rounding errors in int8; makes the block's copy in int8."""
         return torch.from_numpy(quantized_of(self.whole).row_errors[self.positions])
 
 

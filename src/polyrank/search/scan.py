@@ -1,6 +1,6 @@
-"""One pass over blocks: products with a few columns, bounds from them, and the promising candidates offered.
+"""One pass over blocks: multiply with a few columns, derive bounds, and offer the promising candidates.
 
-Flat memory at any number of candidates: a chunk of rows at a time, into buffers that each thread keeps.
+Memory is flat at any number of candidates: a chunk of rows at a time, in buffers that each thread keeps.
 """
 
 import threading
@@ -15,18 +15,18 @@ from torch import Tensor
 from polyrank.search import kernels
 from polyrank.search.best import Best
 from polyrank.search.bf16 import ROUNDING_OF_RESULT, SMALLEST, bf16_of
-from polyrank.search.blocks import ROUNDING, Block, Floats, as_tensor, norms_of
+from polyrank.search.blocks import ROUNDING, Block, Floats, add_offsets, as_tensor, norms_of
 from polyrank.search.query import Machine, Query
 from polyrank.search.scoring import close_bounds, loose_bounds, rounding_of_mean, steepness
 
-COLUMNS = 512  # of one product; contexts share it up to here
+COLUMNS = 512  # of one product at most, which several contexts may share
 PRODUCTS = 2**19  # of one chunk: 2 MB stay in cache
 ROWS = (1024, 32768)  # of one chunk, at least and at most
 Scan = Callable[[Sequence[Query], Block, Machine], None]
 
 
 class _Buffers(threading.local):
-    """Memory that is taken once: fresh pages cost more than the arithmetic."""
+    """Memory that is allocated once: fresh pages cost more than the arithmetic."""
 
     def __init__(self) -> None:
         self._taken: dict[str, Tensor] = {}
@@ -47,14 +47,14 @@ LOWEST, SPENT = float(np.finfo(np.float32).min), -np.inf  # a bound of no candid
 
 
 def scan(queries: Sequence[Query], block: Block, machine: Machine) -> None:
-    """Offer to each query's best all candidates of a block that can be among them.
+    """Offer each query all candidates of a block that may be among its best.
 
     Args:
-        queries: for the contexts, each with its way of scanning.
+        queries: one per context, each with its way of scanning.
         block: not empty.
-        machine: what may be used.
+        machine: its hardware and loops.
     """
-    together: dict[tuple[int, Scan], list[Query]] = {}  # those that read the same and are scanned by the same function
+    together: dict[tuple[int, Scan], list[Query]] = {}  # same bits, same function
     for query in queries:
         together.setdefault((query.way.bits, query.way.scan), []).append(query)
     for (_, function), some in together.items():
@@ -65,7 +65,7 @@ def scan(queries: Sequence[Query], block: Block, machine: Machine) -> None:
 
 
 def scan_in_tiles(queries: Sequence[Query], block: Block, _: Machine) -> None:
-    """By the compiled loops, which make bounds of products before they are kept; in the bits of the queries' way."""
+    """Scan by the compiled loops, which turn products into bounds at once; in the bits of the queries' way."""
     bits = queries[0].way.bits
     quantized = kernels.quantized_of(block.vectors) if bits == 8 else bf16_of(block.vectors) if bits == 16 else None
     norms = norms_of(block.vectors)
@@ -81,7 +81,7 @@ def scan_in_tiles(queries: Sequence[Query], block: Block, _: Machine) -> None:
 
 
 def _limits(query: Query) -> tuple[float, ...]:
-    """What bounds in tiles need to know: as in ``_error`` and ``upper_bounds``."""
+    """The numbers that bounds in tiles need: as in ``_error`` and ``upper_bounds``."""
     split = kernels.ROUNDING_OF_TILES if query.way.bits == 32 and kernels.has_amx() else 0.0
     alone = query.context_error + query.best.rounding + query.best.norm * split
     of_mean = steepness(query.n_columns), rounding_of_mean(query.n_columns), 4.0 * ROUNDING
@@ -94,14 +94,14 @@ def _error(query: Query, norms: Tensor, row_errors: Tensor) -> Tensor:
     Args:
         query: without a subspace.
         norms: ``[n]``, of the candidates, never too small.
-        row_errors: ``[n]``, norms of what int8 or bf16 loses of them.
+        row_errors: ``[n]``, norms of their rounding errors in int8 or bf16.
     """
     alone = query.context_error + query.best.rounding
     return (row_errors * (query.best.norm * (1.0 + 1e-6) + alone)).add_(norms, alpha=alone).add_(SMALLEST)
 
 
 def scan_fp32(queries: Sequence[Query], block: Block, machine: Machine) -> None:
-    """For columns and candidates in fp32; columns lie as the product reads them, which can be half again as fast."""
+    """Scan columns and candidates in fp32; columns lie as the product reads them, which can be 1.5x as fast."""
     groups, device = _groups(queries), machine.device
     stacks = [torch.cat([query.columns for query in group]).to(device).T.contiguous() for group in groups]
     norms = norms_of(block.vectors)
@@ -121,7 +121,7 @@ def scan_fp32(queries: Sequence[Query], block: Block, machine: Machine) -> None:
 
 
 def scan_int8(queries: Sequence[Query], block: Block, _: Machine) -> None:
-    """For columns in int16 and candidates in int8, by the compiled loops."""
+    """Scan columns in int16 and candidates in int8 by the compiled loops."""
     rows, norms = kernels.quantized_of(block.vectors), norms_of(block.vectors)
     for group in _groups(queries):
         columns = kernels.join([query.int16 for query in group if query.int16 is not None])
@@ -139,7 +139,7 @@ def scan_int8(queries: Sequence[Query], block: Block, _: Machine) -> None:
 
 
 def scan_bf16(queries: Sequence[Query], block: Block, machine: Machine) -> None:
-    """For context vectors and candidates in bf16, by torch."""
+    """Scan context vectors and candidates in bf16 by torch."""
     rows, norms = bf16_of(block.vectors), norms_of(block.vectors)
     for group in _groups(queries):
         columns = torch.cat([query.bf16 for query in group if query.bf16 is not None]).T.contiguous()
@@ -164,15 +164,15 @@ def bounds_in_bf16(
     *,
     compiled: bool,
 ) -> Tensor:
-    """Upper bounds ``[n]`` of scores, from products that were taken and given in bf16.
+    """Upper bounds ``[n]`` of scores, from products in bf16.
 
     Args:
         query: with vectors in bf16.
         products: ``[n, M]``; overwritten unless compiled.
         norms: ``[n]``, of the candidates, never too small.
-        row_errors: ``[n]``, norms of what bf16 loses of them.
+        row_errors: ``[n]``, norms of their rounding errors in bf16.
         spare: see ``loose_bounds``.
-        compiled: whether to take the compiled loop.
+        compiled: whether to use the compiled loop.
     """
     error = _error(query, norms, row_errors)
     error.add_(products.abs().amax(1), alpha=ROUNDING_OF_RESULT)
@@ -197,15 +197,15 @@ def _shares(group: Sequence[Query], products: Tensor) -> list[tuple[Query, Tenso
 
 
 def _chunks(block: Block, n_columns: int) -> list[slice]:
-    """Ranges of rows, less those without a live one."""
+    """Ranges of rows, except those without a live row."""
     n, n_rows = len(block.rows), min(max(PRODUCTS // n_columns, ROWS[0]), ROWS[1])
     parts = [slice(start, min(start + n_rows, n)) for start in range(0, n, n_rows)]
     return parts if block.alive is None else [part for part in parts if block.alive[part].any()]
 
 
 def _offer_close(best: Best, block: Block, part: slice, bounds: Floats) -> None:
-    """All candidates of a chunk were scored in fp32; those near the top are scored again."""
-    n_before = best.n_scored
+    """The bounds come from fp32 scores; candidates near the top are scored again in fp64."""
+    bounds, n_before = add_offsets(bounds, block, part), best.n_scored
     positions = _reaching(bounds, best.threshold)
     best.offer(block, part.start + positions, bounds[positions], close=True)
     n_alive = len(bounds) if block.alive is None else int(np.count_nonzero(block.alive[part]))
@@ -213,7 +213,8 @@ def _offer_close(best: Best, block: Block, part: slice, bounds: Floats) -> None:
 
 
 def _offer_far(best: Best, block: Block, part: slice, bounds: Floats) -> None:
-    """Bounds may be above the scores by much."""
+    """The bounds may be far above the scores."""
+    bounds = add_offsets(bounds, block, part)
     _offer_first(best, block, part, bounds)
     positions = _reaching(bounds, best.threshold)
     best.defer(block, part.start + positions, bounds[positions])
@@ -222,32 +223,35 @@ def _offer_far(best: Best, block: Block, part: slice, bounds: Floats) -> None:
 def _offer_coarse(
     query: Query, block: Block, part: slice, products: Tensor, norms: Tensor, row_errors: Tensor | None
 ) -> None:
-    """Products are with a subspace's columns: bounds at two prices."""
+    """The products are with a subspace's columns: coarse bounds for all, fine bounds for those that reach."""
     assert query.subspace is not None
     quantized = row_errors is not None
     coarse, error = query.subspace.coarse_bounds(products, norms, row_errors, query.best.norm, compiled=quantized)
-    bounds = coarse.cpu().numpy()
+    bounds = add_offsets(coarse.cpu().numpy(), block, part)
     _offer_first(query.best, block, part, bounds)
     positions = _reaching(bounds, query.best.threshold)
     if len(positions):
         chosen = torch.from_numpy(positions).to(products.device)
         fine = query.subspace.fine_bounds(products[chosen], error[chosen], compiled=quantized).cpu().numpy()
-        query.best.defer(block, part.start + positions, fine)
+        at = part.start + positions
+        query.best.defer(block, at, add_offsets(fine, block, at))
 
 
 def _offer_loose(best: Best, block: Block, part: slice, bounds: Floats, products: Tensor, error: Tensor) -> None:
-    """Products are with all vectors and may be off by much; ``bounds`` are the maxima with that."""
+    """The products are with all vectors and may be far off; ``bounds`` are their maxima plus the error."""
+    bounds = add_offsets(bounds, block, part)
     _offer_first(best, block, part, bounds)
     positions = _reaching(bounds, best.threshold)
     if len(positions):
         chosen = torch.from_numpy(positions)
-        best.defer(block, part.start + positions, loose_bounds(products[chosen], error[chosen], compiled=True).numpy())
+        fine, at = loose_bounds(products[chosen], error[chosen], compiled=True).numpy(), part.start + positions
+        best.defer(block, at, add_offsets(fine, block, at))
 
 
 def _offer_first(best: Best, block: Block, part: slice, bounds: Floats) -> None:
-    """While nothing is known, the most promising few tell what the others must reach; their bounds are spent.
+    """Before any score is known, offer the few largest bounds, which sets the threshold, and mark them as spent.
 
-    So are those of candidates that are not alive, of which a filter makes many.
+    Bounds of candidates that are not alive are spent too; a filter makes many.
     """
     n_first = 2 * best.k
     if block.alive is not None:
@@ -259,5 +263,5 @@ def _offer_first(best: Best, block: Block, part: slice, bounds: Floats) -> None:
 
 
 def _reaching(bounds: Floats, threshold: float) -> NDArray[np.intp]:
-    """Where, and not spent; what is not a number is looked at too, and refused there."""
+    """Positions of bounds that reach the threshold and are not spent. NaN counts too, and is refused later."""
     return np.flatnonzero(~(bounds < max(threshold, LOWEST)))

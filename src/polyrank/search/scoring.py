@@ -20,21 +20,21 @@ from polyrank.search.kernels import means, moments
 LOWEST = (
     -80.0
 )  # exp(-80) adds nothing in fp32, and exp of less would be denormal numbers, which are a hundred times slower
-ROUNDING_OF_SQUARES = 2e-5  # the difference of a mean square and a squared mean loses digits: some are given back
+ROUNDING_OF_SQUARES = 2e-5  # the difference of a mean square and a squared mean loses digits: added as slack
 ROWS_AT_A_TIME = 512  # in fp64
 
 
 def real_vectors(contexts: Floats, mask: NDArray[np.bool_]) -> Floats:
-    """The context vectors that are there: ``[M', D]`` of ``contexts`` ``[M, D]`` and ``mask`` ``[M]``.
+    """The real context vectors: ``[M', D]`` of ``contexts`` ``[M, D]`` by ``mask`` ``[M]``.
 
     Raises:
-        UsageError: none is there, or one is not finite.
+        UsageError: none is real, or one is not finite.
     """
     vectors = np.ascontiguousarray(contexts[mask], np.float32)
     if not len(vectors):
-        raise UsageError("a context has 0 vectors; give each at least one that the mask lets through")
+        raise UsageError("a context has 0 vectors; give each context at least one that the mask keeps")
     if not np.isfinite(vectors).all():
-        raise UsageError("a context vector is not finite; look at the encoder that made it")
+        raise UsageError("a context vector is not finite; check the encoder that made it")
     return vectors
 
 
@@ -43,7 +43,7 @@ def mean_of(products: Tensor, spare: Tensor | None = None) -> tuple[Tensor, Tens
 
     Args:
         products: ``[n, M]``; overwritten.
-        spare: the same shape; overwritten. ``None``: taken here.
+        spare: the same shape; overwritten. ``None``: allocated here.
 
     Returns:
         Scores and maxima, ``[n]`` each.
@@ -80,7 +80,7 @@ def _weigh(products: Tensor, spare: Tensor | None) -> tuple[Tensor, Tensor, Tens
 
 
 def steepness(n_vectors: int) -> float:
-    """The score never moves by more than this times what its products move by.
+    """Moving the products by at most e moves the score by at most this times e.
 
     >>> steepness(1)
     1.0
@@ -89,12 +89,12 @@ def steepness(n_vectors: int) -> float:
 
 
 def rounding_of_mean(n_vectors: int) -> float:
-    """How far fp32 may put the weighted mean of given products off, besides one rounding of the result."""
+    """How far the weighted mean of given products may be off in fp32, in addition to one rounding of the result."""
     return 0.0 if n_vectors == 1 else 4.0 * (n_vectors + 16) * ROUNDING * (1.0 + log(n_vectors))
 
 
 def rounding_of_product(dimension: int) -> float:
-    """Of an fp32 product in any order of summation, relative to both norms."""
+    """How far an fp32 product may be off, in any order of summation, relative to both norms."""
     return (dimension + 8) * ROUNDING
 
 
@@ -125,20 +125,20 @@ def close_bounds(products: Tensor, error: Tensor, spare: Tensor | None = None) -
     Args:
         products: ``[n, M]``; overwritten.
         error: ``[n]``, how far any product of a candidate may be off.
-        spare: the same shape as products; overwritten. ``None``: the compiled loop is there.
+        spare: the same shape as products; overwritten. ``None``: use the compiled loop.
     """
     mean, best = means(products) if spare is None and products.shape[1] > 1 else mean_of(products, spare)
     return upper_bounds(mean, best, error, None, products.shape[1])
 
 
 def loose_bounds(products: Tensor, error: Tensor, spare: Tensor | None = None, *, compiled: bool) -> Tensor:
-    """The same from products that may be off by much, at twice the price.
+    """The same from products that may be far off, for twice the time.
 
     Args:
         products: ``[n, M]``; overwritten unless compiled.
         error: ``[n]``
-        spare: the same shape as products; overwritten. ``None``: taken here.
-        compiled: whether to take the compiled loop.
+        spare: the same shape as products; overwritten. ``None``: allocated here.
+        compiled: whether to use the compiled loop.
     """
     if products.shape[1] == 1:
         return upper_bounds(products[:, 0], products[:, 0], error, None, 1)
@@ -149,7 +149,7 @@ def loose_bounds(products: Tensor, error: Tensor, spare: Tensor | None = None, *
 def score_rows(contexts: Floats, mask: NDArray[np.bool_], vectors: Floats) -> Floats:
     """Scores of some candidates for one context, computed in fp64 and rounded once.
 
-    So a candidate's score does not depend on what it is scored with, and every way of searching returns the same.
+    So a candidate's score does not depend on the others, and every way of searching returns the same.
 
     Args:
         contexts: ``[M, D]``.
@@ -165,11 +165,14 @@ def score_rows(contexts: Floats, mask: NDArray[np.bool_], vectors: Floats) -> Fl
     return precise_scores(torch.from_numpy(real_vectors(contexts, mask)).double(), vectors)
 
 
-def precise_scores(contexts: Tensor, vectors: Floats) -> Floats:
-    """Scores ``[n]`` for fp64 context vectors ``[M, D]`` and fp32 candidates ``[n, D]``."""
+def precise_scores(contexts: Tensor, vectors: Floats, offsets: Floats | None = None) -> Floats:
+    """Scores ``[n]`` for fp64 context vectors ``[M, D]`` and fp32 candidates ``[n, D]``, plus offsets ``[n]``."""
     result = np.empty(len(vectors), np.float32)
     for start in range(0, len(vectors), ROWS_AT_A_TIME):
         part = slice(start, start + ROWS_AT_A_TIME)
         products = as_tensor(vectors[part]).double() @ contexts.T
-        result[part] = mean_of(products)[0].float().numpy()
+        scores = mean_of(products)[0]
+        if offsets is not None:
+            scores = scores + as_tensor(offsets[part])
+        result[part] = scores.float().numpy()
     return result

@@ -3,7 +3,7 @@
 A trained encoder's M vectors of one context lie close to their mean and to a few directions around it: they are
 poolings of the same tokens. With orthonormal columns ``Q`` and ``x_i = Q' a_i + r_i``, a candidate's products are
 ``a_i . (Q y) + r_i . y``, and the last term is at most ``|r_i| |y - Q' Q y|``. A scan over the columns bounds all
-scores at the price of a Bi-encoder's scan; how good the columns are decides only how many candidates remain.
+scores at the cost of a Bi-encoder's scan. The quality of the columns decides only how many candidates remain.
 """
 
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ class Subspace:
     """Context vectors as mixtures of columns.
 
     Args:
-        columns: ``[q, D]``, orthonormal up to rounding, the direction of the mean first, then the most telling.
-        int16: the same in int16, where candidates are read in int8.
+        columns: ``[q, D]``, orthonormal up to rounding: the direction of the mean, then the main directions around it.
+        int16: the same in int16, if candidates are read in int8.
         mixing: ``[M, q]``.
-        residual: the largest norm of what the mixtures leave out.
-        rounding: times a candidate's norm: how far fp32 may put a product off.
+        residual: the largest norm of a context vector less its mixture.
+        rounding: how far a product may be off in fp32, relative to a candidate's norm.
         skew: how far the columns are from orthonormal: ``|Q Q' - 1|``.
         centre: ``[q]``, the mixture of the mean.
         weights: ``[q]``, squared scales of the columns in the coarse bound.
@@ -48,17 +48,17 @@ class Subspace:
     def coarse_bounds(
         self, products: Tensor, norms: Tensor, row_errors: Tensor | None = None, size: float = 0.0, *, compiled: bool
     ) -> tuple[Tensor, Tensor]:
-        """Upper bounds of scores at q operations each, and the errors.
+        """Upper bounds of scores for q operations each, and the errors.
 
         ``score <= max_i s_i <= centre . z + max_i |(a_i - centre) / d| |d z| + error``, where the error is
-        ``residual |y - Q' Q y|`` and what rounding and int8 add.
+        ``residual |y - Q' Q y|`` plus the errors of rounding and int8.
 
         Args:
             products: ``[n, q]``, of candidates and columns.
             norms: ``[n]``, of the candidates, never too small.
-            row_errors: ``[n]``, norms of what int8 loses of them, where it is read.
-            size: of the largest context vector, where int8 is read.
-            compiled: whether to take the compiled loop; then there are ``row_errors`` and rows are contiguous.
+            row_errors: ``[n]``, norms of the rounding errors of int8, if candidates are read in int8.
+            size: of the largest context vector, if candidates are read in int8.
+            compiled: whether to use the compiled loop, which needs ``row_errors`` and contiguous rows.
         """
         slack = 1.0 + 6.0 * sqrt(len(self.centre)) * rounding_of_product(self.columns.shape[1]) + 2.0 * self.skew
         size *= 1.0 + 1e-6
@@ -76,7 +76,7 @@ class Subspace:
         return torch.addmv(error, products, centre).add_(squares[:, 1].sqrt(), alpha=self.radius), error
 
     def fine_bounds(self, products: Tensor, error: Tensor, *, compiled: bool) -> Tensor:
-        """Upper bounds ``[n]`` of scores at q M operations each, with the errors of the same candidates."""
+        """Upper bounds ``[n]`` of scores for q M operations each, with the errors of the same candidates."""
         return loose_bounds(products @ self.mixing.to(products).T, error, compiled=compiled)
 
     def narrow(self, n_columns: int) -> "Subspace":
@@ -147,7 +147,7 @@ def _main_axes(products: Tensor, n_axes: int) -> Tensor:
 def _with_scales(
     columns: Tensor, int16: Int16Columns | None, mixing: Tensor, residual: float, rounding: float, skew: float
 ) -> Subspace:
-    """Add what the coarse bound needs."""
+    """A subspace with the numbers that the coarse bound needs."""
     centre = mixing.mean(0)
     around = (mixing - centre).double()
     weights = around.square().mean(0).sqrt() + 1e-9 * float(mixing.abs().max()) + 1e-30

@@ -1,7 +1,7 @@
 """The table of ways of scanning: what each can be used for, what it costs, and how it bounds scores.
 
 A way reads candidates in fp32, bf16 or int8, and multiplies them with the context's vectors or with a few columns that
-span nearly all of them. Why its bounds hold is said in docs/search.md and beside the functions that compute them.
+span nearly all of them. docs/search.md and the functions that compute the bounds explain why they hold.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def _exps(size: Size, machine: Machine, profile: Profile) -> float:
 
 
 def _product(size: Size, line: Line, n_columns: int) -> float:
-    """Of a product by torch, which waits either for memory or for arithmetic."""
+    """Cost of a product by torch, which waits either for memory or for arithmetic."""
     return size.dimension / 768 * max(line[0], line[1] * n_columns)
 
 

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from polyrank.index.checks import Vectors
 from polyrank.index.filters import Filter, rows_where
 from polyrank.index.local import store
 from polyrank.index.local.ann import Ann
+from polyrank.index.local.counts import RowCounts
 from polyrank.index.local.filtered import FilteredViews, View
 from polyrank.index.local.lock import acknowledged, check_acknowledged
 from polyrank.index.local.matrix import REMEDY, open_matrix
@@ -163,10 +165,12 @@ class LocalIndex(Index):
 
     def search(self, search: Search[H], filter: Filter | None = None) -> list[tuple[list[Candidate], H]]:
         while True:
-            opening = self.opening
+            opening, state = self.opening, self._state
             blocks, indexes = self.view(filter)
-            hits = search.of_blocks(blocks, indexes)
+            if self._state is not state:  # counts must be of the same change as the view
+                continue
             try:
+                hits = search.of_blocks(blocks, indexes, partial(state.counts.of_rows, meta=state.meta))
                 return [(self.candidates(one.rows.tolist(), opening=opening), one) for one in hits]
             except ArtifactError:
                 # a reply was removed, or the index replaced, between the search and the reading of its text; it may be
@@ -223,7 +227,7 @@ class LocalIndex(Index):
                 return False
             previous = self._state
             now = self._loaded(self._connection, previous)
-            self._state = replace(now, file=previous.file, filtered=previous.filtered)
+            self._state = replace(now, file=previous.file, filtered=previous.filtered, counts=previous.counts)
             return now.meta.change != previous.meta.change
 
     def info(self) -> dict[str, Any]:
@@ -272,7 +276,7 @@ class LocalIndex(Index):
             if previous is not None and previous.meta.change == meta.change:
                 return replace(previous, meta=meta, version=version)
             if not self._searched:
-                return _State(meta, ((), ()), version, FilteredViews(self.path))
+                return _State(meta, ((), ()), version, FilteredViews(self.path), RowCounts(self.path))
             if previous is not None and previous.meta.change >= meta.matrix_change:
                 blocks, indexes = previous.view
                 view = _View(list(blocks), previous.meta.change, previous.meta.digest, indexes[0] if indexes else None)
@@ -280,7 +284,8 @@ class LocalIndex(Index):
                 view = self._from_matrix(meta, rebuild)
             view.follow(connection, self.path, meta)
         indexes = (view.ann, *(None for _ in view.blocks[1:])) if view.blocks else ()
-        return _State(meta, (tuple(view.blocks), indexes), version, FilteredViews(self.path))
+        views = tuple(view.blocks), indexes
+        return _State(meta, views, version, FilteredViews(self.path), RowCounts(self.path))
 
     def _from_matrix(self, meta: Meta, rebuild: bool) -> "_View":
         if not meta.matrix:
@@ -307,6 +312,7 @@ class _State:
         view: blocks, and the inner-product index of each.
         version: SQLite's number for what was read.
         filtered: views through filters, kept from change to change of one opening.
+        counts: how often replies were said, kept likewise.
         file: identity of the file that it was read from, see ``_identity``.
     """
 
@@ -314,6 +320,7 @@ class _State:
     view: View
     version: int
     filtered: FilteredViews
+    counts: RowCounts
     file: tuple[int, ...] = ()
 
 

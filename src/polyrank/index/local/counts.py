@@ -1,0 +1,88 @@
+"""How often each reply of an index was said: the number in the metadata field `count` of its row. No torch."""
+
+import sqlite3
+import threading
+from contextlib import closing
+from math import inf
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from polyrank.errors import ArtifactError
+from polyrank.index.local.store import Meta, connect, read_meta, transaction
+
+COUNT_FIELD = "count"
+
+
+def as_count(value: object) -> float:
+    """The metadata field `count` as a number: 0 unless it is a number above 0 or consists of digits.
+
+    >>> [as_count(value) for value in (3, 2.5, "7", None, -1, True, "many")]
+    [3.0, 2.5, 7.0, 0.0, 0.0, 0.0, 0.0]
+    """
+    is_digits = isinstance(value, str) and value.isascii() and value.isdigit()  # a table holds texts
+    if not is_digits and (isinstance(value, bool) or not isinstance(value, int | float)):
+        return 0.0
+    try:
+        number = float(value)  # type: ignore[arg-type]  # a number, or digits
+    except OverflowError:
+        return 0.0
+    return number if 0 < number < inf else 0.0
+
+
+class RowCounts:
+    """Counts by row, of one opening of an index. Rows never change, so each is read once. Safe to use from threads.
+
+    Args:
+        path: the index folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._change = -1  # of the index, as of the last look
+        self._rows, self._counts = np.empty(0, np.int64), np.empty(0, np.float64)  # rows are ascending
+
+    def of_rows(self, rows: NDArray[np.int64], meta: Meta) -> NDArray[np.float64]:
+        """The counts of rows ``[n]``; 0 for removed rows.
+
+        Args:
+            rows: numbers of rows.
+            meta: of the change that the rows are of.
+
+        Raises:
+            ArtifactError: the index has changed since; search again after ``refresh``.
+        """
+        with self._lock:
+            if self._change != meta.change:
+                self._look(meta)
+            places = np.searchsorted(self._rows, rows)
+            known = places < len(self._rows)
+            known[known] = self._rows[places[known]] == rows[known]
+            counts = np.zeros(len(rows))
+            counts[known] = self._counts[places[known]]
+            return counts
+
+    def _look(self, meta: Meta) -> None:
+        """Read the rows added since the last look."""
+        # own connection, so that no other thread waits for this one
+        with (
+            closing(connect(self._path, write=False)) as connection,
+            transaction(connection, self._path, write=False),
+        ):
+            now = read_meta(connection, self._path)
+            if (now.change, now.n, now.digest) != (meta.change, meta.n, meta.digest):
+                raise ArtifactError(f"{self._path} has changed since it was last read; search again")
+            rows, counts = _read_counts(connection, after=int(self._rows[-1]) if len(self._rows) else 0)
+        self._rows, self._counts = np.concatenate([self._rows, rows]), np.concatenate([self._counts, counts])
+        self._change = meta.change
+
+
+def _read_counts(connection: sqlite3.Connection, *, after: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    # json_extract returns 1 for true, which is not a count
+    count = (
+        f"CASE WHEN json_type(metadata, '$.{COUNT_FIELD}') <> 'true' THEN json_extract(metadata, '$.{COUNT_FIELD}') END"
+    )
+    rows = connection.execute(f"SELECT row, {count} FROM candidates WHERE row > ? ORDER BY row", (after,)).fetchall()
+    return np.array([row for row, _ in rows], np.int64), np.array([as_count(value) for _, value in rows], np.float64)
