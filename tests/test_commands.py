@@ -1,4 +1,4 @@
-"""What commands refuse and print, within the tests' own process: no model is trained and no torch needed for most."""
+"""Errors and output of commands, run in the tests' process: no training, and mostly no torch."""
 
 import io
 import json
@@ -20,7 +20,7 @@ def ask(*arguments: str | Path, stdin: str | bytes = "") -> Any:
 
 
 def refusal(*arguments: str | Path, stdin: str | bytes = "") -> str:
-    """What one of polyrank's errors says, or the command line's own."""
+    """The message of polyrank's error, or of the command line's."""
     result = ask(*arguments, stdin=stdin)
     assert result.exit_code != 0
     if isinstance(result.exception, PolyrankError):
@@ -51,7 +51,7 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def files(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         ("map PAIRS --valid LISTS --encoder bm25 -o OUT", "bm25 has no vectors to map; give a Bi- or Poly-encoder"),
     ],
 )  # fmt: skip
-def test_what_is_refused_is_named(
+def test_refusals_name_the_cause(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, problem: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -137,10 +137,10 @@ def test_lines_to_answer_are_read_strictly(files: Path, line: str, problem: str)
     assert isinstance(result.exception, DataError)
     assert problem in str(result.exception)
     assert str(result.exception).startswith("stdin:3: ")
-    assert json.loads(result.stdout)["context"] == ["hello"]  # without the mark of its bytes' order
+    assert json.loads(result.stdout)["context"] == ["hello"]  # without the byte order mark
 
 
-# --- what is printed --------------------------------------------------------------------------------------------------
+# --- output -----------------------------------------------------------------------------------------------------------
 
 
 def test_documents_of_files_are_lines_or_whole(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_documents_of_files_are_lines_or_whole(tmp_path: Path) -> None:
     )
 
 
-def test_an_index_says_whether_it_is_sound(files: Path, tmp_path: Path) -> None:
+def test_verify_reports_whether_an_index_is_sound(files: Path, tmp_path: Path) -> None:
     copy = tmp_path / "i"
     assert ask("index", "snapshot", files / "index", "-o", copy).exit_code == 0
     found = ask("index", "verify", copy)
@@ -183,7 +183,7 @@ def test_an_index_says_whether_it_is_sound(files: Path, tmp_path: Path) -> None:
     assert str(found.exception) == f"{copy} has {len(found.stderr.splitlines())} problem(s), listed above"
 
 
-def test_a_split_is_counted_and_leads_on(files: Path, tmp_path: Path) -> None:
+def test_a_split_prints_counts_and_the_next_command(files: Path, tmp_path: Path) -> None:
     out = tmp_path / "parts"
     result = ask("split", files / "dialogues.jsonl", "-o", out, "--speaker", "agent", "--candidates", "3", "--json")
     assert result.exit_code == 0, result.exception
@@ -244,7 +244,7 @@ def test_validation_figures_by_epoch(tmp_path: Path) -> None:
     assert "has F1; they have MRR, R@1" in refusal("curves", run, "--figure", "F1")
 
 
-def test_an_answer_says_how_it_was_found(files: Path) -> None:
+def test_an_answer_reports_its_search(files: Path) -> None:
     result = ask("respond", files / "index", "hi", "my wifi", "-k", "2", "--filter", "n >= 1", "--device", "cpu")
     assert result.exit_code == 0, result.exception
     row = json.loads(result.stdout)
@@ -263,7 +263,7 @@ def test_an_answer_says_how_it_was_found(files: Path) -> None:
     )
 
 
-def test_several_processes_share_only_what_they_can(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_of_one_process_refuse_torchrun(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
@@ -273,7 +273,7 @@ def test_several_processes_share_only_what_they_can(files: Path, monkeypatch: py
     )
 
 
-def test_a_line_that_says_whose_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distributed_messages_name_their_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     from polyrank.cli.console import complain

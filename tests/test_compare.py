@@ -1,4 +1,4 @@
-"""Models side by side: seeds joined, tests over examples and over seeds, and tables for every place they go to."""
+"""Comparing models: joining seeds, tests over examples and over seeds, and layouts of tables."""
 
 import csv
 import io
@@ -29,7 +29,7 @@ C = 20
 
 
 def ranked(ranks: Any, prefix: str = "e") -> Evaluation:
-    """An evaluation whose right answers came at these ranks, of contexts of 1 to 4 turns."""
+    """An evaluation with the right answers at these ranks, for contexts of 1 to 4 turns."""
     records = [
         Record(f"{prefix}{i}", 1 + i % 4, 3, (0,), None, Placement(C, (Group(int(rank) - 1, 1, 1),)))
         for i, rank in enumerate(ranks)
@@ -50,13 +50,13 @@ def three_seeds(name: str, skill: float, first: int = 1) -> Scored:
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 9, 10, 30])
-def test_students_p_is_that_of_scipy(freedom: int) -> None:
+def test_students_p_equals_scipys(freedom: int) -> None:
     for t in (-8.0, -0.3, 0.0, 0.7, 1.96, 4.5, 30.0):
         assert student_p(t, freedom) == pytest.approx(2 * stats.t.sf(abs(t), freedom), abs=1e-12)
     assert student_t(0.05, freedom) == pytest.approx(stats.t.isf(0.025, freedom))
 
 
-def test_the_paired_test_over_seeds_is_that_of_scipy() -> None:
+def test_the_paired_test_over_seeds_equals_scipys() -> None:
     a, b = [0.61, 0.64, 0.60, 0.66], [0.58, 0.63, 0.61, 0.60]
     found = paired_t([x - y for x, y in zip(a, b, strict=True)])
     assert found["p"] == pytest.approx(stats.ttest_rel(a, b).pvalue)
@@ -86,7 +86,7 @@ def test_several_seeds_are_summarised_by_hand() -> None:
         summarise([first, ranked([1, 2, 2, 2], "other")])
 
 
-def test_tests_of_several_metrics_are_those_of_each_one() -> None:
+def test_tests_of_several_metrics_equal_the_single_ones() -> None:
     a, b = [drawn(1, 0.6), drawn(2, 0.6)], [drawn(3, 0.4), drawn(4, 0.4)]
     both = paired_tests(a, b, ["R@1", "MRR"])
     assert both == [paired_test(a, b, metric="R@1"), paired_test(a, b, metric="MRR")]
@@ -109,7 +109,7 @@ def test_models_of_one_name_are_joined_unless_a_seed_comes_twice() -> None:
         by_model([alone[0], alone[0]])
 
 
-def test_scores_of_several_seeds_go_by_their_model_and_others_by_their_files(tmp_path: Path) -> None:
+def test_scores_of_seeds_are_named_by_model_and_others_by_file(tmp_path: Path) -> None:
     about = {"a": {"model": "m", "seed": "1"}, "b": {"model": "m", "seed": "2"}, "c": {"model": "n", "seed": "1"},
              "d": {}, "e": {"model": "m"}}  # fmt: skip
     for name, header in about.items():
@@ -120,7 +120,7 @@ def test_scores_of_several_seeds_go_by_their_model_and_others_by_their_files(tmp
     ]  # fmt: skip
 
 
-def test_a_row_says_what_was_measured_and_tested() -> None:
+def test_a_row_holds_measurements_and_tests() -> None:
     base, better = three_seeds("base", 0.3), three_seeds("better", 0.9, 10)
     rows = compared([base, better, Scored("single", (None,), (drawn(5, 0.3),))], ["MRR", "R@5"])
     assert "against" not in rows[0]
@@ -223,7 +223,7 @@ WORDS = ("wifi", "bill", "router", "light")
 
 @pytest.fixture(scope="module")
 def runs(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two runs of two seeds each, and what to evaluate them on."""
+    """Two runs of two seeds each, and test data."""
     folder = tmp_path_factory.mktemp("runs")
     pairs = [{"context": [f"my {word}", other], "response": f"{word} thanks"} for word in WORDS for other in WORDS]
     replies = [f"{word} thanks" for word in WORDS]
@@ -257,11 +257,11 @@ def test_a_run_folder_means_each_of_its_seeds(runs: Path, tmp_path: Path) -> Non
     assert set(found[0].figures) == {"loss", "R@1", "MRR"}
     (seed,) = resolve_runs([str(runs / "low" / "seed-1")])
     assert (seed.name, seed.group) == (str(runs / "low" / "seed-1" / "model"), str(runs / "low"))
-    (elsewhere,) = resolve_runs(["other/seed-7"])  # a model that says nothing of its seed
+    (elsewhere,) = resolve_runs(["other/seed-7"])  # a model without a seed in its metadata
     assert (elsewhere.group, elsewhere.seed) == ("other", 7)
     shutil.copytree(runs / "low" / "seed-2", tmp_path / "seed-9")
     (moved,) = resolve_runs([str(tmp_path / "seed-9")])
-    assert moved.seed == 2  # it was trained with that, whatever its folder is called
+    assert moved.seed == 2  # the training's seed, whatever the folder's name
     (labelled,) = resolve_runs([str(runs / "low" / "seed-1" / "model")], ["mine"])
     assert (labelled.group, labelled.seed) == ("mine", 1)
 
@@ -288,7 +288,7 @@ def test_several_models_are_one_table_and_their_scores_are_compared_again(runs: 
     scores, plot = tmp_path / "scores", tmp_path / "plot.svg"
     found = run("evaluate", "bm25", "low", "high", "test.jsonl", "--json", "--scores", scores, "--plot", plot, cwd=runs)
     assert found.returncode == 0, found.stderr
-    assert found.stderr.count("12 rows, 12 examples") == 1  # read once
+    assert found.stderr.count("12 rows, 12 examples") == 1  # the file is read once
     rows = json.loads(found.stdout)
     assert [row["name"] for row in rows] == ["bm25", "low", "high"]
     assert [row["against"]["scores"] for row in rows[1:]] == ["bm25", "bm25"]
@@ -306,7 +306,7 @@ def test_several_models_are_one_table_and_their_scores_are_compared_again(runs: 
     assert "R@9 left out: k must be below 4" in labelled.stderr
 
 
-def test_lengths_go_to_the_models_that_have_them_to_set(runs: Path, tiny_backbone: Path) -> None:
+def test_lengths_apply_to_models_that_support_them(runs: Path, tiny_backbone: Path) -> None:
     untuned = f"untuned:{tiny_backbone}"
     done = run("evaluate", untuned, "bm25", "test.jsonl", "--json", "--max-context-tokens", "4", cwd=runs)
     assert done.returncode == 0, done.stderr
@@ -329,7 +329,7 @@ def test_run_folders_are_compared_by_validation(runs: Path, tmp_path: Path) -> N
     assert "tabular" in done.stdout
 
 
-def test_what_is_missing_of_a_run_is_said(runs: Path, tmp_path: Path) -> None:
+def test_missing_parts_of_a_run_are_reported(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "low", tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "seed-2" / "model")
     done = run("evaluate", tmp_path / "run", runs / "test.jsonl", "--json")
@@ -359,7 +359,7 @@ def test_what_is_missing_of_a_run_is_said(runs: Path, tmp_path: Path) -> None:
         ("compare gone", 3, "cannot read gone"),
     ],
 )
-def test_mistakes_are_told_before_any_model_is_loaded(runs: Path, arguments: str, code: int, message: str) -> None:
+def test_errors_are_reported_before_any_model_is_loaded(runs: Path, arguments: str, code: int, message: str) -> None:
     (runs / "empty").mkdir(exist_ok=True)
     done = run(*arguments.split(), cwd=runs)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr

@@ -1,4 +1,4 @@
-"""Reading and writing examples and pools, and the order of batches; every file here is a real one."""
+"""Reading and writing examples and pools in real files, and the order of batches."""
 
 import codecs
 import gzip
@@ -24,13 +24,13 @@ from polyrank.records import Candidate, Context, Example, contexts_of
 from polyrank.training.batches import BatchOrder, permuted
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
-needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared corpora are not here")
+needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared corpora are missing")
 
 PAIR = {"context": ["hi", "hello?"], "response": "yes"}
 
 
 def written(path: Path, *rows: Any) -> Path:
-    """A file of rows: bytes and texts as they are, anything else as JSON."""
+    """Write rows to a file: bytes and texts unchanged, other values as JSON."""
     lines = [
         row if isinstance(row, bytes) else (row if isinstance(row, str) else json.dumps(row)).encode() for row in rows
     ]
@@ -140,11 +140,14 @@ def test_byte_order_mark_and_windows_line_ends(tmp_path: Path) -> None:
     assert read_examples(path).examples[0].response == "yes"
 
 
-# bad input: each with its place
+# bad input, reported with its position
 
 BAD_LINES = {
     "broken UTF-8": (b'{"context": "\xff"}', "byte 14 of the line is not UTF-8"),
-    "bad JSON": ('{"context": "a",}', "not JSON at character 1[67]"),  # of the comma in newer Pythons, or behind it
+    "bad JSON": (
+        '{"context": "a",}',
+        "not JSON at character 1[67]",
+    ),  # the comma in newer Pythons, or after it
     "cut off": ('{"context": "a"', "not JSON at character 16"),
     "NaN": ('{"context": "a", "response": "b", "weight": NaN}', "NaN is not JSON"),
     "infinite": ('{"context": "a", "response": "b", "weight": 1e999}', "1e999 is too large a number"),
@@ -243,7 +246,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("skip_bad", [False, True])
-def test_damaged_gzip_is_never_taken_for_the_end(tmp_path: Path, skip_bad: bool) -> None:
+def test_damaged_gzip_is_an_error_not_the_end(tmp_path: Path, skip_bad: bool) -> None:
     generator = np.random.Generator(np.random.PCG64(1))
     rows = [{"context": generator.bytes(3000).hex(), "response": "b"} for _ in range(100)]
     path = written(tmp_path / "x.jsonl.gz", *rows)
@@ -371,7 +374,7 @@ def test_other_fields_of_a_pool_row_are_metadata(tmp_path: Path) -> None:
     assert read_pool(written(tmp_path / "p.csv", "text,topic", "a,x")) == [Candidate(text_id("a"), "a", {"topic": "x"})]
 
 
-def test_what_comes_again_counts_once_and_is_told(tmp_path: Path) -> None:
+def test_duplicates_count_once_and_are_reported(tmp_path: Path) -> None:
     said: list[str] = []
     path = written(tmp_path / "p.txt", "hello", "bye", "hello", "hello")
     assert [candidate.text for candidate in read_pool(path, notify=said.append)] == ["hello", "bye"]
@@ -399,12 +402,12 @@ def test_bad_pools(tmp_path: Path, rows: list[Any], message: str) -> None:
         read_pool(path)
 
 
-def test_ids_from_texts_tell_texts_apart() -> None:
+def test_ids_from_texts_are_distinct() -> None:
     texts = ["", " ", "a", "A", "a ", "é", "e\u0301", "\ud800", "😀", *(f"reply {i}" for i in range(2000))]
     ids = [text_id(text) for text in texts]
     assert len(set(ids)) == len(texts)
     assert ids == [text_id(text) for text in texts]
-    assert not any(id_.isdecimal() and len(id_) < 16 for id_ in ids)  # none is a line number
+    assert not any(id_.isdecimal() and len(id_) < 16 for id_ in ids)  # none looks like a line number
 
 
 def test_bad_line_of_a_text_pool(tmp_path: Path) -> None:
@@ -433,7 +436,7 @@ def examples(draw: st.DrawFn) -> Example:
 
 
 @given(st.lists(examples(), min_size=1, max_size=4), st.sampled_from(["x.jsonl", "x.jsonl.gz"]))
-def test_what_is_written_is_read_back(
+def test_written_examples_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, found: list[Example], name: str
 ) -> None:
     path = tmp_path_factory.mktemp("round") / name
@@ -452,7 +455,7 @@ def test_pool_round_trip(tmp_path_factory: pytest.TempPathFactory, texts: dict[s
     assert read_pool(path) == pool
 
 
-def test_what_cannot_be_read_back_is_not_written(tmp_path: Path) -> None:
+def test_unreadable_examples_are_not_written(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     with pytest.raises(DataError, match=r"x\.jsonl:1: example 'e' has no turns"):
         write_examples(path, [Example((), ("a",), id="e")])
@@ -487,7 +490,7 @@ def test_every_index_once_per_epoch(lengths: list[int], batch_size: int, seed: i
     assert all(np.array_equal(a, b) for a, b in zip(order, again, strict=True))
 
 
-def test_batches_hold_like_lengths_and_epochs_differ() -> None:
+def test_batches_hold_similar_lengths_and_epochs_differ() -> None:
     lengths = np.random.Generator(np.random.PCG64(0)).integers(1, 200, 1000).tolist()
     widths = {
         window: sum(max(lengths[int(i)] for i in b) for b in batch_order(lengths, 10, seed=1, epoch=0, window=window))
@@ -504,7 +507,7 @@ def test_batches_hold_like_lengths_and_epochs_differ() -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 5000), st.integers(0, 2**32), st.integers(0, 9))
-def test_a_permutation_is_one_and_each_part_of_it_can_be_asked_for_alone(n: int, seed: int, epoch: int) -> None:
+def test_a_permutation_is_complete_and_can_be_computed_in_parts(n: int, seed: int, epoch: int) -> None:
     whole = permuted(np.arange(n), n, (seed, epoch))
     assert np.array_equal(np.sort(whole), np.arange(n))
     some = np.random.default_rng(seed).integers(0, n, 20)
@@ -513,7 +516,7 @@ def test_a_permutation_is_one_and_each_part_of_it_can_be_asked_for_alone(n: int,
 
 @pytest.mark.parametrize("n", [3, 5, 10, 30])
 def test_permutations_are_fair(n: int) -> None:
-    """Each number comes to each position equally often, and pairs of neighbours do so too: chi-squared, n = 1,500."""
+    """Each number is equally frequent at each position, and so are pairs of neighbours: chi-squared, n = 1,500."""
     drawn = np.array([permuted(np.arange(n), n, (key, n)) for key in range(1500)])
     counts = np.zeros((n, n))
     np.add.at(counts, (np.arange(n), drawn), 1)
@@ -525,8 +528,8 @@ def test_permutations_are_fair(n: int) -> None:
     assert chi2.sf(((off - off.mean()) ** 2 / off.mean()).sum(), len(off) - 1) > 1e-3
 
 
-def test_a_batch_of_a_hundred_million_is_there_at_once() -> None:
-    """Only the lengths of its own window are asked for."""
+def test_a_batch_of_a_hundred_million_examples_is_immediate() -> None:
+    """It reads only the lengths of its own window."""
     asked = []
 
     def sizes(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -584,7 +587,7 @@ def test_candidate_lists() -> None:
     assert (report.n_examples, report.min_candidates, report.max_candidates) == (886, 4, 4)
 
 
-# what is counted, and where rows are
+# counts, and positions of rows
 
 
 def test_every_count_of_a_report(tmp_path: Path) -> None:
@@ -595,7 +598,7 @@ def test_every_count_of_a_report(tmp_path: Path) -> None:
         {"context": ["a", " "], "candidates": ["x", "b"], "relevant": [1]},
         {"context": ["a", " "], "candidates": ["x", "b"], "relevant": [1], "background": ["z"]},
         {"context": ["q"], "candidates": [], "relevant": []},
-        {"context": ["q"], "candidates": [], "relevant": []},  # unanswered ones repeat nothing
+        {"context": ["q"], "candidates": [], "relevant": []},  # an example without an answer is not a repetition
         "{",
     )
     report = read_examples(path, skip_bad=True).report
@@ -647,7 +650,7 @@ def test_a_line_may_be_as_long_as_its_limit_with_its_end(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize("n", [101, 150, 200, 201, 202, 400])
-def test_what_follows_a_line_that_is_too_long_is_read_with_its_own_number(tmp_path: Path, n: int) -> None:
+def test_lines_after_a_too_long_one_keep_their_numbers(tmp_path: Path, n: int) -> None:
     path = written(tmp_path / "x.jsonl", PAIR, "x" * n, PAIR, "y" * n, {"context": "last", "response": "one"})
     loaded = read_examples(path, skip_bad=True, max_line_bytes=100)
     assert [example.id for example in loaded.examples] == ["x:1", "x:3", "x:5"]
@@ -670,7 +673,7 @@ def test_formats_are_known_by_name_in_any_case(tmp_path: Path) -> None:
     assert read_examples(written(tmp_path / "x.txt", PAIR)).examples[0].id == "x:1"
 
 
-def test_a_kind_that_is_given_decides_over_the_fields(tmp_path: Path) -> None:
+def test_a_given_kind_overrides_the_fields(tmp_path: Path) -> None:
     row = {
         "turns": ["a", "b"],
         "candidates": ["c"],
@@ -720,7 +723,7 @@ def test_ids_and_background_of_every_kind(tmp_path: Path) -> None:
             assert [example.background for example in found] == [()] * len(expected)
 
 
-def test_a_speaker_answers_with_all_turns_before_whoever_said_them(tmp_path: Path) -> None:
+def test_a_speakers_context_is_all_earlier_turns(tmp_path: Path) -> None:
     said = [("a", "0"), ("a", "1"), ("b", "2"), ("a", "3"), ("c", "4")]
     path = written(tmp_path / "d.jsonl", {"turns": [{"speaker": s, "text": t} for s, t in said]})
     found = {speaker: read_examples(path, speaker=speaker).examples for speaker in "abc"}
@@ -734,7 +737,7 @@ def test_a_speaker_answers_with_all_turns_before_whoever_said_them(tmp_path: Pat
     assert [example.response for example in read_examples(mixed).examples] == ["y", "z"]
     alone = written(tmp_path / "a.jsonl", {"turns": [{"speaker": "a", "text": "0"}]})
     with pytest.raises(DataError, match=r"none of its 1 row gives an example; check its kind and format"):
-        read_examples(alone, speaker="a")  # is there, and answers nothing
+        read_examples(alone, speaker="a")  # present, but without an answer
 
 
 @pytest.mark.parametrize(
@@ -818,7 +821,7 @@ def test_a_context_is_one_turn_or_turns_or_itself() -> None:
         contexts_of(messages)
 
 
-def test_an_example_knows_its_query_and_its_first_right_answer() -> None:
+def test_query_and_response_of_an_example() -> None:
     example = Example(("a", "b"), ("x", "y", "z"), (2, 0), background=("f",))
     assert example.query == Context(("a", "b"), ("f",))
     assert example.response == "z"
@@ -838,7 +841,7 @@ def test_an_example_knows_its_query_and_its_first_right_answer() -> None:
         ("a.db", b"SQLite format 3", "an SQLite database"),
     ],
 )
-def test_files_that_are_no_text_are_called_what_they_are(tmp_path: Path, name: str, start: bytes, what: str) -> None:
+def test_errors_name_the_type_of_binary_files(tmp_path: Path, name: str, start: bytes, what: str) -> None:
     (tmp_path / name).write_bytes(start + bytes(range(256)))
     for read in (read_examples, read_pool):
         with pytest.raises(DataError, match=what):

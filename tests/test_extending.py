@@ -1,4 +1,4 @@
-"""A run folder: who may train in it, what stands in the way of a training, and when a finished run goes on."""
+"""A run folder: its lock, what prevents a training, and when a finished run can be extended."""
 
 import dataclasses
 import json
@@ -31,7 +31,7 @@ POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 def recipe(
     task: dict[str, Path], backbone: Path, output: Path, partner: Partner | None = None, **changes: Any
 ) -> Recipe:
-    """9 steps an epoch, with a schedule that does not depend on the end."""
+    """9 steps per epoch, with a schedule that does not depend on the end."""
     settings: dict[str, Any] = {
         "batch_size": 8, "epochs": 1, "lr": 1e-3, "warmup_steps": 2, "schedule": "plateau", "train_layers": "all",
         "precision": "fp32", "dropout": 0.1, **changes,
@@ -47,7 +47,7 @@ def recipe(
 
 
 def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes, dict[str, Any]]:
-    """Whatever can be seen of a run, but for the clock and the length that was planned when a step was made."""
+    """All observable results of a run except times and the planned length at each step."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines()]
     result = json.loads((folder / "result.json").read_bytes())
     for row in (*rows, result):
@@ -66,7 +66,7 @@ def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes, dict[str, Any]]:
         {"early_stopping": 2, "lr": 0.0},
     ],
 )
-def test_an_extended_run_is_the_one_that_was_longer_from_the_start(
+def test_an_extended_run_equals_one_that_was_longer_from_the_start(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     train(recipe(task, tiny_backbone, tmp_path / "whole", epochs=3, **changes))
@@ -90,7 +90,7 @@ def test_two_networks_are_extended_together(tiny_backbone: Path, task: dict[str,
         assert weights[0] == weights[1]
 
 
-def test_a_check_that_a_longer_run_would_not_have_made_is_said(
+def test_a_validation_that_a_longer_run_would_lack_is_reported(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
     said: list[str] = []
@@ -112,7 +112,7 @@ def test_a_schedule_that_knows_its_end_is_not_extended(
         with pytest.raises(ConfigError, match=r"ended at 9 steps and kept no checkpoint\.safetensors"):
             train(recipe(task, tiny_backbone, folder, epochs=2, **changes), resume=True)
         assert (folder / "result.json").exists()
-    folder = tmp_path / "half"  # an interrupted one of another length
+    folder = tmp_path / "half"  # an interrupted run of another length
     stopped = recipe(task, tiny_backbone, folder, schedule="linear", checkpoint_steps=1)
 
     def stop(seed: int, record: dict[str, Any]) -> None:
@@ -139,7 +139,7 @@ def test_each_key_that_differs_is_named_with_both_values(
 ) -> None:
     train(recipe(task, tiny_backbone, tmp_path / "run"))
     other = recipe(task, tiny_backbone, tmp_path / "run", lr=0.5, schedule="linear", epochs=2, checkpoint_steps=3)
-    gone = tmp_path / "gone.jsonl"  # which is not read any more
+    gone = tmp_path / "gone.jsonl"  # no longer read
     other = dataclasses.replace(other, data=DataConfig(train=str(gone), valid=str(task["valid"])))
     with pytest.raises(ConfigError) as caught:
         train(other, resume=True)
@@ -160,7 +160,7 @@ def test_seeds_are_added_and_a_run_may_be_moved(tiny_backbone: Path, task: dict[
     assert (tmp_path / "moved" / "seed-5" / "result.json").exists()
 
 
-def test_what_failed_before_its_first_step_stands_in_nobodys_way(
+def test_a_run_that_failed_before_its_first_step_can_be_replaced(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -177,7 +177,7 @@ def test_what_failed_before_its_first_step_stands_in_nobodys_way(
     assert train(recipe(task, tiny_backbone, other, lr=0.5), resume=True)[0].fit.n_steps == 9
 
 
-def test_a_folder_of_other_things_is_refused(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("mine")
     with pytest.raises(UsageError, match=r"holds 'thesis\.tex', which no training wrote"):
@@ -187,7 +187,7 @@ def test_a_folder_of_other_things_is_refused(tiny_backbone: Path, task: dict[str
 
 
 def train_and_wait(plan: Recipe, says: Connection) -> None:
-    """Train until the first record is told, and then wait to be killed."""
+    """Train until the first record, and then wait for a kill."""
 
     def report(seed: int, record: dict[str, Any]) -> None:
         says.send(record["step"])
@@ -196,7 +196,7 @@ def train_and_wait(plan: Recipe, says: Connection) -> None:
     train(plan, report=report)
 
 
-def test_nobody_trains_beside_a_live_run(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+def test_a_running_training_locks_its_folder(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     plan = recipe(task, tiny_backbone, tmp_path / "run", seeds=(1, 2))
     hears, says = Pipe(duplex=False)
     child = start(train_and_wait, plan, says)
@@ -208,7 +208,7 @@ def test_nobody_trains_beside_a_live_run(tiny_backbone: Path, task: dict[str, Pa
     finally:
         child.kill()
         child.join()
-    assert (tmp_path / "run" / LOCK).exists()  # it was killed, and the lock went with it
+    assert (tmp_path / "run" / LOCK).exists()  # the file stays after the kill, without its lock
     assert [result.fit.n_steps for result in train(plan, resume=True)] == [9, 9]
     assert not (tmp_path / "run" / LOCK).exists()
 
@@ -236,13 +236,13 @@ def test_the_holder_of_a_lock_is_named_with_its_machine(tmp_path: Path) -> None:
                 hold(file, "it is in use"),
             ):
                 pass
-    with hold(file, "x"):  # free again
+    with hold(file, "x"):  # released
         file.unlink()
-        with hold(file, "x"):  # another file of that name
+        with hold(file, "x"):  # another file of the same name
             pass
 
 
-def test_where_the_system_knows_no_locks_all_works_without(tmp_path: Path) -> None:
+def test_systems_without_file_locks_work(tmp_path: Path) -> None:
     code = """
 import sys
 sys.modules["fcntl"] = None

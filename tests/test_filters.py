@@ -1,4 +1,4 @@
-"""Filters: what they mean, against a reading of their own here, and that a search gives the best of what passes."""
+"""Filters: their meaning, compared with a second implementation, and that a search returns the best passing rows."""
 
 import json
 import operator
@@ -40,7 +40,7 @@ NAMES = ["a", "b-c", "lang", "first name", "in", "Not", "x.y", "ünï", "it's", 
 
 
 def passes(tree: Tree, metadata: dict[str, Any]) -> bool:
-    """What docs/search.md says of filters, for one candidate."""
+    """The rules of docs/search.md, applied to one candidate."""
     kind, *rest = tree
     if kind in ("and", "or"):
         return (all if kind == "and" else any)(passes(part, metadata) for part in rest[0])
@@ -68,7 +68,7 @@ def sort(value: Any) -> type:
 
 
 def written(tree: Tree, quote: Callable[[str], str]) -> str:
-    """The text of a tree, with more parentheses than are needed."""
+    """The text of a tree, with redundant parentheses."""
     kind, *rest = tree
     if kind in ("and", "or"):
         return f" {kind.upper()} ".join(f"({written(part, quote)})" for part in rest[0])
@@ -112,7 +112,7 @@ trees = st.recursive(
 
 
 @given(trees, st.lists(metadata_of, max_size=8), st.booleans())
-def test_a_filter_means_what_its_tree_means(tree: Tree, rows: list[dict[str, Any]], single: bool) -> None:
+def test_a_filter_matches_its_tree(tree: Tree, rows: list[dict[str, Any]], single: bool) -> None:
     text = written(tree, in_single_quotes if single else json.dumps)
     condition = read_filter(text)
     assert str(read_filter(str(condition))) == str(condition)
@@ -140,7 +140,7 @@ ROW = {
         ("lang = 'en'", True),
         ("lang = 'EN'", False),
         ("lang != 'en'", False),
-        # a missing key: no comparison holds, so every negation of one does
+        # a missing key: every comparison is false, and its negation true
         ("team = 'a'", False),
         ("team != 'a'", True),
         ("team < 5", False),
@@ -148,7 +148,7 @@ ROW = {
         ("team not in ('a')", True),
         ("team = null", False),
         ("exists team", False),
-        # a number is never a text, true is never 1, and null is a value
+        # a number never equals a text, true never equals 1, and null is a value
         ("tier = '2'", False),
         ("tier = 2.0", True),
         ("price = 2", True),
@@ -158,12 +158,12 @@ ROW = {
         ("exists left", True),
         ("left != 'x'", True),
         ("left in (1, null)", True),
-        # order: between numbers or between texts
+        # order exists between numbers and between texts
         ("tier > '1'", False),
         ("lang > 1", False),
         ("tier >= 2 and tier <= 2.0", True),
         ("lang > 'em' and lang < 'eo'", True),
-        # an array: any of its elements, itself never
+        # an array matches by any of its elements, never as a whole
         ("tags = 'new'", True),
         ("tags in (4, 3)", True),
         ("tags > 2", True),
@@ -179,7 +179,7 @@ ROW = {
         ("lang.length = 2", False),
         ("tags.0 = 'new'", None),
         ("tags.\"0\" = 'new'", False),
-        # not before and before or; keywords in any case
+        # precedence: not, and, or; keywords in any case
         ("not vip = true or lang = 'en'", True),
         ("lang = 'fr' AND vip = true OR tier = 2", True),
         ("lang = 'fr' and (vip = true or tier = 2)", False),
@@ -235,7 +235,7 @@ def test_the_page_of_filters(text: str, expected: bool | None) -> None:
     ],
     ids=range(33),
 )
-def test_what_is_no_filter_is_refused_with_its_place(text: str, problem: str) -> None:
+def test_an_invalid_filter_is_refused_with_its_position(text: str, problem: str) -> None:
     started = perf_counter()
     with pytest.raises(UsageError) as refused:
         read_filter(text)
@@ -267,7 +267,7 @@ def test_filters_are_values() -> None:
     assert one == other
     assert hash(one) == hash(other)
     assert str(one) == 'a = 1 and b in ("x")'
-    # which Python takes for equal
+    # equal in Python
     assert len({read_filter("a = 1"), read_filter("a = true"), read_filter("a = 1.0")}) == 3
     assert as_filter(None) is None
     assert as_filter(one) is one
@@ -275,7 +275,7 @@ def test_filters_are_values() -> None:
         as_filter(5)  # type: ignore[arg-type]
 
 
-def test_what_json_cannot_say_is_refused_in_memory() -> None:
+def test_values_outside_json_are_refused_in_memory() -> None:
     with pytest.raises(DataError, match="candidate 1: its metadata cannot be written"):
         positions_where([Candidate("a", "x"), Candidate("b", "x", {"a": {1, 2}})], read_filter("exists a"))
 
@@ -285,7 +285,7 @@ def test_what_json_cannot_say_is_refused_in_memory() -> None:
 LANGUAGES = ["en", "de", "fr"]
 FILTERS = {
     "lang = 'en'": lambda m: m["lang"] == "en",
-    "n = 3": lambda m: m["n"] == 3,  # few: their vectors are copied
+    "n = 3": lambda m: m["n"] == 3,  # few rows: their vectors are copied
     "n != 3": lambda m: m["n"] != 3,
     "lang in ('de', 'fr') and n < 10": lambda m: m["lang"] != "en" and m["n"] < 10,
     "exists lang": lambda m: True,
@@ -300,7 +300,7 @@ def pool_of(n: int, start: int = 0) -> list[Candidate]:
 
 
 def vectors_of(generator: np.random.Generator, n: int, d: int = 8) -> np.ndarray:
-    """Some of which are the same, so that scores tie."""
+    """Vectors with duplicates, so that scores tie."""
     vectors = generator.standard_normal((n, d)).astype(np.float32)
     vectors[n // 2 :: 3] = vectors[: len(vectors[n // 2 :: 3])]
     return vectors
@@ -309,7 +309,7 @@ def vectors_of(generator: np.random.Generator, n: int, d: int = 8) -> np.ndarray
 def expected_rows(
     held: dict[int, tuple[Candidate, np.ndarray]], context: np.ndarray, k: int, keep: Callable[[Any], bool]
 ) -> list[int]:
-    """By computing every score."""
+    """The result by computing every score."""
     rows = [row for row, (candidate, _) in held.items() if keep(candidate.metadata)]
     scores = []
     for row in rows:
@@ -320,7 +320,7 @@ def expected_rows(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-def test_the_best_that_pass_are_found_whatever_changes(precision: Precision, tmp_path: Path) -> None:
+def test_the_best_passing_rows_are_returned_after_any_change(precision: Precision, tmp_path: Path) -> None:
     generator = np.random.default_rng(5)
     pool, vectors = pool_of(300), vectors_of(generator, 300)
     write_index(tmp_path / "i", pool, vectors, fingerprint="f", model="m", precision=precision)
@@ -352,7 +352,7 @@ def test_the_best_that_pass_are_found_whatever_changes(precision: Precision, tmp
                 held[last := last + 1] = candidate, vector
 
         check()
-        for step in range(12):  # more than an index keeps as blocks of their own
+        for step in range(12):  # more than an index keeps as separate blocks
             add(15, 290 + 10 * step)
             check()
             gone = [f"c{i}" for i in generator.integers(0, 290 + 10 * step, 8)]
@@ -365,7 +365,7 @@ def test_the_best_that_pass_are_found_whatever_changes(precision: Precision, tmp
         check()
 
 
-def test_what_is_searched_is_kept_from_search_to_search(tmp_path: Path) -> None:
+def test_filtered_views_are_cached_between_searches(tmp_path: Path) -> None:
     vectors = vectors_of(np.random.default_rng(1), 400)
     write_index(tmp_path / "i", pool_of(400), vectors, fingerprint="f", model="m")
     few, many = read_filter("n = 3"), read_filter("n != 3")
@@ -373,7 +373,7 @@ def test_what_is_searched_is_kept_from_search_to_search(tmp_path: Path) -> None:
         view = index.view(few)
         assert index.view(read_filter("n=3")) is view
         assert len(view[0][0].rows) == 20 <= COPIED_SHARE * 400
-        assert index.view(many)[0][0].vectors is index.blocks()[0].vectors  # of which a search has derived things
+        assert index.view(many)[0][0].vectors is index.blocks()[0].vectors  # a search has derived data from it
         writer.remove(["c3"])
         writer.add(pool_of(2, 1003), vectors[:2])
         index.refresh()
@@ -383,7 +383,7 @@ def test_what_is_searched_is_kept_from_search_to_search(tmp_path: Path) -> None:
         assert index.view(many)[0][0].vectors is index.blocks()[0].vectors
         for i in range(MAX_FILTERS):
             index.view(read_filter(f"n = {i + 5}"))
-        assert index.view(few) is not after  # no longer kept
+        assert index.view(few) is not after  # no longer cached
         assert index.rows_where(few).tolist() == [*range(24, 401, 20), 401]
 
 
@@ -394,7 +394,7 @@ def test_an_index_that_replaces_another_has_its_own_rows(tmp_path: Path) -> None
         assert index.rows_where(condition).tolist() == [1, 4, 7]
         other = pool_of(9, start=1)
         write_index(tmp_path / "i", other, vectors_of(generator, 9), fingerprint="f", model="m", overwrite=True)
-        # not taken in yet by this filter or by another
+        # not yet evaluated by this filter or another
         assert index.rows_where(condition).tolist() == [1, 4, 7]
         assert index.rows_where(read_filter("lang != 'fr'")).tolist() == [1, 3, 4, 6, 7, 9]
         assert index.rows_where(condition).tolist() == [3, 6, 9]
@@ -404,8 +404,8 @@ def test_an_index_that_replaces_another_has_its_own_rows(tmp_path: Path) -> None
             index.rows_where(read_filter("n = 1"))
 
 
-def test_views_and_what_is_known_of_rows_are_of_one_change(tmp_path: Path) -> None:
-    """What was removed before a filter looked at it might have passed: an earlier view would have a hole."""
+def test_views_and_rows_come_from_one_change(tmp_path: Path) -> None:
+    """A row removed before a filter was evaluated might have passed: an earlier view would miss it."""
     path, condition = tmp_path / "i", read_filter("lang = 'en'")
     vectors = vectors_of(np.random.default_rng(2), 9)
     write_index(path, pool_of(9), vectors, fingerprint="f", model="m")
@@ -424,7 +424,7 @@ def test_views_and_what_is_known_of_rows_are_of_one_change(tmp_path: Path) -> No
             assert filtered.view(condition, early.view(), before) is None
 
 
-def test_metadata_that_is_damaged_is_said(tmp_path: Path) -> None:
+def test_damaged_metadata_is_reported(tmp_path: Path) -> None:
     write_index(tmp_path / "i", pool_of(5), vectors_of(np.random.default_rng(2), 5), fingerprint="f", model="m")
     path = tmp_path / "i" / FILE
     data = path.read_bytes()
@@ -434,7 +434,7 @@ def test_metadata_that_is_damaged_is_said(tmp_path: Path) -> None:
         index.view(read_filter("n = 1"))
 
 
-def test_an_empty_index_has_nothing_that_passes(tmp_path: Path) -> None:
+def test_an_empty_index_has_no_passing_rows(tmp_path: Path) -> None:
     write_index(tmp_path / "i", [], np.empty((0, 8), np.float32), fingerprint="f", model="m")
     with open_index(tmp_path / "i") as index:
         assert index.view(read_filter("exists lang")) == ((), ())
@@ -443,8 +443,8 @@ def test_an_empty_index_has_nothing_that_passes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["flat", "hnsw", "ivfpq"])
 @pytest.mark.parametrize("share", [0.002, 0.3, 1.0])
-def test_an_approximate_search_leaves_no_hole(kind: str, share: float, tmp_path: Path) -> None:
-    """What passes is far from the context, so a shortlist of all candidates would hold none of it."""
+def test_an_approximate_filtered_search_returns_k(kind: str, share: float, tmp_path: Path) -> None:
+    """Passing candidates are far from the context, so that a shortlist of all candidates would hold none."""
     pytest.importorskip("faiss")
     generator = np.random.default_rng(3)
     vectors = generator.standard_normal((1500, 16)).astype(np.float32)
@@ -454,7 +454,10 @@ def test_an_approximate_search_leaves_no_hole(kind: str, share: float, tmp_path:
     write_index(tmp_path / "i", pool, vectors, fingerprint="f", model="m", ann=kind)
     n = int(1500 * share)
     held = dict(enumerate(zip(pool, vectors, strict=True), 1))
-    contexts, mask = np.stack([context, -context]), np.ones((2, 3), np.bool_)  # of the second they are the nearest
+    contexts, mask = (
+        np.stack([context, -context]),
+        np.ones((2, 3), np.bool_),
+    )  # the second's nearest
     with open_index(tmp_path / "i") as index:
         blocks, indexes = index.view(read_filter(f"n < {n}"))
         far, near = search(contexts, mask, blocks, 20, mode="approximate", indexes=indexes)
@@ -463,7 +466,7 @@ def test_an_approximate_search_leaves_no_hole(kind: str, share: float, tmp_path:
         assert len(result.rows) == min(20, n) == len(set(result.rows.tolist()))
         assert (result.rows <= n).all()
         assert (np.diff(result.scores) <= 0).all()
-    if kind == "flat" and share < 1.0:  # the shortlist was of no use
+    if kind == "flat" and share < 1.0:  # the shortlist did not help
         assert far.exact
     if far.exact:
         assert far.rows.tolist() == expected
@@ -473,8 +476,8 @@ def test_an_approximate_search_leaves_no_hole(kind: str, share: float, tmp_path:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("n_live", [5, 2000])
-def test_every_way_of_scanning_leaves_out_what_does_not_pass(way: str, n_live: int) -> None:
-    """The best of all do not pass, and those that do are few in a chunk, or many."""
+def test_every_way_of_scanning_applies_the_filter(way: str, n_live: int) -> None:
+    """The best of all do not pass; the passing ones are few or many in a chunk."""
     generator = np.random.default_rng(7)
     vectors = generator.standard_normal((9000, 24)).astype(np.float32)
     context = generator.standard_normal((4, 24)).astype(np.float32)
@@ -485,7 +488,7 @@ def test_every_way_of_scanning_leaves_out_what_does_not_pass(way: str, n_live: i
     try:
         result = search(context[None], np.ones((1, 4), np.bool_), [live], 10, ways=[way])[0]
     except UsageError:
-        pytest.skip("this machine cannot scan in this way")
+        pytest.skip("this machine does not support this way of scanning")
     held = {row: (Candidate("x", "x"), vectors[row]) for row in np.flatnonzero(alive).tolist()}
     assert result.rows.tolist() == expected_rows(held, context, 10, lambda _: True)
     assert result.exact
@@ -536,7 +539,7 @@ def retriever(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         ("team = 'none'", set()),
     ],
 )
-def test_every_retriever_gives_the_best_that_pass(retriever: Any, text: str, ids: set[str]) -> None:
+def test_every_retriever_returns_the_best_passing_replies(retriever: Any, text: str, ids: set[str]) -> None:
     contexts = ["please restart the router", ["my bill", "is the router light red"]]
     shortened = isinstance(retriever, TwoStage)
     for k in (1, 3, 10):
@@ -547,14 +550,14 @@ def test_every_retriever_gives_the_best_that_pass(retriever: Any, text: str, ids
                 assert [reply.score for reply in ranked] == sorted((r.score for r in ranked), reverse=True)
     answer = Pipeline(retriever).answer("please restart the router", filter=text)
     assert answer.abstained is not bool(ids)
-    # a filter changes no score
+    # a filter does not change scores
     if not shortened:
         everything = {r.id: r.score for r in retriever.respond(["please restart the router"], 10)[0]}
         for reply in retriever.respond(["please restart the router"], 10, filter=text)[0]:
             assert reply.score == everything.get(reply.id, reply.score)
 
 
-def test_a_threshold_is_asked_of_what_passes() -> None:
+def test_a_threshold_applies_to_the_best_passing_reply() -> None:
     lexical = LexicalRetriever(BM25(), REPLIES)
     best = lexical.respond(["please restart the router"], 1)[0][0].score
     pipeline = Pipeline(lexical, Abstention("score", best - 1e-3))
@@ -572,7 +575,7 @@ def test_a_filter_that_cannot_be_read_is_refused_before_any_work(retriever: Any)
         retriever.respond(["hi"], filter="team = tech")
 
 
-def test_lists_of_an_index_follow_what_is_added(tmp_path: Path) -> None:
+def test_lexical_retrievers_include_additions(tmp_path: Path) -> None:
     encoder = Hashed()
     vectors = encoder.encode_candidates([reply.text for reply in REPLIES])
     write_index(tmp_path / "i", REPLIES[:3], vectors[:3], fingerprint=encoder.fingerprint, model="m")
@@ -585,7 +588,7 @@ def test_lists_of_an_index_follow_what_is_added(tmp_path: Path) -> None:
 
 
 def test_no_candidate_is_missed_while_all_are_replaced(tmp_path: Path) -> None:
-    """Each of twelve is always there in one form or another, and passes in every form."""
+    """Each of twelve candidates always exists in one of its forms, and passes in each form."""
     encoder, texts = Hashed(), [f"word{i}" for i in range(12)]
 
     def forms(version: int) -> list[Candidate]:
@@ -602,7 +605,7 @@ def test_no_candidate_is_missed_while_all_are_replaced(tmp_path: Path) -> None:
         def read(number: int) -> None:
             try:
                 while not stop.is_set():
-                    # others are evaluated for the first time, again and again
+                    # new filters are evaluated for the first time, repeatedly
                     text = "keep = true" if number == 0 else f"keep = true and version >= -{n_answers[0] % 200}"
                     ranked = retriever.respond(["word3 word5"], 20, filter=text)[0]
                     n_answers[0] += 1

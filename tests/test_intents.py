@@ -1,4 +1,4 @@
-"""Intents: readers of the published formats, few-shot parts, the network, the threshold, the folder, the commands."""
+"""Intents: readers of published formats, few-shot parts, the network, the threshold, the folder, the commands."""
 
 import json
 import shutil
@@ -62,7 +62,7 @@ SMALL = ConvertConfig(embedding_dim=16, ffn_dim=32, spans=(3, 5), side_dim=16, s
 
 @pytest.fixture(scope="module")
 def models(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One of each kind with random weights, and a second Bi-encoder."""
+    """One model of each kind with random weights, and a second Bi-encoder."""
     folder = tmp_path_factory.mktemp("models")
     policy = TextPolicy(max_context_tokens=24, max_candidate_tokens=12)
     backbone = str(tiny_backbone)
@@ -90,7 +90,7 @@ def bi(models: dict[str, Path]) -> Encoder:
 
 
 def utterances(copies: int = 4) -> tuple[Utterance, ...]:
-    """Separable: each intent has words of its own."""
+    """Separable utterances: each intent has its own words."""
     return tuple(
         Utterance(f"{text}{' thanks' * i}", intent) for intent, texts in TEXTS.items() for text in texts
         for i in range(copies)
@@ -98,7 +98,7 @@ def utterances(copies: int = 4) -> tuple[Utterance, ...]:
 
 
 def clusters(n: int, seed: int, spread: float = 0.1) -> Encoded:
-    """Three well separated clouds of vectors."""
+    """Three well separated clusters of vectors."""
     generator = np.random.Generator(np.random.PCG64(seed))
     labels = generator.integers(3, size=n)
     return Encoded((np.eye(3, 8)[labels] + spread * generator.normal(size=(n, 8))).astype(np.float32), labels)
@@ -168,7 +168,7 @@ def test_plain_files_and_folders(tmp_path: Path) -> None:
         ("other.txt", "hi", "holds no train.csv"),
     ],
 )
-def test_broken_files_are_placed(tmp_path: Path, name: str, text: str, problem: str) -> None:
+def test_errors_name_the_line_of_a_broken_file(tmp_path: Path, name: str, text: str, problem: str) -> None:
     place = tmp_path / name
     place.parent.mkdir(exist_ok=True)
     place.write_text(text, "utf-8")
@@ -176,7 +176,7 @@ def test_broken_files_are_placed(tmp_path: Path, name: str, text: str, problem: 
         read_intents(place if place.parent == tmp_path and place.suffix != ".txt" else tmp_path)
 
 
-def test_no_such_place_and_two_of_a_part(tmp_path: Path) -> None:
+def test_missing_folders_and_duplicate_parts(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file or folder"):
         read_intents(tmp_path / "gone")
     for name in ("dev.csv", "valid.csv"):
@@ -224,11 +224,11 @@ def test_encodings_are_the_mean_of_the_real_vectors(models: dict[str, Path]) -> 
 
 
 @pytest.mark.parametrize("name", ["convert", "multi"])
-def test_r_is_what_the_reduction_gives(models: dict[str, Path], name: str) -> None:
+def test_r_equals_the_reduction(models: dict[str, Path], name: str) -> None:
     encoder = open_encoder(str(models[name]), device="cpu")
     assert read_layer("auto", encoder) == "r"
     r = encode(encoder, ["my wifi is down", "red", ""], "r")
-    model = encoder.model  # type: ignore[attr-defined]  # an EncoderScorer, as r asks for
+    model = encoder.model  # type: ignore[attr-defined]  # an EncoderScorer, which r needs
     ids = torch.tensor([encoder.texts.context_ids(Context(("my wifi is down",)))])  # type: ignore[attr-defined]
     with torch.inference_mode():
         want = model.reduced(ids, torch.ones_like(ids, dtype=torch.bool))
@@ -237,8 +237,8 @@ def test_r_is_what_the_reduction_gives(models: dict[str, Path], name: str) -> No
     assert encode(encoder, ["red"], "final").shape == (1, encoder.dimension)
 
 
-def test_encodings_of_a_sum_stand_side_by_side(models: dict[str, Path], tmp_path: Path) -> None:
-    """Each of length one, from the layer that is best for its encoder; r is not asked of those that have none."""
+def test_encodings_of_a_sum_are_concatenated(models: dict[str, Path], tmp_path: Path) -> None:
+    """Each part is normalized and comes from its encoder's best layer; encoders without r use the default."""
     names = ("poly", "multi")
     parts = [open_encoder(str(models[name]), device="cpu") for name in names]
     save_sum(tmp_path / "sum", SumEncoder(parts, [1, 5]))
@@ -259,13 +259,13 @@ def test_encodings_of_a_sum_stand_side_by_side(models: dict[str, Path], tmp_path
             start += rows.shape[1]
         assert joined.shape == (3, start)
         assert joined.dtype == np.float32
-    assert calls == [(3, 6), (6, 6), (6, 6)]  # of the second round, the first encoder's are known
+    assert calls == [(3, 6), (6, 6), (6, 6)]  # the first encoder's second round comes from the cache
     assert encode(encoder, []).shape[0] == 0
     save_sum(tmp_path / "plain", SumEncoder([parts[0], open_encoder(str(models["bi"]), device="cpu")], [1, 1]))
     assert read_layer("auto", open_encoder(str(tmp_path / "plain"), device="cpu")) == "final"
 
 
-def test_layers_that_are_not_there(bi: Encoder, models: dict[str, Path]) -> None:
+def test_missing_layers(bi: Encoder, models: dict[str, Path]) -> None:
     assert read_layer("auto", bi) == "final"
     with pytest.raises(UsageError, match="only a ConveRT has a layer r"):
         read_layer("r", bi)
@@ -275,7 +275,7 @@ def test_layers_that_are_not_there(bi: Encoder, models: dict[str, Path]) -> None
         open_encoder(str(models["cross"]))
 
 
-def test_the_cache_gives_the_same_bytes(bi: Encoder, models: dict[str, Path], tmp_path: Path) -> None:
+def test_the_cache_returns_the_same_bytes(bi: Encoder, models: dict[str, Path], tmp_path: Path) -> None:
     texts = ["my wifi is down", "the light is red"]
     calls: list[tuple[int, int]] = []
     first = encode(bi, texts, cache=tmp_path / "c", progress=lambda done, total: calls.append((done, total)))
@@ -290,7 +290,7 @@ def test_the_cache_gives_the_same_bytes(bi: Encoder, models: dict[str, Path], tm
 # the network
 
 
-def test_clusters_are_learnt_whatever_the_size_of_their_vectors() -> None:
+def test_clusters_of_any_norm_are_learned() -> None:
     train, dev = clusters(120, 1), clusters(60, 2)
     for size in (1e-3, 1.0, 1e3):
         scaled = [Encoded((part.vectors * size + 5 * size).astype(np.float32), part.labels) for part in (train, dev)]
@@ -298,7 +298,7 @@ def test_clusters_are_learnt_whatever_the_size_of_their_vectors() -> None:
         assert fit.accuracy == 1.0
 
 
-def test_the_network_is_its_formula() -> None:
+def test_the_network_equals_its_formula() -> None:
     torch.manual_seed(0)
     head = Head(4, 6, 3, dropout=0.5)
     x = torch.randn(5, 4)
@@ -341,7 +341,7 @@ def test_seeds_reproduce_bit_for_bit() -> None:
     assert not torch.equal(a.head.hidden.weight, other.head.hidden.weight)
 
 
-def test_it_stops_when_nothing_is_gained_and_keeps_the_best_epoch() -> None:
+def test_training_stops_without_gain_and_keeps_the_best_epoch() -> None:
     train, dev = clusters(60, 1), clusters(60, 2, spread=2.0)
     config = HeadConfig(hidden_dim=8, dropout=0.0, lr=0.5)
     fit = fit_head(train, dev, 3, config, seed=1, patience=5, max_epochs=200)
@@ -351,7 +351,7 @@ def test_it_stops_when_nothing_is_gained_and_keeps_the_best_epoch() -> None:
     assert longer.n_epochs == fit.n_epochs
 
 
-def test_the_grid_keeps_the_best_and_leaves_out_what_diverges() -> None:
+def test_the_grid_keeps_the_best_and_skips_diverging_settings() -> None:
     train, dev = clusters(60, 1, spread=0.5), clusters(60, 2, spread=0.5)
     seen: list[tuple[int, int]] = []
     grid = Grid(hidden_dim=(8,), dropout=(0.0,), lr=(1e-4, 0.1, 1e30))
@@ -378,9 +378,9 @@ def test_a_threshold_on_known_scores() -> None:
     labels = np.array([0, 0, 1, -1, -1, -1])
     for aim in ("balanced", "accuracy", "f1"):
         abstention, found = calibrate_rejection(scores, labels, aim=read_aim(aim), measure="score")
-        assert abstention == Abstention("score", 5.0)  # half-way between 3 and 7
+        assert abstention == Abstention("score", 5.0)  # midway between 3 and 7
         assert (found.in_scope_accuracy, found.recall, found.precision, found.f1, found.accuracy) == (1, 1, 1, 1, 1)
-    # one of three in scope is now wrong and unsure, so it costs nothing to reject it
+    # one of three in-scope utterances is wrong and has a low score, so rejecting it costs nothing
     labels[2] = 0
     abstention, found = calibrate_rejection(scores, labels, measure="score")
     assert abstention.threshold == 5.0
@@ -388,7 +388,7 @@ def test_a_threshold_on_known_scores() -> None:
 
 
 @pytest.mark.parametrize("aim", ["balanced", "accuracy", "f1"])
-def test_no_threshold_does_better(aim: str) -> None:
+def test_no_other_threshold_is_better(aim: str) -> None:
     generator = np.random.Generator(np.random.PCG64(4))
     scores = generator.normal(size=(60, 4)).astype(np.float32)
     labels = np.where(generator.random(60) < 0.3, -1, scores.argmax(1))
@@ -435,14 +435,14 @@ def test_the_report_agrees_with_counting(tmp_path: Path) -> None:
     assert len(shown_intents(np.ones((300, 300), np.int64), 20)) == 20
 
 
-# all of it
+# everything together
 
 
 def outside() -> tuple[Utterance, ...]:
     return tuple(Utterance(text, None) for text in ("restart", "did that", "restart it", "did it", "please", "that it"))
 
 
-def test_separable_data_is_learnt_and_the_folder_answers_alike(
+def test_separable_data_is_learned_and_the_saved_folder_predicts_equally(
     bi: Encoder, models: dict[str, Path], tmp_path: Path
 ) -> None:
     splits = IntentSplits(train=(*utterances(), *outside()), test=(*utterances(2), *outside()))
@@ -477,7 +477,7 @@ def test_separable_data_is_learnt_and_the_folder_answers_alike(
         found.predict(texts, 0)
 
 
-def test_a_classifier_on_a_sum_knows_all_its_encoders(models: dict[str, Path], tmp_path: Path) -> None:
+def test_a_classifier_on_a_sum_stores_all_encoders(models: dict[str, Path], tmp_path: Path) -> None:
     for name in ("bi", "convert"):
         shutil.copytree(models[name], tmp_path / name)
     own = [open_encoder(str(tmp_path / name), device="cpu") for name in ("bi", "convert")]
@@ -500,7 +500,7 @@ def test_a_classifier_on_a_sum_knows_all_its_encoders(models: dict[str, Path], t
         load_intents(tmp_path / "c")
 
 
-def test_training_again_gives_the_same_bytes(bi: Encoder, models: dict[str, Path], tmp_path: Path) -> None:
+def test_repeated_training_writes_the_same_bytes(bi: Encoder, models: dict[str, Path], tmp_path: Path) -> None:
     for name in ("a", "b"):
         result = train_intents(
             IntentSplits(utterances()), bi, encoder_name=str(models["bi"]), grid=GRID, n_few_shot=4, max_epochs=5
@@ -542,7 +542,7 @@ def test_a_precision_out_of_reach_costs_no_training(bi: Encoder) -> None:
         train_intents(outside, bi, encoder_name="x", grid=GRID, precision=0.9)
 
 
-def test_what_cannot_be_is_said(bi: Encoder) -> None:
+def test_impossible_settings_of_intents_are_refused(bi: Encoder) -> None:
     def run(splits: IntentSplits, **options: object) -> None:
         train_intents(splits, bi, encoder_name="x", grid=GRID, **options)  # type: ignore[arg-type]
 
@@ -646,7 +646,7 @@ def test_the_published_files(name: str, counts: tuple[int, int, int], n_intents:
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 100, None])
-def test_a_damaged_cache_is_as_good_as_none(bi: Encoder, tmp_path: Path, damage: bytes | None) -> None:
+def test_a_damaged_cache_is_ignored(bi: Encoder, tmp_path: Path, damage: bytes | None) -> None:
     first = encode(bi, ["hi", "my wifi is down"], cache=tmp_path / "c")
     (place,) = (tmp_path / "c").iterdir()
     data = place.read_bytes()
@@ -655,10 +655,10 @@ def test_a_damaged_cache_is_as_good_as_none(bi: Encoder, tmp_path: Path, damage:
     assert place.read_bytes() == data
 
 
-# counted by others, and at the edges
+# comparison with scikit-learn, and edge cases
 
 
-def test_the_report_is_scikit_learns() -> None:
+def test_the_report_equals_scikit_learns() -> None:
     metrics = pytest.importorskip("sklearn.metrics")
     generator = np.random.Generator(np.random.PCG64(2))
     labels, predictions = generator.integers(-1, 4, size=(2, 150))
@@ -673,7 +673,7 @@ def test_the_report_is_scikit_learns() -> None:
     assert [row["f1"] for row in rows.values()] == sorted(row["f1"] for row in rows.values())
 
 
-def test_intents_that_were_only_there_or_only_predicted() -> None:
+def test_intents_that_are_only_true_or_only_predicted() -> None:
     rows = per_intent(confusion(np.array([0, 0]), np.array([1, 1]), 3), ["a", "b", "c"])
     assert rows == [
         {"intent": "a", "precision": 0.0, "recall": 0.0, "f1": 0.0, "support": 2},
@@ -690,15 +690,15 @@ def test_intents_that_were_only_there_or_only_predicted() -> None:
     assert [row["count"] for row in worst] == [count for count, _, _ in wrong[:10]]
     assert all((row["count"], row["intent"], row["taken_for"]) in wrong for row in worst)
     assert most_confused(np.diag([3, 4]), ["a"]) == []
-    # mistakes made and mistakes suffered count, and only what occurs is shown
+    # the report counts false positives and false negatives, and lists only intents that occur
     matrix = np.zeros((5, 5), np.int64)
     matrix[0, 0], matrix[1, 2], matrix[2, 2], matrix[3, 0], matrix[3, 2] = 9, 3, 1, 1, 1
     assert [shown_intents(matrix, n) for n in (1, 2, 3)] == [[2], [1, 2], [1, 2, 3]]
     assert shown_intents(matrix, 9) == [0, 1, 2, 3]
 
 
-def test_of_equally_good_thresholds_the_one_that_rejects_least_wins() -> None:
-    # what is out of scope lies between two that are wrong anyway: to reject these costs nothing and gains nothing
+def test_of_equal_thresholds_the_one_that_rejects_least_is_chosen() -> None:
+    # the out-of-scope utterance lies between two wrong ones: rejecting those costs nothing and gains nothing
     scores = np.array([[5.0, 0], [4.0, 0], [3.0, 0], [1.0, 0]], np.float32)
     labels = np.array([0, 1, 1, -1])
     found, figures = calibrate_rejection(scores, labels, measure="score")
@@ -707,14 +707,14 @@ def test_of_equally_good_thresholds_the_one_that_rejects_least_wins() -> None:
         "n_in_scope": 3, "n_out_of_scope": 1, "in_scope_accuracy": 1 / 3, "recall": 1.0, "precision": 1.0,
         "accuracy": 0.5, "f1": 1.0,
     }  # fmt: skip
-    # a threshold that rejects the surest of all would be needed: none is rejected instead
+    # only a threshold above every score would help, so nothing is rejected
     found, figures = calibrate_rejection(scores, np.array([-1, 0, 0, 0]), measure="score", aim="accuracy")
     assert found.threshold == 1.0
     assert (figures.recall, figures.precision, figures.f1) == (0, 1, 0)
 
 
-def test_the_measure_that_tells_them_apart_is_taken() -> None:
-    """The score says nothing and the margin all; and where the margin says nothing, the score does."""
+def test_the_more_informative_measure_is_chosen() -> None:
+    """Once only the margin separates right from wrong, once only the score."""
     generator = np.random.Generator(np.random.PCG64(5))
     level, lead = generator.normal(size=(2, 60)) * [[20], [0.05]]
     labels = np.repeat([0, -1], 30)
@@ -751,7 +751,7 @@ def test_scores_thousands_apart_are_probabilities_too(bi: Encoder) -> None:
         for parameter in made.head.parameters():
             parameter.mul_(1e4)
     scores = made.scores(["my wifi is down"])[0]
-    assert np.ptp(scores) > 1e4  # whose exponential no number holds
+    assert np.ptp(scores) > 1e4  # exp overflows
     (found,) = made.predict(["my wifi is down"], k=len(made.intents))
     assert found.best[0] == (made.intents[int(scores.argmax())], pytest.approx(1.0))
     assert sum(share for _, share in found.best) == pytest.approx(1.0)
@@ -759,7 +759,7 @@ def test_scores_thousands_apart_are_probabilities_too(bi: Encoder) -> None:
 
 
 class Counting:
-    """An Encoder of two vectors per text: its length, and what is not there."""
+    """An Encoder with two vectors per text: its length, and a masked one."""
 
     fingerprint, dimension = "counting", 2
 
@@ -780,19 +780,19 @@ def test_many_texts_are_encoded_in_parts_and_in_their_order(tmp_path: Path) -> N
     assert encoder.calls == [512, 512, 6]
     assert seen == [(512, 1030), (1024, 1030), (1030, 1030)]
     assert encode(encoder, [], cache=tmp_path).shape == (0, 2)  # type: ignore[arg-type]
-    # turns and background are part of what a cache is kept for
+    # turns and background are part of the cache's key
     for context in (Context(("a", "b")), Context(("ab",)), Context(("b",), ("a",)), Context(("b",))):
         assert encode(encoder, [context], cache=tmp_path).tolist() == [[len(context.turns[-1]), len(context.turns)]]  # type: ignore[arg-type]
     assert len(list(tmp_path.iterdir())) == 6
 
 
 def test_patience_counts_epochs_without_a_gain() -> None:
-    """It stops at the first epoch that is so long after the best one, and what it found until then counts."""
+    """Training stops ``patience`` epochs after the best one, and keeps the best."""
     train, dev = clusters(60, 1, spread=0.8), clusters(60, 2, spread=1.5)
     config = HeadConfig(hidden_dim=8, dropout=0.0, lr=0.3)
     whole = [fit_head(train, dev, 3, config, seed=3, patience=1000, max_epochs=n) for n in range(1, 16)]
     ranks = [fit.rank for fit in whole]
-    assert ranks == sorted(ranks)  # the best so far
+    assert ranks == sorted(ranks)  # the best accuracy so far
     for patience in (1, 2, 4):
         n = next((e for e in range(1, 16) if e - whole[e - 1].n_epochs >= patience), 15)
         stopped = fit_head(train, dev, 3, config, seed=3, patience=patience, max_epochs=15)
@@ -806,8 +806,8 @@ def test_patience_counts_epochs_without_a_gain() -> None:
     assert chosen.loss == pytest.approx(float(want), rel=1e-5)
 
 
-def test_each_epoch_has_an_order_of_its_own_and_batches_of_32() -> None:
-    """Two epochs of plain SGD written out, in the orders that the seed and the epoch give."""
+def test_each_epoch_has_its_own_order_and_batches_of_32() -> None:
+    """Two epochs of plain SGD written out, in the order of the seed and the epoch."""
     data = clusters(50, 1, spread=0.8)
     fit = fit_head(data, data, 3, HeadConfig(hidden_dim=4, dropout=0.0, lr=0.1), seed=7, patience=9, max_epochs=2)
     assert fit.n_epochs == 2
@@ -827,7 +827,7 @@ def test_each_epoch_has_an_order_of_its_own_and_batches_of_32() -> None:
         torch.testing.assert_close(dict(fit.head.named_parameters())[name].detach(), parameter.detach())
 
 
-def test_dropout_is_on_in_training_and_off_in_judging() -> None:
+def test_dropout_is_on_in_training_and_off_in_evaluation() -> None:
     data = clusters(32, 1, spread=0.8)
     wet, dry = (
         fit_head(data, data, 3, HeadConfig(hidden_dim=16, dropout=p, lr=0.1), seed=7, max_epochs=1) for p in (0.6, 0.0)
@@ -839,7 +839,7 @@ def test_dropout_is_on_in_training_and_off_in_judging() -> None:
     assert wet.head.dropout == 0.6
 
 
-def test_sizes_of_no_network_are_refused_and_the_smallest_are_not() -> None:
+def test_impossible_sizes_are_refused_and_the_smallest_accepted() -> None:
     assert HeadConfig() == HeadConfig(hidden_dim=512, dropout=0.3, lr=0.1)
     assert HeadConfig(hidden_dim=1, dropout=0.0, lr=1e-9).hidden_dim == 1
     points = list(Grid(hidden_dim=(1, 2), dropout=(0.0, 0.5), lr=(0.1, 0.2)).points())
@@ -856,7 +856,7 @@ def test_parts_of_a_share_stay_whole_and_are_drawn_by_their_seed() -> None:
     assert [sum(u.intent == name for u in part) for name in "ab"] == [10, 10]
     places = [pool.index(u) for u in part]
     assert places == sorted(places)
-    # what is drawn of one intent does not tell what is drawn of another
+    # draws of different intents are independent
     drawn = [{u.text[2:] for u in part if u.intent == name} for name in "ab"]
     assert drawn[0] != drawn[1]
     assert len(set(few_shot(pool, 40, seed=1))) == 40
@@ -879,8 +879,8 @@ def test_an_interval_of_no_utterances_is_none(bi: Encoder) -> None:
     assert (figures["accuracy"], figures["accuracy_std"], figures["interval"]) == (0, None, [0, 0])
 
 
-def test_rejection_of_what_is_not_there_counts_as_said() -> None:
-    """No utterance in scope, none out of scope, none rejected, none at all."""
+def test_rejection_figures_of_empty_groups() -> None:
+    """Cases: no in-scope utterance, no out-of-scope one, no rejection, no utterance."""
     threshold = Abstention("score", 0.5)
     yes, no = [[0.9, 0.1]], [[0.2, 0.1]]
     for scores, labels, expected in (

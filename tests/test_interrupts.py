@@ -159,7 +159,7 @@ def raise_twice(number: int) -> None:
 
 
 @BOTH
-def test_a_second_signal_leaves_at_once(tmp_path: Path, number: int) -> None:
+def test_a_second_signal_ends_at_once(tmp_path: Path, number: int) -> None:
     assert interrupted(tmp_path, raise_twice, number) == (143, 1, "")
 
 

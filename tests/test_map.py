@@ -221,7 +221,7 @@ def test_the_folder_moves_with_its_encoder_and_refuses_another(models: dict[str,
         load_map(place, made.encoder)
 
 
-def test_what_cannot_be_is_said(models: dict[str, Path]) -> None:
+def test_impossible_settings_are_refused(models: dict[str, Path]) -> None:
     encoder = encoder_of(models, "bi")
     pair = Example(("hi",), ("hello",), (0,))
     lists = Example(("hi",), ("hello", "no"), (0,))

@@ -1,4 +1,4 @@
-"""Hard negatives: what may be called wrong, from any retriever, in a file, and while training."""
+"""Hard negatives: which candidates count as wrong, from any retriever, in a file, and during training."""
 
 import json
 from collections import Counter
@@ -59,7 +59,7 @@ TEXTS = st.lists(st.sampled_from([*POOL, "wifi  is down", "red", "?!", ""]), max
 
 
 class Lengths:
-    """A real small scorer: the longer the better."""
+    """A small real scorer: longer candidates score higher."""
 
     def score(self, contexts: Sequence[Context], candidates: Sequence[Sequence[str]]) -> list[np.ndarray]:
         return [np.array([len(text) for text in texts], np.float32) for texts in candidates]
@@ -92,7 +92,7 @@ def test_wrong_candidates_are_wrong_distinct_in_order_and_within_their_ranks(
 
 def test_same_words_by_hand() -> None:
     assert same_words("Wi-Fi  is DOWN!!") == same_words("wi fi is down")
-    assert same_words("？！") == "?!"  # full-width
+    assert same_words("？！") == "?!"  # full-width characters
     assert same_words("no") != same_words("no way")
     assert word_overlap("a b", "b c") == pytest.approx(1 / 3)
 
@@ -132,11 +132,11 @@ def test_mining_equals_a_ranking_by_hand() -> None:
     assert found.examples[0].candidates == ("wifi is down", "restart the router", "the bill is high")
 
 
-def test_a_reranker_drops_what_it_takes_for_right() -> None:
+def test_a_reranker_drops_candidates_that_it_scores_as_right() -> None:
     retrieve = from_pool(BM25(), POOL)
     plan = HardNegatives(n_negatives=9)
     found = mine(EXAMPLES[:1], retrieve, plan, reranker=Lengths())
-    assert set(found.examples[0].candidates[1:]) == {"thanks", "wifi"}  # the only ones shorter than the right answer
+    assert set(found.examples[0].candidates[1:]) == {"thanks", "wifi"}  # only these are shorter than the right answer
     assert found.n_doubtful == 3
     strict = mine(EXAMPLES[:1], retrieve, plan, reranker=Lengths(), margin=7.0)
     assert strict.examples[0].candidates[1:] == ("wifi",)
@@ -182,7 +182,7 @@ def test_the_command_writes_lists_to_train_on(
     found = read_examples(output).examples
     assert [e.context for e in found] == [e.context for e in read_examples(task["train"]).examples]
     assert all(len(e.candidates) == 4 and e.relevant == (0,) for e in found)
-    assert run(*arguments) == 2  # it is there already
+    assert run(*arguments) == 2  # the file already exists
     assert run(*arguments, "--overwrite") == 0
     assert run(*arguments[:-1], "five", "--overwrite") == 2
     assert "FIRST:LAST" in capsys.readouterr().err
@@ -212,7 +212,7 @@ def in_training(
     return examples, pool, model, texts
 
 
-def test_a_network_in_training_mines_what_it_ranks_highest(
+def test_a_network_in_training_mines_its_highest_ranked(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
     examples, pool, model, texts = in_training(tiny_backbone, task)
@@ -228,7 +228,7 @@ def test_a_network_in_training_mines_what_it_ranks_highest(
     assert found(5, examples[5], 0) == best
     for parameter in model.parameters():
         parameter.data.mul_(-0.5)
-    assert found(5, examples[5], 1) == best  # until it is their epoch
+    assert found(5, examples[5], 1) == best  # until the next mining epoch
     assert negatives()(5, examples[5], 1) == best  # also after a restart, from the file
     scorer.forget()
     values = scorer.score_pool([examples[5].query], pool)[0]
@@ -252,10 +252,10 @@ def test_negatives_are_mined_from_the_ranks_of_the_settings(
         assert negatives(number, example, 0) == wrong[1:4]
 
 
-def test_what_is_mined_in_bf16_leaves_every_weight_its_gradient(
+def test_mining_in_bf16_keeps_every_weights_gradient(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
-    """Mining happens inside the step, whose weights must not be those that it had cast without a gradient."""
+    """Mining happens inside the step, which must not reuse weights that were cast without a gradient."""
     examples, pool, model, texts = in_training(tiny_backbone, task, n=12)
     scorer = EncoderScorer(model, texts, dtype=torch.bfloat16)
     negatives = MinedNegatives(examples, scorer, pool, HardNegatives(n_negatives=2), every=1, folder=tmp_path)
@@ -266,7 +266,7 @@ def test_what_is_mined_in_bf16_leaves_every_weight_its_gradient(
     assert without == []
 
 
-def test_too_few_mined_ones_are_filled_up(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+def test_too_few_mined_negatives_are_filled_up(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     examples, pool, model, texts = in_training(tiny_backbone, task)
     plan = HardNegatives(n_negatives=5, last_rank=2)
     negatives = MinedNegatives(examples, EncoderScorer(model, texts), pool, plan, every=1, folder=tmp_path)
@@ -288,11 +288,11 @@ def test_training_on_mined_negatives_repeats_itself(tiny_backbone: Path, task: d
     assert not list((tmp_path / "a").glob("mined-*"))
 
 
-# what is never called wrong, and how wrong ones are drawn
+# candidates that are never negatives, and how negatives are drawn
 
 
 class Fixed:
-    """A scorer of the pool's order: the first texts score highest. What it was asked is noted."""
+    """Scores in the pool's order: the first texts score highest. It records its calls."""
 
     def __init__(self) -> None:
         self.n_forgotten = 0
@@ -326,23 +326,23 @@ def mined(folder: Path, pool: Sequence[str] = RANKED, n: int = 3, **changes: Any
 
 
 def test_in_training_no_right_answer_of_the_same_context_is_mined(tmp_path: Path) -> None:
-    """By hand: neither the example's own answers, nor those of the context elsewhere, nor what says the same."""
+    """By hand: not the example's answers, nor other examples' answers to the context, nor texts with the same words."""
     found = mined(tmp_path)
-    for epoch in (0, 2):  # mined anew
+    for epoch in (0, 2):  # mined again
         assert found(0, TWICE[0], epoch) == ["call us", "hi there", "hi"]
         assert found(1, TWICE[1], epoch) == ["Press reset!", "hold the button", "call us"]
         assert found(2, TWICE[2], epoch) == ["call us", "hi there", "hi"]
-        assert found(3, TWICE[3], epoch) == ["Press reset!", "hold the button", "hi there"]  # other facts
+        assert found(3, TWICE[3], epoch) == ["Press reset!", "hold the button", "hi there"]  # its background differs
 
 
 @pytest.mark.parametrize(("first", "last"), [(1, 2), (2, 2), (2, 4), (3, 9)])
-def test_in_training_the_ranks_are_those_asked_for(tmp_path: Path, first: int, last: int) -> None:
+def test_in_training_the_requested_ranks_are_mined(tmp_path: Path, first: int, last: int) -> None:
     wrong = ["call us", "hi there", "hi", "bye", "thanks", "go away"]  # for the first context, in order
     n = min(last, len(wrong)) - first + 1
     assert mined(tmp_path, n=n, first_rank=first, last_rank=last)(0, TWICE[0], 0) == wrong[first - 1 : last]
 
 
-def test_what_fills_up_mined_ones_is_no_right_answer_of_the_context_either(tmp_path: Path) -> None:
+def test_negatives_that_fill_up_are_never_right_answers(tmp_path: Path) -> None:
     pool = ["press reset", "hold the button", "bye", "hello there", "thanks"]
     for position in (0, 2):
         found = mined(tmp_path, pool, n=3, last_rank=1)(position, TWICE[position], 0)
@@ -351,7 +351,7 @@ def test_what_fills_up_mined_ones_is_no_right_answer_of_the_context_either(tmp_p
         assert len(set(found)) == len(found) >= 2
 
 
-def test_ids_give_texts_only_where_no_answer_is_there() -> None:
+def test_ids_are_resolved_only_without_an_answer() -> None:
     pool = [Candidate("r1", "hello"), Candidate("r2", "bye"), Candidate("r3", "no")]
     examples = [
         Example(("a",), ("given wrong",), (), relevant_ids=("r2", "r9", "r1")),
@@ -379,7 +379,7 @@ def test_lists_are_mined_for_so_many_epochs_and_read_again(tmp_path: Path) -> No
         found(0, TWICE[0], epoch)
         assert sorted(path.name for path in tmp_path.iterdir()) == [f"mined-{e}.npy" for e in (0, 2, 4) if e <= epoch]
     scorer: Any = found.sources[0].scorer  # type: ignore[attr-defined]  # of the mined ones
-    assert scorer.n_forgotten == 6  # vectors of other weights, before and after each mining
+    assert scorer.n_forgotten == 6  # cached vectors of old weights, before and after each mining
     places = np.load(tmp_path / "mined-2.npy")
     assert [RANKED[i] for i in places[1]] == ["Press reset!", "hold the button", "call us"]
     np.save(tmp_path / "mined-2.npy", places[:, ::-1])
@@ -393,7 +393,7 @@ def test_lists_that_would_run_code_are_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "retriever", "reranker"])
-def test_lost_lists_are_missed_once_their_epoch_has_begun(tmp_path: Path, name: str) -> None:
+def test_lost_lists_are_an_error_once_their_epoch_has_begun(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir(exist_ok=True)
     rows = [{"step": 1, "n_examples": 4}, {"step": 2, "n_examples": 8}, {"step": 2, "epoch": 2.0, "valid": {}}]
     for n_rows, epoch, lost in ((2, 2, False), (2, 0, True), (1, 0, True)):
@@ -405,13 +405,13 @@ def test_lost_lists_are_missed_once_their_epoch_has_begun(tmp_path: Path, name: 
         else:
             assert mined(tmp_path)(0, TWICE[0], epoch)
             (tmp_path / f"mined-{epoch}.npy").unlink()
-    more = json.dumps({"step": 3, "n_examples": 9}) + "\n"  # one example of the third epoch was seen
+    more = json.dumps({"step": 3, "n_examples": 9}) + "\n"  # the third epoch has used one example
     (tmp_path / name / "metrics.jsonl").write_text(more, "utf-8")
     with pytest.raises(ArtifactError, match=r"mined-2\.npy is gone"):
         mined(tmp_path)(0, TWICE[0], 2)
 
 
-def test_given_ones_come_first_and_right_ones_never() -> None:
+def test_given_negatives_come_first_and_right_answers_never() -> None:
     example = Example(("hi",), ("a", "right", "b", "a", "also", "right"), (1, 4))
     pool = ["right", "also", "a", "b", "c", "d", "e"]
     for epoch in range(20):
@@ -420,11 +420,11 @@ def test_given_ones_come_first_and_right_ones_never() -> None:
             assert wrong[:2] == ["a", "b"] or (n == 1 and wrong[0] in "ab")
             assert len(set(wrong)) == len(wrong) == n
             assert set(wrong[2:]) <= {"c", "d", "e"}
-    assert len(given_then_drawn(pool, 9, 5)(0, example, 0)) == 5  # there are no more
+    assert len(given_then_drawn(pool, 9, 5)(0, example, 0)) == 5  # the pool has no more
 
 
-def test_more_given_ones_than_asked_for_are_drawn_anew_each_epoch_or_once() -> None:
-    """By default a Cross-encoder would otherwise see the first 15 of 100 options in every epoch, and never the rest."""
+def test_surplus_given_negatives_are_drawn_each_epoch_or_once() -> None:
+    """Otherwise a Cross-encoder would by default train on the first 15 of 100 options in every epoch."""
     options = [f"option {i}" for i in range(100)]
     example = Example(("hi",), ("right", *options), (0,))
     anew, fixed = (GivenNegatives(15, seed=1, redraw=redraw) for redraw in (True, False))
@@ -454,13 +454,13 @@ def test_right_answers_of_the_context_elsewhere_are_never_drawn() -> None:
     draw = given_then_drawn(pool, 3, 1, rights=rights(data))
     for epoch in range(20):
         assert set(draw(0, data[0], epoch)) == {"see you", "wait", "why"}
-        assert draw(3, data[3], epoch)[0] == "no"  # "hey" was given as wrong, and is right elsewhere
+        assert draw(3, data[3], epoch)[0] == "no"  # "hey" is a given negative, but right elsewhere
         assert not set(draw(3, data[3], epoch)) & {"hello", "hey", "good day", "yo"}
-    assert draw(4, data[4], 0) == given_then_drawn(pool, 3, 1)(4, data[4], 0)  # nothing else is drawn differently
+    assert draw(4, data[4], 0) == given_then_drawn(pool, 3, 1)(4, data[4], 0)  # other examples' draws are unchanged
 
 
 def test_draws_are_uniform_over_the_pool_without_the_taken() -> None:
-    """4,000 draws of 2 of the 6 others: each has 1,333 on average, with a deviation of 30."""
+    """4,000 draws of 2 of the 6 others: each is drawn 1,333 times on average, with a standard deviation of 30."""
     pool = [f"r{i}" for i in range(8)]
     draw = given_then_drawn(pool, 3, 2)
     example = Example(("hi",), ("r0", "r1"), (0,))
@@ -499,7 +499,7 @@ def test_choices_among_ranks_are_uniform_in_order_and_differ_by_seed_and_key() -
 
 
 def test_near_copies_of_a_right_answer_count_as_right_above_the_overlap() -> None:
-    """By hand: 2 of 4 words are shared, and 0.5 is not above 0.5."""
+    """By hand: 2 of 4 words are equal, and 0.5 is not above 0.5."""
     right, near = "restart the router", "restart the modem"
     for overlap, found in ((0.5, [near, "bye"]), (0.49, ["bye"]), (1.0, [near, "bye"])):
         assert candidates_for_wrong([near, "bye"], [right], HardNegatives(n_negatives=1, max_overlap=overlap)) == found
@@ -509,7 +509,7 @@ def test_near_copies_of_a_right_answer_count_as_right_above_the_overlap() -> Non
 
 
 def test_a_reranker_spares_what_is_below_the_worst_right_answer_by_more_than_the_margin() -> None:
-    """Lengths 10 and 4 are right: below 4 - 1 are 2 and 1, and 3 is not below."""
+    """Lengths 10 and 4 are right: 2 and 1 are below 4 - 1, and 3 is not."""
     example = Example(("hi",), ("a" * 10, "b" * 4), (0, 1))
     pool = ["c" * n for n in (9, 5, 3, 2, 1)]
     found = mine([example], from_pool(Lengths(), pool), HardNegatives(n_negatives=5), reranker=Lengths(), margin=1.0)
@@ -526,7 +526,7 @@ def test_the_best_of_a_pool_are_sorted_with_ties_in_its_order() -> None:
 
 
 def test_mining_over_batches_keeps_examples_and_their_lists_together() -> None:
-    """70 examples are three batches; each has its own answer, and is asked with its own context."""
+    """70 examples form three batches; each has its own context and answer."""
     examples = [Example((f"w{i}",), (f"w{i} yes",), (0,), id=str(i)) for i in range(70)]
     pool = [f"w{i} {end}" for i in range(70) for end in ("yes", "no")]
     found = mine(examples, from_pool(BM25(), pool), HardNegatives(n_negatives=1, last_rank=1)).examples
@@ -557,10 +557,10 @@ def test_batches_hold_every_example_once_and_sort_windows_by_length() -> None:
     assert [np.array_equal(other[0], plain[0]) for other in others] == [False, False, True]
     with pytest.raises(ValueError, match="batch_size 0"):
         batch_order(lengths, 0, seed=1, epoch=0)
-    windows = batch_order(list(range(16, 0, -1)), 2, seed=1, epoch=0, window=2)  # 4 examples are a window
+    windows = batch_order(list(range(16, 0, -1)), 2, seed=1, epoch=0, window=2)  # a window holds 4 examples
     wanted = []
-    for four in batch_order([1] * 16, 4, seed=1, epoch=0, window=1):  # the same four, in no order
-        part = sorted(four.tolist(), reverse=True)  # the shorter have the higher number
+    for four in batch_order([1] * 16, 4, seed=1, epoch=0, window=1):  # the same four, unsorted
+        part = sorted(four.tolist(), reverse=True)  # shorter examples have higher numbers
         wanted += [part[:2], part[2:]]
     assert sorted(batch.tolist() for batch in windows) == sorted(wanted)
 
@@ -602,7 +602,7 @@ def test_curves_of_old_runs_and_of_none(tmp_path: Path, capsys: pytest.CaptureFi
     assert run("curves", str(tmp_path / "old")) == 3
 
 
-def test_what_answers_the_same_context_elsewhere_is_not_taken_for_wrong() -> None:
+def test_other_answers_to_the_same_context_are_not_mined() -> None:
     asked = [Example(("how do i reset",), (text,), (0,)) for text in ("hold the button", "press reset")]
     found = mine(asked, from_pool(BM25(), ["hold the button", "press reset", "bye"]), HardNegatives(n_negatives=2))
     assert [example.candidates for example in found.examples] == [("hold the button", "bye"), ("press reset", "bye")]
@@ -614,7 +614,7 @@ def test_right_answers_may_be_named_by_id(tmp_path: Path) -> None:
     pool = [{"id": f"r{i}", "text": text} for i, text in enumerate(("what", "hello to you", "bye to you"))]
     (tmp_path / "pool.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pool), "utf-8")
     command = ("mine", str(tmp_path / "q.jsonl"), "--from", "bm25", "-n", "1", "-o", str(tmp_path / "mined.jsonl"))
-    assert run(*command) == 2  # nobody can tell what r1 says
+    assert run(*command) == 2  # the text of r1 is unknown
     assert not (tmp_path / "mined.jsonl").exists()
     assert run(*command, "--pool", str(tmp_path / "pool.jsonl")) == 0
     assert [e.response for e in read_examples(tmp_path / "mined.jsonl").examples] == ["hello to you", "bye to you"]

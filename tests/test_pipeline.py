@@ -237,7 +237,7 @@ def test_every_flipped_byte_is_found(models: dict[str, Path], tmp_path: Path) ->
         read_pipeline(tmp_path / "p")
 
 
-def test_what_cannot_be_is_said(models: dict[str, Path], tmp_path: Path) -> None:
+def test_impossible_settings_are_refused(models: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="no pipeline"):
         read_pipeline(tmp_path)
     write_pipeline(tmp_path / "p", PipelineConfig(index=str(models["index"]), model=str(tmp_path / "gone")))

@@ -1,4 +1,4 @@
-"""Ranking for people: what a scorer takes and gives, and the command."""
+"""``Scorer.rank``: arguments, results, and the command."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def scorer(request: pytest.FixtureRequest, tiny_backbone: Path) -> Scorer:
     return load(f"untuned:{tiny_backbone}" if request.param == "untuned" else request.param, device="cpu")
 
 
-# the door
+# arguments
 
 
 def test_a_context_may_be_a_text_turns_or_a_context(scorer: Scorer) -> None:
@@ -58,14 +58,14 @@ def test_a_context_may_be_a_text_turns_or_a_context(scorer: Scorer) -> None:
         (["a"], [[Candidate("1", "b")]], TypeError, r"candidates\[0\]\[0\] = .* is no text"),
     ],
 )
-def test_what_is_something_else_is_told_at_the_door(
+def test_wrong_types_are_refused_by_rank(
     contexts: Any, candidates: Any, error: type[Exception], reason: str, scorer: Scorer
 ) -> None:
     with pytest.raises(error, match=reason):
         scorer.score(contexts, candidates)
 
 
-def test_other_doors_check_too(scorer: Scorer) -> None:
+def test_other_entry_points_check_types_too(scorer: Scorer) -> None:
     with pytest.raises(TypeError, match="is one context where a list of them is wanted"):
         scorer.score_pool("a", TEXTS)
     with pytest.raises(TypeError, match=r"pool = 'hello' is no list of texts|candidates = 'hello' is no list of texts"):
@@ -85,7 +85,7 @@ def test_other_doors_check_too(scorer: Scorer) -> None:
 # rank
 
 
-def test_the_best_come_first_and_ties_in_their_order(scorer: Scorer) -> None:
+def test_the_best_come_first_and_ties_keep_their_order(scorer: Scorer) -> None:
     scores = scorer.score(["my wifi"], [TEXTS])[0]
     ranked = scorer.rank("my wifi", TEXTS)
     order = sorted(range(5), key=lambda i: (-scores[i], i))
@@ -98,7 +98,7 @@ def test_the_best_come_first_and_ties_in_their_order(scorer: Scorer) -> None:
     assert scorer.rank("my wifi", []) == []
 
 
-def test_what_was_cut_is_logged_once(tiny_backbone: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_truncation_is_logged_once(tiny_backbone: Path, caplog: pytest.LogCaptureFixture) -> None:
     scorer = load(f"untuned:{tiny_backbone}", max_candidate_tokens=6)
     scorer.rank("my wifi", ["the bill", "hello"])
     for reranker in (scorer, TwoStageScorer(BM25(), load(f"untuned:{tiny_backbone}", max_candidate_tokens=6))):
@@ -119,7 +119,7 @@ def test_candidates_keep_their_ids_and_metadata() -> None:
     assert [reply.id for reply in TfIdf().rank("my wifi", [pool[1], "my wifi is"])] == ["r2", "1"]
 
 
-def test_what_cannot_be_ranked() -> None:
+def test_candidates_that_cannot_be_ranked() -> None:
     for k in (0, -1):
         with pytest.raises(UsageError, match=f"k = {k}; ask for one"):
             BM25().rank("a", TEXTS, k)
@@ -134,7 +134,7 @@ def test_what_cannot_be_ranked() -> None:
 
     with pytest.raises(ArtifactError, match="a score is not finite"):
         Broken().rank("a", TEXTS)
-    assert np.isnan(Broken().score_pool(["a", "b"], TEXTS)).all()  # every scorer has the methods that are the same
+    assert np.isnan(Broken().score_pool(["a", "b"], TEXTS)).all()  # every scorer inherits the shared methods
 
 
 # the command
@@ -168,7 +168,7 @@ def test_files_are_documents(run: Run) -> None:
     assert results(run("bm25", "my wifi", "a.txt", "b.txt", "--top", "1")) == results(found)[:1]
 
 
-def test_lines_are_documents_where_that_is_meant(run: Run) -> None:
+def test_lines_are_documents_on_request(run: Run) -> None:
     lines = [("1", "my wifi is red"), ("3", "restart it")]
     found = run("bm25", "my wifi", "b.txt")
     assert results(found) == lines
@@ -231,7 +231,7 @@ def test_each_line_may_have_its_own_query(run: Run) -> None:
         (["nosuch", "q"], "x", 2, "nosuch is no model folder; give a model folder, hf:OWNER/MODEL of the Hub"),
     ],
 )
-def test_what_cannot_be_ranked_is_told_in_one_line(
+def test_wrong_input_to_rank_prints_one_line(
     arguments: list[str], stdin: str, code: int, problem: str, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("bytes").write_bytes(b"\xff\xfe")
@@ -242,7 +242,7 @@ def test_what_cannot_be_ranked_is_told_in_one_line(
     assert found.stdout == ""
 
 
-def test_what_was_cut_is_said_once_with_a_remedy(run: Run, tiny_backbone: Path) -> None:
+def test_truncation_is_reported_once_with_a_remedy(run: Run, tiny_backbone: Path) -> None:
     for i, word in enumerate(("hello", "bill", "router")):
         Path(f"{i}.txt").write_text(f"{'wifi ' * 80}{word}", "utf-8")
     files = ["0.txt", "1.txt", "2.txt"]

@@ -143,7 +143,7 @@ def test_each_part_runs_in_the_export_that_it_has(models: dict[str, Path], tmp_p
     np.testing.assert_allclose(exported.score_pool(CONTEXTS, REPLIES), made.score_pool(CONTEXTS, REPLIES), rtol=1e-3)
 
 
-def test_what_can_be_no_sum_is_refused(models: dict[str, Path]) -> None:
+def test_models_that_cannot_form_a_sum_are_refused(models: dict[str, Path]) -> None:
     bi, poly, first = (load_encoder(models[name], device="cpu") for name in ("bi", "poly", "first"))
     with pytest.raises(UsageError, match=r"poly and .*first both give a context several vectors.*`rerank=MODEL`"):
         SumEncoder([poly, bi, first], [1, 1, 1])

@@ -1,4 +1,4 @@
-"""Sums whose encoders are trained together: one network of several, its gradients, its folder, and what is refused."""
+"""Sums whose encoders train together: the joint network, its gradients, its folder, and errors."""
 
 import dataclasses
 import json
@@ -64,7 +64,7 @@ SUMS: dict[str, tuple[tuple[str, ...], tuple[float, ...]]] = {
 
 @pytest.fixture(scope="module")
 def models(tiny_backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One of each kind with random weights, and text settings of their own."""
+    """One model of each kind with random weights and different text settings."""
     folder = tmp_path_factory.mktemp("models")
     backbone = str(tiny_backbone)
     configs = {
@@ -129,8 +129,8 @@ def losses(folder: Path) -> list[float]:
 # texts
 
 
-def test_rows_of_ids_come_apart_as_they_were(models: dict[str, Path]) -> None:
-    """Each part gets bit for bit the tokens that its own texts give."""
+def test_joined_rows_of_ids_are_split_into_the_original_ones(models: dict[str, Path]) -> None:
+    """Each part receives exactly the tokens of its own texts."""
     ranker = ranker_of(models, "bi + poly + convert")
     own = [load_model(models[name]).texts for name in ("bi", "poly", "convert")]
     pads = [texts.subwords.pad_id for texts in own]
@@ -153,7 +153,7 @@ def test_rows_of_ids_come_apart_as_they_were(models: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", SUMS)
-def test_the_network_scores_as_the_sum_does(models: dict[str, Path], name: str) -> None:
+def test_the_network_scores_like_the_sum(models: dict[str, Path], name: str) -> None:
     made, want = ranker_of(models, name).scorer, sum_of(models, name)
     np.testing.assert_allclose(made.score_pool(CONTEXTS, REPLIES), want.score_pool(CONTEXTS, REPLIES), atol=1e-4)
     lists = [REPLIES[:3], REPLIES[5:]]
@@ -163,7 +163,7 @@ def test_the_network_scores_as_the_sum_does(models: dict[str, Path], name: str) 
 
 @pytest.mark.parametrize("name", SUMS)
 def test_the_loss_moves_every_part_and_the_weights(models: dict[str, Path], name: str) -> None:
-    """Its gradient by a weight is that of a difference quotient; those of the parts reach all their networks."""
+    """A weight's gradient equals a difference quotient, and each part's network gets gradients."""
     ranker = ranker_of(models, name)
     model = network_of(ranker)
     step = InBatchStep(model, ranker.texts, CPU)
@@ -185,14 +185,14 @@ def test_the_loss_moves_every_part_and_the_weights(models: dict[str, Path], name
     assert [number for number, slope in enumerate(slopes) if slope == 0.0] == attending
 
 
-def test_weights_that_are_not_trained_stay_exactly(models: dict[str, Path]) -> None:
+def test_frozen_weights_stay_exactly_equal(models: dict[str, Path]) -> None:
     model = network_of(ranker_of(models, "bi + bi", train_weights=False))
     assert model.weights == [1.0, 0.7]
     assert not model.growth.requires_grad
     assert [p is model.growth for p in model.new_parameters()] == [True]
 
 
-def test_chunks_give_the_gradients_of_the_whole_batch(models: dict[str, Path]) -> None:
+def test_chunks_have_the_gradients_of_the_whole_batch(models: dict[str, Path]) -> None:
     gradients = []
     for size in (None, 3):
         ranker = ranker_of(models, "bi + poly + convert")
@@ -205,7 +205,7 @@ def test_chunks_give_the_gradients_of_the_whole_batch(models: dict[str, Path]) -
 
 
 def test_vectors_of_chunks_are_as_wide_as_the_widest(models: dict[str, Path]) -> None:
-    """`first` gives a short context fewer vectors; the others' stand beside each of them."""
+    """`first` returns fewer vectors for a short context; the other parts' vectors are joined to each of them."""
     ranker = ranker_of(models, "first + bi")
     model = network_of(ranker).eval()
     tokens = ranker.texts.contexts([Context(("wifi",)), *CONTEXTS, Context(("",))])
@@ -216,7 +216,7 @@ def test_vectors_of_chunks_are_as_wide_as_the_widest(models: dict[str, Path]) ->
 
 
 def test_the_range_of_eight_bits_follows_the_embeddings(models: dict[str, Path]) -> None:
-    """As in ConveRT's own training: what training makes of its words is inside the range that they are stored in."""
+    """As in ConveRT's own training: trained embeddings stay within the range of their stored form."""
     ranker = ranker_of(models, "poly + convert")
     convert: Any = network_of(ranker).parts[1]
     with torch.no_grad():
@@ -230,7 +230,7 @@ def test_the_range_of_eight_bits_follows_the_embeddings(models: dict[str, Path])
 
 
 @pytest.mark.parametrize("name", ["bi + bi", "poly + convert"])
-def test_training_lowers_the_loss_moves_all_and_gives_a_sum(
+def test_training_lowers_the_loss_changes_all_weights_and_writes_a_sum(
     models: dict[str, Path], task: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
     (result,) = train(recipe(task, config_of(models, name), tmp_path / "run", epochs=4), device="cpu")
@@ -249,7 +249,7 @@ def test_training_lowers_the_loss_moves_all_and_gives_a_sum(
         assert before.keys() == after.keys()
         moved = [key for key in before if not torch.equal(before[key], after[key])]
         assert len(moved) > len(before) / 2
-        # what does not train is the part's own: its text settings, and what they are read with
+        # the rest comes from the part: its text settings and tokenizer
         settings = [
             json.loads((folder / "config.json").read_text("utf-8")) for folder in (models[start], Path(part.name))
         ]
@@ -259,17 +259,17 @@ def test_training_lowers_the_loss_moves_all_and_gives_a_sum(
     moved_weights = [a != b for a, b in zip(made.weights, start_weights, strict=True)]
     assert moved_weights == [part not in ("poly", "first") for part in SUMS[name][0]]
     assert all(0.5 < a / b < 2 for a, b in zip(made.weights, start_weights, strict=True))
-    # the same parts put together by hand are the same sum
+    # adding the same parts by hand results in the same sum
     parts = [load_encoder(part["model"], device="cpu") for part in document["parts"]]
     save_sum(tmp_path / "by hand", SumEncoder(parts, [part["weight"] for part in document["parts"]]))
     assert load(tmp_path / "by hand", device="cpu").fingerprint == made.fingerprint == document["fingerprint"]
-    # and the folder moves as a whole
+    # the folder can be moved
     shutil.move(tmp_path / "run", tmp_path / "moved")
     assert load(tmp_path / "moved" / "model", device="cpu").fingerprint == made.fingerprint
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """What a training made, but for the recipe that it came from, which names its folder."""
+    """Files of a trained model, except the recipe, which contains its folder's name."""
     model = folder / "model"
     weights = {str(path.relative_to(folder)): path.read_bytes() for path in model.rglob("*.safetensors")}
     document = read_sum(model)
@@ -277,7 +277,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 class StopError(Exception):
-    """Ends a run from its report, as a crash would."""
+    """Ends a run from its report callback, like a crash."""
 
 
 @pytest.mark.parametrize("chunk_size", [None, 5])
@@ -323,7 +323,7 @@ def test_methods_with_lists_and_mined_negatives_take_a_sum(
 
 
 def test_a_sum_teaches_one_encoder(models: dict[str, Path], task: dict[str, Path], tmp_path: Path) -> None:
-    """What it teaches are the sum's scores, and a student that imitates them alone comes nearer."""
+    """The teacher's scores are the sum's, and a student that only imitates them moves towards them."""
     save_sum(tmp_path / "sum", sum_of(models, "poly + convert"))
     policy = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
     student = load_model(models["bi"]).config
@@ -374,7 +374,7 @@ def test_the_commands_take_a_trained_sum(models: dict[str, Path], task: dict[str
     assert "trained together; validation loss" in shown.stdout, shown.stderr
     document = read_sum(Path(row["model"]))
     assert document["metadata"]["recipe"]["model"]["weights"] == [1.0, 0.5]
-    # a run folder means its model, as of any training
+    # a run folder stands for its model, as for any training
     evaluated = run("evaluate", tmp_path / "run", task["valid"], "--json")
     assert json.loads(evaluated.stdout)["metrics"]["MRR"] == pytest.approx(row["best"]["MRR"]), evaluated.stderr
     again = run("train", path, "--device", "cpu")
@@ -428,7 +428,7 @@ def test_recipes_of_sums_are_checked(models: dict[str, Path], task: dict[str, Pa
         (("bi", "poly"), (1.0, 2.0), "give 0.5,1, which orders as you meant"),
     ],
 )
-def test_what_can_be_no_sum_is_refused(
+def test_models_that_cannot_form_a_sum_are_refused(
     models: dict[str, Path], task: dict[str, Path], tmp_path: Path, parts: Sequence[str], weights: Any, message: str
 ) -> None:
     config = SumConfig(parts=tuple(str(models[part]) for part in parts), weights=weights)
@@ -437,7 +437,7 @@ def test_what_can_be_no_sum_is_refused(
     assert not (tmp_path / "run" / "model").exists()
 
 
-def test_what_it_starts_from_is_never_lost(
+def test_initial_models_are_never_overwritten(
     models: dict[str, Path],
     task: dict[str, Path],
     tmp_path: Path,

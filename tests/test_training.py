@@ -1,4 +1,4 @@
-"""Training: it learns, it repeats itself bit for bit, it survives being killed, and it says what is wrong."""
+"""Training: it learns, is reproducible bit for bit, survives kills, and reports errors."""
 
 import ctypes
 import dataclasses
@@ -116,7 +116,7 @@ def test_two_runs_are_bit_equal_and_seeds_differ(tiny_backbone: Path, task: dict
 
 
 def train_aloud(plan: Recipe, said: Connection) -> None:
-    """Train in a process of its own and tell each step."""
+    """Train in a new process and report each step."""
     torch.set_num_threads(1)
     train(plan, resume=True, report=lambda seed, row: said.send(row["step"]))
 
@@ -128,7 +128,7 @@ def test_killed_and_resumed_equals_uninterrupted(tiny_backbone: Path, task: dict
         )
 
     def run(name: str, kill_at: float) -> int | None:
-        """The exit code of a training that is killed when it tells of this step, or later."""
+        """The exit code of a training that is killed when it reports this step, or a later one."""
         hears, says = Pipe(duplex=False)
         child = start(train_aloud, plan(name), says)
         says.close()
@@ -149,7 +149,7 @@ def test_killed_and_resumed_equals_uninterrupted(tiny_backbone: Path, task: dict
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_polite_signal_saves_and_names_the_way_on(
+def test_a_first_signal_saves_and_prints_how_to_resume(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, number: int, code: int
 ) -> None:
     write_recipe(task, tiny_backbone, tmp_path, epochs=500, extra="checkpoint_steps = 1")
@@ -173,14 +173,14 @@ def test_a_polite_signal_saves_and_names_the_way_on(
 
 
 def raise_twice(first: int, second: int) -> None:
-    """In a process of its own, which the second signal ends."""
+    """Runs in a new process, which the second signal ends."""
     with stop_on_signals():
         signal.raise_signal(first)
         signal.raise_signal(second)
 
 
 @pytest.mark.parametrize("order", [(signal.SIGTERM, signal.SIGINT), (signal.SIGINT, signal.SIGTERM)])
-def test_a_second_signal_leaves_at_once(order: tuple[int, int]) -> None:
+def test_a_second_signal_ends_at_once(order: tuple[int, int]) -> None:
     child = start(raise_twice, *order)
     child.join(60)
     assert child.exitcode == 128 + order[1]
@@ -206,16 +206,18 @@ def test_damaged_checkpoints_are_refused(tiny_backbone: Path, task: dict[str, Pa
         train(plan, resume=True)
 
 
-def test_enough_is_enough_after_a_kill_too(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+def test_early_stopping_works_after_a_kill(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     plan = recipe(task, tiny_backbone, tmp_path / "run", epochs=9, lr=0.0, evaluate_per_epoch=3, early_stopping=2)
     assert train(plan)[0].fit.n_steps == 9  # the first of three validations is the best
     before = losses(tmp_path / "run")
-    (tmp_path / "run" / "result.json").unlink()  # as if killed just before it
+    (tmp_path / "run" / "result.json").unlink()  # as after a kill just before it was written
     assert train(plan, resume=True)[0].fit.n_steps == 9
     assert losses(tmp_path / "run") == before
 
 
-def test_an_earlier_run_is_not_overwritten_unasked(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+def test_an_earlier_run_is_not_overwritten_without_the_option(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
     plan = recipe(task, tiny_backbone, tmp_path / "run", epochs=1)
     train(plan)
     with pytest.raises(UsageError, match="--resume"):
@@ -227,7 +229,9 @@ def test_an_earlier_run_is_not_overwritten_unasked(tiny_backbone: Path, task: di
     train(plan, overwrite=True)
 
 
-def test_endless_bad_losses_end_with_a_word(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
+def test_repeated_nan_losses_end_the_training_with_an_error(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
+) -> None:
     model = BiConfig(reduction="mean", output_scale=1e38)
     plan = recipe(task, tiny_backbone, tmp_path / "run", model, epochs=9)
     with pytest.raises(DivergedError, match="11 steps in a row, more than 10; nothing was saved yet"):
@@ -235,7 +239,7 @@ def test_endless_bad_losses_end_with_a_word(tiny_backbone: Path, task: dict[str,
 
 
 @pytest.mark.parametrize("change", ["train.lr=1e30", "model.output_scale=1e30"])
-def test_no_model_is_kept_whose_losses_are_no_numbers(
+def test_no_model_with_nan_losses_is_kept(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, change: str
 ) -> None:
     path = write_recipe(
@@ -278,7 +282,9 @@ def test_impossible_numbers_are_named(
 
 
 @pytest.mark.parametrize("layers", ["top-1", "all_but_embeddings", "all"])
-def test_only_the_asked_layers_move(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, layers: str) -> None:
+def test_only_the_requested_layers_train(
+    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path, layers: str
+) -> None:
     from polyrank.models.artifacts import load_model
 
     plan = recipe(task, tiny_backbone, tmp_path / "run", BiConfig(reduction="mean"), epochs=1, train_layers=layers)
@@ -306,7 +312,7 @@ def test_in_batch_loss_equals_its_formula_with_right_answers_masked(tiny_backbon
         Example(("hello",), ("thanks",), (0,)),
         Example(("the bill",), ("too high",), (0,)),
         Example(("red light",), ("restart it", "did that"), (0,)),  # one given negative
-        # three right answers, one given negative; the third is nobody's column
+        # three right answers, one given negative; the third answer is not a column
         Example(("the light",), ("please", "too high", "did that", "red light"), (0, 2, 3)),
     ]
     loss = InBatchStep(model, texts, CPU, negatives=GivenNegatives(9, 1))(list(enumerate(examples)), 0)  # type: ignore[arg-type]
@@ -324,14 +330,14 @@ def test_in_batch_loss_equals_its_formula_with_right_answers_masked(tiny_backbon
 @pytest.mark.parametrize(
     ("negatives", "n_columns"),
     [
-        (None, 4),  # other responses alone
+        (None, 4),  # only the batch's other responses
         (NegativesConfig(sources=("given",), n=99), 4 + 4 * 99),
         (NegativesConfig(sources=("given",), n=5), 4 + 4 * 5),
-        (NegativesConfig(sources=("random",), n=3), 8),  # of the 8 responses that there are
+        (NegativesConfig(sources=("random",), n=3), 8),  # of 8 responses in all
     ],
 )
-def test_what_a_batch_is_told_apart_from_is_chosen(tiny_backbone: Path, negatives: Any, n_columns: int) -> None:
-    """A file of lists of 100 in batches of 4: 4 x 4 scores unless more are asked for."""
+def test_the_recipe_selects_a_batchs_negatives(tiny_backbone: Path, negatives: Any, n_columns: int) -> None:
+    """A file of lists of 100 in batches of 4: 4 x 4 scores unless the recipe requests more."""
     model, texts, _ = new_model(
         BiConfig(backbone=str(tiny_backbone), shared_towers=False), POLICY, seed=1, sample=["hi"]
     )
@@ -344,11 +350,11 @@ def test_what_a_batch_is_told_apart_from_is_chosen(tiny_backbone: Path, negative
     sizes: list[int] = []
     model.candidate_tower.register_forward_hook(lambda _, args, out: sizes.append(len(out)))  # type: ignore[operator, union-attr]
     step(list(enumerate(data[:4])), 0, 0)  # type: ignore[operator]
-    n = sum(sizes)  # in one group of texts of like length or in several
+    n = sum(sizes)  # in one group of texts of similar length or in several
     assert n == n_columns or (negatives and negatives.sources == ("random",) and 4 < n <= n_columns)
 
 
-def test_lists_of_given_negatives_alone_need_some(tiny_backbone: Path, tmp_path: Path) -> None:
+def test_given_negatives_need_lists(tiny_backbone: Path, tmp_path: Path) -> None:
     settings = NegativesConfig(sources=("given",))
     with pytest.raises(DataError, match='add "random" to it'):
         make_negatives([], settings, [Example(("hi",), ("hello",), (0,))], seed=1, folder=tmp_path)
@@ -357,9 +363,7 @@ def test_lists_of_given_negatives_alone_need_some(tiny_backbone: Path, tmp_path:
     assert [found(i, example, 0) for i, example in enumerate(few)] == [["bye"], []]
 
 
-def test_given_candidates_that_are_not_learnt_from_are_said(
-    tiny_backbone: Path, tmp_path: Path, write_rows: Any
-) -> None:
+def test_unused_given_candidates_are_reported(tiny_backbone: Path, tmp_path: Path, write_rows: Any) -> None:
     rows = [{"context": [f"hi {i}"], "candidates": [f"thanks {i}", "no"], "relevant": [0]} for i in range(3)]
     task = {"train": write_rows("lists.jsonl", rows), "valid": write_rows("valid.jsonl", rows)}
     for number, changes in enumerate(({}, {"negatives": {"sources": ["given"]}})):
@@ -369,8 +373,8 @@ def test_given_candidates_that_are_not_learnt_from_are_said(
         assert any("3 of 3 training examples come with wrong candidates" in line for line in said) == (not changes)
 
 
-def test_a_right_answer_of_the_context_elsewhere_is_no_negative_of_the_batch(tiny_backbone: Path) -> None:
-    """Two pairs of one context in a batch: neither response is wrong for it, nor one that a third pair gives it."""
+def test_another_pairs_right_answer_to_the_context_is_not_a_negative(tiny_backbone: Path) -> None:
+    """Two pairs of one context in a batch: neither response is a negative for it, nor is a third pair's response."""
     from polyrank.models.scoring import scores
 
     model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone), reduction="mean"), POLICY, seed=1, sample=["hi"])
@@ -380,8 +384,8 @@ def test_a_right_answer_of_the_context_elsewhere_is_no_negative_of_the_batch(tin
         Example(("hi",), ("thanks",), (0,)),
         Example(("the bill",), ("too high",), (0,)),
         Example(("hi",), ("too high",), (0,)),  # in another batch
-        Example(("hi",), ("please",), (0,), background=("old",)),  # of another context
-        Example(("red light",), ("restart it", "thanks"), (0,)),  # a given negative is one for those it is wrong for
+        Example(("hi",), ("please",), (0,), background=("old",)),  # another context
+        Example(("red light",), ("restart it", "thanks"), (0,)),  # a given negative counts only where it is wrong
     ]
     batch = [(i, data[i]) for i in (0, 1, 2, 4, 5)]
     columns = ["hello", "thanks", "too high", "please", "restart it"]
@@ -424,8 +428,8 @@ def test_a_pool_needs_one_more_response_than_negatives(tiny_backbone: Path, tmp_
         make_negatives([ranker], dataclasses.replace(settings.negatives, n=4), twice, seed=1, folder=tmp_path)
 
 
-def test_a_learner_is_validated_and_kept_as_it_is_now(tiny_backbone: Path, tmp_path: Path) -> None:
-    """With weights that have moved since the last validation, whose vectors of candidates may not be used again."""
+def test_validation_and_saving_use_the_current_weights(tiny_backbone: Path, tmp_path: Path) -> None:
+    """Weights have changed since the last validation, so its candidate vectors must not be reused."""
     examples = [Example((f"my {word}",), ("wifi", "bill", "router"), (i,)) for i, word in enumerate(("bill", "red"))]
     config = BiConfig(backbone=str(tiny_backbone), reduction="mean", shared_towers=True)
     settings, metadata = TrainConfig().of_one_network(), {"seed": 4}
@@ -450,7 +454,7 @@ def test_a_learner_is_validated_and_kept_as_it_is_now(tiny_backbone: Path, tmp_p
             parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
     after = learner.evaluate()
     assert after["loss"] != before["loss"]
-    for figures in (before, after):  # the later one replaces the earlier one
+    for figures in (before, after):  # the later file replaces the earlier one
         learner.save_best(dict(figures))
     kept = load_model(tmp_path / "deep" / "run" / "model")
     assert kept.metadata == {"seed": 4, "validation": after}
@@ -465,7 +469,7 @@ def test_texts_are_distinct_and_in_order_of_appearance() -> None:
     assert list(distinct_texts(examples)) == ["a", "b", "c", "d", "e", "f"]
 
 
-def test_given_negatives_need_no_others_to_draw_from(tiny_backbone: Path, tmp_path: Path, write_rows: Any) -> None:
+def test_given_negatives_need_no_pool(tiny_backbone: Path, tmp_path: Path, write_rows: Any) -> None:
     wrong = ["did that", "please", "too high"]
     rows = [{"context": [text], "candidates": ["thanks", *wrong], "relevant": [0]} for text in ("hi", "hello")]
     task = {"train": write_rows("faq.jsonl", rows), "valid": write_rows("valid.jsonl", rows)}
@@ -480,13 +484,13 @@ def test_given_negatives_need_no_others_to_draw_from(tiny_backbone: Path, tmp_pa
         train(some)
 
 
-def test_validation_loss_is_that_of_training(tiny_backbone: Path) -> None:
+def test_validation_loss_equals_the_training_loss(tiny_backbone: Path) -> None:
     model, texts, _ = new_model(BiConfig(backbone=str(tiny_backbone)), POLICY, seed=1, sample=["hi"])
     scorer = EncoderScorer(model, texts)  # type: ignore[arg-type]
     candidates = ("too high", "thanks", "please", "thanks", "did that")
     found = validation_figures(scorer, [Example(("hi",), candidates, (1, 2))])
     values = torch.from_numpy(scorer.score([Context(("hi",))], [candidates])[0])
-    expected = torch.logsumexp(values[[0, 1, 4]], 0) - values[1]  # no right answer nor its copy is a wrong one
+    expected = torch.logsumexp(values[[0, 1, 4]], 0) - values[1]  # neither a right answer nor its copy is a negative
     assert found["loss"] == pytest.approx(float(expected), rel=1e-4)
 
 
@@ -518,7 +522,7 @@ def test_new_tokens_differ(tiny_backbone: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["distilbert", "electra", "roberta"])
-def test_dropout_goes_by_any_name(tmp_path: Path, kind: str) -> None:
+def test_dropout_is_set_under_any_name(tmp_path: Path, kind: str) -> None:
     from transformers import AutoConfig, AutoModel
 
     sizes = {"dim": 32, "n_heads": 2, "n_layers": 1, "hidden_dim": 64} if kind == "distilbert" else {
@@ -537,7 +541,7 @@ def test_distinct_and_cross_entropy_by_hand() -> None:
     assert float(loss) == pytest.approx(by_hand, rel=1e-5)
 
 
-def test_negatives_are_drawn_anew_each_epoch_and_never_right(tiny_backbone: Path) -> None:
+def test_negatives_are_redrawn_each_epoch_and_never_right(tiny_backbone: Path) -> None:
     model, texts, _ = new_model(CrossConfig(backbone=str(tiny_backbone)), POLICY, seed=1, sample=[])
     pool = [f"reply {i}" for i in range(50)]
     drawn = RandomNegatives(pool, 9, seed=7)
@@ -551,7 +555,7 @@ def test_negatives_are_drawn_anew_each_epoch_and_never_right(tiny_backbone: Path
         assert len(set(found)) == 10
 
 
-def test_checks_fall_where_they_should() -> None:
+def test_validations_happen_at_the_right_steps() -> None:
     assert sorted(check_steps(5, 10, 2)) == [5]
     assert sorted(check_steps(20, 10, 2)) == [5, 10, 15, 20]
     assert sorted(check_steps(7, 3, 1)) == [3, 6, 7]
@@ -600,7 +604,7 @@ def test_a_poly_encoder_starts_from_a_bi_encoder(tiny_backbone: Path, task: dict
     contexts, lists = [e.query for e in valid], [e.candidates for e in valid]
     a = load(bi.model, precision="fp32", device="cpu").score(contexts, lists)
     b = load(poly.model, precision="fp32", device="cpu").score(contexts, lists)
-    np.testing.assert_allclose(np.stack(a), np.stack(b), atol=1e-3)  # codes of zero: the mean
+    np.testing.assert_allclose(np.stack(a), np.stack(b), atol=1e-3)  # codes of zero result in the mean
 
 
 @pytest.mark.parametrize(("first", "second"), [(BiConfig(), CrossConfig()), (CrossConfig(), PolyConfig(n_codes=3))])
@@ -685,7 +689,7 @@ def test_tensorboard_draws_the_curves(tiny_backbone: Path, task: dict[str, Path]
     assert {"train/lr", "valid/loss", "valid/R@1", "valid/MRR"} <= set(events.Tags()["scalars"])
 
 
-def test_a_batch_that_does_not_fit_into_memory_says_which_would(
+def test_a_batch_that_exceeds_memory_suggests_a_smaller_one(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
     rows = [{"context": ["wifi " * 120], "response": f"bill {i}"} for i in range(256)]
@@ -698,7 +702,7 @@ def test_a_batch_that_does_not_fit_into_memory_says_which_would(
 
 
 def train_in_little_memory(plan: Recipe, said: Path) -> None:
-    """With 64 MiB of addresses from when everything is loaded."""
+    """Train with 64 MiB of address space more than after all imports."""
     torch.set_num_threads(1)
 
     def limit(text: str) -> None:
@@ -713,7 +717,7 @@ def train_in_little_memory(plan: Recipe, said: Path) -> None:
         raise SystemExit(error.exit_code) from None
 
 
-def test_examples_from_memory_train_as_those_of_files_do(
+def test_training_from_memory_equals_training_from_files(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
     plan = recipe(task, tiny_backbone, tmp_path / "files", max_steps=4)
@@ -727,7 +731,7 @@ def test_examples_from_memory_train_as_those_of_files_do(
     assert from_memory.test == {}
     judged = summarise(evaluate(from_memory.load(device="cpu"), valid))
     assert by_file.test["metrics"] == pytest.approx(judged["metrics"])
-    assert train(plan, device="cpu", resume=True)[0].test == by_file.test  # a finished run has them too
+    assert train(plan, device="cpu", resume=True)[0].test == by_file.test  # also from a finished run
     with pytest.raises(ConfigError, match=r"data\.train"):
         train(dataclasses.replace(bare, output=str(tmp_path / "none")))
     with pytest.raises(DataError, match=r"row:0: cannot tell"):
@@ -741,12 +745,12 @@ class AllocatorFigures(ctypes.Structure):
 
     @property
     def n_mapped_bytes(self) -> int:
-        """In blocks that the system gave by themselves: ``hblkhd``."""
+        """Bytes in blocks that the system mapped separately: ``hblkhd``."""
         return int(self.figure_4)
 
 
 def train_and_allocate(plan: Recipe, file: Path) -> None:
-    """Train, and write down whether a large block then still comes from the system by itself, as glibc has it."""
+    """Train, then record whether glibc still maps a large block separately."""
     train(plan)
     libc = ctypes.CDLL(None)
     libc.mallinfo2.restype, libc.malloc.restype = AllocatorFigures, ctypes.c_void_p
@@ -755,7 +759,7 @@ def train_and_allocate(plan: Recipe, file: Path) -> None:
     libc.free(ctypes.c_void_p(block))
 
 
-@pytest.mark.skipif(platform.libc_ver() < ("glibc", "2.33"), reason="glibc alone has such figures")
+@pytest.mark.skipif(platform.libc_ver() < ("glibc", "2.33"), reason="needs glibc's mallinfo2")
 def test_training_leaves_the_allocator_of_its_process_alone(
     tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
 ) -> None:
