@@ -73,3 +73,11 @@ def test_a_number_that_was_asked_for_is_kept(three_threads: None, monkeypatch: p
         assert torch.get_num_threads() == 2
     with pytest.raises(UsageError, match="0 threads compute nothing"):
         set_threads(0)
+
+
+def test_a_gpu_that_emulates_bf16_computes_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As T4 and V100 do: torch counts emulated bf16 as supported, and it is slower than fp32."""
+    monkeypatch.delenv("POLYRANK_PRECISION", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    assert devices.choose_dtype("auto", torch.device("cuda")) == torch.float32
+    assert devices.choose_dtype("bf16", torch.device("cuda")) == torch.bfloat16

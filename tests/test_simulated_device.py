@@ -20,7 +20,7 @@ from test_ranks import KINDS, curve, recipe
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
     """A simulated device, which ``choose_device("cuda")`` finds."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: False)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device=None: torch.get_rng_state())
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device=None: None)
     with SimulatedDevice() as simulated:

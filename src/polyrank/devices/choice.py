@@ -66,7 +66,7 @@ def choose_dtype(precision: Precision, device: torch.device) -> torch.dtype:
             raise UsageError(f"POLYRANK_PRECISION={wanted!r} is no precision; set it to one of {known}")
         precision = cast(Precision, wanted)
     if precision == "auto":
-        fast = torch.cuda.is_bf16_supported() if device.type == "cuda" else cpu_has_bf16()
+        fast = torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else cpu_has_bf16()
         return torch.bfloat16 if fast else torch.float32
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
