@@ -1,4 +1,4 @@
-"""What the command line makes of lines of stdin, and how a command ends when its input or output fails it."""
+"""How the command line parses lines of stdin, and how a command ends when its input or output fails."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from polyrank.storage.durable import new_folder, write_file
 from processes import run
 
 
-def said(found: "subprocess.CompletedProcess[str]") -> str:
+def stderr_line(found: "subprocess.CompletedProcess[str]") -> str:
     """The one line on stderr."""
     (line,) = found.stderr.splitlines()
     return line
@@ -59,12 +59,12 @@ def test_a_line_is_text_turns_or_a_row(line: str, context: Context) -> None:
         ("[" * 100_000, "nested too deeply"),
     ],
 )
-def test_a_line_that_says_no_context_is_refused(line: str, problem: str) -> None:
+def test_a_line_without_a_context_is_refused(line: str, problem: str) -> None:
     with pytest.raises((ValueError, UsageError), match=problem):
         context_of_line(line)
 
 
-def test_rank_reads_rows_as_evaluate_does() -> None:
+def test_rank_reads_rows_like_evaluate() -> None:
     rows = [
         {"context": "tea", "candidates": "red tea"},
         {"context": ["?"], "background": ["i like tea"], "candidates": ["coffee", "tea"]},
@@ -95,9 +95,9 @@ def test_a_line_that_cannot_be_ranked_is_refused(line: str, problem: str) -> Non
 
 
 @pytest.mark.parametrize("line", [b'{"context": ["a"], "candidates": ["\xff"]}', b'{"context": ["a"]}'])
-def test_what_rank_cannot_read_is_placed(line: bytes) -> None:
+def test_errors_of_rank_name_the_line(line: bytes) -> None:
     found = run("rank", "bm25", stdin=b'{"context": "a", "candidates": ["b"]}\n' + line)
-    assert (found.returncode, said(found).startswith("error: stdin:2: ")) == (3, True), found.stderr
+    assert (found.returncode, stderr_line(found).startswith("error: stdin:2: ")) == (3, True), found.stderr
     assert len(found.stdout.splitlines()) == 1
 
 
@@ -110,7 +110,7 @@ def test_scores_that_are_not_finite_are_never_printed(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     "arguments", [["--help"], pytest.param(["info", "shipped:convert"], marks=pytest.mark.deep), ["rank", "bm25"]]
 )
-def test_who_stops_reading_ends_a_command_quietly(arguments: list[str]) -> None:
+def test_a_closed_pipe_ends_a_command_quietly(arguments: list[str]) -> None:
     command = [sys.executable, "-m", "polyrank", *arguments]
     reading, writing = os.pipe()
     os.close(reading)
@@ -122,12 +122,12 @@ def test_who_stops_reading_ends_a_command_quietly(arguments: list[str]) -> None:
     assert (found.returncode, found.stderr) == (0, b"")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a system without a disk that is always full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize(
     "arguments",
     [["--help"], pytest.param(["info", "shipped:convert", "--json"], marks=pytest.mark.deep), ["rank", "bm25"]],
 )
-def test_a_full_disk_behind_stdout_is_said(arguments: list[str]) -> None:
+def test_a_full_disk_behind_stdout_is_reported(arguments: list[str]) -> None:
     command = [sys.executable, "-m", "polyrank", *arguments]
     row = b'{"context": "a", "candidates": ["b"]}\n'
     with Path("/dev/full").open("wb") as full:
@@ -169,7 +169,7 @@ def test_only_files_are_replaced(tmp_path: Path) -> None:
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["folder", "pipe", "socket"]
 
 
-def test_who_may_read_is_up_to_the_umask_and_to_the_file_that_was_there(tmp_path: Path) -> None:
+def test_permissions_follow_the_umask_or_the_replaced_file(tmp_path: Path) -> None:
     code = (
         "import os, sys; from pathlib import Path; from polyrank.storage.durable import new_folder, write_file\n"
         "os.umask(int(sys.argv[2], 8)); home = Path(sys.argv[1])\n"
@@ -193,7 +193,7 @@ def test_who_may_read_is_up_to_the_umask_and_to_the_file_that_was_there(tmp_path
         assert (home / "file").read_bytes() == (home / "folder" / "part").read_bytes() == b"y"
 
 
-def test_an_unknown_kind_of_index_is_refused_while_it_is_small(tmp_path: Path) -> None:
+def test_an_unknown_kind_of_index_is_refused_for_small_catalogues_too(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'foo' is no kind of inner-product index; choose none, auto, flat"):
         write_index(
             tmp_path / "i", [Candidate("a", "x")], np.ones((1, 4), np.float32), fingerprint="f", model="m", ann="foo"
@@ -214,22 +214,22 @@ def test_models_that_cannot_be_indexed_are_the_callers_mistake() -> None:
     assert run("info", "nosuch").returncode == 2
 
 
-def test_files_of_ids_are_read_as_other_inputs_are(tmp_path: Path) -> None:
+def test_files_of_ids_are_read_like_other_inputs(tmp_path: Path) -> None:
     pool = [Candidate(name, f"text of {name}") for name in "abc"]
     write_index(tmp_path / "i", pool, np.ones((3, 4), np.float32), fingerprint="f", model="m")
     ids = tmp_path / "ids.txt"
     ids.write_bytes(b"\xef\xbb\xbfa  \r\n\n b\t\n")
-    assert "removed 2, now 1" in said(run("index", "remove", tmp_path / "i", "--file", ids))
+    assert "removed 2, now 1" in stderr_line(run("index", "remove", tmp_path / "i", "--file", ids))
     ids.write_bytes(b"\xff\n")
     for file, problem in ((ids, "not UTF-8"), (tmp_path / "none", "no such file"), (tmp_path, "cannot be read")):
         found = run("index", "remove", tmp_path / "i", "--file", file)
-        assert (found.returncode, problem in said(found)) == (3, True), found.stderr
+        assert (found.returncode, problem in stderr_line(found)) == (3, True), found.stderr
     found = run("index", "snapshot", tmp_path / "i", "-o", tmp_path / "i")
-    assert (found.returncode, said(found).endswith("choose another path for the snapshot")) == (2, True)
+    assert (found.returncode, stderr_line(found).endswith("choose another path for the snapshot")) == (2, True)
 
 
 @pytest.mark.parametrize("place", ["no/such/folder/p.png", "p.foo", "p"])
-def test_where_nothing_can_be_drawn_is_said_before_the_work(tmp_path: Path, place: str) -> None:
+def test_a_plot_path_is_checked_before_the_work(tmp_path: Path, place: str) -> None:
     with pytest.raises(UsageError, match=r"ends? in \.png|there is no folder"):
         drawable(tmp_path / place)
     assert drawable(None) is None

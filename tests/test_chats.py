@@ -1,4 +1,4 @@
-"""Own chats as they really come: made-up files of every shape, good and hostile ones, become dialogues."""
+"""Chat exports become dialogues: synthetic files of every format, valid and hostile ones."""
 
 import datetime
 import gzip
@@ -52,7 +52,7 @@ def turns(row: dict[str, Any]) -> Turns:
 
 
 def talk(chats: Chats) -> dict[str, Turns]:
-    """What is said in each conversation; nothing is lost on the way."""
+    """The turns of each conversation, after a check that no message is lost."""
     report = chats.report
     kept = report.n_turns + report.n_joined + report.n_background
     assert report.n_messages == kept + sum(report.left_out.values()) + report.n_bad
@@ -63,7 +63,7 @@ def talk(chats: Chats) -> dict[str, Turns]:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Write text, bytes or JSON under a name in the test's own folder."""
+    """Write text, bytes or JSON to a file in the test's folder."""
 
     def write(name: str, content: Any) -> Path:
         path = tmp_path / name
@@ -89,7 +89,7 @@ def test_csv_of_any_separator(write: Write, separator: str, end: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
-def test_encodings_with_a_mark_or_zeros(write: Write, encoding: str) -> None:
+def test_encodings_with_a_byte_order_mark_or_zero_bytes(write: Write, encoding: str) -> None:
     assert talk(import_chats(write("x.csv", csv_text([HEADER, *ROWS]).encode(encoding)))) == {"t1": T1, "t2": T2}
 
 
@@ -102,7 +102,7 @@ def test_encodings_with_a_mark_or_zeros(write: Write, encoding: str) -> None:
         ("shift_jis", "こんにちは。ルーターが動きません。", "電源を入れ直してください。"),
     ],
 )
-def test_older_encodings_are_seen_and_said(write: Write, encoding: str, question: str, answer: str) -> None:
+def test_older_encodings_are_detected_and_reported(write: Write, encoding: str, question: str, answer: str) -> None:
     rows = [("conversation", "sender", "text"), ("7", "customer", question), ("7", "agent", answer)]
     path = write("x.csv", csv_text(rows).encode(encoding))
     found = import_chats(path)
@@ -138,7 +138,7 @@ def test_excel_under_any_name(write: Write, name: str) -> None:
     assert any("read 'March' of the sheets March, x" in note for note in found.report.notes)
 
 
-def test_a_sheet_by_name_with_numbers_and_a_column_of_clocks(write: Write) -> None:
+def test_a_sheet_by_name_with_numbers_and_times(write: Write) -> None:
     rows = [
         ("Ticket", "Date", "Time", "Speaker", "Body"),
         (1, datetime.date(2024, 4, 3), datetime.time(9, 5), "client", 5),
@@ -181,7 +181,7 @@ def test_json_of_messages(write: Write, form: str) -> None:
     assert talk(found) == {"t1": T1, "t2": T2}
 
 
-def test_named_columns_and_what_is_there_when_they_are_not(write: Write) -> None:
+def test_named_columns_and_errors_for_missing_ones(write: Write) -> None:
     path = write("x.csv", "Vorgang;wann;wer;was\n1;1.2.2024 8:00;ACME;hallo\n1;1.2.2024 8:01;Kim;hi\n")
     named = {"conversation": "Vorgang", "time": "wann", "sender": "wer", "text": "was"}
     found = import_chats(path, **named, agent="acme")
@@ -207,7 +207,7 @@ def test_named_columns_and_what_is_there_when_they_are_not(write: Write) -> None
         ('1,2024-01-01,agent,"a', "not CSV: .*; check its quotes"),
     ],
 )
-def test_bad_rows_have_numbers_and_are_skipped_when_asked(write: Write, bad: str, problem: str) -> None:
+def test_bad_rows_have_numbers_and_are_skipped_on_request(write: Write, bad: str, problem: str) -> None:
     good = 'conversation,time,sender,text\n1,2024-01-01,customer,"hi\nthere"\n\n1,2024-01-01,agent,hello\n'
     path = write("x.csv", good + "1,2024-01-01,agent\n1,2024-01-01,agent,\n" + bad + "\n")
     with pytest.raises(DataError, match=rf"x\.csv:8: {problem}"):
@@ -227,7 +227,7 @@ def test_of_many_columns_twenty_are_named(write: Write, n: int, rest: str) -> No
         import_chats(path)
 
 
-def test_rows_behind_a_line_that_names_the_separator_have_their_numbers(write: Write) -> None:
+def test_rows_after_a_separator_line_have_the_right_numbers(write: Write) -> None:
     text = "conversation;sender;text\n1;customer;hi, there\n1;agent;hello, you\n1;;x\n"
     path = write("x.csv", "sep=;\r\n" + text)
     with pytest.raises(DataError, match=r"x\.csv:5: no sender"):
@@ -263,7 +263,7 @@ def test_questions_and_answers(write: Write) -> None:
 # nested JSON
 
 
-def test_messages_are_known_by_their_fields_however_these_are_written(write: Write) -> None:
+def test_fields_of_messages_are_recognized_in_any_spelling(write: Write) -> None:
     messages = [{"Sender_Name": "Ann", "Message_Text": "hi"}, {"Sender_Name": "Bob", "Message_Text": "hello"}]
     found = import_chats(write("x.json", [{"id": 7, "messages": messages}, {"id": 8, "messages": messages}]))
     assert talk(found) == {name: [("Ann", "hi"), ("Bob", "hello")] for name in ("7", "8")}
@@ -706,7 +706,7 @@ def test_whatsapp_on_both_sides_of_a_silence_and_out_of_its_zip(tmp_path: Path) 
     assert any("passed over 1 other file" in note for note in found.report.notes)
 
 
-def test_captions_stay_and_subjects_are_no_senders(write: Write) -> None:
+def test_captions_stay_and_subjects_are_not_senders(write: Write) -> None:
     text = (
         '12/31/23, 9:15 PM - Ann changed the subject from "a: b" to "c: d"\n'
         "12/31/23, 9:15 PM - Ann: IMG-1.jpg (file attached)\nlook at this\n"
@@ -746,14 +746,14 @@ def test_replies_to_replies_are_a_conversation(write: Write) -> None:
     assert found.dialogues[0]["time"] == "2017-10-31T22:10:00"
 
 
-# what becomes of messages
+# from messages to dialogues
 
 
 def messages_file(write: Write, *rows: tuple[str, ...], header: str = "conversation,time,sender,text") -> Path:
     return write("x.csv", csv_text([tuple(header.split(",")), *rows]))
 
 
-def test_rows_in_any_order_are_sorted_and_equal_times_keep_theirs(write: Write) -> None:
+def test_rows_are_sorted_by_time_and_equal_times_keep_their_order(write: Write) -> None:
     at = "2024-01-01T10:0{}:00".format
     rows = [
         ("1", at(3), "b", "4"),
@@ -791,7 +791,9 @@ def test_joining_is_by_sender_not_by_role(write: Write) -> None:
         (("agent 1", "agent 2"), ("agent 1", "agent 2")),
     ],
 )
-def test_agents_are_told_by_usual_words(write: Write, senders: tuple[str, ...], speakers: tuple[str, ...]) -> None:
+def test_agents_are_recognized_by_usual_words(
+    write: Write, senders: tuple[str, ...], speakers: tuple[str, ...]
+) -> None:
     rows = [("1", "2024-01-01", sender, str(i)) for i, sender in enumerate(senders)]
     found = import_chats(messages_file(write, *rows))
     assert tuple(who for who, _ in talk(found)["1"]) == speakers
@@ -801,29 +803,29 @@ def test_agents_are_told_by_usual_words(write: Write, senders: tuple[str, ...], 
 
 
 @pytest.mark.parametrize(("column", "values"), [("inbound", ("true", "false")), ("is_agent", ("0", "1"))])
-def test_agents_are_told_by_a_column_of_yes_and_no(write: Write, column: str, values: tuple[str, str]) -> None:
+def test_agents_are_recognized_by_a_column_of_yes_and_no(write: Write, column: str, values: tuple[str, str]) -> None:
     rows = [("1", "x", values[0], "a"), ("1", "y", values[1], "b")]
     found = import_chats(messages_file(write, *rows, header=f"conversation,author,{column},text"))
     assert talk(found) == {"1": [("customer", "a"), ("agent", "b")]}
 
 
-def test_what_columns_were_taken_for_is_said(write: Write) -> None:
+def test_the_roles_of_columns_are_reported(write: Write) -> None:
     rows = [("1", "x", "true", "a"), ("1", "y", "false", "b")]
     found = import_chats(messages_file(write, *rows, header="Chat,nick,From_Customer,msg"))
     guessed = "conversation in 'Chat', sender in 'nick', text in 'msg', role in 'From_Customer'"
     assert f"guessed by its name: {guessed}" in found.report.notes
 
 
-def test_a_column_that_comes_late_does_not_turn_what_the_others_are(write: Write) -> None:
+def test_a_late_column_does_not_change_the_roles_of_others(write: Write) -> None:
     rows = [{"chat": n // 2, "sender": "ab"[n % 2], "message": f"m{n}"} for n in range(200)]
-    late = {"chat": 0, "sender": "a", "message": "said", "text": "another"}  # "text" is preferred where it is seen
+    late = {"chat": 0, "sender": "a", "message": "said", "text": "another"}  # "text" would be preferred
     found = import_chats(write("x.jsonl", "".join(json.dumps(row) + "\n" for row in [*rows, late])))
     assert talk(found)["0"] == [("a", "m0"), ("b", "m1"), ("a", "said")]
     seen = import_chats(write("x.jsonl", "".join(json.dumps(row) + "\n" for row in [*rows[1:], late])))
     assert talk(seen)["0"] == [("b", "m1"), ("a", "another")]
 
 
-def test_the_first_three_bad_rows_are_told_and_all_counted(write: Write) -> None:
+def test_the_first_three_bad_rows_are_reported_and_all_counted(write: Write) -> None:
     rows = [("1", "2024-01-01", "a", "x"), ("1", "2024-01-01", "b", "y")]
     found = import_chats(messages_file(write, *rows, *[("1", "soon", "a", "x")] * 5), skip_bad=True)
     assert found.report.n_bad == 5
@@ -843,7 +845,7 @@ def test_folders_of_several_forms_and_ids_of_two_files(write: Write, tmp_path: P
     assert "passed over 1 other file, such as pictures" in found.report.notes
 
 
-def test_what_has_no_times_and_no_conversations_is_one_and_not_endless(write: Write) -> None:
+def test_messages_without_times_and_ids_form_limited_conversations(write: Write) -> None:
     rows = [(f"{'ab'[i % 2]}", f"text {i}") for i in range(5001)]
     path = messages_file(write, *rows, header="sender,text")
     with pytest.raises(DataError, match=r"x\.csv:2: the conversation that begins here has 5,001 messages, over 5,000;"):
@@ -854,7 +856,7 @@ def test_what_has_no_times_and_no_conversations_is_one_and_not_endless(write: Wr
     assert "5,000 messages without a conversation divided nowhere: no times" in found.report.notes
 
 
-def test_html_bodies_and_what_only_looks_like_them(write: Write) -> None:
+def test_html_bodies_and_texts_that_look_like_html(write: Write) -> None:
     quoted = '<div class="gmail_quote">On Monday <p>you</p> wrote</div>'
     mail = f"<div>Hi,<br>it is <b>5 &lt; 6</b></div><style>p{{}}</style>{quoted}<p>Bye</p>"
     found = import_chats(messages_file(write, ("1", "", "a", mail), ("1", "", "b", "use <b> for a < b & c &amp; d")))
@@ -897,7 +899,7 @@ def test_times_of_many_forms(value: Any, order: Any, expected: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["noon", "10:15", "12", -5, 1e300, True, "2024-13-45", "May"])
-def test_what_is_no_time(value: Any) -> None:
+def test_values_that_are_not_times(value: Any) -> None:
     with pytest.raises(ValueError, match=r"is no time|has no date"):
         read_time(value, "day")
     assert read_time("", "day") is read_time(None, "day") is read_time("  ", "day") is None
@@ -908,7 +910,7 @@ def test_what_is_no_time(value: Any) -> None:
     st.sampled_from(["day", "month"]),
     st.integers(0, 60),
 )
-def test_the_order_of_dates_is_seen_in_the_whole_file(first: datetime.date, order: Any, n: int) -> None:
+def test_the_order_of_dates_is_inferred_from_the_whole_file(first: datetime.date, order: Any, n: int) -> None:
     days = [first + datetime.timedelta(days=i) for i in range(n + 1)]
     form = {"day": "{d}/{m}/{y}", "month": "{m}/{d}/{y}"}[order]
     texts = [form.format(d=day.day, m=day.month, y=day.year) for day in days]
@@ -918,10 +920,10 @@ def test_the_order_of_dates_is_seen_in_the_whole_file(first: datetime.date, orde
             datetime.datetime.combine(day, datetime.time()) for day in days
         ]
     if n >= 31:
-        assert (found, guessed) == (order, False)  # a month has a day after the twelfth
+        assert (found, guessed) == (order, False)  # a day is above 12
 
 
-def test_a_guessed_order_is_said_and_can_be_named(write: Write) -> None:
+def test_a_guessed_order_is_reported_and_can_be_set(write: Write) -> None:
     path = messages_file(write, ("1", "3/4/2024 9:00", "a", "x"), ("1", "3/4/2024 9:01", "b", "y"))
     found = import_chats(path)
     assert found.dialogues[0]["time"] == "2024-04-03T09:00:00"
@@ -1035,7 +1037,7 @@ def test_impossible_arguments(write: Write, options: dict[str, Any], problem: st
         ("dateutil.parser", "x.csv", "chat,time,sender,text\n1,3 April 2024,a,x\n1,3 April 2024,b,x"),
     ],
 )
-def test_what_is_not_installed_is_named(
+def test_a_missing_package_is_named(
     write: Write, monkeypatch: pytest.MonkeyPatch, module: str, name: str, content: Any
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
@@ -1052,7 +1054,7 @@ SPOKEN = (
 
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from("ab"), SPOKEN), min_size=1, max_size=30))
-def test_tables_give_what_was_said(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]]) -> None:
+def test_tables_return_all_messages(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]]) -> None:
     expected = {}
     for name in dict.fromkeys(name for name, _, _ in rows):
         said = [(sender, text) for own, sender, text in rows if own == name]
@@ -1079,7 +1081,7 @@ def test_tables_give_what_was_said(tmp_path_factory: pytest.TempPathFactory, row
 # the command
 
 
-def test_the_command_says_what_it_guessed_and_its_file_trains(write: Write, tmp_path: Path) -> None:
+def test_the_command_reports_its_guesses_and_writes_trainable_dialogues(write: Write, tmp_path: Path) -> None:
     source, out = write("x.csv", csv_text([HEADER, *ROWS], ";").encode("cp1252", "replace")), tmp_path / "out.jsonl.gz"
     done = run("import", "chats", source, "-o", out, "--json")
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The way in from Python: an index is opened, asked and changed by one object."""
+"""``polyrank.open``: one object opens, searches and changes an index."""
 
 import shutil
 import threading
@@ -38,7 +38,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def home(made: Path, tmp_path: Path) -> Path:
-    """A copy that may be changed."""
+    """A copy that a test may change."""
     return Path(shutil.copytree(made, tmp_path / "home"))
 
 
@@ -48,7 +48,7 @@ def test_one_context_in_every_form(made: Path) -> None:
         first, *others = [replies.answer(form, 3) for form in forms]
         assert all(other == first for other in others)
         assert replies.answer("thanks") == replies.answer(["thanks"]) == replies.answer(Context("thanks"))
-        assert replies.answer("thanks").ranked != first.ranked  # the turns count
+        assert replies.answer("thanks").ranked != first.ranked  # several turns give another answer than one
         assert first.exact
         assert first.text == first.ranked[0].text
         one, two = replies.answer_all(["thanks", TURNS], 1)
@@ -58,7 +58,7 @@ def test_one_context_in_every_form(made: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["index", "lexical"])
-def test_a_list_has_one_reply_at_least(made: Path, folder: str) -> None:
+def test_a_list_has_at_least_one_reply(made: Path, folder: str) -> None:
     with polyrank.open(made / folder) as replies:
         for k in (0, -1):
             with pytest.raises(UsageError, match=f"k is {k}; ask for one reply at least"):
@@ -70,7 +70,7 @@ def texts(replies: polyrank.Pipeline) -> list[str]:
 
 
 @pytest.mark.parametrize("folder", ["index", "lexical"])
-def test_what_changes_is_answered_at_once(home: Path, folder: str) -> None:
+def test_changes_are_searched_immediately(home: Path, folder: str) -> None:
     with polyrank.open(home / folder) as replies:
         assert replies.add(["the zebra is green"]) == [text_id("the zebra is green")]
         assert "the zebra is green" in texts(replies)
@@ -87,7 +87,7 @@ def test_what_changes_is_answered_at_once(home: Path, folder: str) -> None:
     assert len(polyrank.open(home / folder)) == len(REPLIES) - 1
 
 
-def test_nothing_is_added_when_something_is_wrong(home: Path) -> None:
+def test_an_error_adds_nothing(home: Path) -> None:
     with polyrank.open(home / "index") as replies:
         bad: list[tuple[Any, str]] = [
             ([{"txt": "new"}], "candidate 0: missing field"),
@@ -107,7 +107,7 @@ def test_nothing_is_added_when_something_is_wrong(home: Path) -> None:
         assert len(replies) == len(REPLIES)
 
 
-def test_a_lock_from_the_first_change_to_the_end(home: Path) -> None:
+def test_the_lock_is_held_from_the_first_change_to_the_end(home: Path) -> None:
     with polyrank.open(home / "index") as first, polyrank.open(home / "index") as second:
         first.add(["the zebra is green"])
         assert "the zebra is green" in texts(second)
@@ -115,10 +115,10 @@ def test_a_lock_from_the_first_change_to_the_end(home: Path) -> None:
             second.add(["another"])
         first.close()
         second.add(["another"])
-    polyrank.open(home / "index").remove(["r0"])  # given back
+    polyrank.open(home / "index").remove(["r0"])  # the lock was released
 
 
-def test_nothing_of_what_is_closed_stays_open(home: Path) -> None:
+def test_closing_closes_all_files(home: Path) -> None:
     replies = polyrank.open(home / "index")
     assert files_open_in(home / "index", f"{FILE}*")
     replies.close()
@@ -132,11 +132,11 @@ def test_a_list_in_memory_cannot_be_changed() -> None:
             replies.add(["new"])
 
 
-def test_an_answer_that_is_none_has_no_text() -> None:
+def test_an_answer_without_a_reply_has_no_text() -> None:
     assert polyrank.Pipeline(LexicalRetriever(BM25(), [])).answer("wifi").text is None
 
 
-def test_threads_ask_while_one_changes(home: Path) -> None:
+def test_threads_search_while_one_changes(home: Path) -> None:
     failures: list[BaseException] = []
 
     def ask(replies: polyrank.Pipeline) -> None:
@@ -158,7 +158,7 @@ def test_threads_ask_while_one_changes(home: Path) -> None:
     assert not failures
 
 
-def test_contexts_that_are_none() -> None:
+def test_invalid_contexts() -> None:
     assert contexts_of(["a", ["b", "c"], Context("d")]) == [Context(("a",)), Context(("b", "c")), Context(("d",))]
     bad: list[tuple[Callable[[Any], Any], Any, str]] = [
         (contexts_of, "hello", "one context"),
@@ -208,7 +208,7 @@ def test_examples_from_memory(tmp_path: Path) -> None:
     assert [e.context for e in polyrank.read_examples(tmp_path / "file.jsonl").examples] == [e.context for e in want]
 
 
-def test_rows_of_memory_are_checked_as_those_of_files() -> None:
+def test_rows_in_memory_are_checked_like_files() -> None:
     bad: list[tuple[Any, str]] = [
         ([{"context": "hi"}], "row:0: cannot tell the kind"),
         ([*ROWS, {"context": "hi", "response": 5}], 'row:2: field "response"'),
@@ -225,7 +225,7 @@ def test_rows_of_memory_are_checked_as_those_of_files() -> None:
             polyrank.read_examples(nothing)  # type: ignore[arg-type]
 
 
-def test_rows_of_tables_are_plain() -> None:
+def test_values_of_tables_become_plain_python() -> None:
     row = next(rows_of([{"a": np.float32(0.5), "b": float("nan"), "c": np.array([[1, 2]]), 3: ("x", np.str_("y"))}]))
     assert row == {"a": 0.5, "b": None, "c": [[1, 2]], "3": ["x", "y"]}
 

@@ -62,14 +62,14 @@ noisy = ByRule(
         for i, text in enumerate(texts)
     ]
 )
-# the right answer is always the last, as in some published files
+# the right answer is always last, as in some published files
 EXAMPLES = [
     Example(("turn",) * (n % 5) + (f"r{n}",), (*(f"w{n}-{i}" for i in range(9)), f"r{n}"), (9,), f"e{n}")
     for n in range(300)
 ]
 
 
-def test_constant_and_knowing_scorers() -> None:
+def test_constant_and_perfect_scorers() -> None:
     summary = summarise(evaluate(constant, EXAMPLES))
     assert summary["n_examples"] == 300
     assert summary["n_candidates"] == 10
@@ -79,7 +79,7 @@ def test_constant_and_knowing_scorers() -> None:
     assert summarise(evaluate(knowing, EXAMPLES))["metrics"] == {"R@1": 1, "R@2": 1, "R@5": 1, "MRR": 1, "MAP": 1}
 
 
-def test_a_scorer_that_looks_at_places_gains_nothing() -> None:
+def test_a_scorer_that_uses_positions_gains_nothing() -> None:
     low, high = summarise(evaluate(last_place, EXAMPLES))["intervals"]["R@1"]
     assert low <= 0.1 <= high
 
@@ -94,7 +94,7 @@ def test_pools_and_copies_of_the_right_text() -> None:
     pool = [Candidate("a", "yes"), Candidate("b", "no"), Candidate("c", "yes")]
     examples = [Example(("yes",), relevant_ids=("a",), id="1"), Example(("no",), relevant_ids=("b",), id="2")]
     summary = summarise(evaluate(knowing, examples, pool=pool, allow_echo=True))
-    assert summary["metrics"]["MAP"] == 1  # the copy is as right
+    assert summary["metrics"]["MAP"] == 1  # the copy is also right
     assert summary["n_candidates"] == 3
     with pytest.raises(DataError, match="names candidate 'z'"):
         evaluate(knowing, [Example(("x",), relevant_ids=("z",), id="3")], pool=pool)
@@ -136,7 +136,7 @@ def test_pairs_are_ranked_among_all_responses(said: list[int]) -> None:
     assert summarise(evaluate(knowing, examples, pool=pool, allow_echo=True))["metrics"]["R@1"] == 1
 
 
-def test_pools_that_do_not_fit() -> None:
+def test_pools_that_do_not_match_the_examples() -> None:
     pool = [Candidate("a", "yes"), Candidate("b", "no")]
     lists = [Example(("yes",), ("yes", "x"), (0,), "1"), Example(("so",), ("so", "no"), (0,), "2")]
     summary = summarise(evaluate(knowing, lists, pool=pool, allow_echo=True))
@@ -149,7 +149,7 @@ def test_pools_that_do_not_fit() -> None:
         against_responses([Example(("x",), ("a", "b"))])
 
 
-def test_paired_test_sees_a_difference_and_only_then() -> None:
+def test_a_paired_test_detects_only_real_differences() -> None:
     good, same, chance = (evaluate(scorer, EXAMPLES) for scorer in (knowing, knowing, constant))
     assert paired_test(good, same)["p"] == 1
     found = paired_test(good, chance)
@@ -176,7 +176,7 @@ def test_paired_test_refuses_other_data_of_the_same_ids() -> None:
         paired_test(a, Evaluation((*a.records, a.records[0]), "lists"))
 
 
-def test_names_are_shown_as_they_are() -> None:
+def test_names_are_printed_without_markup() -> None:
     console = Console(width=200, file=io.StringIO())
     console.print(table([{"name": "x[bold].jsonl", **summarise(evaluate(knowing, EXAMPLES[:5]))}]))
     assert "x[bold].jsonl" in console.file.getvalue()  # type: ignore[attr-defined]
@@ -189,7 +189,7 @@ def test_breakdown_covers_every_example_once() -> None:
 
 
 @pytest.mark.parametrize("pool", [False, True])
-def test_tables_are_made_again_without_torch(tmp_path: Path, pool: bool) -> None:
+def test_tables_are_printed_again_without_torch(tmp_path: Path, pool: bool) -> None:
     candidates = [Candidate(str(i), f"r{i}") for i in range(30)]
     examples = [Example((f"r{i}",), relevant_ids=(str(i),), id=str(i)) for i in range(30)] if pool else EXAMPLES
     result = evaluate(noisy, examples, pool=candidates if pool else None)
@@ -233,7 +233,7 @@ GOOD = {"id": "a", "turns": 1, "words": 1, "relevant": [0], "n": 3, "groups": [[
         ({"scores": 3}, "not iterable"),
     ],
 )
-def test_lines_that_no_scores_file_has(tmp_path: Path, changed: dict[str, object], message: str) -> None:
+def test_lines_that_do_not_belong_in_a_scores_file(tmp_path: Path, changed: dict[str, object], message: str) -> None:
     path = tmp_path / "x.jsonl"
     header = {"format": 1, "protocol": "pool"}
     path.write_text(f"{json.dumps(header)}\n{json.dumps(GOOD)}\n", "utf-8")
@@ -256,17 +256,17 @@ def test_damaged_headers_and_gzip(tmp_path: Path) -> None:
             read_scores(path)
 
 
-def test_a_paired_test_of_what_was_not_measured() -> None:
+def test_a_paired_test_of_a_missing_metric() -> None:
     lists = [Example(("a",), ("a", "b", "c"), (0,), id="1"), Example(("b",), ("a", "b", "c"), (1,), id="2")]
     found = evaluate(BM25(), lists)
     with pytest.raises(DataError, match="R@5 is not measured"):
         paired_test(found, found, metric="R@5")
 
 
-# what is scored against what
+# pairing of contexts and candidates
 
 
-def test_scores_come_back_in_the_order_of_the_candidates_whatever_the_batch() -> None:
+def test_scores_keep_the_order_of_candidates_in_any_batch() -> None:
     lengths = ByRule(lambda context, texts: [len(text) + len(context.turns) for text in texts])
     words = ("a", "bb", "ccc", "dddd", "eeeee", "ffffff")
     examples = [Example(("x",) * (1 + n % 3), words[: 2 + n % 5][:: 1 - 2 * (n % 2)], (0,), str(n)) for n in range(40)]
@@ -295,35 +295,35 @@ def test_scores_come_back_in_the_order_of_the_candidates_whatever_the_batch() ->
     assert whole.protocol == "lists"
 
 
-def test_each_list_is_shuffled_in_an_order_of_its_own() -> None:
-    """Else a scorer that knows places would be right always or never."""
+def test_each_list_has_its_own_shuffle() -> None:
+    """Otherwise a scorer that uses positions would be right always or never."""
     found = [record.placement.groups[0].n_above for record in evaluate(last_place, EXAMPLES).records]
     counts = np.bincount(found, minlength=10)
-    assert counts.min() > 12  # of 300; 30 are due at each place
+    assert counts.min() > 12  # of 300; 30 are expected at each position
     assert counts.max() < 50
     again = [record.placement.groups[0].n_above for record in evaluate(last_place, EXAMPLES, batch_size=11).records]
     assert again == found
 
 
-def test_records_say_how_long_the_context_was() -> None:
+def test_records_contain_the_length_of_the_context() -> None:
     examples = [Example(("one two", " three  four five "), ("a", "b"), (0,), "1"), Example((), ("a", "b"), (1,), "2")]
     assert [(r.n_turns, r.n_words) for r in evaluate(constant, examples).records] == [(2, 5), (0, 0)]
     assert summarise(evaluate(constant, examples))["metrics"]["R@1"] == 0.5
 
 
-def test_a_score_that_is_no_number_is_placed() -> None:
+def test_an_error_names_the_example_of_a_nan_score() -> None:
     broken = ByRule(lambda context, texts: [float("nan")] * len(texts))
     with pytest.raises(DataError, match=r"example 'e0': the score of candidate 0 is NaN"):
         evaluate(broken, EXAMPLES[:2])
 
 
-def test_what_cannot_be_told_apart_is_left_out() -> None:
+def test_examples_without_wrong_candidates_are_left_out() -> None:
     all_right = Example(("x",), ("a", "a"), (0,), "all")
     fine = Example(("x",), ("a", "b"), (0,), "fine")
     no_answer = Example(("x",), ("a", "b"), (), "none")
     assert rankable([all_right, fine, no_answer]) == [fine, no_answer]
     pool = [Candidate("1", "a"), Candidate("2", "a")]
-    # a pool of right ones alone leaves nothing to be right about
+    # a pool of right answers only cannot be evaluated
     assert evaluate(constant, [Example(("x",), relevant_ids=("1",), id="1")], pool=pool).answerable == ()
     pool.append(Candidate("3", "b"))
     (record,) = evaluate(constant, [Example(("x",), relevant_ids=("2",), id="1")], pool=pool).answerable
@@ -331,7 +331,7 @@ def test_what_cannot_be_told_apart_is_left_out() -> None:
     assert evaluate(constant, [fine], pool=pool).protocol == "pool"
 
 
-def test_pairs_of_no_answer_or_of_several_become_retrieval() -> None:
+def test_pairs_with_no_or_several_answers_become_retrieval() -> None:
     examples = [
         Example(("1",), ("a", "b", "c"), (2, 0), "1"),
         Example(("2",), ("x",), (), "2"),
@@ -356,7 +356,7 @@ def at(rank: int, n: int = 10) -> Placement:
 
 def test_a_summary_by_hand() -> None:
     tied = Placement(4, (Group(0, 2, 1),))
-    both = Placement(12, (Group(0, 2, 2),))  # two right ones tie with each other and no wrong one
+    both = Placement(12, (Group(0, 2, 2),))  # two right ones tie only with each other
     none = Placement(20, ())
     found = summarise(Evaluation((*outcomes(at(1), at(4), tied, both, none),), "lists"), ks=(1, 3, 4), n_bootstrap=50)
     assert (found["n_examples"], found["n_unanswerable"], found["n_candidates"]) == (5, 1, [4, 20])
@@ -407,7 +407,7 @@ def test_a_breakdown_by_hand() -> None:
     assert [(r["from"], r["to"], r["n_examples"]) for r in by_words] == [(3, 3, 1), (4, 5, 3), (6, None, 2)]
 
 
-def test_pairs_are_found_by_their_ids_and_not_by_their_places() -> None:
+def test_examples_are_paired_by_id_not_by_position() -> None:
     ranks = [1, 2, 1, 5, 1, 3, 2, 2]
     a = Evaluation(tuple(outcomes(*(at(rank) for rank in ranks))), "lists")
     b = Evaluation(tuple(outcomes(*(at(1 + rank % 3) for rank in ranks))), "lists")
@@ -421,15 +421,15 @@ def test_pairs_are_found_by_their_ids_and_not_by_their_places() -> None:
     assert twos["difference"] == pytest.approx(np.mean([(rank <= 2) - (1 + rank % 3 <= 2) for rank in ranks]))
 
 
-def test_of_two_tests_of_many_examples_every_permutation_counts() -> None:
-    """More examples and permutations than are drawn at a time: where nothing differs, every one is as large."""
+def test_blocks_of_permutations_are_all_counted() -> None:
+    """With more examples and permutations than one block; without a difference every permutation counts."""
     same = Evaluation(tuple(outcomes(*[at(1), at(2)] * 600)), "lists")
     assert paired_test(same, same, n_permutations=4001)["p"] == 1
     worse = Evaluation(tuple(outcomes(*[at(2), at(2)] * 600)), "lists")
     assert paired_test(same, worse, n_permutations=4001)["p"] == 1 / 4002
 
 
-def test_neither_side_may_lack_examples_that_the_other_lacks_too() -> None:
+def test_both_sides_need_the_same_examples() -> None:
     records = outcomes(*(at(1) for _ in range(6)))
     a, b = Evaluation(tuple(records[:4]), "lists"), Evaluation(tuple(records[2:]), "lists")
     with pytest.raises(DataError, match="4 of 6 ids differ"):
@@ -470,7 +470,7 @@ def test_tables_in_percent() -> None:
 
 
 @pytest.mark.parametrize("name", ["scores.jsonl", "scores.jsonl.gz"])
-def test_scores_files_give_back_what_was_written(tmp_path: Path, name: str) -> None:
+def test_scores_files_are_read_back_unchanged(tmp_path: Path, name: str) -> None:
     examples = [
         Example(("a b", "c"), ("x", "y", "z", "x"), (0,), "several"),
         Example(("q",), ("x", "y"), (), "none"),
@@ -479,7 +479,7 @@ def test_scores_files_give_back_what_was_written(tmp_path: Path, name: str) -> N
     lists = evaluate(ByRule(lambda context, texts: [np.float32(len(t) / 3 + ord(t[-1]) / 7) for t in texts]), examples)
     pool = [Candidate(str(i), text) for i, text in enumerate(("x", "y", "z", "x"))]
     pooled = evaluate(constant, examples[:2], pool=pool)
-    # groups that follow one another without a gap, and to the very end of the list
+    # adjacent groups, up to the end of the list
     placement = Placement(6, (Group(0, 1, 1), Group(1, 2, 2), Group(4, 2, 1)))
     by_hand = Evaluation((Record("h", 0, 0, (0, 1, 2, 3), None, placement),), "pool")
     for result in (lists, pooled, by_hand):
@@ -505,7 +505,7 @@ def test_scores_files_give_back_what_was_written(tmp_path: Path, name: str) -> N
     [
         ([[0, 2, 1], [1, 1, 1]], [0, 1]),  # they overlap
         ([[1, 1, 1], [0, 1, 1]], [0, 1]),  # the worse one comes first
-        ([[0, 1, 2]], [0, 1]),  # more right ones than there are
+        ([[0, 1, 2]], [0, 1]),  # more right ones than candidates
         ([[0, 4, 1]], [0]),
         ([[2, 2, 1]], [0]),
         ([[-1, 1, 1]], [0]),
@@ -513,7 +513,7 @@ def test_scores_files_give_back_what_was_written(tmp_path: Path, name: str) -> N
         ([[0, True, 1]], [0]),
     ],
 )
-def test_groups_that_cannot_be_are_refused(tmp_path: Path, groups: list[list[int]], relevant: list[int]) -> None:
+def test_impossible_groups_are_refused(tmp_path: Path, groups: list[list[int]], relevant: list[int]) -> None:
     path = tmp_path / "x.jsonl"
     header = json.dumps({"format": 1, "protocol": "pool"})
     path.write_text(f"{header}\n{json.dumps(GOOD)}\n{json.dumps(GOOD | {'groups': groups, 'relevant': relevant})}\n")
@@ -553,7 +553,7 @@ def test_headers_and_lines_that_are_missing_or_newer(tmp_path: Path) -> None:
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Every figure that matplotlib saves, as it is saved."""
+    """Collects every figure that matplotlib saves."""
     figure = pytest.importorskip("matplotlib.figure")
     found: list[Any] = []
     save = figure.Figure.savefig
@@ -567,7 +567,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def lines_of(axes: Any) -> dict[str, list[tuple[float, float]]]:
-    """What is drawn, by its label."""
+    """The drawn lines by label."""
     return {
         line.get_label(): [(float(x), float(y)) for x, y in zip(*line.get_data(), strict=True)]
         for line in axes.get_lines()
@@ -579,7 +579,7 @@ def legend_of(axes: Any) -> list[str]:
 
 
 def labels_of(axes: Any) -> set[str]:
-    """What is written beside the ends of lines."""
+    """The labels at the ends of lines."""
     return {text.get_text() for text in axes.texts}
 
 
@@ -656,7 +656,7 @@ def test_curves_are_named_by_run_network_and_seed(tmp_path: Path) -> None:
     assert all(curve == want for curve in found.values())
     files = [tmp_path / "plain" / "metrics.jsonl", tmp_path / "named" / "bi.metrics.jsonl"]
     assert list(read_curves(files)) == ["plain", "bi"]
-    # of one name, they are told apart by their paths
+    # equal names are distinguished by their paths
     written(tmp_path / "other" / "plain" / "metrics.jsonl", *CHECKS[:2])
     twice = read_curves([tmp_path / "plain", tmp_path / "other" / "plain", tmp_path / "named"])
     assert list(twice) == [
@@ -671,7 +671,7 @@ def test_curves_are_named_by_run_network_and_seed(tmp_path: Path) -> None:
         read_curves([tmp_path / "bad"])
 
 
-def test_curves_are_drawn_by_epoch_where_all_know_it(figures: list[Any], tmp_path: Path) -> None:
+def test_curves_are_drawn_by_epoch_if_all_runs_record_it(figures: list[Any], tmp_path: Path) -> None:
     new = [Check(2, 0.5, {"R@1": 0.25, "loss": 2.0}), Check(4, 1.0, {"R@1": 0.5}), Check(6, 1.5, {"loss": 1.5})]
     old = [Check(3, None, {"R@1": 0.1})]
     plot_curves({"new": new}, tmp_path / "a.svg")

@@ -1,6 +1,6 @@
-"""Ctrl-C and SIGTERM: a command that was told to end ends, says so in a word, and its exit code tells.
+"""SIGINT and SIGTERM: a command ends, prints one line, and returns the exit code of the signal.
 
-A short version of runs/interrupts.py, which has the rest. Signals are real ones, and so are the processes.
+A short version of runs/interrupts.py, with real signals and processes.
 """
 
 import io
@@ -29,11 +29,11 @@ import interrupts as long_runs
 
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 ROW = b'{"context": "a", "candidates": ["a", "b"]}\n'
-PATIENCE = 120.0  # seconds until what should have been interrupted ends by itself, and the test fails
+PATIENCE = 120.0  # seconds until a command that ignores the signal ends by itself, and the test fails
 
 
 class Weak:
-    """Something that can be referred to weakly."""
+    """An object that supports weak references."""
 
 
 def lose_in_a_destructor(number: int) -> None:
@@ -78,7 +78,7 @@ def leave(number: int) -> None:
 
 
 class Lines(io.RawIOBase):
-    """A stdin that brings a row, then a signal at the second reading, and more rows or none at all."""
+    """A stdin with one row, then a signal at the second read, and more rows or none."""
 
     def __init__(self, happens: Callable[[int], None], number: int, *, more: bool, waits: bool) -> None:
         self.happens, self.number, self.more, self.waits = happens, number, more, waits
@@ -116,7 +116,7 @@ def rank_lines(lines: tuple[Any, ...], folder: str) -> None:
 
 
 def interrupted(folder: Path, happens: Callable[[int], None], number: int, **how: bool) -> tuple[int | None, int, str]:
-    """Exit code, number of answers and what was said, of a command to which this happens after its first answer."""
+    """Exit code, number of answers and stderr of a command in which ``happens`` runs after its first answer."""
     child = start(rank_lines, (happens, number, how.get("more", False), how.get("waits", False)), str(folder))
     child.join(2 * PATIENCE)
     answers = [json.loads(line) for line in (folder / "stdout").read_text().splitlines()]
@@ -126,10 +126,10 @@ def interrupted(folder: Path, happens: Callable[[int], None], number: int, **how
 @pytest.mark.deep
 @BOTH
 @pytest.mark.parametrize("happens", [lose_in_a_destructor, lose_in_a_weak_reference, print_as_libraries_in_c_do])
-def test_an_interrupt_that_python_loses_comes_again(
+def test_an_interrupt_that_python_loses_is_repeated(
     tmp_path: Path, happens: Callable[[int], None], number: int
 ) -> None:
-    """Within a call that has no end: only what is raised anew can end it."""
+    """In an endless call, which only a repeated exception can end."""
     begun = time.monotonic()
     assert interrupted(tmp_path, happens, number, waits=True) == (128 + number, 1, "interrupted\n")
     assert time.monotonic() - begun < PATIENCE
@@ -137,21 +137,21 @@ def test_an_interrupt_that_python_loses_comes_again(
 
 @BOTH
 @pytest.mark.parametrize("happens", [lose_in_a_destructor, swallow, turn_into_an_error, leave])
-def test_whatever_becomes_of_an_interrupt_the_exit_code_tells(
+def test_the_exit_code_reports_an_interrupt_in_any_case(
     tmp_path: Path, happens: Callable[[int], None], number: int
 ) -> None:
-    """Nothing is left to do when the signal comes; the answer that was given stays."""
+    """The signal comes when all work is done; the printed answer stays."""
     assert interrupted(tmp_path, happens, number) == (128 + number, 1, "interrupted\n")
 
 
-def test_an_interrupt_that_was_swallowed_ends_the_lines(tmp_path: Path) -> None:
+def test_a_swallowed_interrupt_ends_the_reading_of_lines(tmp_path: Path) -> None:
     code, n_answers, said = interrupted(tmp_path, swallow, signal.SIGINT, more=True)
     assert (code, said) == (130, "interrupted\n")
     assert n_answers <= 2
 
 
 def raise_twice(number: int) -> None:
-    """A second one comes while the first one's exception is under way."""
+    """A second signal comes while the first one's exception propagates."""
     try:
         signal.raise_signal(number)
     finally:
@@ -164,14 +164,14 @@ def test_a_second_signal_ends_at_once(tmp_path: Path, number: int) -> None:
 
 
 def nothing(number: int) -> None:
-    """No signal."""
+    """Send no signal."""
 
 
-def test_without_a_signal_all_is_as_ever(tmp_path: Path) -> None:
+def test_without_a_signal_nothing_changes(tmp_path: Path) -> None:
     assert interrupted(tmp_path, nothing, 0) == (0, 1, "")
 
 
-def test_handlers_are_as_before_when_a_command_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signal_handlers_are_restored_after_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     from polyrank.cli import main
 
     asked = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
@@ -183,7 +183,7 @@ def test_handlers_are_as_before_when_a_command_has_ended(monkeypatch: pytest.Mon
     assert ([signal.getsignal(each) for each in asked], sys.unraisablehook, sys.excepthook) == before
 
 
-def test_main_works_where_signals_cannot_be_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main_works_where_handlers_cannot_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
     from polyrank.cli import main
 
     codes: list[object] = []
@@ -201,7 +201,7 @@ def test_main_works_where_signals_cannot_be_heard(monkeypatch: pytest.MonkeyPatc
     assert codes == [0]
 
 
-def test_what_comes_after_training_has_looked_is_passed_on() -> None:
+def test_a_signal_after_trainings_last_check_is_passed_on() -> None:
     heard: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))
     try:
@@ -212,14 +212,14 @@ def test_what_comes_after_training_has_looked_is_passed_on() -> None:
         assert heard == [signal.SIGTERM]
         with stop_on_signals() as request:
             signal.raise_signal(signal.SIGTERM)
-            assert request.signal_number == signal.SIGTERM  # who sees it, acts on it
+            assert request.signal_number == signal.SIGTERM  # the caller must handle it
         assert heard == [signal.SIGTERM]
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def hears() -> None:
-    """Who runs tests in the background of a shell makes their processes deaf to Ctrl-C."""
+def reset_signals() -> None:
+    """Processes of a shell's background job ignore SIGINT."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
 
@@ -235,7 +235,7 @@ def rank(**how: Any) -> "subprocess.Popen[bytes]":
 
 @BOTH
 def test_a_process_that_waits_for_a_line_ends(number: int) -> None:
-    with rank(preexec_fn=hears) as process:
+    with rank(preexec_fn=reset_signals) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(ROW)
@@ -246,7 +246,7 @@ def test_a_process_that_waits_for_a_line_ends(number: int) -> None:
     assert (process.returncode, out, said) == (128 + number, b"", b"interrupted\n")
 
 
-def test_what_a_process_was_started_to_ignore_stays_ignored() -> None:
+def test_initially_ignored_signals_stay_ignored() -> None:
     with rank(preexec_fn=deaf) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -261,7 +261,7 @@ def test_what_a_process_was_started_to_ignore_stays_ignored() -> None:
 def test_a_terminal_has_its_cursor_again() -> None:
     ours, theirs = pty.openpty()
     try:
-        with rank(preexec_fn=hears, stderr=theirs) as process:
+        with rank(preexec_fn=reset_signals, stderr=theirs) as process:
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.write(ROW)
@@ -287,11 +287,11 @@ program()
 """
 
 
-def test_the_exit_code_stays_where_python_would_kill_itself(tmp_path: Path) -> None:
-    """A module that is run does so at its end, if a plain KeyboardInterrupt has come out of a text that it executed."""
+def test_the_exit_code_is_kept_where_python_would_kill_itself(tmp_path: Path) -> None:
+    """Python kills itself at the end of a module if a plain KeyboardInterrupt came out of code that it executed."""
     (tmp_path / "asks.py").write_text(IN_A_TEXT, "utf-8")
     found = subprocess.run(
-        [sys.executable, "-m", "asks"], cwd=tmp_path, preexec_fn=hears, stderr=subprocess.PIPE, timeout=PATIENCE
+        [sys.executable, "-m", "asks"], cwd=tmp_path, preexec_fn=reset_signals, stderr=subprocess.PIPE, timeout=PATIENCE
     )
     assert (found.returncode, found.stderr) == (143, b"interrupted\n")
 
@@ -303,7 +303,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-EARLY = 0.02  # seconds of the processor: less than any of these commands needs
+EARLY = 0.02  # processor seconds: less than any of these commands needs
 
 
 @pytest.mark.deep
@@ -319,7 +319,7 @@ EARLY = 0.02  # seconds of the processor: less than any of these commands needs
         ("import", signal.SIGINT, EARLY),
     ],
 )
-def test_a_long_command_that_is_interrupted_leaves_nothing_half_done_and_works_again(
+def test_an_interrupted_command_leaves_whole_files_and_works_again(
     home: Path, name: str, number: int, moment: float
 ) -> None:
     outcome, problems, _ = long_runs.trial(name, home, number, moment, again=True)

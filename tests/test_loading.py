@@ -1,4 +1,4 @@
-"""Names and paths become references once, before anything is opened."""
+"""Names and paths are resolved to references once, before any file is opened."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def test_a_backbone_in_settings_is_the_hub_only_by_hf() -> None:
 
 
 @pytest.mark.usefixtures("offline")
-def test_who_accepts_the_hub_only_as_such_looks_up_no_bare_name(tmp_path: Path) -> None:
+def test_a_bare_name_is_not_looked_up_where_the_hub_needs_a_prefix(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is no model folder"):
         resolve_model("models/support", bare_hub_names=False)
     with pytest.raises(ConfigError, match="there is no folder models/support"):
@@ -58,17 +58,17 @@ def test_who_accepts_the_hub_only_as_such_looks_up_no_bare_name(tmp_path: Path) 
     for resolve in (resolve_model, resolve_backbone):
         with pytest.raises(OfflineError):
             resolve("hf:models/support", bare_hub_names=False)
-    (tmp_path / "models").mkdir()  # where a folder of that name could be, nothing else is meant
+    (tmp_path / "models").mkdir()  # the name could be a folder in models/, so it is not a hub name
     with pytest.raises(UsageError, match="is no model folder"):
         resolve_model("models/support")
 
 
-def test_a_hub_name_lasts_as_one_of_the_hub() -> None:
+def test_a_hub_name_is_saved_with_its_prefix() -> None:
     assert lasting_name("owner/model") == lasting_name("hf:owner/model") == "hf:owner/model"
     assert lasting_name("untuned:owner/model") == "untuned:hf:owner/model"
 
 
-def test_lengths_go_to_the_models_that_have_such_a_setting() -> None:
+def test_lengths_apply_to_models_with_that_setting() -> None:
     lengths = Lengths(max_context_tokens=40)
     with pytest.raises(UsageError, match="`max_context_tokens` is not for shipped:convert"):
         resolve_model("shipped:convert", lengths=lengths)
@@ -82,7 +82,7 @@ def test_lengths_go_to_the_models_that_have_such_a_setting() -> None:
         resolve_contestants(["bm25", "tfidf"], lengths=lengths)
 
 
-def test_files_of_rows_have_their_form_by_their_name(tmp_path: Path) -> None:
+def test_the_format_of_a_file_follows_from_its_name(tmp_path: Path) -> None:
     for name in ("b.CSV", "a.jsonl.gz", "c.parquet", "notes.md"):
         (tmp_path / name).touch()
     found = resolve_data(tmp_path)
@@ -94,7 +94,7 @@ def test_files_of_rows_have_their_form_by_their_name(tmp_path: Path) -> None:
         resolve_data(tmp_path / "*.xml")
 
 
-def test_python_names_arguments_and_the_command_line_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_name_arguments_in_python_and_options_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.main import get_command
 
     from polyrank.cli.commands import app
@@ -111,7 +111,7 @@ def test_python_names_arguments_and_the_command_line_options(monkeypatch: pytest
     assert arguments.as_options("`overwrite=True`, `data` or `unknown`") == "--overwrite, DATA or `unknown`"
 
 
-def test_models_are_compared_from_python_as_on_the_command_line() -> None:
+def test_comparing_models_is_the_same_in_python_and_on_the_command_line() -> None:
     turns = (("hi",), ("my wifi is down",), ("the bill is wrong",))
     replies = ("hello", "restart the router", "let me see the bill")
     rows = [{"context": list(context), "response": reply} for context, reply in zip(turns, replies, strict=True)]

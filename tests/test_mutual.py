@@ -1,4 +1,4 @@
-"""Networks that learn from each other's scores: golden cases, isolation of gradients, resuming, recipes."""
+"""Mutual learning: reference values, isolation of gradients, resuming, recipes."""
 
 import dataclasses
 import json
@@ -103,7 +103,7 @@ def test_imitation_is_a_divergence(rows: list[list[float]], temperature: float, 
     assert float(value) == pytest.approx(float(by_hand), rel=1e-3, abs=1e-4)
 
 
-def test_no_gradient_reaches_a_teacher_or_a_column_that_takes_no_part() -> None:
+def test_no_gradient_reaches_a_teacher_or_a_masked_column() -> None:
     torch.manual_seed(0)
     student, teacher = (torch.randn(3, 4, requires_grad=True) for _ in range(2))
     allowed = torch.arange(4).expand(3, 4) < torch.tensor([[4], [2], [3]])
@@ -118,14 +118,14 @@ def test_no_gradient_reaches_a_teacher_or_a_column_that_takes_no_part() -> None:
         assert (student.grad[allowed] != 0).any()
 
 
-def test_losses_are_fp32_whatever_the_scores_are() -> None:
+def test_losses_are_fp32_for_scores_of_any_type() -> None:
     scores = torch.randn(2, 3).to(torch.bfloat16)
     everyone = torch.ones(2, 3, dtype=torch.bool)
     assert imitation(scores, scores + 1, everyone, 3.0).dtype == torch.float32
     assert margin_mse(scores, scores, torch.tensor([0, 1]), everyone).dtype == torch.float32
 
 
-def test_a_gradient_falls_with_the_square_of_a_high_temperature() -> None:
+def test_a_gradient_shrinks_with_the_square_of_a_high_temperature() -> None:
     student, teacher = torch.zeros(1, 4, requires_grad=True), torch.tensor([[0.4, -0.2, 0.1, -0.3]])
     sizes = []
     for temperature in (4.0, 64.0):
@@ -178,7 +178,7 @@ def test_phases_equal_their_formula_and_reach_only_their_network(
     two = next(phases)
     after, _ = a.values(contexts, lists)
     assert not torch.allclose(before, after)
-    torch.testing.assert_close(two, how.loss(theirs, after, allowed))  # from predictions made after the update
+    torch.testing.assert_close(two, how.loss(theirs, after, allowed))  # with predictions from after the update
     two.backward()
     assert all(p.grad is None for p in a.model.parameters())
     assert any(p.grad is not None for p in b.model.parameters())
@@ -187,7 +187,7 @@ def test_phases_equal_their_formula_and_reach_only_their_network(
 
 
 def test_a_network_predicts_for_the_other_without_dropout_and_learns_with_it(tiny_backbone: Path) -> None:
-    """The first one's own scores are drawn anew each time; what it tells the second is what it would tell anybody."""
+    """The first network trains with dropout; its predictions for the second one have no dropout."""
     a, b = make(tiny_backbone, BI, dropout=0.5), make(tiny_backbone, CROSS, seed=2)
     contexts, lists = [e.query for _, e in BATCH], a.lists(BATCH, 0)
     how = Imitation(alpha=0.7, temperature=2.0)
@@ -196,7 +196,7 @@ def test_a_network_predicts_for_the_other_without_dropout_and_learns_with_it(tin
     for seed in (0, 1):
         torch.manual_seed(seed)
         a.model.train()
-        b.model.eval()  # as a validation leaves it
+        b.model.eval()  # as after a validation
         phases = MutualStep(a, b, how).phases(BATCH, 0, 0)
         ones.append(float(next(phases).detach()))
         assert b.model.training
@@ -225,8 +225,8 @@ def test_imitation_by_hand_in_its_parts() -> None:
 @pytest.mark.parametrize(
     ("kind", "gradient"), [("kl", [0.5, -0.5, 0.0]), ("margin_mse", [8 * np.log(3), -8 * np.log(3), 0.0])]
 )
-def test_what_learns_from_the_other_is_the_first_of_the_two(kind: Any, gradient: list[float]) -> None:
-    """As above, by twice the imitation alone: 2 (p - q) with p of 3/4 and q of 1/2, and 2 * 2 * (2 ln 3 off)."""
+def test_the_first_network_imitates_the_second(kind: Any, gradient: list[float]) -> None:
+    """As above, with twice the imitation alone: 2 (p - q) with p = 3/4 and q = 1/2, and 2 * 2 * (2 ln 3 off)."""
     values = torch.tensor([[np.log(3.0), 0.0, 7.0]], dtype=torch.float32, requires_grad=True)
     teacher = torch.tensor(
         [[0.0 if kind == "kl" else -np.log(3.0), 0.0, -5.0]], dtype=torch.float32, requires_grad=True
@@ -238,7 +238,7 @@ def test_what_learns_from_the_other_is_the_first_of_the_two(kind: Any, gradient:
     assert teacher.grad is None
 
 
-def test_imitation_is_by_default_what_a_recipes_is() -> None:
+def test_defaults_of_imitation_are_those_of_a_recipe() -> None:
     plan = MutualMethod()
     assert Imitation() == Imitation(plan.imitation, plan.alpha, plan.temperature, plan.label_weight)
     assert Imitation() == Imitation("kl", 1.0, 3.0, 1.0)
@@ -253,7 +253,7 @@ def test_every_candidate_of_a_batch_is_encoded_once(tiny_backbone: Path) -> None
     assert sizes == [len({text for row in lists for text in row})]
 
 
-def test_fixed_negatives_stay_for_the_run() -> None:
+def test_fixed_negatives_do_not_change_during_a_run() -> None:
     pool = [f"reply {i}" for i in range(50)]
     example = Example(("hi",), ("reply 3",), (0,))
     fixed, redrawn = (RandomNegatives(pool, 5, seed=1, redraw=redraw) for redraw in (False, True))
@@ -323,7 +323,7 @@ def test_a_frozen_partner_is_exactly_distillation(tiny_backbone: Path, task: dic
     )
     assert len(taught) == 4
     assert taught == pytest.approx(distilled, rel=1e-4)
-    assert weights(tmp_path / "mutual" / "reranker") == weights(tmp_path / "teacher")  # it did not move
+    assert weights(tmp_path / "mutual" / "reranker") == weights(tmp_path / "teacher")  # it did not change
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_any_two_kinds(tiny_backbone: Path, task: dict[str, Path], tmp_path: Pat
 
 
 def train_aloud(plan: Recipe, said: Connection) -> None:
-    """Train in a process of its own and tell each step of each network."""
+    """Train in a new process and report each step of each network."""
     torch.set_num_threads(1)
     train(plan, resume=True, report=lambda seed, row: said.send((row["step"], row["network"])))
 
@@ -386,7 +386,7 @@ def test_killed_and_resumed_equals_uninterrupted(tiny_backbone: Path, task: dict
 
 
 class Lengths:
-    """A real small teacher: counts letters, and what it was asked."""
+    """A small real teacher that counts letters, and records its calls."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -399,7 +399,7 @@ class Lengths:
         return np.stack(self.score(contexts, [pool] * len(contexts)))
 
 
-def test_scores_are_remembered_by_words_and_weights(tmp_path: Path) -> None:
+def test_scores_are_cached_by_texts_and_weights(tmp_path: Path) -> None:
     teacher, file = Lengths(), tmp_path / "scores.sqlite"
     contexts, lists = [Context(("hi",)), Context(("hello",))], [["a", "bb"], ["a", "ccc", "ccc"]]
     remembered = RememberedScores(file, teacher, "one")
@@ -418,7 +418,7 @@ def test_scores_are_remembered_by_words_and_weights(tmp_path: Path) -> None:
 
 
 class Sums:
-    """A small teacher: both lengths count, the context's by hundreds; it notes what it is asked."""
+    """A small teacher: 100 times the context's length plus the candidate's; it records its calls."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[Context, str]] = []
@@ -434,8 +434,8 @@ class Sums:
         return np.stack(self.score(contexts, [pool] * len(contexts)))
 
 
-def test_only_what_is_missing_is_asked_for_and_every_score_is_its_pairs(tmp_path: Path) -> None:
-    """Over more pairs than one look-up takes, known and unknown ones in turn."""
+def test_only_missing_scores_are_computed_and_each_belongs_to_its_pair(tmp_path: Path) -> None:
+    """With more pairs than one lookup accepts, alternately known and unknown."""
     contexts = [Context(("a",)), Context(("bb",)), Context(("ccc",))]
     texts = ["x" * n for n in range(1, 601)]
     teacher = Sums()
@@ -461,7 +461,7 @@ def test_only_what_is_missing_is_asked_for_and_every_score_is_its_pairs(tmp_path
 
 
 def test_two_trainings_may_share_a_file(tmp_path: Path) -> None:
-    """What one has kept, the other finds; a pair that both were asked for is kept once."""
+    """Each training finds the other's scores; a pair of both is stored once."""
     teachers, context = [Sums(), Sums()], Context(("a",))
     both = [RememberedScores(tmp_path / "scores.sqlite", teacher, "one") for teacher in teachers]
     both[0].score([context], [["x", "yy"]])
@@ -470,14 +470,14 @@ def test_two_trainings_may_share_a_file(tmp_path: Path) -> None:
     assert [[text for _, text in teacher.asked] for teacher in teachers] == [["x", "yy"], ["zzz"]]
 
 
-def test_a_file_of_scores_that_breaks_later_says_so(tmp_path: Path) -> None:
+def test_a_file_of_scores_damaged_later_is_reported(tmp_path: Path) -> None:
     remembered = RememberedScores(tmp_path / "scores.sqlite", Sums(), "one")
     context = Context(("a",))
     with sqlite3.connect(tmp_path / "scores.sqlite") as other:
         other.execute("CREATE TRIGGER full BEFORE INSERT ON scores BEGIN SELECT no_space_left(1); END")
     with pytest.raises(ResourceError, match=r"cannot write .*scores\.sqlite.*--resume"):
         remembered.score([context], [["x"]])
-    other.execute("DROP TABLE scores")  # nothing has locked it
+    other.execute("DROP TABLE scores")  # the file is not locked
     other.close()
     with pytest.raises(ArtifactError, match=r"scores\.sqlite is damaged"):
         remembered.score([context], [["x"]])
@@ -487,7 +487,7 @@ def test_files_that_hold_no_scores_are_refused(tmp_path: Path) -> None:
     (tmp_path / "scores.sqlite").write_bytes(b"something else " * 100)
     with pytest.raises(ArtifactError, match=r"scores\.sqlite is no file of scores") as refused:
         RememberedScores(tmp_path / "scores.sqlite", Lengths(), "one")
-    assert files_open_in(tmp_path) == []  # while the traceback holds all that was at work
+    assert files_open_in(tmp_path) == []  # even while the traceback holds references
     assert refused.tb is not None
 
 
@@ -496,9 +496,7 @@ def n_scores(file: str) -> int:
         return int(connection.execute("SELECT count(*) FROM scores").fetchone()[0])
 
 
-def test_distillation_asks_its_teacher_once_per_pair(
-    tiny_backbone: Path, task: dict[str, Path], tmp_path: Path
-) -> None:
+def test_distillation_scores_each_pair_once(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     teacher = train(recipe(task, tiny_backbone, tmp_path / "teacher", model=CROSS, max_steps=1))[0].model
     changes: dict[str, Any] = {"method": "distill", "teacher": str(teacher), "redraw_negatives": False, "dropout": 0.0}
     file = str(tmp_path / "scores.sqlite")
@@ -520,7 +518,7 @@ def test_distillation_asks_its_teacher_once_per_pair(
     assert curve(tmp_path / "a")[0][1] != curve(tmp_path / "b")[0][1]
 
 
-def test_a_label_weight_of_zero_learns_from_the_teacher_alone(tiny_backbone: Path) -> None:
+def test_with_a_label_weight_of_zero_only_the_teacher_counts(tiny_backbone: Path) -> None:
     step = make(tiny_backbone, BI)
     contexts, lists = [e.query for _, e in BATCH], step.lists(BATCH, 0)
     values, allowed = step.values(contexts, lists)
@@ -562,7 +560,7 @@ def test_the_second_network_has_its_own_settings(tmp_path: Path) -> None:
     assert recipe_from_dict(json.loads(json.dumps(recipe_to_dict(plan)))) == plan
 
 
-def test_a_transformer_beside_a_convert_does_not_take_its_optimiser(tmp_path: Path) -> None:
+def test_a_transformer_trained_with_a_convert_keeps_its_optimiser(tmp_path: Path) -> None:
     path = write_recipe(tmp_path, text="max_earlier_turns = 3", train='method.kind = "mutual"\nbatch_size = 7')
     path.write_text(path.read_text("utf-8").replace('kind = "bi"', 'kind = "convert"'), "utf-8")
     plan = load_recipe(path)
@@ -616,6 +614,6 @@ def test_a_cross_encoder_alone_cannot_mine(tiny_backbone: Path, task: dict[str, 
         train(recipe(task, tiny_backbone, tmp_path / "run", model=CROSS, remine_epochs=1))
 
 
-def test_a_folder_is_no_file_of_scores(tmp_path: Path) -> None:
+def test_a_folder_is_not_a_file_of_scores(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="is a folder; name a file"):
         RememberedScores(tmp_path, Lengths(), "f")

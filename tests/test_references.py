@@ -1,4 +1,4 @@
-"""Networks equal what others compute with the same weights: transformers, sentence-transformers, papers by hand."""
+"""Networks equal references with the same weights: transformers, sentence-transformers, the papers' equations."""
 
 import dataclasses
 import itertools
@@ -38,7 +38,7 @@ POLICY = TextPolicy(max_context_tokens=60, max_candidate_tokens=40)
 
 @pytest.fixture(scope="module")
 def tokenizer(tiny_backbone: Path) -> PreTrainedTokenizerFast:
-    """As transformers would have it: boundary tokens and segments come from the tokenizer's own template."""
+    """transformers' own tokenizer: special tokens and segments come from its template."""
     names = ["input_ids", "token_type_ids", "attention_mask"]
     found = AutoTokenizer.from_pretrained(str(tiny_backbone), model_input_names=names)
     specials = [(name, found.convert_tokens_to_ids(name)) for name in ("[CLS]", "[SEP]")]
@@ -49,7 +49,7 @@ def tokenizer(tiny_backbone: Path) -> PreTrainedTokenizerFast:
 
 
 def fresh(config: Any) -> tuple[Any, Any]:
-    """A model in which no two parts have the same weights, so that one taken for the other shows."""
+    """A model whose parts all have different weights, so that swapped parts are detected."""
     model, texts, _ = new_model(config, POLICY, seed=5, sample=REPLIES)
     with torch.no_grad():
         generator = torch.Generator().manual_seed(1)
@@ -59,20 +59,20 @@ def fresh(config: Any) -> tuple[Any, Any]:
 
 
 def bert_of(network: Any) -> BertModel:
-    """transformers' own network with the weights of ours."""
+    """transformers' network with the weights of polyrank's."""
     bert = BertModel(BertConfig(**network.config.to_dict()), add_pooling_layer=False)
     bert.load_state_dict(network.state_dict())
     return bert.eval()
 
 
 def outputs_alone(bert: BertModel, tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[Tensor]:
-    """Outputs ``[T, D]`` of each text, which never met a padding token."""
+    """Outputs ``[T, D]`` of each text, computed without padding."""
     with torch.inference_mode():
         return [bert(**tokenizer(text, return_tensors="pt")).last_hidden_state[0] for text in texts]
 
 
 def as_one(outputs: Tensor, reduction: str, n_tokens: int) -> Tensor:
-    """One vector of a text's outputs, none of which is padding."""
+    """One vector from a text's outputs, without padding."""
     if reduction == "first":
         return outputs[0]
     kept = outputs[:n_tokens] if reduction == "mean_of_first" else outputs
@@ -102,7 +102,7 @@ def test_a_padded_batch_with_segments_gives_the_outputs_of_transformers(
 
 @pytest.mark.parametrize("reduction", ["first", "mean", "mean_of_first", "sqrt_n"])
 @pytest.mark.parametrize("changes", [{}, {"projection_dim": 8, "output_scale": 0.4}, {"shared_towers": True}])
-def test_a_bi_encoder_scores_as_two_plain_berts(
+def test_a_bi_encoder_scores_like_two_plain_berts(
     tiny_backbone: Path, tokenizer: PreTrainedTokenizerFast, reduction: Any, changes: dict[str, Any]
 ) -> None:
     config = BiConfig(backbone=str(tiny_backbone), reduction=reduction, reduction_tokens=5, **changes)
@@ -118,12 +118,12 @@ def test_a_bi_encoder_scores_as_two_plain_berts(
     np.testing.assert_allclose(scorer.score_pool(CONTEXTS, REPLIES), expected, atol=1e-3, rtol=1e-4)
     np.testing.assert_allclose(np.stack(scorer.score(CONTEXTS, [REPLIES] * 3)), expected, atol=1e-3, rtol=1e-4)
     rows = np.abs(np.diff(expected, axis=0)).max(), np.abs(np.diff(expected, axis=1)).max()
-    assert min(rows) > 0.05  # the texts are told apart, so the comparison says something
+    assert min(rows) > 0.05  # texts have different scores, so the comparison is meaningful
 
 
 @pytest.mark.parametrize("size", [None, 5.0])
 @pytest.mark.parametrize("projection_dim", [None, 8])
-def test_of_one_length_a_bi_encoder_scores_as_cosines(
+def test_a_normalized_bi_encoder_scores_cosines(
     tiny_backbone: Path, tokenizer: PreTrainedTokenizerFast, size: float | None, projection_dim: int | None
 ) -> None:
     config = BiConfig(
@@ -149,7 +149,7 @@ def test_of_one_length_a_bi_encoder_scores_as_cosines(
 @pytest.mark.parametrize(
     ("reduction", "mode"), [("first", "cls"), ("mean", "mean"), ("sqrt_n", "mean_sqrt_len_tokens")]
 )
-def test_a_bi_encoder_scores_as_sentence_transformers(
+def test_a_bi_encoder_scores_like_sentence_transformers(
     tiny_backbone: Path, tokenizer: PreTrainedTokenizerFast, tmp_path: Path, reduction: Any, mode: str
 ) -> None:
     library = pytest.importorskip("sentence_transformers")
@@ -220,7 +220,7 @@ def test_a_cross_encoder_with_a_linear_head_is_one_product_with_the_first_output
             assert found[row, column] == pytest.approx(expected, abs=2e-5)
 
 
-def test_a_cross_encoder_scores_as_sentence_transformers(
+def test_a_cross_encoder_scores_like_sentence_transformers(
     tiny_backbone: Path, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
     library = pytest.importorskip("sentence_transformers")
@@ -260,7 +260,7 @@ def context_vectors(h: Array, codes: Array | None, kind: str, m: int) -> list[Ar
 @pytest.mark.parametrize("kind", ["learnt", "first", "last", "last_h1"])
 @pytest.mark.parametrize("m", [1, 4, 30])
 @pytest.mark.parametrize("changes", [{"output_scale": 0.3}, {"projection_dim": 8, "shared_towers": True}])
-def test_a_poly_encoder_scores_as_its_equations(
+def test_a_poly_encoder_scores_like_its_equations(
     tiny_backbone: Path, tokenizer: PreTrainedTokenizerFast, kind: Any, m: int, changes: dict[str, Any]
 ) -> None:
     config = PolyConfig(
@@ -299,11 +299,11 @@ def test_a_poly_encoder_scores_as_its_equations(
 
 
 @pytest.mark.parametrize("config", [BiConfig(), BiConfig(shared_towers=True), PolyConfig(n_codes=3), CrossConfig()])
-def test_reading_the_first_output_alone_changes_no_number(tiny_backbone: Path, config: Any) -> None:
+def test_computing_only_the_first_output_changes_no_number(tiny_backbone: Path, config: Any) -> None:
     model, texts = fresh(dataclasses.replace(config, backbone=str(tiny_backbone)))
     before = make_scorer(model, texts, device="cpu", precision="fp32").score(CONTEXTS, [REPLIES] * 3)
     model.read_first_outputs_only()
-    model.read_first_outputs_only()  # once more is no harm
+    model.read_first_outputs_only()  # a second call is harmless
     after = make_scorer(model, texts, device="cpu", precision="fp32").score(CONTEXTS, [REPLIES] * 3)
     np.testing.assert_allclose(np.stack(after), np.stack(before), atol=1e-4, rtol=1e-4)
     towers = [model] if isinstance(model, CrossEncoder) else [model.context_tower, model.candidate_tower]
@@ -320,7 +320,7 @@ def test_reading_the_first_output_alone_changes_no_number(tiny_backbone: Path, c
         PolyConfig(n_codes=3, reduction="first", shared_towers=True),
     ],
 )
-def test_networks_of_which_more_is_read_stay_whole(tiny_backbone: Path, config: Any) -> None:
+def test_networks_that_need_more_outputs_compute_all(tiny_backbone: Path, config: Any) -> None:
     model, _ = fresh(dataclasses.replace(config, backbone=str(tiny_backbone)))
     model.read_first_outputs_only()
     assert not any(isinstance(module, FirstOutput) for module in model.modules())
@@ -330,7 +330,7 @@ def test_networks_of_which_more_is_read_stay_whole(tiny_backbone: Path, config: 
 
 
 def wild(module: torch.nn.Module, seed: int = 0) -> dict[str, Array]:
-    """Random weights put into a module, and the same as numbers."""
+    """Put random weights into a module, and return them as arrays."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in module.named_parameters():
@@ -357,7 +357,7 @@ def normed(x: Sequence[float], w: dict[str, Array], name: str) -> list[float]:
 
 
 def layer_by_hand(x: list[list[float]], w: dict[str, Array], span: int, prefix: str = "") -> list[list[float]]:
-    """Single-head attention over subwords not further away than ``span``; values are the layer's inputs themselves."""
+    """Single-head attention over subwords at most ``span`` away; values are the layer's inputs themselves."""
     queries = [product(w[f"{prefix}queries.weight"], row) for row in x]
     keys = [product(w[f"{prefix}keys.weight"], row) for row in x]
     size, found = len(queries[0]), []
@@ -378,7 +378,7 @@ def layer_by_hand(x: list[list[float]], w: dict[str, Array], span: int, prefix: 
 
 
 def reduction_by_hand(x: list[list[float]], w: dict[str, Array], n_heads: int, prefix: str = "") -> list[float]:
-    """Each head's attended rows, summed and divided by the root of their number, behind one another."""
+    """Each head's attended rows, summed and divided by the square root of their number, concatenated."""
     queries = [product(w[f"{prefix}queries.weight"], row) for row in x]
     keys = [product(w[f"{prefix}keys.weight"], row) for row in x]
     size, r = len(queries[0]) // n_heads, []
@@ -394,7 +394,7 @@ def reduction_by_hand(x: list[list[float]], w: dict[str, Array], n_heads: int, p
 
 
 def side_by_hand(r: Sequence[float], w: dict[str, Array], n_layers: int, prefix: str = "") -> list[float]:
-    """Layers with skips, the first one's skip through a map where widths differ; a last map; length one."""
+    """Layers with skips, the first skip through a map if widths differ; a last map; normalized."""
     x = list(r)
     for number in range(n_layers):
         y = fast_gelu(product(w[f"{prefix}layers.{number}.weight"], x, w[f"{prefix}layers.{number}.bias"]))
@@ -406,7 +406,7 @@ def side_by_hand(r: Sequence[float], w: dict[str, Array], n_layers: int, prefix:
 
 
 def padded_rows(lengths: Sequence[int], dimension: int) -> tuple[Tensor, Packing, list[list[list[float]]]]:
-    """Rows of a batch packed, where they are, and each text's own rows as numbers."""
+    """A batch's packed rows, their positions, and each text's rows as arrays."""
     mask = torch.arange(max(lengths))[None, :] < torch.tensor(lengths)[:, None]
     packed = torch.randn(sum(lengths), dimension, generator=torch.Generator().manual_seed(3))
     return packed, Packing.of(mask), [part.double().tolist() for part in packed.split(list(lengths))]
@@ -448,7 +448,7 @@ def test_a_side_network_adds_its_inputs_layer_by_layer(n_inputs: int, n_layers: 
 
 
 def test_a_convert_of_sixty_subwords_by_hand() -> None:
-    """Positions come again after 47 and after 11; spans grow; the context and the response have a side each."""
+    """Positions repeat after 47 and after 11; spans grow; context and response have separate sides."""
     config = ConvertConfig(
         embedding_dim=6, attention_dim=3, ffn_dim=8, spans=(3, 48), side_dim=7, output_dim=5, quantization="none"
     )

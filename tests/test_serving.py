@@ -45,7 +45,7 @@ def client(server: Running) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_replies_are_those_of_the_library(client: httpx.Client, index: Path) -> None:
+def test_replies_equal_those_of_the_library(client: httpx.Client, index: Path) -> None:
     with polyrank.open(index) as pipeline:
         expected = pipeline.answer(["hello", "my wifi is down"], 3)
     answer = client.post("/v1/respond", json={"context": ["hello", "my wifi is down"], "k": 3}).json()
@@ -56,7 +56,7 @@ def test_replies_are_those_of_the_library(client: httpx.Client, index: Path) -> 
     assert answer["abstained"] is False
 
 
-def test_a_filter_leaves_those_that_pass(client: httpx.Client) -> None:
+def test_a_filter_keeps_passing_replies(client: httpx.Client) -> None:
     answer = client.post("/v1/respond", json={"context": "hi", "k": 5, "filter": 'team = "billing"'}).json()
     assert [reply["id"] for reply in answer["results"]] == ["r1"]
     refused = client.post("/v1/respond", json={"context": "hi", "filter": "team = = 1"})
@@ -94,13 +94,13 @@ def test_vectors_in_three_dialects(client: httpx.Client, tiny_backbone: Path) ->
     assert cohere["embeddings"]["base64"] == [row["embedding"] for row in packed["data"]]
     assert (cohere["texts"], cohere["response_type"]) == (REPLIES[:2], "embeddings_by_type")
     tei = client.post("/embed", json={"inputs": REPLIES[:2], "normalize": False}).json()
-    np.testing.assert_array_equal(np.array(tei, np.float32), got)  # the shortest number is the same number
+    np.testing.assert_array_equal(np.array(tei, np.float32), got)  # the shortest decimal of a float32 is exact
     units = client.post("/embed", json={"inputs": REPLIES[:2], "normalize": True}).json()
     np.testing.assert_allclose(units, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-5)
     assert client.post("/embed", json={"inputs": []}).json() == []
 
 
-def test_a_candidate_that_is_added_is_there_for_the_next_request(client: httpx.Client) -> None:
+def test_an_added_candidate_is_available_to_the_next_request(client: httpx.Client) -> None:
     added = client.post("/v1/candidates", json={"candidates": [{"text": "please restart", "metadata": {"a": 1}}]})
     (id_,) = added.json()["ids"]
     answer = client.post("/v1/respond", json={"context": "please restart it", "k": 9}).json()
@@ -108,7 +108,7 @@ def test_a_candidate_that_is_added_is_there_for_the_next_request(client: httpx.C
     assert client.get(f"/v1/candidates/{id_}").json() == {"id": id_, "text": "please restart", "metadata": {"a": 1}}
     again = client.post("/v1/candidates", json={"candidates": [{"text": "please restart"}, {"text": "new one"}]})
     assert again.status_code == 422
-    assert client.get("/v1/candidates", params={"q": "new one"}).json()["candidates"] == []  # all or none
+    assert client.get("/v1/candidates", params={"q": "new one"}).json()["candidates"] == []  # all or nothing
     assert client.delete(f"/v1/candidates/{id_}").json()["removed"] == 1
     assert client.delete(f"/v1/candidates/{id_}").json()["removed"] == 0
     assert client.get(f"/v1/candidates/{id_}").status_code == 404
@@ -125,7 +125,7 @@ def test_the_catalogue_page_by_page(client: httpx.Client) -> None:
             asked["after"] = page["next"]
 
     assert listed() == ["r0", "r1", "r2", "r3", "r4"]
-    assert listed(q="THE ROUT") == ["r0"]  # each word somewhere, in either case
+    assert listed(q="THE ROUT") == ["r0"]  # each word anywhere, in any case
     assert listed(q="the") == ["r0", "r1", "r2"]
     assert listed(q="r4") == ["r4"]
     assert listed(q="%") == listed(q="_") == []
@@ -135,7 +135,7 @@ def test_the_catalogue_page_by_page(client: httpx.Client) -> None:
     assert client.get("/v1/candidates", params={"after": "-1"}).status_code == 422
 
 
-def test_the_log_knows_no_text(server: Running, client: httpx.Client) -> None:
+def test_the_log_contains_no_text(server: Running, client: httpx.Client) -> None:
     client.post("/v1/respond", json={"context": "the secret of the pyramid"})
     client.get("/v1/candidates", params={"q": "pyramid"})
     client.get("/pyramid")
@@ -156,7 +156,7 @@ def test_the_log_knows_no_text(server: Running, client: httpx.Client) -> None:
         ("/nowhere", {}, 404, "error"),
     ],
 )
-def test_what_is_wrong_is_told_in_the_clients_shape(
+def test_errors_have_the_clients_format(
     client: httpx.Client, path: str, body: dict[str, object], status: int, shape: str
 ) -> None:
     answer = client.post(path, json=body)
@@ -164,8 +164,8 @@ def test_what_is_wrong_is_told_in_the_clients_shape(
     assert list(answer.json()) == [shape]
 
 
-def test_what_is_wrong_is_named_as_it_was_sent(client: httpx.Client) -> None:
-    """By the field alone: neither by a type that it might have had, nor not at all where it is called query."""
+def test_errors_name_fields_as_they_were_sent(client: httpx.Client) -> None:
+    """An error names only the field: no alternative type, and also a field that is called query."""
     for path, body, said in [
         ("/v2/rerank", {"documents": ["a"]}, "query: Field required"),
         ("/rerank", {"query": "a"}, "texts: Field required"),
@@ -182,10 +182,10 @@ def test_what_is_wrong_is_named_as_it_was_sent(client: httpx.Client) -> None:
         assert said in answer.text
     nothing = client.post("/v1/respond", headers={"content-type": "application/json"})
     assert nothing.json()["error"]["message"] == "the body is no JSON object; send one"
-    assert client.post("/v1/respond/", json={"context": "a"}).status_code == 404  # led nowhere else
+    assert client.post("/v1/respond/", json={"context": "a"}).status_code == 404  # no redirect
 
 
-def test_little_is_repeated(client: httpx.Client) -> None:
+def test_error_messages_quote_little(client: httpx.Client) -> None:
     long = "x" * 300 + "'"
     twice = client.post("/v1/candidates", json={"candidates": [{"id": long, "text": "a"}, {"id": long, "text": "b"}]})
     assert twice.status_code == 422
@@ -203,7 +203,7 @@ def test_an_id_may_hold_a_slash(client: httpx.Client) -> None:
 
 @pytest.mark.deep
 def test_an_index_may_be_served_by_several_names(index: Path) -> None:
-    """As an index and as a pipeline, say; the server does not stand in its own way."""
+    """For example as an index and as a pipeline; the server does not block itself."""
     with serving(f"a={index}", f"b={index}") as running, running.client() as client:
         for name, text in (("a", "first text"), ("b", "second text"), ("a", "third text")):
             added = client.post("/v1/candidates", json={"model": name, "candidates": [{"text": text}]})
@@ -213,8 +213,8 @@ def test_an_index_may_be_served_by_several_names(index: Path) -> None:
 
 
 @pytest.mark.deep
-def test_an_index_that_went_away_hides_no_other(index: Path, tiny_backbone: Path, tmp_path: Path) -> None:
-    """Its requests fail without naming it, the log says why, and what else is served is there as before."""
+def test_a_missing_index_does_not_affect_others(index: Path, tiny_backbone: Path, tmp_path: Path) -> None:
+    """Its requests fail without naming its path, the log reports why, and other models still answer."""
     lost = tmp_path / "lost"
     shutil.copytree(index, lost)
     with serving(f"here={index}", f"lost={lost}") as running, running.client() as client:
@@ -226,7 +226,7 @@ def test_an_index_that_went_away_hides_no_other(index: Path, tiny_backbone: Path
         counts = {row["id"]: row["n_candidates"] for row in client.get("/v1/models").json()["data"]}
         assert counts == {"here": len(REPLIES), "lost": None}
         assert client.post("/v1/respond", json={"model": "here", "context": "hi"}).status_code == 200
-        # one of a model that is not there is no fault of who asks, either
+        # a missing model's file is not the client's fault either
         gone = shutil.copytree(tiny_backbone, tmp_path / "gone")
         weights = load_file(gone / "model.safetensors")
         save_file({name: 2 * values for name, values in weights.items()}, gone / "model.safetensors")
@@ -249,7 +249,7 @@ def test_every_setting_is_in_the_example_with_its_default() -> None:
             assert re.search(rf"^(# )?{field.name} = |^\[{field.name}\]", said, re.MULTILINE), field.name
 
 
-def test_bodies_that_are_none(client: httpx.Client) -> None:
+def test_invalid_bodies(client: httpx.Client) -> None:
     headers = {"content-type": "application/json"}
     deep = "[" * 50_000
     for body, status in [("{", 400), (deep, 400), ('{"context": "\\ud800"}', 422), ("NaN", 400), (b"\xff", 400)]:

@@ -1,6 +1,6 @@
-"""The cases: a kill at any moment, a fault at every call, a power loss after every call, a flipped bit anywhere.
+"""Crash cases: a kill at any moment, a fault at every call, a power loss after every call, a flipped bit anywhere.
 
-Every case works in a fork of one warm process and a folder of its own.
+Every case runs in a fork of one warm process, in its own folder.
 """
 
 import errno
@@ -40,22 +40,22 @@ from polyrank.errors import ArtifactError, PolyrankError
 from polyrank.index import Index, LocalWriter, open_index, verify_index
 from polyrank.records import Candidate
 
-SHOWN = 10  # violations that are quoted
+SHOWN = 10  # violations to quote
 _ALL = slice(None)
-_FREE = re.compile(rb"\0{64,}")  # what SQLite has not yet used of its pages
+_FREE = re.compile(rb"\0{64,}")  # unused parts of SQLite's pages
 Counts = dict[str, Any]
 
 
 @contextmanager
 def workplace() -> Iterator[Path]:
-    """A folder in memory where there is one: thousands of cases sync thousands of times."""
+    """A folder in memory if available, since thousands of cases sync thousands of times."""
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if os.access(shared, os.W_OK) else None) as name:
         yield Path(name).resolve()
 
 
 def start(work: Callable[[int], None]) -> tuple[int, int]:
-    """Run ``work(pipe)`` in a fork; its process and the pipe's reading end."""
+    """Run ``work(pipe)`` in a fork; returns its process id and the pipe's reading end."""
     reading, writing = os.pipe()
     child = os.fork()
     if child:
@@ -73,7 +73,7 @@ def start(work: Callable[[int], None]) -> tuple[int, int]:
 
 
 def end(child: int, reading: int) -> tuple[bytes, int]:
-    """What the child wrote into the pipe, and its status once it is gone: negative for a signal."""
+    """The bytes that the child wrote into the pipe, and its exit status: negative for a signal."""
     said = b""
     while part := os.read(reading, 65536):
         said += part
@@ -111,7 +111,7 @@ def kills(n: int, seed: int = 0) -> Counts:
 
 
 def _watched(watcher: Index | None, plan: Script, done: int) -> list[str]:
-    """What a reader that was open sees wrongly."""
+    """Violations that a reader opened before the kill observes."""
     if watcher is None:
         return []
     try:
@@ -128,7 +128,7 @@ def _say(pipe: int) -> None:
 
 
 def calls(seed: int = 0, every: int = 1, n_steps: int = N_STEPS) -> Counts:
-    """At every durable call of a workload: die before it, die in the middle of it, or see it fail."""
+    """At every durable call of a workload: die before it, die in the middle of it, or let it fail."""
     plan = script(seed, n_steps)
     with workplace() as folder:
         child, reading = start(lambda pipe: _counted(folder, plan, pipe))
@@ -264,11 +264,11 @@ def flips(
     """Flip bits, and cut each file, of an index: it is refused, or holds exactly the same.
 
     Args:
-        seed: of the workload that made the index.
+        seed: seed of the workload that made the index.
         places: bytes to try.
-        n_steps: of the workload; 4 leave a matrix and later additions and removals.
+        n_steps: steps of the workload; 4 result in a matrix and later additions and removals.
         all_bits: flip every bit that is in use and one in each byte of free space; else one in each byte.
-        killed: the writer did not close it, so that a part of it is in SQLite's log.
+        killed: the writer did not close the index, so that a part of it is in SQLite's log.
     """
     outcomes, found = Counter[str](), []
     with workplace() as folder:
@@ -278,10 +278,10 @@ def flips(
             return _tally(1, [f"the workload itself ended with {status}"])
         index = folder / INDEX
         files = {path: path.read_bytes() for path in sorted(index.rglob("*")) if path.is_file()}
-        shared = index / "candidates.db-shm"  # memory, which no crash leaves behind
+        shared = index / "candidates.db-shm"  # shared memory, which does not survive a crash
         files.pop(shared, None)
         log = index / "candidates.db-wal"
-        assert (log in files) == killed, "the log is where it should not be, or is not where it should"
+        assert (log in files) == killed, "the log exists after a close, or is missing after a kill"
         shared.unlink(missing_ok=True)
         _restore(files)
         expected = held_by(index)
@@ -309,12 +309,12 @@ def flips(
 
 
 def _bit(place: int) -> int:
-    """The one bit of a byte that is tried; all eight come up whatever places are left out."""
+    """The bit of a byte to flip; all eight bits occur for any selection of places."""
     return (place + place // 8) % 8
 
 
 def _left(folder: Path, plan: Script, *, killed: bool) -> None:
-    """The workload; a killed writer leaves its log as it is."""
+    """Run the workload; a killed writer leaves its log."""
     session = Session(folder, lively=plan.lively, precision=plan.precision)
     for step in plan.steps:
         session.do(step)
@@ -323,7 +323,7 @@ def _left(folder: Path, plan: Script, *, killed: bool) -> None:
 
 
 def _restore(files: dict[Path, bytes]) -> None:
-    """The index as it was, whatever was done to it meanwhile."""
+    """Restore the index's original files."""
     log = next(path for path in files if path.name == "candidates.db").with_name("candidates.db-wal")
     if log not in files:
         log.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""A disk without power: replays a log of changes, and gives the folder as a power loss would have left it.
+"""A simulated disk: replays a log of changes, and computes the folder that a power loss would leave.
 
-Only what was synced is sure to be there: a file's bytes by a sync of the file, a folder's entries by a sync of the
-folder. Of the rest, any sectors of 512 bytes and, in each folder, any first part of the changes may be there.
+Only synced data survive for sure: a file's bytes after a sync of the file, a folder's entries after a sync of the
+folder. Of the rest, any sectors of 512 bytes and, in each folder, the first changes up to any point may survive.
 """
 
 import os
@@ -18,7 +18,7 @@ _HEAD = struct.Struct("=5q")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One call that changed the disk, or a note of the process between two."""
+    """One call that changed the disk, or a note of the process between two calls."""
 
     kind: int
     path: str
@@ -41,19 +41,19 @@ def read_journal(path: Path) -> Iterator[Change]:
 
 @dataclass(slots=True, eq=False)
 class File:
-    """Bytes as a process sees them, as they were last synced, and what was written since."""
+    """A file's bytes as processes see them, the bytes at the last sync, and the writes since."""
 
     data: bytearray = field(default_factory=bytearray)
     durable: bytes = b""
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)  # offset and bytes; None: cut to the offset
 
     def write(self, offset: int, data: bytes | None) -> None:
-        """Write, or cut where there is no data."""
+        """Write data; None truncates."""
         self.pending.append((offset, data))
         _apply(self.data, offset, data)
 
     def after_power_loss(self, chance: random.Random | None) -> bytes:
-        """What is left: what was synced, and of the rest what chance has written."""
+        """The bytes after a power loss: the synced ones, and a random part of the writes since."""
         if chance is None:
             return self.durable
         result = bytearray(self.durable)
@@ -80,19 +80,19 @@ def _apply(data: bytearray, offset: int, new: bytes | None) -> None:
 
 @dataclass(slots=True, eq=False)
 class Folder:
-    """Entries as a process sees them, as they were last synced, and the changes since."""
+    """A folder's entries as processes see them, the entries at the last sync, and the changes since."""
 
     entries: "dict[str, File | Folder]" = field(default_factory=dict)
     durable: "dict[str, File | Folder]" = field(default_factory=dict)
     pending: "list[dict[str, File | Folder | None]]" = field(default_factory=list)
 
     def change(self, new: "dict[str, File | Folder | None]") -> None:
-        """Set or drop entries, all in one step."""
+        """Set or remove entries in one atomic step."""
         self.pending.append(new)
         _set(self.entries, new)
 
     def after_power_loss(self, chance: random.Random | None) -> "dict[str, File | Folder]":
-        """What is left: what was synced, and the first few of the changes since."""
+        """The entries after a power loss: the synced ones, and a random number of the first changes since."""
         result = dict(self.durable)
         for new in self.pending[: chance.randint(0, len(self.pending)) if chance else 0]:
             _set(result, new)
@@ -108,17 +108,17 @@ def _set(entries: "dict[str, File | Folder]", new: "dict[str, File | Folder | No
 
 
 class Disk:
-    """A folder on a disk, brought up change by change.
+    """A folder on a simulated disk, updated change by change.
 
     Args:
-        root: the folder's path in the log; it is there, durable and empty.
+        root: the folder's path in the log; it exists, durable and empty.
     """
 
     def __init__(self, root: Path) -> None:
         self.root, self.top = root, Folder()
 
     def apply(self, change: Change) -> None:
-        """One more call has returned."""
+        """Apply one call of the log."""
         if change.kind == NOTE:
             return
         folder, name = self._parent(change.path)
@@ -126,7 +126,7 @@ class Disk:
             if change.kind == SYNC:
                 _sync(self.top)
             return
-        if folder is None:  # in a file or folder that was deleted before
+        if folder is None:  # the file or folder was deleted before
             return
         node = folder.entries.get(name)
         if change.kind in (RENAME, EXCHANGE):
@@ -163,7 +163,7 @@ class Disk:
         return (folder if isinstance(folder, Folder) else None), parts[-1] if parts else ""
 
     def find(self, path: Path) -> "File | Folder | None":
-        """What processes see at a path."""
+        """The file or folder that processes see at a path, or None."""
         folder, name = self._parent(str(path))
         return self.top if path == self.root else folder.entries.get(name) if folder else None
 
@@ -180,11 +180,11 @@ class Disk:
         return _left(node, chance) if isinstance(node, Folder) else {}
 
     def leave(self, place: Path, chance: random.Random | None) -> None:
-        """Write what a power loss now would leave.
+        """Write the files that a power loss now would leave.
 
         Args:
             place: an empty folder.
-            chance: decides what of the un-synced changes is there; None: nothing of them.
+            chance: decides which un-synced changes survive; None: none of them.
         """
         _leave(self.top, place, chance)
 
@@ -201,7 +201,7 @@ def _sync(node: File | Folder) -> None:
 
 
 def is_durable(node: File | Folder) -> bool:
-    """Whether a power loss would leave a file, or a folder and all in it but hidden files, as it is seen."""
+    """Whether a power loss would keep a file, or a folder and its files except hidden ones, as processes see them."""
     if isinstance(node, File):
         return node.durable == node.data
     shown = {name: entry for name, entry in node.entries.items() if not name.startswith(".")}

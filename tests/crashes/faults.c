@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { COUNT, KILL, TEAR, FAIL, SHORT, FULL, LOSE };  /* what happens at the chosen call; LOSE: at the chosen sync */
+enum { COUNT, KILL, TEAR, FAIL, SHORT, FULL, LOSE };  /* effect at the chosen call; LOSE: at the chosen sync */
 enum { WRITE = 1, SYNC, TRUNCATE, RENAME, EXCHANGE, UNLINK, RMDIR, MKDIR, CREATE, NOTE, LOST };  /* kinds of changes */
 
 static char root[4096];
@@ -82,7 +82,7 @@ static int place_at(int folder, const char *name, char *path) {
     return inside(path);
 }
 
-/* What to do at this call: 0 go on, 1 fail with errno set, 2 do half of it; the dead do not come back. */
+/* Returns the action at this call: 0 continue, 1 fail with errno set, 2 do half of it; does not return after a kill. */
 static int decide(int grows) {
     long now = ++counted;
     if (mode == FULL && now >= chosen && grows) return errno = ENOSPC, 1;
@@ -131,7 +131,7 @@ ssize_t sendfile64(int out, int in, off64_t *offset, size_t size) { return errno
     pthread_mutex_unlock(&lock);                     \
     return errno = code, result;
 
-/* A sync that fails may have lost what it was to write: the next one has nothing left to do and succeeds. */
+/* A failed sync may have lost its data: the next one has nothing to write and succeeds. */
 static int lost(const char *path) {
     if (mode != LOSE || ++synced != chosen) return 0;
     record(LOST, path, "", 0, NULL, 0);
@@ -176,7 +176,7 @@ int mkdirat(int folder, const char *name, mode_t bits) {
 }
 int mkdir(const char *name, mode_t bits) { return mkdirat(AT_FDCWD, name, bits); }
 
-/* Opening counts where it makes a file or empties one. */
+/* An open counts if it creates or empties a file. */
 static int opened(int folder, const char *name, int flags, mode_t bits) {
     char path[4096];
     struct stat64 status;

@@ -1,6 +1,6 @@
-"""A scripted workload on an index: what each step does, and what the index holds after it.
+"""A scripted workload on an index: its steps, and the index's expected content after each.
 
-The harness knows an index by its public functions only, and when it compacts in the background.
+The harness uses only the index's public functions, and knows when it compacts in the background.
 """
 
 import random
@@ -19,7 +19,7 @@ from polyrank.storage.quantized import Precision, pack
 
 DIMENSION = 8
 N_STEPS = 16
-INDEX = Path("indexes", "index")  # in a folder that has to be made
+INDEX = Path("indexes", "index")  # the parent folder does not exist at first
 MAKERS = ("create", "recreate", "rebuild")
 PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")
 HAS_FAISS = find_spec("faiss") is not None
@@ -31,10 +31,10 @@ class Step:
     """One operation of the workload.
 
     Args:
-        name: create, recreate, rebuild (of what it holds), add, replace, remove, compact, snapshot or reopen.
-        candidates: of an addition.
-        ids: of a removal.
-        place: of a snapshot, below the workload's folder.
+        name: create, recreate, rebuild (from its content), add, replace, remove, compact, snapshot or reopen.
+        candidates: candidates to add.
+        ids: ids to remove.
+        place: path of a snapshot, below the workload's folder.
     """
 
     name: str
@@ -45,14 +45,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Steps, and what must be there after each.
+    """Steps, and the expected content after each.
 
     Args:
-        steps: in order.
-        held: what the index holds before the first step, and after each.
-        snapshots: what each snapshot holds, and the step that makes it.
-        lively: a reader is open throughout, and the index compacts in the background and keeps inner products.
-        precision: of the stored vectors.
+        steps: steps in order.
+        held: the index's content before the first step, and after each.
+        snapshots: each snapshot's content, and the step that makes it.
+        lively: a reader is open throughout, and the index compacts in the background and has an inner-product index.
+        precision: precision of the stored vectors.
     """
 
     steps: tuple[Step, ...]
@@ -69,14 +69,14 @@ def vector(candidate: Candidate) -> np.ndarray:
 
 
 def stored(candidate: Candidate, precision: Precision) -> bytes:
-    """What a reader must find of the candidate's vector."""
+    """The candidate's vector as a reader must return it."""
     return np.asarray(pack(vector(candidate)[None], precision)[:], np.float32).tobytes()
 
 
 def script(seed: int, n_steps: int = N_STEPS) -> Script:
     """A workload that creates, adds, replaces, removes, compacts, copies and opens again.
 
-    Every other seed is lively; the precisions take turns.
+    Every other seed is lively; precisions alternate.
     """
     chance, precision = random.Random(seed), PRECISIONS[seed % len(PRECISIONS)]
     held: Held | None = None
@@ -127,7 +127,7 @@ def script(seed: int, n_steps: int = N_STEPS) -> Script:
 
 
 class Session:
-    """Carries out steps below a folder, with one LocalWriter at a time."""
+    """Runs steps below a folder, with one LocalWriter at a time."""
 
     def __init__(self, folder: Path, *, lively: bool = False, precision: Precision = "fp32") -> None:
         self.precision = precision
@@ -138,7 +138,7 @@ class Session:
         index_writer.MIN_STALE = 8 if lively else 10_000
 
     def do(self, step: Step) -> None:
-        """One step; when it returns, its effect is durable."""
+        """Run one step; its effect is durable when it returns."""
         vectors = np.array([vector(c) for c in step.candidates], np.float32).reshape(-1, DIMENSION)
         if step.name in (*MAKERS, "reopen"):
             self.close()
@@ -165,7 +165,7 @@ class Session:
             self.writer.snapshot(self.folder / step.place)
 
     def seen(self) -> Held | None:
-        """What a reader finds, by turns one that has been open all the time or a new one."""
+        """The content by a reader: alternately one that stays open, and a new one."""
         if not self._lively or not self.index.exists():
             return held_by(self.index)
         if self.reader is None:
@@ -174,18 +174,18 @@ class Session:
         return held_in(self.reader)
 
     def close(self) -> None:
-        """Let the index be written to by others."""
+        """Close the writer, so that others can write."""
         writer, self.writer = self.writer, None
         if writer is not None:
             writer.close()
 
 
 def held_by(path: Path) -> Held | None:
-    """What a reader finds in an index, its two ways of reading compared; None where there is nothing.
+    """The content of an index by a reader, with a check that its two ways of reading agree; None without an index.
 
     Raises:
-        PolyrankError: it is refused.
-        AssertionError: the ways disagree.
+        PolyrankError: the index is refused.
+        AssertionError: the two ways of reading disagree.
     """
     if not path.exists():
         return None
@@ -194,7 +194,7 @@ def held_by(path: Path) -> Held | None:
 
 
 def held_in(index: Index) -> Held:
-    """What is in an open index."""
+    """The content of an open index."""
     vectors: dict[int, bytes] = {}
     for block, ann in zip(*index.view(), strict=True):
         rows_of = np.asarray(block.vectors[:], np.float32)
@@ -203,23 +203,23 @@ def held_in(index: Index) -> Held:
                 vectors[row] = rows_of[i].tobytes()
         if ann is not None:
             best = (rows_of @ rows_of[0]).max()
-            assert np.allclose(ann.search(rows_of[:1], 1)[0], best, rtol=1e-4), "inner products are others"
+            assert np.allclose(ann.search(rows_of[:1], 1)[0], best, rtol=1e-4), "inner products differ"
     listed = dict(index.iter_candidates())
     assert listed.keys() == vectors.keys(), "blocks and candidates hold different rows"
     rows = sorted(vectors)
     assert index.candidates(rows) == [listed[row] for row in rows], "candidates differ from their listing"
-    assert len(index) == len(rows), "the index's length is another"
+    assert len(index) == len(rows), "the index's length differs from its number of rows"
     return {c.id: (c.text, tuple(c.metadata.items()), vectors[row]) for row, c in listed.items()}
 
 
 def violations(folder: Path, plan: Script, done: int, *, began: bool = True) -> list[str]:
-    """What is wrong with what a crash left, as sentences.
+    """Violations in the files that a crash left, as sentences.
 
     Args:
-        folder: of the workload.
-        plan: what was going on.
-        done: how many steps were acknowledged.
-        began: whether the next step may have begun, so that it may be there, whole.
+        folder: the workload's folder.
+        plan: the script that was running.
+        done: number of acknowledged steps.
+        began: whether the next step may have begun, so that its whole effect may be present.
     """
     found: list[str] = []
     index = folder / INDEX
@@ -254,7 +254,7 @@ def _still_works(index: Path, held: Held, precision: Precision) -> list[str]:
 
 
 def difference(held: Held | None, expected: Held | None) -> str:
-    """How two contents differ."""
+    """A description of how two contents differ."""
     if held is None or expected is None:
         return f"{'nothing' if held is None else 'an index'} where {'nothing' if expected is None else 'an index'} was"
     lost, back = sorted(expected.keys() - held.keys()), sorted(held.keys() - expected.keys())
@@ -263,7 +263,7 @@ def difference(held: Held | None, expected: Held | None) -> str:
 
 
 def run(folder: Path, plan: Script, acknowledge: Callable[[int], None]) -> None:
-    """The whole workload; ``acknowledge(i)`` once step ``i`` has returned."""
+    """Run the whole workload; calls ``acknowledge(i)`` after step ``i``."""
     session = Session(folder, lively=plan.lively, precision=plan.precision)
     for i, step in enumerate(plan.steps):
         session.do(step)
@@ -277,16 +277,16 @@ def run(folder: Path, plan: Script, acknowledge: Callable[[int], None]) -> None:
 def run_stubbornly(
     folder: Path, plan: Script, lift: Callable[[], None], acknowledge: Callable[[int], None] = lambda i: None
 ) -> tuple[int, list[str]]:
-    """The workload on a disk that fails once: a failed step must change nothing and work when done again.
+    """Run the workload on a disk that fails once: a failed step must change nothing and work when repeated.
 
     Args:
-        folder: to work in.
+        folder: working folder.
         plan: the steps.
-        lift: frees the disk again, once a step has failed and the index has been read.
-        acknowledge: called with ``i`` once step ``i`` has returned.
+        lift: ends the fault; called after a step has failed and the index has been read.
+        acknowledge: called with ``i`` after step ``i``.
 
     Returns:
-        How many steps failed, and what was wrong.
+        Number of failed steps, and violations.
     """
     session, found, failed = Session(folder, lively=plan.lively, precision=plan.precision), [], 0
     for i, step in enumerate(plan.steps):
@@ -295,12 +295,12 @@ def run_stubbornly(
         except ResourceError:
             failed += 1
             try:
-                held = session.seen()  # reading goes on meanwhile
+                held = session.seen()  # reading still works
                 lift()
                 if held != plan.held[i]:
                     found.append(f"step {i} ({step.name}) failed, yet: {difference(held, plan.held[i])}")
                 if step.name in MAKERS and held == plan.held[i + 1]:
-                    continue  # reported above; go on from what is there
+                    continue  # reported above; continue from the current content
                 session.do(step)
                 held = session.seen()
                 if held != plan.held[i + 1]:

@@ -1,9 +1,9 @@
-"""Everything that is promised to outlive a power loss, written in one process while each durable call is logged.
+"""Writes all kinds of files that must survive a power loss, in one process that logs each durable call.
 
     LD_PRELOAD=... python -m crashes.works DISK JOURNAL BACKBONE
 
-A work makes something below a folder of its own and then changes it, step by step; the log has a note before and after
-each step. ``crashes.disk`` tells from the log what a power loss at any moment would leave.
+A work creates files below its own folder and changes them step by step; the log has a note before and after each step.
+``crashes.disk`` computes from the log which files a power loss at any moment would leave.
 """
 
 import os
@@ -50,18 +50,18 @@ from polyrank.training.teacher import RememberedScores
 WORDS = ["wifi", "router", "light", "bill", "restart", "thanks"]
 REPLIES = [f"{word} please" for word in WORDS]
 POLICY = TextPolicy(max_context_tokens=16, max_candidate_tokens=8)
-NOT_SYNCED = ("writer.lock",)  # a note in it may be an earlier one after a power loss, which loses nothing
-GROWING = ("metrics.jsonl", "tensorboard")  # lines that come one by one during a training
+NOT_SYNCED = ("writer.lock",)  # after a power loss it may hold an earlier note, which is harmless
+GROWING = ("metrics.jsonl", "tensorboard")  # files that grow line by line during a training
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Something that is written and changed.
+    """A kind of file or folder that is written and changed.
 
     Args:
-        steps: each is told where to work; when it returns, what it did is durable.
-        whole: each step is one change: at any moment there is what was before it, or what is after it.
-        passing: files and folders that are not promised.
+        steps: functions of the folder; a step's effect is durable when it returns.
+        whole: each step is atomic: at any moment the files are those before it or those after it.
+        passing: files and folders that need not survive.
     """
 
     steps: tuple[Callable[[Path], object], ...]
@@ -82,7 +82,7 @@ def _model(path: Path, turn: int) -> None:
 
 @cache
 def _saved() -> Path:
-    """A model that is not on the watched disk."""
+    """A model outside the logged disk."""
     path = Path(sys.argv[2]).parent / "saved"
     _model(path, 1)
     return path
@@ -137,7 +137,7 @@ def _snapshot(folder: Path) -> None:
 
 
 def _run(folder: Path, *, resume: bool) -> None:
-    """A training that is interrupted after its fifth step, or goes on to its end."""
+    """A training that is interrupted after its fifth step, or resumes and finishes."""
     data = {"train": folder.parents[1] / "train.jsonl", "valid": folder.parents[1] / "valid.jsonl"}
     if not resume:
         write_examples(data["train"], [Example(e.context, (REPLIES[i],), (0,)) for i, e in enumerate(_examples(0))])
@@ -191,7 +191,7 @@ def _file(folder: Path, data: bytes) -> None:
 
 
 def _twice(write: Callable[[Path, int], object], name: str) -> tuple[Callable[[Path], object], ...]:
-    """Made, and then replaced."""
+    """Steps that write a file or folder, and then replace it."""
     return (lambda folder: write(folder / name, 1), lambda folder: write(folder / name, 2))
 
 
@@ -253,7 +253,7 @@ WORKS: dict[str, Work] = {
 
 
 def main() -> None:
-    """Do all of them."""
+    """Run all works."""
     torch.set_num_threads(1)
     disk = Path(sys.argv[1])
     _encoder()

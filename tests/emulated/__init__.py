@@ -1,7 +1,7 @@
-"""The compiled loops for a processor that has every instruction, on any machine: see emulated.h.
+"""The compiled loops with emulated instructions, on any machine: see emulated.h.
 
-What the loops do with AVX-512, its VNNI and AMX can so be tested where these are not, and a processor that lacks some
-of them can be had by saying so. What they do on ARM is tested in a process of its own that QEMU emulates: elsewhere.c.
+This tests the loops' AVX-512, VNNI and AMX code on machines without these instructions, and simulates processors that
+lack some of them. For ARM, QEMU runs a separate process: elsewhere.c.
 """
 
 import os
@@ -17,17 +17,17 @@ SOURCES = Path(os.environ.get("POLYRANK_KERNELS_SOURCES", HERE.parent.parent / "
 
 
 def missing() -> str:
-    """What a build needs and this machine has not; empty if all is there."""
+    """The missing requirement of a build on this machine; empty if there is none."""
     if not shutil.which("cc"):
-        return "there is no C compiler"
+        return "cc is not installed"
     include = Path(sysconfig.get_paths()["include"])
     return "" if (include / "Python.h").exists() else "the headers of Python are not installed"
 
 
 def build(folder: Path, *, plain: bool = False) -> Path:
-    """The package ``polyrank_kernels`` in ``folder``, to be put on the path; returns its library.
+    """Build the package ``polyrank_kernels`` in ``folder``, for ``sys.path``; returns its library.
 
-    plain: as compilers that know only C see it, for the machine itself.
+    plain: without intrinsics, for this machine.
     """
     package = folder / "polyrank_kernels"
     package.mkdir(parents=True)
@@ -50,21 +50,21 @@ def build(folder: Path, *, plain: bool = False) -> Path:
 
 
 def missing_for_arm() -> str:
-    """The same for a build for ARM, and for running it."""
+    """The missing requirement for building and running on ARM; empty if there is none."""
     absent = [name for name in ("cc", ARM_COMPILER, ARM_EMULATOR) if not shutil.which(name)]
-    return f"there is no {absent[0]}" if absent else ""
+    return f"{absent[0]} is not installed" if absent else ""
 
 
 def build_for_arm(folder: Path) -> Path:
-    """The package in ``folder``, whose functions are computed by the program that is returned."""
+    """Build the package in ``folder``; the returned program computes its functions."""
     package = folder / "polyrank_kernels"
     package.mkdir(parents=True)
     shutil.copy(SOURCES / "__init__.py", package)
-    ours, library, program = str(HERE / "elsewhere.c"), package / "elsewhere.so", folder / "loops"
+    bridge, library, program = str(HERE / "elsewhere.c"), package / "elsewhere.so", folder / "loops"
     (package / "_kernels.py").write_text(f"__file__ = {str(library)!r}\n")
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", ours, "-o", str(library)], check=True)
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", bridge, "-o", str(library)], check=True)
     flags = ["-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-Wno-psabi", "-fopenmp", "-static"]
     defined = ["-DPOLYRANK_SERVER", "-DPOLYRANK_ALONE", f"-I{SOURCES}"]
-    sources = [ours, *(str(SOURCES / name) for name in FILES)]
+    sources = [bridge, *(str(SOURCES / name) for name in FILES)]
     subprocess.run([ARM_COMPILER, *flags, *defined, *sources, "-o", str(program), "-lm"], check=True)
     return program

@@ -1,8 +1,8 @@
 /* The compiled loops in a process for another processor, under an emulator of it.
 
-   This file is compiled twice: for this machine, as the library that polyrank_kernels loads, whose functions send what
-   they are given through a pipe; and with POLYRANK_SERVER for the other processor, beside the loops, as the program that
-   calls them and sends back what they wrote. POLYRANK_ELSEWHERE is the shell command that starts it.
+   This file is compiled twice. For this machine it is the library that polyrank_kernels loads; its functions send their
+   arguments through a pipe. With POLYRANK_SERVER it is compiled for the other processor, together with the loops, as the
+   program that calls them and sends back their results. POLYRANK_ELSEWHERE is the shell command that starts it.
 
    A message is the number of a function and its arguments: a number, or the bytes behind a pointer. */
 
@@ -17,8 +17,8 @@ enum { HAS, PRODUCTS, BOUNDS, MEANS, TILES_SIZE, LAY_CODES, LAY_FLOATS, BOUNDS_I
 enum { NUMBER = -1, ABSENT = -2, MOST = 20, AROUND = 4096 };
 
 typedef struct {
-    int64_t value, size; /* size: bytes behind it, or NUMBER, or ABSENT */
-    int64_t written;     /* whether they come back */
+    int64_t value, size; /* size: number of bytes at the pointer, or NUMBER, or ABSENT */
+    int64_t written;     /* whether the bytes are sent back */
 } argument;
 
 static void move_all(int file, void *memory, size_t size, int reading) {
@@ -84,7 +84,7 @@ int main(void) {
         for (int i = 0; i < head[1]; i++) {
             if (a[i].size == ABSENT) a[i].value = 0;
             if (a[i].size < 0) continue;
-            blocks[i] = malloc((size_t)a[i].size + 2 * AROUND); /* nothing may be written around it */
+            blocks[i] = malloc((size_t)a[i].size + 2 * AROUND); /* with guards against writes outside it */
             memset(blocks[i], 0x5a, (size_t)a[i].size + 2 * AROUND);
             a[i].value = (int64_t)(blocks[i] + AROUND);
             move_all(0, blocks[i] + AROUND, (size_t)a[i].size, 1);

@@ -1,8 +1,8 @@
-/* The processor's instructions that the compiled loops use, in plain C, written from the manual's description of each:
-   so that every loop runs on any machine, slowly. Registers are arrays of numbers; a tile is 16 rows of 64 bytes.
+/* The processor instructions that the compiled loops use, in plain C after the manual's descriptions, so that every loop
+   runs on any machine, slowly. Registers are arrays of numbers; a tile is 16 rows of 64 bytes.
 
-   What a processor refuses ends the process: a tile that was not configured, an address that is not aligned, VNNI where
-   there is none. */
+   Invalid use ends the process, as on a processor: an unconfigured tile, an unaligned address, VNNI on a processor
+   without it. */
 
 #ifndef EMULATED_H
 #define EMULATED_H
@@ -13,11 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what this processor has: tests choose before the first call ---- */
+/* ---- features of the emulated processor; tests select them before the first call ---- */
 
 enum { HAS_AVX2 = 1, HAS_AVX512 = 2, HAS_VNNI = 4, HAS_BF16 = 8, HAS_TILES = 16, MAY_USE_TILES = 32, HAS_AVX_VNNI = 64 };
 __attribute__((visibility("default"), weak)) int emulated_processor = 127;
-/* Bits of the answer to leaf 7 that are switched off: of edx in part 0. */
+/* Disabled bits of the answer to leaf 7: of edx in part 0. */
 __attribute__((visibility("default"), weak)) uint32_t emulated_lacks = 0;
 
 static inline int emulated_supports(const char *name) {
@@ -31,7 +31,7 @@ static inline int emulated_supports(const char *name) {
 }
 #define __builtin_cpu_supports(name) emulated_supports(name)
 
-/* Only the bits that say what is asked for are set, so that a look at another finds nothing. */
+/* Sets only the bits of the requested instructions, so that a test of any other bit fails. */
 static inline int __get_cpuid_count(unsigned leaf, unsigned part, unsigned *a, unsigned *b, unsigned *c, unsigned *d) {
     *a = *b = *c = *d = 0;
     if (leaf != 7 || part > 1) return 0;
@@ -46,7 +46,7 @@ static inline int emulated_request(long what, long state) {
 }
 #define syscall(number, what, state) emulated_request(what, state)
 
-/* ---- memory: not a number until it is written, and nothing may be written behind it ---- */
+/* ---- memory: NaN until written, with a check for writes after its end ---- */
 
 enum { EMULATED_BEHIND = 4096 };
 static inline void *emulated_malloc(size_t size) {
@@ -68,7 +68,7 @@ static inline void emulated_free(void *address) {
 
 /* ---- registers ---- */
 
-#define target(name) /* no instruction of theirs may be used */
+#define target(name) /* none of the processor's own instructions */
 #define TAKE static inline __attribute__((always_inline))
 #define EACH(n) for (int i = 0; i < (n); i++)
 
@@ -235,7 +235,7 @@ TAKE emulated_tile *emulated_at(int number) {
 }
 static inline void _tile_loadconfig(const void *shapes) {
     const uint8_t *bytes = shapes;
-    if (bytes[0] != 1 || bytes[1]) abort(); /* the palette, and where an interrupted load went on */
+    if (bytes[0] != 1 || bytes[1]) abort(); /* the palette, and the row where an interrupted load resumes */
     for (int t = 0; t < 8; t++) {
         memset(&emulated_tiles[t], 0, sizeof(emulated_tile));
         emulated_tiles[t].bytes = bytes[16 + 2 * t] | bytes[17 + 2 * t] << 8;
@@ -255,7 +255,7 @@ static inline void _tile_stored(int t, void *to, int64_t apart) {
     EACH(tile->rows) memcpy((char *)to + i * apart, tile->row[i], (size_t)tile->bytes);
 }
 
-/* sums[m][n] += rows[m][4 k + i] columns[k][4 n + i], bytes in int32; CAST says how bytes of columns are read. */
+/* sums[m][n] += rows[m][4 k + i] columns[k][4 n + i], bytes in int32; CAST is the type of the columns' bytes. */
 #define BYTES_MULTIPLIED(NAME, CAST)                                                                               \
     static inline void NAME(int sums, int rows, int columns) {                                                     \
         emulated_tile *to = emulated_at(sums), *a = emulated_at(rows), *b = emulated_at(columns);                  \
