@@ -358,12 +358,12 @@ def test_a_training_in_chunks_has_the_losses_of_one_without(
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"chunk_size": 64}, "chunk_size = 64 is no less than the 64 texts of a batch"),
-        ({"batch_size": 8, "chunk_size": 9}, "chunk_size = 9 is no less than the 8 texts of a batch"),
+        ({"chunk_size": 64}, "chunk_size = 64 is not below the 64 texts of a batch"),
+        ({"batch_size": 8, "chunk_size": 9}, "chunk_size = 9 is not below the 8 texts of a batch"),
         ({"chunk_size": 0}, "chunk_size = 0 must be at least 1"),
-        ({"method": ConvertMethod(), "chunk_size": 99}, "99 is no less than the 64 texts of a batch.* leave it out"),
-        ({"method": ListwiseMethod(), "batch_size": 4, "chunk_size": 64}, "no less than the 64 texts"),
-        ({"negatives": NegativesConfig(n=1), "batch_size": 4, "chunk_size": 8}, "no less than the 8 texts"),
+        ({"method": ConvertMethod(), "chunk_size": 99}, "99 is not below the 64 texts of a batch.* leave it out"),
+        ({"method": ListwiseMethod(), "batch_size": 4, "chunk_size": 64}, "not below the 64 texts"),
+        ({"negatives": NegativesConfig(n=1), "batch_size": 4, "chunk_size": 8}, "not below the 8 texts"),
     ],
 )
 def test_a_chunk_that_cuts_nothing_is_refused(settings: dict[str, Any], message: str) -> None:

@@ -259,7 +259,7 @@ def test_a_runtime_without_an_export_is_refused(trained: dict[str, Path], tmp_pa
     made = run("pipeline", "create", trained["index"], "-o", tmp_path / "p", "--retriever", "bm25")
     assert made.returncode == 0, made.stderr
     refused = run("respond", tmp_path / "p", "hi", "--backend", "onnx")
-    assert (refused.returncode, "retrieves by bm25, which has no onnx export" in refused.stderr) == (2, True)
+    assert (refused.returncode, "retrieves with bm25, which has no onnx export" in refused.stderr) == (2, True)
 
 
 @pytest.mark.deep
@@ -344,7 +344,7 @@ def test_an_untuned_backbone_is_indexed_by_its_weights(tmp_path: Path, tiny_back
         (["evaluate", "bm25", "{folder}/none.jsonl"], 3, "none.jsonl"),
         (["evaluate", "bm25", "{folder}/replies.txt"], 3, "replies.txt:1"),
         (["evaluate", "{folder}", "{test}"], 4, "config.json"),
-        (["train", "{folder}/none.toml"], 2, "there is no file"),
+        (["train", "{folder}/none.toml"], 2, "does not exist"),
         (["index", "build", "{cross}", "{folder}/replies.txt", "-o", "{folder}/x"], 2, "Cross-encoder"),
         (["index", "build", "{bi}", "{folder}/replies.txt", "-o", "{index}"], 2, "already exists"),
         (["index", "info", "{folder}"], 4, "candidates.db"),
@@ -403,7 +403,7 @@ def test_an_impossible_pipeline_is_refused_before_it_is_created(trained: dict[st
     assert "already exists" in run("pipeline", "create", index, "-o", there, "--valid", "nosuch").stderr
     lexical = tmp_path / "lexical"
     assert run("pipeline", "create", index, "-o", lexical, "--retriever", "bm25").returncode == 0
-    assert "takes no model and no mode" in run("respond", lexical, "--mode", "exact", "hi").stderr
+    assert "which has no model and no mode" in run("respond", lexical, "--mode", "exact", "hi").stderr
 
 
 RunHere = Callable[..., tuple[int, str, str]]
@@ -433,7 +433,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         ("mine {test} --from bm25 -o {test}", "test.jsonl already exists and is read by this command"),
         ("import pairs {test} -o {folder}/y --answers {test}", "--answers goes with dstc7 and dstc7-pool only"),
         ("import dstc7-candidates {test} -o {folder}/y --skip-bad", "--skip-bad does not go with dstc7-candidates"),
-        ("export {folder}/none --to onnx", "there is no model folder"),
+        ("export {folder}/none --to onnx", "there is not a model folder"),
         ("export {cross} --to sentence-transformers", "give it with -o FOLDER"),
         ("export {cross} --to onnx -o {folder}/x", "leave out -o"),
         ("map {test} --valid {test} -o {folder}/map --lr a", "--lr 'a' is no list of numbers"),
@@ -443,7 +443,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         ("pipeline create {index} -o {folder}/p --ensemble auto --rerank {cross}", "give them with --valid"),
         ("quickstart --output {folder}", "already exists"),
         ("quickstart --output {folder}/q --start foo", "foo"),
-        ("info {folder}/none", "is no model folder"),
+        ("info {folder}/none", "is not a model folder"),
         ("respond {index} --mode foo hi", "foo"),
     ],
 )

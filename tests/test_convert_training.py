@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from convert_models import BATCH, POLICY, TINY, make, step_of
-from polyrank.config.checked import parsed
+from polyrank.config.checked import parse_value
 from polyrank.config.models import ConvertConfig
 from polyrank.config.recipe import DataConfig, Recipe, recipe_from_dict
 from polyrank.config.training import CONVERT_PRETRAINING, ConvertMethod
@@ -261,7 +261,7 @@ def test_a_start_brings_its_own_vocabulary(task: dict[str, Path], tmp_path: Path
 
 
 def test_no_quantization_can_be_asked_for_on_the_command_line() -> None:
-    values = {"model": {"kind": "convert", "quantization": parsed("none")}, "data": {"train": "x"}, "output": "y"}
+    values = {"model": {"kind": "convert", "quantization": parse_value("none")}, "data": {"train": "x"}, "output": "y"}
     plan = recipe_from_dict(values)
     assert isinstance(plan.model, ConvertConfig)
     assert plan.model.quantization == "none"

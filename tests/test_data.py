@@ -817,7 +817,7 @@ def test_a_context_is_one_turn_or_turns_or_itself() -> None:
     for wrong in ([*messages, "hi"], [{"content": "hi"}], [{"role": "user", "content": 5}]):
         with pytest.raises(TypeError, match=r"turns\[\d\]"):
             Context.of(wrong)
-    with pytest.raises(TypeError, match="is one context where a list of them is wanted"):
+    with pytest.raises(TypeError, match="is one context, not a list of contexts"):
         contexts_of(messages)
 
 

@@ -99,7 +99,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for folder in (tmp_path, tmp_path / "nothing", tmp_path / "file"):
         assert not has_document(folder, MODEL)
-        with pytest.raises(ArtifactError, match=r"is no model folder: it has no config\.json; give a folder"):
+        with pytest.raises(ArtifactError, match=r"is not a model folder: it has no config\.json; give a folder"):
             read_document(folder, MODEL)
     (tmp_path / MODEL.file).write_bytes(seal({"a": 1}, MODEL))
     assert has_document(tmp_path, MODEL)

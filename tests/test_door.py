@@ -163,7 +163,7 @@ def test_invalid_contexts() -> None:
     bad: list[tuple[Callable[[Any], Any], Any, str]] = [
         (contexts_of, "hello", "one context"),
         (contexts_of, Context("hello"), "one context"),
-        (contexts_of, [["a", {"text": "b"}]], "turns.0. = 'a' is no message"),
+        (contexts_of, [["a", {"text": "b"}]], "turns.0. = 'a' is not a message"),
         (Context, 5, "int"),
         (Context, None, "NoneType"),
         (Context, {"text": "a"}, "dict"),

@@ -668,7 +668,7 @@ def test_the_command_prints_what_the_library_says(index: Path) -> None:
         (["bm25", "hi"], "give one with --reply TEXT"),
         (["bm25", "hi", "--reply", "hi", "--model", "there"], "--model is of an index; leave it out"),
         (["bm25", "hi", "--reply", "hi", "--filter", "a = 1"], "--filter is of an index; leave it out"),
-        (["nowhere", "hi", "--reply", "hi"], "nowhere is no model folder"),
+        (["nowhere", "hi", "--reply", "hi"], "nowhere is not a model folder"),
     ],
 )
 def test_the_command_says_what_is_wrong_in_a_line(index: Path, arguments: list[str], reason: str) -> None:

@@ -183,7 +183,7 @@ def test_a_missing_export_or_library_is_named(
     path = make(tmp_path / "m", tiny_backbone, BiConfig, shared_towers=True)
     with pytest.raises(UsageError, match="has no onnx export; make it with: polyrank export"):
         load_exported(path, "onnx")
-    with pytest.raises(UsageError, match="'tpu' is no backend; choose torch, onnx, onnx-int8 or openvino"):
+    with pytest.raises(UsageError, match="unknown backend 'tpu'; choose torch, onnx, onnx-int8 or openvino"):
         read_backend("tpu")
     with pytest.raises(UsageError, match="computes on the CPU, not on cuda"):
         load_exported(path, "onnx", device="cuda")
@@ -475,7 +475,7 @@ def test_models_that_export_refuses(cross: Path, options: list[str], problem: st
 
 def test_a_missing_model_is_not_exported(tmp_path: Path) -> None:
     missing = CliRunner().invoke(app, ["export", str(tmp_path / "none"), "--to", "onnx"])
-    assert re.search("there is no model folder .*none", str(missing.exception))
+    assert re.search("there is not a model folder .*none", str(missing.exception))
 
 
 def test_the_command_for_sentence_transformers(tmp_path: Path, tiny_backbone: Path) -> None:

@@ -374,7 +374,7 @@ def test_damaged_and_unsafe_files_are_refused(bi: Path) -> None:
     with pytest.raises(ArtifactError, match=f"cannot read {bi}"):
         load(bi)
     (bi / "model.safetensors").unlink()
-    with pytest.raises(ArtifactError, match=r"holds no \.safetensors"):
+    with pytest.raises(ArtifactError, match=r"has no \.safetensors"):
         load(bi)
     (bi / "modules.json").write_text("[", "utf-8")
     with pytest.raises(ArtifactError, match=r"modules\.json is damaged"):
@@ -436,7 +436,7 @@ def test_a_hub_name_is_found_among_earlier_downloads(bi: Path, tmp_path: Path, m
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     wanted = load(bi, device="cpu").score_pool(QUERIES, DOCUMENTS)
     np.testing.assert_array_equal(load("somebody/a-model", device="cpu").score_pool(QUERIES, DOCUMENTS), wanted)
-    with pytest.raises(OfflineError, match="somebody/else is no folder, nor stored on this machine"):
+    with pytest.raises(OfflineError, match="somebody/else is not a local folder and has not been downloaded"):
         load("somebody/else")
 
 
@@ -446,7 +446,7 @@ def test_names_that_mean_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (tmp_path / file).touch()
     monkeypatch.chdir(tmp_path)
     for name in ("nosuch", "runs/model", "a/b/c", "../x", "/nowhere", ""):
-        with pytest.raises(UsageError, match="is no model folder; give a model folder, hf:OWNER/MODEL"):
+        with pytest.raises(UsageError, match="is not a model folder; give a model folder, hf:OWNER/MODEL"):
             load(name)
     for name, reason in (("run", "give the model in it, run/model"), ("index", "answers from a catalogue")):
         with pytest.raises(UsageError, match=reason):
@@ -466,7 +466,7 @@ def test_lengths_of_an_untuned_backbone_are_settings(tiny_backbone: Path) -> Non
     assert not any(long.cut)
     with pytest.raises(ConfigError, match="max_candidate_tokens = 129 is outside 4 to 128"):
         load(f"untuned:{tiny_backbone}", max_candidate_tokens=129)
-    with pytest.raises(UsageError, match="`max_candidate_tokens` = 0 is no number of tokens"):
+    with pytest.raises(UsageError, match="`max_candidate_tokens` = 0 is not a number of tokens"):
         load(f"untuned:{tiny_backbone}", max_candidate_tokens=0)
 
 

@@ -269,7 +269,7 @@ def test_missing_layers(bi: Encoder, models: dict[str, Path]) -> None:
     assert read_layer("auto", bi) == "final"
     with pytest.raises(UsageError, match="only a ConveRT has a layer r"):
         read_layer("r", bi)
-    with pytest.raises(UsageError, match="'pooled' is no layer; choose auto, final or r"):
+    with pytest.raises(UsageError, match="unknown layer 'pooled'; choose auto, final or r"):
         read_layer("pooled", bi)
     with pytest.raises(UsageError, match="has no vectors"):
         open_encoder(str(models["cross"]))
@@ -408,7 +408,7 @@ def test_a_threshold_needs_both_kinds() -> None:
         calibrate_rejection(scores, np.array([0, 1]))
     with pytest.raises(DataError, match="is in scope; a threshold needs both"):
         calibrate_rejection(scores, np.array([-1, -1]))
-    with pytest.raises(UsageError, match="'best' is no aim"):
+    with pytest.raises(UsageError, match="unknown aim of a threshold 'best'"):
         read_aim("best")
 
 

@@ -9,7 +9,7 @@ from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.errors import ConfigError, DataError, OfflineError, UsageError
 from polyrank.evaluation import evaluate, evaluate_models, read_task, summarise
 from polyrank.loading import Lengths, resolve_backbone, resolve_contestants, resolve_data, resolve_model, resolve_ranker
-from polyrank.loading.models import lasting_name
+from polyrank.loading.models import absolute_name
 from polyrank.models import new_model
 from polyrank.scorers.open import corpus_of, load
 
@@ -25,9 +25,9 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("offline")
 def test_a_bare_hub_name_is_announced_before_anything_is_fetched(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(OfflineError, match="models/support is no folder"):
+    with pytest.raises(OfflineError, match="models/support is not a local folder"):
         resolve_model("models/support")
-    assert capsys.readouterr().err == ("models/support is not a folder here; looking it up on the Hugging Face Hub\n")
+    assert capsys.readouterr().err == ("models/support is not a local folder; looking it up on the Hugging Face Hub\n")
     with pytest.raises(OfflineError):
         resolve_model("hf:models/support")
     assert capsys.readouterr().err == ""
@@ -36,14 +36,14 @@ def test_a_bare_hub_name_is_announced_before_anything_is_fetched(capsys: pytest.
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("name", ["./models/support", Path("models/support"), "models/support/", "../support"])
 def test_a_path_is_never_the_hub(name: str | Path) -> None:
-    with pytest.raises(UsageError, match="is no model folder"):
+    with pytest.raises(UsageError, match="is not a model folder"):
         resolve_model(name)
 
 
 @pytest.mark.usefixtures("offline")
 def test_a_backbone_in_settings_is_the_hub_only_by_hf() -> None:
     policy = TextPolicy(max_context_tokens=16, max_candidate_tokens=8)
-    with pytest.raises(ConfigError, match=r"there is no folder models/support; .*hf:OWNER/MODEL"):
+    with pytest.raises(ConfigError, match=r"folder models/support does not exist; .*hf:OWNER/MODEL"):
         new_model(BiConfig(backbone="models/support"), policy, seed=1, sample=["hi"])
     with pytest.raises(OfflineError):
         new_model(BiConfig(backbone="hf:models/support"), policy, seed=1, sample=["hi"])
@@ -51,28 +51,28 @@ def test_a_backbone_in_settings_is_the_hub_only_by_hf() -> None:
 
 @pytest.mark.usefixtures("offline")
 def test_a_bare_name_is_not_looked_up_where_the_hub_needs_a_prefix(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no model folder"):
+    with pytest.raises(UsageError, match="is not a model folder"):
         resolve_model("models/support", bare_hub_names=False)
-    with pytest.raises(ConfigError, match="there is no folder models/support"):
+    with pytest.raises(ConfigError, match="folder models/support does not exist"):
         resolve_backbone("models/support", bare_hub_names=False)
     for resolve in (resolve_model, resolve_backbone):
         with pytest.raises(OfflineError):
             resolve("hf:models/support", bare_hub_names=False)
     (tmp_path / "models").mkdir()  # the name could be a folder in models/, so it is not a hub name
-    with pytest.raises(UsageError, match="is no model folder"):
+    with pytest.raises(UsageError, match="is not a model folder"):
         resolve_model("models/support")
 
 
 def test_a_hub_name_is_saved_with_its_prefix() -> None:
-    assert lasting_name("owner/model") == lasting_name("hf:owner/model") == "hf:owner/model"
-    assert lasting_name("untuned:owner/model") == "untuned:hf:owner/model"
+    assert absolute_name("owner/model") == absolute_name("hf:owner/model") == "hf:owner/model"
+    assert absolute_name("untuned:owner/model") == "untuned:hf:owner/model"
 
 
 def test_lengths_apply_to_models_with_that_setting() -> None:
     lengths = Lengths(max_context_tokens=40)
-    with pytest.raises(UsageError, match="`max_context_tokens` is not for shipped:convert"):
+    with pytest.raises(UsageError, match="`max_context_tokens` does not apply to shipped:convert"):
         resolve_model("shipped:convert", lengths=lengths)
-    with pytest.raises(UsageError, match="`max_candidate_tokens` = 0 is no number of tokens"):
+    with pytest.raises(UsageError, match="`max_candidate_tokens` = 0 is not a number of tokens"):
         resolve_model("untuned:embedded", lengths=Lengths(max_candidate_tokens=0))
     first, second = resolve_ranker("bm25", rerank="untuned:embedded", lengths=lengths).stages
     assert (first.lengths, second.lengths) == (Lengths(), lengths)
@@ -90,7 +90,7 @@ def test_the_format_of_a_file_follows_from_its_name(tmp_path: Path) -> None:
         ("a.jsonl.gz", "json", "a"), ("b.CSV", "csv", "b"), ("c.parquet", "parquet", "c"),
     ]  # fmt: skip
     assert resolve_data(tmp_path / "*.parquet") == found[2:]
-    with pytest.raises(DataError, match="names no file of rows"):
+    with pytest.raises(DataError, match="matches no data file"):
         resolve_data(tmp_path / "*.xml")
 
 

@@ -647,5 +647,5 @@ def test_a_run_is_started_again_over_runs_of_several_seeds(
     changed = replace(plan, train=train_config(plan.train, seeds=(1,), remine_epochs=1))
     train(changed, overwrite=True, notify=said.append)
     assert [folder.parent.name for folder in (tmp_path / "run").rglob("metrics.jsonl")] == ["run"]
-    with pytest.raises(ConfigError, match="holds one twice"):
+    with pytest.raises(ConfigError, match="repeats a seed"):
         train(replace(plan, train=replace(plan.train, seeds=(1, 1))), overwrite=True)

@@ -284,7 +284,7 @@ def test_a_folder_says_that_it_is_mean_pooled(tiny_backbone: Path, tmp_path: Pat
     for said, mean in (("false", False), ("true", True)):
         (tmp_path / "1_Pooling" / "config.json").write_text(f'{{"pooling_mode_mean_tokens": {said}}}', "utf-8")
         assert resolve_backbone(str(tmp_path)).mean_pooled == mean
-    with pytest.raises(ArtifactError, match=r"holds no \.safetensors weights"):
+    with pytest.raises(ArtifactError, match=r"has no \.safetensors weights"):
         resolve_backbone(str(tmp_path / "1_Pooling"))
 
 

@@ -575,7 +575,7 @@ def test_a_transformer_trained_with_a_convert_keeps_its_optimiser(tmp_path: Path
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"reranker.train": "batch_size = 3"}, "reranker.train.batch_size is one for both networks"),
+        ({"reranker.train": "batch_size = 3"}, "reranker.train.batch_size is common to both networks"),
         ({"reranker.train": "learning_rate = 3"}, 'unknown key "reranker.train.learning_rate"'),
         ({"reranker": 'kind = "crss"'}, "reranker.kind = 'crss' is not one of bi, poly, cross"),
         ({"reranker": 'kind = "cross"\nhaed = "mlp"'}, 'did you mean "reranker.head"'),
@@ -593,7 +593,7 @@ def test_mistakes_in_the_second_network_are_named(tmp_path: Path, changes: dict[
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"method": "mutual"}, r"the second is the table \[reranker\]"),
+        ({"method": "mutual"}, r"the table \[reranker\] is the second"),
         ({"method": "distill"}, 'missing key "train.method.teacher"'),
         ({"teacher": "somewhere"}, 'key of kind "distill"'),
         ({"remine_epochs": 0}, "negatives.remine_epochs = 0 must be at least 1"),

@@ -224,7 +224,7 @@ def test_dropout_of_a_head_comes_before_each_of_its_linear_layers(tiny_backbone:
 
 def test_a_convert_has_no_heads_to_drop_from() -> None:
     tables = {"model": {"kind": "convert"}, "output": "run", "train": {"new_dropout": 0.1}}
-    with pytest.raises(ConfigError, match="is for projections and heads, which a ConveRT has none"):
+    with pytest.raises(ConfigError, match="applies to projections and heads, and a ConveRT has neither"):
         load_recipe(tables)
 
 
@@ -253,7 +253,7 @@ def test_the_sigmoid_is_for_cross_encoders() -> None:
         tables["train"] = {"method": {"kind": method, "sigmoid": True}}
         if method == "mutual":
             tables["reranker"] = {"kind": "bi"}
-        with pytest.raises(ConfigError, match="sigmoid = true is for the scores of a Cross-encoder"):
+        with pytest.raises(ConfigError, match="sigmoid = true applies to the scores of a Cross-encoder"):
             load_recipe(tables)
 
 

@@ -661,15 +661,15 @@ def test_pretraining_learns(dialogues: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("model.heads=5", "hidden = 32 cannot be shared by heads = 5"),
-        ("text.max_tokens=40", "more than model.positions = 32"),
-        ("text.max_tokens=13", "leave a context no room"),
-        ("train.batch_tokens=10", "do not hold an input"),
+        ("model.heads=5", "hidden = 32 is not a multiple of heads = 5"),
+        ("text.max_tokens=40", "above model.positions = 32"),
+        ("text.max_tokens=13", "leaves no tokens for a context"),
+        ("train.batch_tokens=10", "is less than one input"),
         ("train.betas=[0.9, 1.0]", "below 1"),
         ("train.schedule.kind=plateau", "is not one of"),
         ("train.epochs=3", "unknown key"),
-        ("model.backbone=embedded", "model.layers is for a network from scratch"),
-        ("train.mask_share=0.2", "is no longer a setting, and 0.15 always applies"),
+        ("model.backbone=embedded", "model.layers applies to a network from scratch"),
+        ("train.mask_share=0.2", "is no longer a setting; its value is always 0.15"),
     ],
 )
 def test_impossible_recipes(change: str, words: str) -> None:

@@ -47,10 +47,10 @@ def test_a_context_may_be_a_text_turns_or_a_context(scorer: Scorer) -> None:
     [
         (["a", "b"], [TEXTS], UsageError, "2 contexts and 1 list of candidates; give each context its own list"),
         (["a"], [TEXTS, TEXTS], UsageError, "1 context and 2 lists of candidates"),
-        ("a", [TEXTS], TypeError, r"'a' is one context where a list of them is wanted; write \['a'\]"),
-        (Context("a"), [TEXTS], TypeError, "is one context where a list of them is wanted"),
-        ([{"role": "user", "content": "a"}], [TEXTS], TypeError, "is one context where a list of them is wanted"),
-        ([["a", {"content": "a"}]], [TEXTS], TypeError, r"turns\[0\] = 'a' is no message; give it a role"),
+        ("a", [TEXTS], TypeError, r"'a' is one context, not a list of contexts; write \['a'\]"),
+        (Context("a"), [TEXTS], TypeError, "is one context, not a list of contexts"),
+        ([{"role": "user", "content": "a"}], [TEXTS], TypeError, "is one context, not a list of contexts"),
+        ([["a", {"content": "a"}]], [TEXTS], TypeError, r"turns\[0\] = 'a' is not a message; give it a role"),
         ([3], [TEXTS], TypeError, "= 3 is int; give a text or a list of texts"),
         (["a"], TEXTS, TypeError, r"candidates\[0\] = 'hello' is no list of texts; write \['hello'\]"),
         (["a"], "hello", TypeError, "candidates = 'hello' is one text"),
@@ -66,7 +66,7 @@ def test_wrong_types_are_refused_by_rank(
 
 
 def test_other_entry_points_check_types_too(scorer: Scorer) -> None:
-    with pytest.raises(TypeError, match="is one context where a list of them is wanted"):
+    with pytest.raises(TypeError, match="is one context, not a list of contexts"):
         scorer.score_pool("a", TEXTS)
     with pytest.raises(TypeError, match=r"pool = 'hello' is no list of texts|candidates = 'hello' is no list of texts"):
         scorer.score_pool(["a"], "hello")
@@ -228,7 +228,7 @@ def test_each_line_may_have_its_own_query(run: Run) -> None:
         (["bm25"], '{"query": "a", "documents": [3]}', 3, 'field "documents" holds a number at position 0'),
         (["bm25", "q", "--top", "2", "--scores-only"], "x", 2, "leave out --top 2"),
         (["bm25", "q", "--max-context-tokens", "9"], "x", 2, "max_context_tokens` is not for bm25"),
-        (["nosuch", "q"], "x", 2, "nosuch is no model folder; give a model folder, hf:OWNER/MODEL of the Hub"),
+        (["nosuch", "q"], "x", 2, "nosuch is not a model folder; give a model folder, hf:OWNER/MODEL of the Hub"),
     ],
 )
 def test_wrong_input_to_rank_prints_one_line(

@@ -287,7 +287,7 @@ def test_a_cluster_that_is_not_there_is_one_sentence(task: dict[str, Path], tmp_
 def test_others_may_not_ask_without_keys() -> None:
     result = run("ray", "serve", "shipped:convert", "--host", "0.0.0.0")
     assert result.returncode == 2
-    assert "0.0.0.0 can be reached by other machines; name a file of keys" in result.stderr
+    assert "0.0.0.0 can be reached by other machines; give a file of keys" in result.stderr
 
 
 @pytest.mark.parametrize("address", ["", "localhost", ":6379", "a/b:6379", "localhost:", "localhost:x", "http://h:1"])

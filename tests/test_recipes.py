@@ -189,7 +189,7 @@ def test_a_key_that_is_gone_is_read_where_it_has_the_value_that_now_always_appli
     assert recipe_from_dict(values(before)) == recipe_from_dict(values({"method": {"kind": "listwise"}}))
     before = {"method": {"kind": "in_batch", "uniform_negatives": False}}
     assert recipe_from_dict(values(before)) == recipe_from_dict(values({}))
-    with pytest.raises(ConfigError, match=r'"train\.max_bad_steps" is no longer a setting, and 10 always applies'):
+    with pytest.raises(ConfigError, match=r'"train\.max_bad_steps" is no longer a setting; its value is always 10'):
         recipe_from_dict(values({"max_bad_steps": 3}))
 
 
@@ -251,15 +251,15 @@ def test_inverse_sqrt_is_its_formula() -> None:
         ({"negatives": {"sources": ["drawn"]}}, "sources = 'drawn' is not one of 'given', 'random', 'mined'"),
         ({"negatives": {"sources": "given"}}, "train.negatives.sources = 'given' is not a list"),
         ({"method": {"kind": "listwise"}, "negatives": {"remine": 3}}, 'did you mean "train.negatives.remine_'),
-        ({"method": "listwise"}, "train.method = 'listwise' is no table; write train.method.kind = \"listwise\""),
-        ({"schedule": "linear"}, "train.schedule = 'linear' is no table; write train.schedule.kind = \"linear\""),
-        ({"n_negatives": 3}, '"train.n_negatives" is written "train.negatives.n" now'),
-        ({"plateau_factor": 0.1}, '"train.plateau_factor" is written "train.schedule.factor" now'),
-        ({"temperature": 3.0}, '"train.temperature" is written "train.method.temperature" now'),
+        ({"method": "listwise"}, "train.method = 'listwise' is not a table; write train.method.kind = \"listwise\""),
+        ({"schedule": "linear"}, "train.schedule = 'linear' is not a table; write train.schedule.kind = \"linear\""),
+        ({"n_negatives": 3}, '"train.n_negatives" has moved; write "train.negatives.n"'),
+        ({"plateau_factor": 0.1}, '"train.plateau_factor" has moved; write "train.schedule.factor"'),
+        ({"temperature": 3.0}, '"train.temperature" has moved; write "train.method.temperature"'),
         ({"method": {"kind": "distill"}}, 'missing key "train.method.teacher"'),
         ({"method": {"kind": ["listwise"]}}, "is not one of in_batch, convert, listwise, distill, mutual"),
         ({"method": {"kind": "convert"}}, 'train.method.kind = "convert" is not for model.kind = "bi"'),
-        ({"method": {"kind": "mutual"}}, "the second is the table [reranker]"),
+        ({"method": {"kind": "mutual"}}, "the table [reranker] is the second"),
     ],
 )
 def test_a_foreign_key_is_refused_with_its_place(table: dict[str, Any], message: str) -> None:
@@ -298,33 +298,33 @@ def test_the_command_line_refuses_and_sets(
     ("kind", "values", "message"),
     [
         (TrainConfig, {"batch_size": 0}, "batch_size = 0 must be at least 1"),
-        (TrainConfig, {"seeds": ()}, "is empty or holds one twice"),
-        (TrainConfig, {"seeds": (1, 1)}, "is empty or holds one twice"),
+        (TrainConfig, {"seeds": ()}, "is empty or repeats a seed"),
+        (TrainConfig, {"seeds": (1, 1)}, "is empty or repeats a seed"),
         (TrainConfig, {"seeds": (-1,)}, "seeds = -1 must be at least 0"),
-        (TrainConfig, {"batch_size": 1}, 'take 2 or more, or method.kind = "listwise"'),
-        (TrainConfig, {"batch_size": 1, "method": ConvertMethod()}, "batch_size = 1 leaves no other response"),
+        (TrainConfig, {"batch_size": 1}, 'use 2 or more, or method.kind = "listwise"'),
+        (TrainConfig, {"batch_size": 1, "method": ConvertMethod()}, "batch_size = 1 has no other responses"),
         (DataConfig, {"train": "x", "valid_candidates": 1}, "valid_candidates = 1 must be at least 2"),
         (NetworkTraining, {"lr": math.nan}, "lr = nan is not finite"),
         (NetworkTraining, {"dropout": 1.5}, "dropout = 1.5 is outside 0 to 1"),
         (NetworkTraining, {"optimizer": "sgd"}, "is not one of 'adamw', 'adamax', 'adadelta'"),
         (InBatchMethod, {"smoothing": 1.5}, "smoothing = 1.5 is outside 0 to 1"),
         (ConvertMethod, {"loss_weights": (1.0, 1.0)}, "has 2 numbers; give 3"),
-        (ConvertMethod, {"loss_weights": (0.0, 0.0, 0.0)}, "weigh nothing"),
+        (ConvertMethod, {"loss_weights": (0.0, 0.0, 0.0)}, "are all zero"),
         (ConvertMethod, {"loss_weights": (1.0, -1.0, 0.0)}, "loss_weights = -1.0 must be at least 0"),
         (MutualMethod, {"temperature": 0.0}, "temperature = 0.0 must be above 0"),
-        (MutualMethod, {"imitation": "margin_mse", "temperature": 1.0}, 'is for imitation = "kl"'),
+        (MutualMethod, {"imitation": "margin_mse", "temperature": 1.0}, 'applies to imitation = "kl"'),
         (DistillMethod, {"teacher": "x", "alpha": -1.0}, "alpha = -1.0 must be at least 0"),
         (CosineSchedule, {"final_lr": -1.0}, "final_lr = -1.0 must be at least 0"),
         (PlateauSchedule, {"factor": 2.0}, "factor = 2.0 is outside 0 to 1"),
         (LinearSchedule, {"warmup_steps": -1}, "warmup_steps = -1 must be at least 0"),
         (ConstantSchedule, {"warmup_steps": -1}, "warmup_steps = -1 must be at least 0"),
         (NegativesConfig, {"n": 0}, "n = 0 must be at least 1"),
-        (NegativesConfig, {"remine_epochs": 1, "remine_ranks": (9, 2)}, "holds no rank"),
+        (NegativesConfig, {"remine_epochs": 1, "remine_ranks": (9, 2)}, "is an empty range"),
         (NegativesConfig, {"remine_ranks": (2, 9)}, "give remine_epochs too"),
-        (NegativesConfig, {"sources": ()}, "is empty or holds one twice"),
-        (NegativesConfig, {"sources": ("given", "given")}, "is empty or holds one twice"),
-        (NegativesConfig, {"sources": ("mined",)}, 'give "mined" and remine_epochs, or neither'),
-        (NegativesConfig, {"sources": ("random",), "remine_epochs": 1}, 'give "mined" and remine_epochs, or neither'),
+        (NegativesConfig, {"sources": ()}, "is empty or repeats a source"),
+        (NegativesConfig, {"sources": ("given", "given")}, "is empty or repeats a source"),
+        (NegativesConfig, {"sources": ("mined",)}, '"mined" and remine_epochs, or neither'),
+        (NegativesConfig, {"sources": ("random",), "remine_epochs": 1}, '"mined" and remine_epochs, or neither'),
         (BiConfig, {"projection_dim": 0}, "projection_dim = 0 must be at least 1"),
         (ConvertConfig, {"spans": (3, -1)}, "spans = -1 must be at least 0"),
         (TextPolicy, {"background": "behind"}, "is not one of 'before', 'after', 'drop'"),
@@ -351,7 +351,7 @@ def test_what_does_not_fit_together_is_no_recipe() -> None:
                 "text": ConvertText(),
                 "train": TrainConfig(method=ConvertMethod(loss_weights=(1.0, 1.0, 2.0))),
             },
-            "are for model.multi_context = true",
+            "apply to model.multi_context = true",
         ),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -461,9 +461,9 @@ def test_a_second_network_has_a_schedule_of_its_own() -> None:
     assert found.reranker.train == NetworkTraining(lr=1e-4, schedule=LinearSchedule(warmup_steps=3))
     assert found.train.schedule == LinearSchedule(warmup_steps=20)
     for key in ("batch_size", "method", "alpha", "n_negatives"):
-        with pytest.raises(ConfigError, match=f"reranker.train.{key} is one for both networks"):
+        with pytest.raises(ConfigError, match=f"reranker.train.{key} is common to both networks"):
             recipe_from_dict(values(mutual, reranker={"kind": "cross", "train": {key: 1}}))
-    with pytest.raises(ConfigError, match=r'is written "reranker\.train\.schedule\.final_lr" now'):
+    with pytest.raises(ConfigError, match=r'has moved; write "reranker\.train\.schedule\.final_lr"'):
         recipe_from_dict(values(mutual, reranker={"kind": "cross", "train": {"final_lr": 1.0}}))
 
 
@@ -493,7 +493,7 @@ def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     recipe.write_text(text, "utf-8-sig")
     assert load_recipe(recipe) == plain
     recipe.write_text(text, "utf-16")
-    with pytest.raises(ConfigError, match="is not UTF-8, as TOML is; save it as UTF-8"):
+    with pytest.raises(ConfigError, match="is not UTF-8, which TOML requires; save it as UTF-8"):
         load_recipe(recipe)
     with pytest.raises(ConfigError, match=r"is a folder; give the path of a \.toml file"):
         load_recipe(tmp_path)
@@ -559,7 +559,7 @@ def test_a_convert_by_default_is_the_papers() -> None:
 
 def test_a_start_that_is_a_backbone_is_told_from_a_damaged_one(tiny_backbone: Path, tmp_path: Path) -> None:
     recipe = {"model": {"kind": "bi"}, "output": "run", "data": {"train": "t.jsonl"}}
-    with pytest.raises(ConfigError, match="is a model of Hugging Face; write it as backbone"):
+    with pytest.raises(ConfigError, match="is a Hugging Face model; write it as backbone"):
         load_recipe({**recipe, "train": {"init_from": str(tiny_backbone)}})
     (tmp_path / "config.json").write_text("{", "utf-8")
     with pytest.raises(ArtifactError):

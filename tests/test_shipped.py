@@ -14,7 +14,7 @@ from polyrank.config import starter_recipe
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, PolyConfig, TextPolicy, model_from_dict
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.index import open_index
-from polyrank.loading.models import is_there, model_folder
+from polyrank.loading.models import model_exists, model_folder
 from polyrank.loading.recipes import load_recipe
 from polyrank.models import new_model
 from polyrank.models.artifacts import read_config, read_sizes, save_model
@@ -59,11 +59,11 @@ def test_an_index_made_with_it_opens_from_anywhere(tmp_path: Path, monkeypatch: 
 
 
 def test_a_name_that_is_not_shipped_says_what_is() -> None:
-    with pytest.raises(UsageError, match="shipped:other does not come with the package; take one of convert"):
+    with pytest.raises(UsageError, match="shipped:other does not ship with polyrank; use one of convert"):
         load("shipped:other")
-    with pytest.raises(UsageError, match="does not come"):
+    with pytest.raises(UsageError, match="does not ship"):
         model_folder("shipped:../convert")
-    assert not is_there("no/such/folder")
+    assert not model_exists("no/such/folder")
 
 
 def recipe(path: Path, model: str, train: str, text: str = "") -> Path:
@@ -124,7 +124,7 @@ def test_another_kind_of_start_names_its_backbone(tiny_backbone: Path, tmp_path:
 
 
 def test_a_start_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"train\.init_from = .* is no model folder"):
+    with pytest.raises(ConfigError, match=r"train\.init_from = .* is not a model folder"):
         load_recipe(recipe(tmp_path, 'kind = "convert"', f'init_from = "{tmp_path}"'))
     for content in ("", "[]", json.dumps({"model": 1, "text": 2}), '{"model": {"kind": "convert"}, "text": {}}'):
         (tmp_path / "config.json").write_text(content, "utf-8")

@@ -129,7 +129,7 @@ def test_each_part_runs_in_the_export_that_it_has(models: dict[str, Path], tmp_p
     parts = [load_encoder(path, device="cpu") for path in (tmp_path / "bi", models["convert"])]
     made = SumEncoder(parts, [1, 2])
     save_sum(tmp_path / "sum", made)
-    with pytest.raises(UsageError, match=r"none of the encoders of .* has an onnx export .*polyrank export MODEL --to"):
+    with pytest.raises(UsageError, match=r"no encoder of .* has an onnx export .*polyrank export MODEL --to"):
         load(tmp_path / "sum", backend="onnx")
     export_model(tmp_path / "bi", "onnx")
     exported = load(tmp_path / "sum", device="cpu", precision="fp32", backend="onnx")
@@ -233,7 +233,7 @@ def test_the_folder_moves_with_its_parts_and_refuses_others(models: dict[str, Pa
     path = tmp_path / "moved" / "sum"
     assert load_encoder(path, device="cpu").fingerprint == made.fingerprint
     shutil.rmtree(tmp_path / "moved" / "bi")
-    with pytest.raises(UsageError, match=r"moved/bi, which is not there; put it back or make the sum again"):
+    with pytest.raises(UsageError, match=r"moved/bi, which does not exist; restore it or make the sum again"):
         load(str(path))
     shutil.copytree(models["other"], tmp_path / "moved" / "bi")
     with pytest.raises(ArtifactError, match=r"was made of encoder .*moved/bi is .*; make the sum again"):

@@ -393,21 +393,21 @@ def test_recipes_of_sums_are_checked(models: dict[str, Path], task: dict[str, Pa
     assert recipe_from_dict(recipe_to_dict(found)) == found
     parts = f'model.parts=["{models["bi"]}", "{{}}"]'
     cases = {
-        'model.parts=["a", "b"]': r"model.parts = a is no model folder; give one that training wrote",
-        parts.format("untuned:embedded"): "model.parts = untuned:embedded is no model folder",
-        f'model.parts=["{models["bi"]}"]': r"model.parts = \[.*\] are no sum; name two encoders or more",
-        "model.weights=[1]": r"model.weights = \[1.0\] are not one for each part; give 2",
+        'model.parts=["a", "b"]': r"model.parts = a is not a model folder; give one that training wrote",
+        parts.format("untuned:embedded"): "model.parts = untuned:embedded is not a model folder",
+        f'model.parts=["{models["bi"]}"]': r"model.parts = \[.*\] has fewer than two encoders; give two or more",
+        "model.weights=[1]": r"model.weights = \[1.0\] does not fit 2 parts; give one for each",
         "model.weights=[1, 0]": "model.weights = 0.0 must be above 0",
         "model.train_weights=1": "model.train_weights = 1 is int; it must be bool",
         "model.n_codes=3": "unknown key|is a key of kind",
-        "text.max_context_tokens=9": 'unknown key "text.max_context_tokens"; there are no keys here; leave it out',
+        "text.max_context_tokens=9": 'unknown key "text.max_context_tokens"; this table has no keys; leave it out',
         "train.method.kind=convert": 'train.method.kind = "convert" is not for model.kind = "sum"',
-        f'train.init_from="{models["bi"]}"': "is not for a sum, whose encoders come from model.parts; leave it out",
+        f'train.init_from="{models["bi"]}"': "does not apply to a sum, whose encoders come from model.parts",
     }
     for change, message in cases.items():
         with pytest.raises(ConfigError, match=message):
             load_recipe(path, [change])
-    with pytest.raises(UsageError, match="does not come with the package"):
+    with pytest.raises(UsageError, match="does not ship with polyrank"):
         load_recipe(path, [parts.format("shipped:nothing")])
     assert load_recipe(path, [parts.format("shipped:convert")]).model.kind == "sum"
     folder = tmp_path / "hugging"

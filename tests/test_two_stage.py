@@ -188,7 +188,7 @@ def test_an_ensemble_that_is_no_better_is_not_taken() -> None:
     assert choose_ensemble(first[2:], second[2:], [()]) == (None, dict.fromkeys(("alone", *ENSEMBLES), 0.0))
     assert read_ensemble("none") is None
     assert [read_ensemble(name) for name in ENSEMBLES] == list(ENSEMBLES)
-    with pytest.raises(UsageError, match="'mean' is no ensemble"):
+    with pytest.raises(UsageError, match="unknown ensemble 'mean'"):
         read_ensemble("mean")
 
 

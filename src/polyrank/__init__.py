@@ -1,6 +1,6 @@
 """polyrank ranks replies: given a conversation, it scores candidate texts and returns the best ones.
 
-The names below are loaded when they are first used, so importing polyrank imports no torch.
+polyrank loads each name on first use, so ``import polyrank`` does not import torch.
 """
 
 from importlib import import_module
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyrank._version import __version__ as __version__
 
-if TYPE_CHECKING:  # for type checkers; when a program runs, the names come from the modules below
+if TYPE_CHECKING:  # for type checkers; at run time, __getattr__ imports the names
     from polyrank.answering.build import build_index as build_index
     from polyrank.answering.explain import explain as explain
     from polyrank.answering.explanation import Explanation as Explanation
@@ -58,53 +58,33 @@ if TYPE_CHECKING:  # for type checkers; when a program runs, the names come from
     open = open_pipeline  # noqa: A001  # public as polyrank.open
 
 _SOURCES = {
-    "Answer": "polyrank.answering.protocol",
-    "ArtifactError": "polyrank.errors",
-    "AsyncClient": "polyrank.client",
-    "BM25": "polyrank.scorers.lexical",
-    "build_index": "polyrank.answering.build",
-    "Candidate": "polyrank.records",
-    "Client": "polyrank.client",
-    "ConfigError": "polyrank.errors",
-    "Context": "polyrank.records",
-    "DataError": "polyrank.errors",
-    "DivergedError": "polyrank.errors",
-    "Encoder": "polyrank.scorers.protocols",
-    "evaluate": "polyrank.evaluation",
-    "evaluate_models": "polyrank.evaluation",
-    "Example": "polyrank.records",
-    "explain": "polyrank.answering.explain",
-    "Explanation": "polyrank.answering.explanation",
-    "Filter": "polyrank.index",
-    "LexicalRetriever": "polyrank.answering.retrievers",
-    "load": "polyrank.scorers.open",
-    "load_recipe": "polyrank.loading.recipes",
-    "LockedError": "polyrank.errors",
-    "LostProcessError": "polyrank.errors",
-    "MissingExtraError": "polyrank.errors",
-    "OfflineError": "polyrank.errors",
-    "open": "polyrank.answering.pipeline:open_pipeline",
-    "paired_test": "polyrank.evaluation",
-    "Pipeline": "polyrank.answering.pipeline",
-    "PolyrankError": "polyrank.errors",
-    "Ranked": "polyrank.records",
-    "read_examples": "polyrank.data",
-    "read_filter": "polyrank.index",
-    "read_pool": "polyrank.data",
-    "read_task": "polyrank.evaluation",
-    "Recipe": "polyrank.config.recipe",
-    "resolve_contestants": "polyrank.loading",
-    "ResourceError": "polyrank.errors",
-    "Retriever": "polyrank.answering.retrievers",
-    "RunResult": "polyrank.training",
-    "Scorer": "polyrank.scorers.protocols",
-    "summarise": "polyrank.evaluation",
-    "TfIdf": "polyrank.scorers.lexical",
-    "train": "polyrank.training",
-    "TwoStage": "polyrank.answering.two_stage",
-    "UsageError": "polyrank.errors",
-}
-"""The public names, each with the module that is imported when it is first used, and its name there if that differs."""
+    name: module
+    for module, names in {
+        "polyrank.answering.build": "build_index",
+        "polyrank.answering.explain": "explain",
+        "polyrank.answering.explanation": "Explanation",
+        "polyrank.answering.pipeline": "Pipeline",
+        "polyrank.answering.protocol": "Answer",
+        "polyrank.answering.retrievers": "LexicalRetriever Retriever",
+        "polyrank.answering.two_stage": "TwoStage",
+        "polyrank.client": "AsyncClient Client",
+        "polyrank.config.recipe": "Recipe",
+        "polyrank.data": "read_examples read_pool",
+        "polyrank.errors": "ArtifactError ConfigError DataError DivergedError LockedError LostProcessError"
+        " MissingExtraError OfflineError PolyrankError ResourceError UsageError",
+        "polyrank.evaluation": "evaluate evaluate_models paired_test read_task summarise",
+        "polyrank.index": "Filter read_filter",
+        "polyrank.loading": "resolve_contestants",
+        "polyrank.loading.recipes": "load_recipe",
+        "polyrank.records": "Candidate Context Example Ranked",
+        "polyrank.scorers.lexical": "BM25 TfIdf",
+        "polyrank.scorers.open": "load",
+        "polyrank.scorers.protocols": "Encoder Scorer",
+        "polyrank.training": "RunResult train",
+    }.items()
+    for name in names.split()
+} | {"open": "polyrank.answering.pipeline:open_pipeline"}
+"""The module that defines each public name, and the name there where it differs."""
 
 __all__ = sorted(_SOURCES)
 

@@ -1,37 +1,37 @@
-"""Every error that polyrank raises on purpose, and the exit code that each one has on the command line.
+"""The errors that polyrank raises on purpose, with their exit codes on the command line.
 
-    PolyrankError                 1  our bug, if nothing below fits
+    PolyrankError                 1  the root; on its own, a bug in polyrank
     ├── UsageError                2  wrong arguments
-    │   ├── ConfigError           2  an unknown or impossible key of a recipe
+    │   ├── ConfigError           2  an unknown key or an invalid value in a recipe
     │   └── MissingExtraError     2  an optional dependency is not installed
-    ├── DataError                 3  bad input data: names file and line
+    ├── DataError                 3  bad input data; the message names file and line
     ├── ArtifactError             4  a corrupt or incompatible model, index or checkpoint
     ├── ResourceError             5  out of disk or memory
-    │   ├── DeadlineError         5  a query took longer than it may
-    │   ├── ReadOnlyError         5  the disk, or the folder, cannot be written to
-    │   └── LostProcessError      5  another process of the same run is gone
-    ├── LockedError               6  another process is writing here
+    │   ├── DeadlineError         5  a query exceeded its time limit
+    │   ├── ReadOnlyError         5  the disk or the folder is not writable
+    │   └── LostProcessError      5  another process of the same run has stopped
+    ├── LockedError               6  another process holds the lock
     ├── DivergedError             7  training diverged
     └── OfflineError              8  the network is needed but absent
 
-Messages name the value, the limit and the remedy in one sentence. This module knows nothing of the rest.
+Each message names the value, the limit and the fix in one sentence.
 """
 
 
 class PolyrankError(Exception):
-    """The root: catch this to catch everything that polyrank raises on purpose."""
+    """The root of the tree: catch it to catch every error that polyrank raises on purpose."""
 
     exit_code = 1
 
 
 class UsageError(PolyrankError):
-    """The caller asked for something that cannot be."""
+    """An argument is invalid, or two arguments contradict each other."""
 
     exit_code = 2
 
 
 class ConfigError(UsageError):
-    """A recipe or a setting is unknown or impossible."""
+    """A recipe or a setting has an unknown key or an invalid value."""
 
 
 class MissingExtraError(UsageError):
@@ -46,13 +46,13 @@ class MissingExtraError(UsageError):
 
 
 class DataError(PolyrankError):
-    """Input data cannot be read; the message starts with file:line where there is one."""
+    """Input data is invalid; the message starts with file:line where the data has lines."""
 
     exit_code = 3
 
 
 class ArtifactError(PolyrankError):
-    """A file of ours is corrupt, too new, or made by another model."""
+    """A file of polyrank is corrupt, was written by a later version, or belongs to another model."""
 
     exit_code = 4
 
@@ -64,15 +64,15 @@ class ResourceError(PolyrankError):
 
 
 class DeadlineError(ResourceError):
-    """A query took longer than it may."""
+    """A query exceeded its time limit."""
 
 
 class ReadOnlyError(ResourceError):
-    """The disk is read-only, or the process may not write there."""
+    """The disk is read-only, or the process lacks permission to write there."""
 
 
 class LostProcessError(ResourceError):
-    """Of several processes that work together another one has ended, or is silent."""
+    """Another process of a distributed run has ended or does not respond."""
 
 
 class LockedError(PolyrankError):
@@ -88,6 +88,6 @@ class DivergedError(PolyrankError):
 
 
 class OfflineError(PolyrankError):
-    """Something must be fetched and there is no network."""
+    """A download is necessary and the network is not reachable."""
 
     exit_code = 8

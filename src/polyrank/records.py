@@ -1,6 +1,6 @@
-"""What flows through polyrank: a Context to answer, an Example to learn from or be judged by, a Ranked reply.
+"""The records that pass through polyrank: a Context to answer, an Example to train or evaluate on, a Ranked reply.
 
-Plain frozen dataclasses. This module knows nothing of files, tokens or models.
+They are frozen dataclasses and do not depend on files, tokens or models.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,14 +12,14 @@ from polyrank.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a reply is chosen for.
+    """The conversation that needs a reply.
 
     Args:
         turns: the conversation so far, oldest first; a string is one turn.
         background: facts that hold throughout, such as persona lines; a string is one fact.
 
     Raises:
-        TypeError: something else than texts is given.
+        TypeError: a turn or a fact is not a text.
 
     >>> Context("hello")
     Context(turns=('hello',), background=())
@@ -34,7 +34,7 @@ class Context:
 
     @classmethod
     def of(cls, value: "ContextLike", background: Iterable[str] = ()) -> "Context":
-        """Take a Context as it is, or make one of a turn, of a list of turns, or of messages (see ``turns_of``).
+        """Return a Context unchanged, or build one from a turn, a list of turns, or messages (see ``turns_of``).
 
         >>> Context.of(["hi", "hello?"])
         Context(turns=('hi', 'hello?'), background=())
@@ -42,8 +42,8 @@ class Context:
         ('hi', 'hello?')
 
         Raises:
-            TypeError: it is none of these.
-            UsageError: nothing of what is given has a visible character.
+            TypeError: the value has another type.
+            UsageError: no turn and no fact has a visible character.
         """
         if isinstance(value, Context):
             return value
@@ -57,19 +57,19 @@ Message: TypeAlias = Mapping[str, Any]
 """A turn with the role of its speaker: ``{"role": "user", "content": "..."}``."""
 
 ContextLike: TypeAlias = Context | str | Sequence[str] | Sequence[Message]
-"""What is taken for a context wherever one is: a turn, a list of turns or of messages, oldest first, or a Context."""
+"""What every context argument accepts: a turn, a list of turns or of messages (oldest first), or a Context."""
 
-NO_TURNS = frozenset({"system", "developer", "tool", "function"})
+SKIPPED_ROLES = frozenset({"system", "developer", "tool", "function"})
 
 
 def turns_of(value: str | Iterable[str] | Iterable[Message]) -> tuple[str, ...]:
-    """The turns of a turn, of turns, or of messages.
+    """The turns in a turn, a list of turns, or a list of messages.
 
-    Of a message whose content is a list of parts, the parts of text are joined. Messages of the roles system,
-    developer, tool and function are no turns, nor are messages without a text, such as calls of tools.
+    If the content of a message is a list of parts, its text parts are joined. Messages with the roles system,
+    developer, tool and function are skipped, and so are messages without text, such as tool calls.
 
     Raises:
-        TypeError: something else is given.
+        TypeError: the value has another type.
 
     >>> turns_of([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}])
     ('hi',)
@@ -77,33 +77,33 @@ def turns_of(value: str | Iterable[str] | Iterable[Message]) -> tuple[str, ...]:
     values = value if isinstance(value, str | Mapping) or not isinstance(value, Iterable) else tuple(value)
     if not isinstance(values, tuple) or not any(isinstance(each, Mapping) for each in values):
         return _texts(cast("Iterable[str]", values), "turns")
-    return tuple(filter(str.strip, (_said(each, position) for position, each in enumerate(values))))
+    return tuple(filter(str.strip, (_message_text(each, position) for position, each in enumerate(values))))
 
 
-def _said(message: object, position: int) -> str:
-    """The text of a message; empty where it is no turn."""
+def _message_text(message: object, position: int) -> str:
+    """The text of a message; empty if its role is skipped."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str) or "content" not in message:
-        raise TypeError(f"turns[{position}] = {message!r} is no message; give it a role and a content")
+        raise TypeError(f"turns[{position}] = {message!r} is not a message; give it a role and a content")
     parts = message["content"] or ""
     if isinstance(parts, str):
         parts = [{"text": parts}]
     if not isinstance(parts, list | tuple):
         raise TypeError(f"turns[{position}] has content {parts!r}; give a text or a list of parts")
-    if message["role"] in NO_TURNS:
+    if message["role"] in SKIPPED_ROLES:
         return ""
     return "\n".join(part["text"] for part in parts if isinstance(part, Mapping) and isinstance(part.get("text"), str))
 
 
 def contexts_of(values: Iterable[ContextLike]) -> list[Context]:
-    """Several contexts, each as ``Context.of`` takes it.
+    """Apply ``Context.of`` to each value.
 
     Raises:
-        TypeError: it is a single context, or one of them is none.
-        UsageError: one of them is empty.
+        TypeError: ``values`` is a single context, or one of them has another type.
+        UsageError: a context is empty.
     """
     values = values if isinstance(values, str | Context) else list(values)
     if isinstance(values, str | Context) or any(isinstance(value, Mapping) for value in values):
-        raise TypeError(f"{values!r} is one context where a list of them is wanted; write [{values!r}]")
+        raise TypeError(f"{values!r} is one context, not a list of contexts; write [{values!r}]")
     return [Context.of(value) for value in values]
 
 
@@ -113,15 +113,16 @@ class Example:
 
     Args:
         context: turns, oldest first; a string is one turn.
-        candidates: texts to rank. Training pairs hold just the response; pool examples may hold none.
-        relevant: indices into ``candidates`` of the right ones; empty when there is none or nobody knows.
-        id: names the example in reports.
+        candidates: texts to rank. A training pair has one candidate, its response; an example that is ranked against
+            a pool may have no candidates.
+        relevant: indices of the right candidates; empty if no candidate is right or the example is unlabelled.
+        id: the example's name in reports.
         background: persona or other facts.
-        relevant_ids: ids of the right candidates in a pool, for examples that are ranked against one.
+        relevant_ids: ids of the right candidates in a pool, for examples that are ranked against a pool.
 
     Raises:
-        ValueError: an index in ``relevant`` points outside ``candidates``.
-        TypeError: something else than texts is given, or one string for the candidates.
+        ValueError: an index in ``relevant`` is outside ``candidates``.
+        TypeError: a value is not a text, or ``candidates`` is a single string.
     """
 
     context: tuple[str, ...]
@@ -146,12 +147,12 @@ class Example:
 
     @property
     def query(self) -> Context:
-        """The part that a scorer sees besides the candidates."""
+        """The context and the background, without the candidates."""
         return Context(self.context, self.background)
 
     @property
     def response(self) -> str | None:
-        """The first right candidate, or None when there is none.
+        """The first right candidate, or None if no candidate is right.
 
         >>> Example(("hi",), ("no", "hello"), (1,)).response
         'hello'
@@ -161,7 +162,7 @@ class Example:
 
 def _texts(values: Iterable[str], name: str) -> tuple[str, ...]:
     """A string as one text, any other iterable as several."""
-    if isinstance(values, tuple) and {*map(type, values)} <= {str}:  # as nearly always, a million times
+    if isinstance(values, tuple) and {*map(type, values)} <= {str}:  # the common case, checked once per example
         return values
     if isinstance(values, str):
         return (values,)
@@ -185,12 +186,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A reply that was chosen.
+    """A candidate with its score.
 
     Args:
-        id, text, metadata: of the candidate.
-        score: raw, higher is better; no probability.
-        stages: the scores of each stage that it passed, such as ``{"retriever": 3.1, "reranker": 0.4}``.
+        id, text, metadata: those of the candidate.
+        score: a raw score, not a probability; higher is better.
+        stages: the score of each stage, such as ``{"retriever": 3.1, "reranker": 0.4}``.
     """
 
     id: str

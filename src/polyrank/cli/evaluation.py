@@ -133,7 +133,7 @@ def evaluate(
     from polyrank.evaluation import evaluate_models, read_task
     from polyrank.evaluation.scores_file import scores_files
     from polyrank.loading import Lengths, read_backend, resolve_contestants
-    from polyrank.loading.runs import unfinished
+    from polyrank.loading.runs import unfinished_seeds
     from polyrank.models.convert.network import Probe
     from polyrank.ranking.ensembles import read_ensemble
     from polyrank.storage.durable import check_output
@@ -144,7 +144,7 @@ def evaluate(
         read_choice(probe, Probe, "probe")
     shown, tested = _metrics(k, metric)
     layout, broken_down = _layout(format_), _breakdowns(breakdown, json_)
-    for folder in (folder for name in models for folder in unfinished(name)):
+    for folder in (folder for name in models for folder in unfinished_seeds(name)):
         talk(f"{folder} has no model yet and is left out")
     contestants = resolve_contestants(
         models,

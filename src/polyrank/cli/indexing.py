@@ -50,7 +50,7 @@ def index_build(
     from polyrank.index import check_target
     from polyrank.index.checks import check_candidates
     from polyrank.index.local.ann import read_kind
-    from polyrank.loading.models import lasting_name, read_backend, resolve_encoder
+    from polyrank.loading.models import absolute_name, read_backend, resolve_encoder
     from polyrank.scorers.open import load_encoder
     from polyrank.storage.quantized import read_precision
 
@@ -65,7 +65,7 @@ def index_build(
             output,
             encoder,
             pool,
-            model=lasting_name(model),
+            model=absolute_name(model),
             ann=kind,
             precision=stored,
             overwrite=overwrite,

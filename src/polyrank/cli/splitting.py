@@ -49,7 +49,7 @@ def split(
         test=test,
         n_candidates=candidates,
         speaker=speaker,
-        by=read_choice(by, By, "way to split"),
+        by=read_choice(by, By, "split method"),
         seed=seed,
         skip_bad=skip_bad,
         notify=talk,

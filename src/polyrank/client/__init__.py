@@ -1,6 +1,6 @@
-"""A polyrank server from Python: the same answers, explanations and errors as from an index that is opened here.
+"""Clients for a polyrank server. They return the same answers, explanations and errors as an index opened locally.
 
-``calls`` knows routes and JSON, ``clients`` sends and waits. No torch is loaded.
+``calls`` defines routes and JSON, ``clients`` sends requests. This package does not load torch.
 """
 
 from polyrank.client.clients import AsyncClient, Client

@@ -1,4 +1,4 @@
-"""Each request to a server as a value: a method, a route, JSON, and how its answer is read. Sends nothing."""
+"""Requests to a server as values: method, route, JSON body, and a function that parses the answer. Sends nothing."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,6 @@ from polyrank.errors import (
 )
 from polyrank.records import Candidate, Context, ContextLike, Ranked
 
-T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Action = Literal["taken", "edited", "refused"]
 
@@ -29,11 +28,11 @@ class Call(Generic[T_co]):
     """A request.
 
     Args:
-        method: of HTTP.
+        method: the HTTP method.
         path: the route, with its query.
-        read: the answer's JSON -> what the caller gets.
-        body: to be sent as JSON; None: nothing.
-        missing: what a 404 that says ``not_found`` means; None: an error.
+        read: converts the answer's JSON to the result.
+        body: sent as JSON; None: no body.
+        missing: the result for a 404 with the code ``not_found``; None: the 404 is an error.
     """
 
     method: str
@@ -45,11 +44,11 @@ class Call(Generic[T_co]):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some candidates of a catalogue.
+    """One page of a catalogue.
 
     Args:
         candidates: in the order in which they were added.
-        next: where the next page starts; None: there is none.
+        next: where the next page starts; None on the last page.
     """
 
     candidates: tuple[Candidate, ...]
@@ -58,12 +57,12 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """Something that a server serves.
+    """An index, a pipeline or a model on a server.
 
     Args:
-        id: the name that requests call it by.
+        id: its name in requests.
         kind: "index", "pipeline" or "model".
-        facts: all that the server tells of it, such as ``n_candidates``, ``scorer`` and ``fingerprint``.
+        facts: the server's description of it, such as ``n_candidates``, ``scorer`` and ``fingerprint``.
     """
 
     id: str
@@ -74,77 +73,75 @@ class ServedModel:
 def respond(
     context: ContextLike,
     k: int,
-    *,
     model: str | None,
     filter: str | None,
     conversation: str | None,
     allow_echo: bool,
     diverse: bool,
 ) -> Call[Answer]:
-    """The best replies."""
+    """Get the best replies."""
     given = _given(model=model, filter=filter, conversation=conversation)
-    given |= {name: True for name, wanted in (("allow_echo", allow_echo), ("diverse", diverse)) if wanted}
-    body = _context(context) | {"k": k} | given
-    return Call("POST", "/v1/respond", _answer, body)
+    given |= _given(allow_echo=allow_echo or None, diverse=diverse or None)
+    return Call("POST", "/v1/respond", _answer, _context(context) | {"k": k} | given)
 
 
 def explain(
     context: ContextLike, *, text: str | None, candidate_id: str | None, model: str | None, filter: str | None
 ) -> Call[Explanation]:
-    """Why a reply has its score."""
+    """Explain the score of a reply."""
     if (text is None) == (candidate_id is None):
-        raise UsageError(f"text = {text!r} and candidate_id = {candidate_id!r}; name the reply by one of both")
+        raise UsageError(f"text = {text!r} and candidate_id = {candidate_id!r}; give exactly one of the two")
     body = _context(context) | _given(text=text, id=candidate_id, model=model, filter=filter)
     return Call("POST", "/v1/explain", Explanation.from_dict, body)
 
 
 def score(context: ContextLike, candidates: Sequence[str], *, model: str | None) -> Call[list[float]]:
-    """Raw scores."""
+    """Get raw scores."""
     body = _context(context) | {"candidates": list(candidates)} | _given(model=model)
     return Call("POST", "/v1/score", lambda answer: list(map(float, answer["scores"])), body)
 
 
 def add(candidates: Iterable[CandidateLike], *, replace: bool, model: str | None) -> Call[list[str]]:
-    """Candidates, durable when it answers."""
+    """Add candidates; they are on disk when the server answers."""
     rows = [{"id": one.id, "text": one.text, "metadata": one.metadata} for one in pool_of(candidates)]
     body = {"candidates": rows, "replace": replace} | _given(model=model)
     return Call("POST", "/v1/candidates", lambda answer: list(answer["ids"]), body)
 
 
 def remove(ids: Sequence[str], *, model: str | None) -> Call[int]:
-    """How many candidates were there."""
+    """Remove candidates; the result is how many were in the catalogue."""
     body = {"ids": list(ids)} | _given(model=model)
     return Call("POST", "/v1/candidates/remove", lambda answer: int(answer["removed"]), body)
 
 
 def candidate(candidate_id: str, *, model: str | None) -> Call[Candidate | None]:
-    """One candidate; None where there is none."""
+    """Get one candidate, or None if the catalogue does not have it."""
     path = f"/v1/candidates/{quote(candidate_id, safe='')}"
     return Call("GET", _with_query(path, model=model), _candidate, missing=lambda: None)
 
 
 def candidates(words: str, *, filter: str | None, model: str | None, after: str | None, limit: int) -> Call[Page]:
-    """A page of the catalogue."""
+    """Get a page of the catalogue."""
     path = _with_query("/v1/candidates", q=words or None, filter=filter, model=model, after=after, limit=str(limit))
     return Call("GET", path, lambda page: Page(tuple(map(_candidate, page["candidates"])), page["next"]))
 
 
 def feedback(request: Answer | str, action: Action, *, candidate_id: str | None, final_text: str | None) -> Call[bool]:
-    """Whether the outcome is new."""
+    """Report the outcome of an answer; the result is whether the server did not know it yet."""
     request_id = request if isinstance(request, str) else request.request_id
     if not request_id:
-        raise UsageError("the answer has no request_id, because no server gave it; pass one of respond")
+        raise UsageError("the answer has no request_id because it does not come from a server; give one from respond")
     body = {"request_id": request_id, "action": action} | _given(candidate_id=candidate_id, final_text=final_text)
     return Call("POST", "/v1/feedback", lambda answer: bool(answer["recorded"]), body)
 
 
 def report() -> Call[dict[str, Any]]:
-    """How suggestions are used."""
+    """Get acceptance rates."""
     return Call("GET", "/v1/feedback/report", dict)
 
 
 def models() -> Call[list[ServedModel]]:
-    """What is served."""
+    """List the indexes, pipelines and models of the server."""
     return Call(
         "GET",
         "/v1/models",
@@ -157,40 +154,42 @@ _ERRORS: dict[int, type[PolyrankError]] = {
     422: DataError,
     429: ResourceError,
     500: ArtifactError,
+    503: ResourceError,
     504: ResourceError,
     507: ResourceError,
 }
 
 
 def error_of(status: int, content: Any) -> PolyrankError:
-    """The error that the same fault raises in this process.
+    """Convert an error answer to the exception that a local index would raise.
 
     Args:
-        status: of HTTP.
-        content: the answer's JSON, or its text where it is none.
+        status: the HTTP status.
+        content: the answer's JSON, or its text if it is not JSON.
 
     >>> error_of(409, {"error": {"message": "another process is writing to this index", "code": "locked"}})
     LockedError('another process is writing to this index')
     """
+    kind = _ERRORS.get(status, UsageError if status < 500 else PolyrankError)
+    if status == 503 and error_code(content) == "offline":
+        kind = OfflineError
+    return kind(_error(content).get("message") or f"the server answered {status}; see its log")
+
+
+def error_code(content: Any) -> str | None:
+    """The machine-readable code in an error's JSON."""
+    return _error(content).get("code")
+
+
+def _error(content: Any) -> Mapping[str, Any]:
+    """The object that holds message and code; empty if there is none, as in the page of a proxy."""
     detail = content.get("error", content) if isinstance(content, Mapping) else {}
-    message = detail.get("message") if isinstance(detail, Mapping) else None
-    code = detail.get("code") if isinstance(detail, Mapping) else None
-    if status == 503:
-        kind: type[PolyrankError] = OfflineError if code == "offline" else ResourceError
-    else:
-        kind = _ERRORS.get(status, UsageError if status < 500 else PolyrankError)
-    return kind(message or f"the server answered {status}; see its log")
-
-
-def code_of(content: Any) -> str | None:
-    """The word for programs of an error's JSON."""
-    detail = content.get("error") if isinstance(content, Mapping) else None
-    return detail.get("code") if isinstance(detail, Mapping) else None
+    return detail if isinstance(detail, Mapping) else {}
 
 
 def _context(context: ContextLike) -> dict[str, Any]:
-    read = Context.of(context)
-    return {"context": list(read.turns)} | ({"background": list(read.background)} if read.background else {})
+    query = Context.of(context)
+    return {"context": list(query.turns)} | _given(background=list(query.background) or None)
 
 
 def _given(**values: Any) -> dict[str, Any]:

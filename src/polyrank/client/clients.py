@@ -1,9 +1,8 @@
-"""Clients that send calls: one that blocks, one for asyncio. Both ask again where the server says so."""
+"""A blocking client and one for asyncio. Both retry when the server is busy or cannot be reached."""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 try:
@@ -23,26 +22,21 @@ from polyrank.records import Candidate, ContextLike
 from polyrank.storage.closing import Closing
 
 T = TypeVar("T")
-PAGE = 200  # candidates of one page of a catalogue
-LONGEST_S = 10.0  # between two tries, unless the server names a longer time
-AGAIN = {429, 503}  # refused before any work was done
+PAGE = 200  # candidates per page of a catalogue
+MAX_PAUSE_S = 10.0  # between two attempts, unless the server requests a longer pause
+RETRIED = {429, 503}  # the server refused the request before it did any work
 
 
-class _Settings:
-    """What both clients know.
-
-    Args:
-        url: of the server, such as "http://127.0.0.1:8600".
-        api_key: one of the server's key file.
-        timeout_s: until a request counts as lost.
-        retries: how often a request is sent again that the server refused for lack of time, or that did not reach it.
-    """
+class _Connection:
+    """The settings and the retry policy of both clients; see ``Client`` for the arguments."""
 
     def __init__(self, url: str, *, api_key: str | None = None, timeout_s: float = 60.0, retries: int = 4) -> None:
         if not url.startswith(("http://", "https://")):
-            raise UsageError(f"url = {url!r} has no http:// or https://; give one such as http://127.0.0.1:8600")
+            raise UsageError(
+                f"url = {url!r} does not start with http:// or https://; give a URL such as http://127.0.0.1:8600"
+            )
         if retries < 0:
-            raise UsageError(f"retries = {retries} is less than 0; give 0 or more")
+            raise UsageError(f"retries = {retries} is negative; give 0 or more")
         self.url, self.retries = url.rstrip("/"), retries
         headers = {} if api_key is None else {"authorization": f"Bearer {api_key}".encode()}
         self._settings: dict[str, Any] = {"base_url": self.url, "timeout": timeout_s, "headers": headers}
@@ -51,42 +45,42 @@ class _Settings:
         return f"{type(self).__name__}({self.url!r})"
 
     def _read(self, call: Call[T], response: httpx.Response) -> T:
-        """What an answer is for the caller; or the error that it tells of."""
+        """The result of a call, or the exception for an error answer."""
         try:
             content = response.json()
         except ValueError:
             content = response.text
         if response.is_success:
             return call.read(content)
-        if call.missing is not None and response.status_code == 404 and calls.code_of(content) == "not_found":
+        if call.missing is not None and response.status_code == 404 and calls.error_code(content) == "not_found":
             return call.missing()
         raise calls.error_of(response.status_code, content)
 
     def _pause(self, attempt: int, response: httpx.Response | None) -> float | None:
-        """Seconds until the request is worth another try; None: it is not."""
-        if attempt >= self.retries or (response is not None and response.status_code not in AGAIN):
+        """Seconds until the next attempt; None: do not retry."""
+        if attempt >= self.retries or (response is not None and response.status_code not in RETRIED):
             return None
         seconds = "" if response is None else response.headers.get("retry-after", "")
-        return float(seconds) if seconds.isdigit() else min(0.25 * 2.0**attempt, LONGEST_S)
+        return float(seconds) if seconds.isdigit() else min(0.25 * 2.0**attempt, MAX_PAUSE_S)
 
     def _lost(self, error: httpx.TransportError) -> OfflineError:
-        return OfflineError(f"{self.url} does not answer ({error or type(error).__name__}); see whether it is running")
+        return OfflineError(f"{self.url} does not answer ({error or type(error).__name__}); check that it is running")
 
 
-class Client(_Settings, Closing):
-    """A polyrank server. Close it, or use it in a ``with``; any thread may use it.
+class Client(_Connection, Closing):
+    """A client for a polyrank server. Close it, or use it in a ``with``. It is thread-safe.
 
     Args:
         url: of the server, such as "http://127.0.0.1:8600".
-        api_key: one of the server's key file.
-        timeout_s: until a request counts as lost.
-        retries: how often a request is sent again that the server refused for lack of time, or that did not reach it.
+        api_key: a key from the server's key file.
+        timeout_s: seconds until a request fails.
+        retries: how often to repeat a request that a busy server refused or that did not reach the server.
 
     Raises:
-        UsageError: a wrong argument, or a key without the right to do it.
-        DataError: the server refuses a value, and names its field.
-        LockedError, ResourceError, ArtifactError: as where an index is opened in this process; ResourceError also
-            where the server has too much to do.
+        UsageError: an argument is invalid, or the key is not authorized.
+        DataError: the server refuses a value; the message names the field.
+        LockedError, ResourceError, ArtifactError: as for an index opened locally; ResourceError also if the server is
+            too busy.
         OfflineError: the server does not answer.
     """
 
@@ -105,28 +99,18 @@ class Client(_Settings, Closing):
         allow_echo: bool = False,
         diverse: bool = False,
     ) -> Answer:
-        """The best replies to a context.
+        """Get the best replies to a context.
 
         Args:
             context: one turn, or turns, oldest first.
-            k: how many.
-            model: an index or a pipeline by its name; None: the first that is served.
+            k: the number of replies.
+            model: the name of an index or a pipeline; None: the first on the server.
             filter: a condition on metadata, such as ``lang = "en"``.
-            conversation: whose requests belong together, for feedback.
-            allow_echo: also give what the context already contains, in the same words.
-            diverse: replies that differ; fewer where the others are near-copies.
+            conversation: an id that groups requests for feedback.
+            allow_echo: also return replies that repeat a turn of the context word for word.
+            diverse: return replies that differ; fewer than ``k`` if the others are near-copies.
         """
-        return self._send(
-            calls.respond(
-                context,
-                k,
-                model=model,
-                filter=filter,
-                conversation=conversation,
-                allow_echo=allow_echo,
-                diverse=diverse,
-            )
-        )
+        return self._send(calls.respond(context, k, model, filter, conversation, allow_echo, diverse))
 
     def explain(
         self,
@@ -137,29 +121,29 @@ class Client(_Settings, Closing):
         model: str | None = None,
         filter: str | None = None,
     ) -> Explanation:
-        """Why a reply, by its text or its id, has its score."""
+        """Explain the score of a reply, given by its text or its id."""
         return self._send(calls.explain(context, text=text, candidate_id=candidate_id, model=model, filter=filter))
 
     def score(self, context: ContextLike, candidates: Sequence[str], *, model: str | None = None) -> list[float]:
-        """Raw scores of texts, in their order; higher is better."""
+        """Raw scores of the candidates, in their order; higher is better."""
         return self._send(calls.score(context, candidates, model=model))
 
     def add(self, candidates: Iterable[CandidateLike], *, replace: bool = False, model: str | None = None) -> list[str]:
-        """Add candidates, all or none, durably; their ids. See ``polyrank.Pipeline.add``."""
+        """Add all candidates or, on an error, none; returns their ids. See ``polyrank.Pipeline.add``."""
         return self._send(calls.add(candidates, replace=replace, model=model))
 
     def remove(self, ids: Sequence[str], *, model: str | None = None) -> int:
-        """Remove candidates, durably; how many were there."""
+        """Remove candidates; returns how many were in the catalogue."""
         return self._send(calls.remove(ids, model=model))
 
     def candidate(self, candidate_id: str, *, model: str | None = None) -> Candidate | None:
-        """A candidate by its id; None where there is none."""
+        """The candidate with an id, or None."""
         return self._send(calls.candidate(candidate_id, model=model))
 
     def candidates(
         self, words: str = "", *, filter: str | None = None, model: str | None = None
     ) -> Iterator[Candidate]:
-        """All candidates, or those with these words and metadata, in the order in which they were added."""
+        """All candidates, or those that contain the words and pass the filter, in the order of addition."""
         after: str | None = None
         while True:
             page = self._send(calls.candidates(words, filter=filter, model=model, after=after, limit=PAGE))
@@ -175,22 +159,22 @@ class Client(_Settings, Closing):
         candidate_id: str | None = None,
         final_text: str | None = None,
     ) -> bool:
-        """Report what became of an answer; whether this is new.
+        """Report the outcome of an answer; returns whether the server did not know it yet.
 
         Args:
-            answer: of ``respond``, or its ``request_id``.
+            answer: the result of ``respond``, or its ``request_id``.
             action: "taken", "edited" or "refused".
             candidate_id: the reply that was taken or edited.
-            final_text: what was sent in the end, where it was edited or refused.
+            final_text: the text that was sent instead, if the reply was edited or refused.
         """
         return self._send(calls.feedback(answer, action, candidate_id=candidate_id, final_text=final_text))
 
     def report(self) -> dict[str, Any]:
-        """How suggestions are used, see ``polyrank.feedback.report``."""
+        """Acceptance rates, see ``polyrank.feedback.report``."""
         return self._send(calls.report())
 
     def models(self) -> list[ServedModel]:
-        """What is served; the first answers requests that name no model."""
+        """The indexes, pipelines and models of the server; requests without a model go to the first."""
         return self._send(calls.models())
 
     def close(self) -> None:
@@ -210,11 +194,11 @@ class Client(_Settings, Closing):
                 if (pause := self._pause(attempt, response)) is None:
                     return self._read(call, response)
             time.sleep(pause)
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
 
-class AsyncClient(_Settings):
-    """As ``Client``, for asyncio: await each call, iterate with ``async for``, close by ``async with``.
+class AsyncClient(_Connection):
+    """A ``Client`` for asyncio: await each call, iterate with ``async for``, close with ``async with``.
 
     Args:
         url, api_key, timeout_s, retries: as for ``Client``.
@@ -239,17 +223,7 @@ class AsyncClient(_Settings):
         diverse: bool = False,
     ) -> Answer:
         """See ``Client.respond``."""
-        return await self._send(
-            calls.respond(
-                context,
-                k,
-                model=model,
-                filter=filter,
-                conversation=conversation,
-                allow_echo=allow_echo,
-                diverse=diverse,
-            )
-        )
+        return await self._send(calls.respond(context, k, model, filter, conversation, allow_echo, diverse))
 
     async def explain(
         self,
@@ -321,9 +295,7 @@ class AsyncClient(_Settings):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def _send(self, call: Call[T]) -> T:
@@ -339,4 +311,4 @@ class AsyncClient(_Settings):
                 if (pause := self._pause(attempt, response)) is None:
                     return self._read(call, response)
             await asyncio.sleep(pause)
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")

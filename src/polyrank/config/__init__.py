@@ -1,1 +1,1 @@
-"""Settings as frozen dataclasses, read strictly: models, text, recipes, and what the names of models mean."""
+"""Settings as frozen dataclasses, with strict parsing: models, text, recipes, pipelines and the server."""

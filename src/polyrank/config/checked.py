@@ -1,4 +1,4 @@
-"""What users give, checked: dictionaries to frozen dataclasses and back, names of choices. Knows no setting."""
+"""Converts dictionaries from users to frozen dataclasses and back, with checks. Contains no settings."""
 
 import dataclasses
 import difflib
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a number may be, as a note in its type.
+    """The range of a number, as an annotation of its type.
 
     Args:
-        least: not below this.
-        most: not above this.
-        above: not this either, nor below.
+        least: the lowest valid value.
+        most: the highest valid value.
+        above: the value must be greater than this.
 
     >>> Limits(least=0, most=1).check(1.5, "share")
     Traceback (most recent call last):
@@ -33,7 +33,7 @@ class Limits:
     above: float = -math.inf
 
     def check(self, value: float, where: str) -> None:
-        """Raises ConfigError where it is outside."""
+        """Raise ConfigError if ``value`` is outside the range."""
         if value <= self.above:
             raise ConfigError(f"{where} = {value!r} must be above {self.above:g}")
         if value < self.least and self.most == math.inf:
@@ -51,17 +51,17 @@ Share = Annotated[float, Limits(least=0, most=1)]
 
 
 class Settings:
-    """What frozen dataclasses of settings have in common: values are checked against their types' limits when made.
+    """Base of the frozen dataclasses of settings: checks each value against the limits in its type on creation.
 
-    Errors name the key alone; who reads a table puts the table's name before it. A class that is one kind of several
-    says which in ``kind``.
+    Errors name the key alone; code that reads a table adds the table's name. A class that is one of several kinds
+    states its kind in ``kind``.
     """
 
     __slots__ = ()
     moved: ClassVar[Mapping[str, str]] = {}
-    """Keys that this table once had, and where they are now."""
+    """Keys of earlier versions that have moved, each with its present place."""
     dropped: ClassVar[Mapping[str, Any]] = {}
-    """Keys that this table once had, and the value that now always applies: files from before may still say it."""
+    """Keys of earlier versions that no longer exist, each with its fixed value; old files may still contain them."""
 
     def __post_init__(self) -> None:
         for name, hint in field_types(type(self)).items():
@@ -71,8 +71,8 @@ class Settings:
 _field_types: dict[Any, dict[str, Any]] = {}
 
 
-def field_types(kind: type[Any]) -> dict[str, Any]:
-    """The fields of a dataclass with their types and the limits in them."""
+def field_types(kind: Any) -> dict[str, Any]:
+    """The types of a dataclass's fields, with the limits in them."""
     if kind not in _field_types:
         hints = get_type_hints(kind, include_extras=True)
         _field_types[kind] = {entry.name: hints[entry.name] for entry in dataclasses.fields(kind)}
@@ -80,16 +80,16 @@ def field_types(kind: type[Any]) -> dict[str, Any]:
 
 
 def from_dict(kind: type[T], values: Any, where: str = "", defaults: T | None = None) -> T:
-    """Build the dataclass ``kind``, refusing unknown keys and wrong types.
+    """Build the dataclass ``kind``; refuse unknown keys and wrong types.
 
     Args:
-        kind: a dataclass, whose fields may be dataclasses, or one kind of several.
-        values: by name of the field.
+        kind: a dataclass, whose fields may be dataclasses or unions of several kinds.
+        values: values by field name.
         where: the table's name, for errors.
-        defaults: what to take where ``values`` say nothing; None: the fields' own defaults.
+        defaults: supplies the fields that ``values`` does not contain; None: the fields' own defaults.
 
     Raises:
-        ConfigError: names the key, and suggests the nearest known one, where it belongs, or what it may be.
+        ConfigError: names the key, and suggests the nearest known key, its right place, or its valid values.
 
     >>> Size = dataclasses.make_dataclass("Size", [("width", int), ("depth", float, 1.0)])
     >>> from_dict(Size, {"width": 2, "depth": 3})
@@ -99,20 +99,19 @@ def from_dict(kind: type[T], values: Any, where: str = "", defaults: T | None = 
     polyrank.errors.ConfigError: unknown key "widht"; did you mean "width"?
     """
     if not isinstance(values, dict):
-        raise ConfigError(f"{where} = {values!r} is no table; write [{where}]")
+        raise ConfigError(f"{where} = {values!r} is not a table; write [{where}]")
     hints, moved, dropped = field_types(kind), getattr(kind, "moved", {}), getattr(kind, "dropped", {})
     prefix = f"{where}." if where else ""
-    for key in values:
-        if key in dropped and values[key] == dropped[key]:
-            continue
+    for key, value in values.items():
         if key in dropped:
-            raise ConfigError(
-                f'"{prefix}{key}" is no longer a setting, and {dropped[key]!r} always applies; leave it out'
-            )
-        if key in moved:
-            raise ConfigError(f'"{prefix}{key}" is written "{prefix}{moved[key]}" now')
-        if key not in hints:
-            raise unknown_key(key, hints, prefix, keys_inside(hints))
+            if value != dropped[key]:
+                raise ConfigError(
+                    f'"{prefix}{key}" is no longer a setting; its value is always {dropped[key]!r}, leave it out'
+                )
+        elif key in moved:
+            raise ConfigError(f'"{prefix}{key}" has moved; write "{prefix}{moved[key]}" instead')
+        elif key not in hints:
+            raise unknown_key(key, hints, prefix, nested_keys(hints))
     known = {}
     for entry in dataclasses.fields(kind):  # type: ignore[arg-type]  # every caller passes a dataclass
         start = entry.default if defaults is None else getattr(defaults, entry.name)
@@ -129,25 +128,25 @@ def from_dict(kind: type[T], values: Any, where: str = "", defaults: T | None = 
 
 
 def kinds(union: Any) -> dict[str, Any]:
-    """The classes of a union by the kind that each says it is."""
+    """The classes of a union, by their ``kind``."""
     return {option.kind: option for option in _without_none(union)}
 
 
 def kind_from_dict(union: Any, values: Any, where: str, defaults: Any = None) -> Any:
-    """Build that dataclass of a union which the key ``kind`` names.
+    """Build the dataclass of a union that the key ``kind`` names.
 
     Args:
-        union: of the dataclasses; whoever asks returns it as such.
+        union: of the dataclasses; the caller narrows the result to it.
         values: the table.
-        where: its name, for errors.
-        defaults: the kind to take without that key; what another kind shares with it is taken as well.
+        where: the table's name, for errors.
+        defaults: an instance that supplies the default kind, and values for the fields that both kinds have.
 
     Raises:
-        ConfigError: no such kind, or one of its keys is wrong or another kind's.
+        ConfigError: the kind is unknown, or a key is wrong or belongs to another kind.
     """
     known = kinds(union)
     if not isinstance(values, dict):
-        raise ConfigError(f'{where} = {values!r} is no table; write {where}.kind = "{values}"')
+        raise ConfigError(f'{where} = {values!r} is not a table; write {where}.kind = "{values}"')
     name = values.get("kind", getattr(defaults, "kind", None))
     if not isinstance(name, str) or name not in known:
         raise ConfigError(f"{where}.kind = {name!r} is not one of {', '.join(known)}")
@@ -173,38 +172,38 @@ def to_dict(settings: Settings) -> dict[str, Any]:
 
 
 def read_choice(name: str, options: Any, what: str, *, also: str = "") -> Any:
-    """A name that a user gave, if it is one of those that a Literal lists.
+    """Check that a name from the user is one of the values of a Literal.
 
     Args:
-        name: as given.
-        options: the Literal; whoever asks returns it as such.
-        what: it would be.
-        also: a further name, which the caller takes itself and which the error must not forget.
+        name: the user's input.
+        options: the Literal; the caller narrows the result to it.
+        what: the kind of thing that the name denotes, for the error.
+        also: a further valid name that the caller handles itself, for the error.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: the name is unknown.
 
-    >>> read_choice("rows", Literal["rows", "columns"], "way to count")
+    >>> read_choice("rows", Literal["rows", "columns"], "count")
     'rows'
-    >>> read_choice("row", Literal["rows", "columns"], "way to count")
+    >>> read_choice("row", Literal["rows", "columns"], "count")
     Traceback (most recent call last):
-    polyrank.errors.UsageError: 'row' is no way to count; choose rows or columns
+    polyrank.errors.UsageError: unknown count 'row'; choose rows or columns
     """
     *others, last = get_args(options)
     if name not in (*others, last):
         known = [also, *others] if also else others
-        raise UsageError(f"{name!r} is no {what}; choose {', '.join(known)} or {last}")
+        raise UsageError(f"unknown {what} {name!r}; choose {', '.join(known)} or {last}")
     return name
 
 
 def _without_none(hint: Any) -> list[Any]:
-    """What a type may be besides None."""
+    """The options of a union, without None."""
     options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
     return [option for option in options if option is not type(None)]
 
 
 def _value(hint: Any, value: Any, where: str, start: Any = None) -> Any:
-    """``value`` as its type wants it: lists become tuples, whole numbers floats, tables dataclasses."""
+    """Convert ``value`` to its type: lists become tuples, whole numbers floats, tables dataclasses."""
     options = _without_none(hint)
     if value is None and type(None) in get_args(hint):
         return None
@@ -214,23 +213,23 @@ def _value(hint: Any, value: Any, where: str, start: Any = None) -> Any:
         return from_dict(options[0], value, where, start if isinstance(start, Settings) else None)
     hint = get_args(options[0])[0] if get_origin(options[0]) is Annotated else options[0]
     if get_origin(hint) is Literal:
-        return "none" if value is None and "none" in get_args(hint) else value  # --set has one word for both
+        return "none" if value is None and "none" in get_args(hint) else value  # KEY=none is None for every key
     if get_origin(hint) is tuple:
         if not isinstance(value, list | tuple):
             raise ConfigError(f"{where} = {value!r} is not a list; write {_as_list(get_args(hint)[0], value)}")
         return tuple(_value(get_args(hint)[0], item, where) for item in value)
-    if isinstance(value, int) and abs(value) >= 2**63:
-        raise ConfigError(f"{where} is a whole number of more than 64 bits; no setting is as large")
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+    if type(value) is int and abs(value) >= 2**63:
+        raise ConfigError(f"{where} is a whole number of more than 64 bits; give a smaller one")
+    if hint is float and type(value) is int:
         return float(value)
-    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+    if not isinstance(value, hint) or (hint is int and type(value) is bool):
         raise ConfigError(f"{where} = {value!r} is {type(value).__name__}; it must be {hint.__name__}")
     return value
 
 
 def _as_list(item: Any, value: Any) -> str:
-    """What was meant by a value that should be a list of numbers, or an example of one."""
-    parts = [parsed(part.strip()) for part in value.strip("()").split(",")] if isinstance(value, str) else [value]
+    """The list that the user probably meant by ``value``, or an example of a list."""
+    parts = [parse_value(part.strip()) for part in value.strip("()").split(",")] if isinstance(value, str) else [value]
     try:
         return str([_value(item, part, "") for part in parts])
     except ConfigError:
@@ -238,8 +237,9 @@ def _as_list(item: Any, value: Any) -> str:
 
 
 def _check(hint: Any, value: Any, where: str) -> None:
-    """Raises ConfigError where ``value``, of the right type, is none that it may be."""
-    hint, origin = _without_none(hint)[0], get_origin(_without_none(hint)[0])
+    """Raise ConfigError if ``value``, of the right type, violates the limits of its type."""
+    hint = _without_none(hint)[0]
+    origin = get_origin(hint)
     if value is None:
         return
     if origin is Annotated:
@@ -256,28 +256,28 @@ def _check(hint: Any, value: Any, where: str) -> None:
         raise ConfigError(f"{where} = {value!r} is not finite; give a number")
 
 
-def keys_inside(hints: Mapping[str, Any]) -> list[str]:
-    """Keys of the tables among some fields, such as ``train.lr``."""
+def nested_keys(hints: Mapping[str, Any]) -> list[str]:
+    """The keys of the tables among some fields, such as ``train.lr``."""
     tables = {name: _without_none(hint)[0] for name, hint in hints.items()}
     return [
         f"{name}.{key}"
         for name, table in tables.items()
-        if isinstance(table, type) and dataclasses.is_dataclass(table)
+        if dataclasses.is_dataclass(table)
         for key in field_types(table)
     ]
 
 
-def unknown_key(key: str, known: Iterable[str], prefix: str = "", inside: Iterable[str] = ()) -> ConfigError:
-    """What to say about a key that nobody knows: the same in a table, or the nearest known one."""
+def unknown_key(key: str, known: Iterable[str], prefix: str = "", nested: Iterable[str] = ()) -> ConfigError:
+    """The error for an unknown key; suggests the same key in a nested table, or the nearest known key."""
     names = sorted(known)
-    near = [name for name in inside if name.endswith(f".{key}")] or difflib.get_close_matches(key, names, n=1)
-    others = f"known keys: {', '.join(names)}" if names else "there are no keys here; leave it out"
+    near = [name for name in nested if name.endswith(f".{key}")] or difflib.get_close_matches(key, names, n=1)
+    others = f"known keys: {', '.join(names)}" if names else "this table has no keys; leave it out"
     hint = f'did you mean "{prefix}{near[0]}"?' if near else others
     return ConfigError(f'unknown key "{prefix}{key}"; {hint}')
 
 
-def parsed(text: str) -> Any:
-    """A value as TOML writes it, or else the text itself; "none" is None."""
+def parse_value(text: str) -> Any:
+    """Parse a value in TOML syntax; "none" is None, and other invalid TOML is a string."""
     if text.lower() == "none":
         return None
     try:

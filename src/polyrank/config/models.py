@@ -1,8 +1,8 @@
-"""Settings of text policies and networks as frozen dataclasses, one per kind, and their way from and to dictionaries.
+"""Settings of text policies and networks: one frozen dataclass per kind, converted from and to dictionaries.
 
-Each kind of network says which text it reads, and how it is trained by default: from scratch, and from other weights.
-``None`` where a default depends on the backbone: ``polyrank.models.build`` resolves it and the saved model states it.
-Settings never reach into classes: builders turn them into flat keyword arguments.
+Each kind of network names its text settings and its default training, from scratch and from other weights. A default
+of ``None`` depends on the backbone: ``polyrank.models.build`` resolves it, and the saved model contains the result.
+Networks do not depend on these classes: builders pass them flat keyword arguments.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,6 @@ from polyrank.config.checked import (
     Whole,
     from_dict,
     kind_from_dict,
-    to_dict,
 )
 from polyrank.config.training import CONVERT_PRETRAINING, CONVERT_TUNING, TrainConfig
 from polyrank.errors import ConfigError
@@ -29,8 +28,8 @@ MODEL = DocumentKind(
     missing="give a folder that training wrote",
     remedy="restore the model folder from a copy",
 )
-TWO = ("retriever", "reranker")
-"""The names of two networks in one training, and of their folders."""
+NETWORKS = ("retriever", "reranker")
+"""The names of the two networks of a mutual training, and of their folders."""
 Reduction = Literal["first", "mean", "mean_but_first", "mean_of_first", "sqrt_n"]
 
 
@@ -42,19 +41,19 @@ class TextPolicy(Settings):
         max_context_tokens: budget of a context in tokens, special ones included.
         max_candidate_tokens: budget of a candidate in tokens, special ones included.
         max_background_tokens: most tokens of background (its start is kept) inside the context's budget.
-        turn_separator: text between two turns. A special token of the vocabulary becomes that token; "[SEP]", where
-            the vocabulary has another name for it, the one that ends a text.
-        new_tokens: tokens to add to the vocabulary, such as "[EOT]" for use as a separator or prefix. They start at
-            random and are trained where word embeddings are (``train_layers = "all"``).
-        close_last_turn: put the separator behind the last turn too, as Tao et al. do with [EOT]. By default it stands
-            between turns only, as the Poly-encoder paper's code has it.
-        speaker_prefixes: put before each turn, the first before the last turn and then alternating backwards:
-            ("customer: ", "agent: ") for replies by agents. Empty for none.
-        background: where persona lines and other facts go, "before" or "after" the turns, or "drop".
-        share_pair_budget: in a Cross-encoder's pairs a candidate leaves to the context what it does not need of its
-            budget, so that more of a long context is read. False: the context is cut once, to the same tokens beside
-            each of its candidates, as in the papers.
-        start_candidate_of_pair: put the start token before the candidate of a Cross-encoder's pair too, as ParlAI does.
+        turn_separator: text between two turns. A special token of the vocabulary becomes that token. If the vocabulary
+            has no "[SEP]", "[SEP]" means the token that ends a text.
+        new_tokens: tokens to add to the vocabulary, such as "[EOT]" for a separator or prefix. Their embeddings start
+            at random and are trained only with ``train_layers = "all"``, as all word embeddings.
+        close_last_turn: add the separator after the last turn too, as Tao et al. do with [EOT]. By default it is only
+            between turns, as in the Poly-encoder paper's code.
+        speaker_prefixes: prefixes of the turns. The last turn gets the first prefix, and the prefixes alternate
+            backwards from there: ("customer: ", "agent: ") for replies by agents. Empty: no prefixes.
+        background: the place of persona lines and other facts: "before" or "after" the turns, or "drop".
+        share_pair_budget: in a Cross-encoder's pairs, a short candidate leaves its unused budget to the context, so
+            that the model reads more of a long context. False: the context is cut to the same tokens for each of its
+            candidates, as in the papers.
+        start_candidate_of_pair: put the start token before the candidate of a Cross-encoder's pair too, as in ParlAI.
     """
 
     max_context_tokens: int = 360
@@ -71,21 +70,22 @@ class TextPolicy(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertText(Settings):
-    """How strings become ids for a ConveRT. The paper's figures are the defaults.
+    """How strings become token ids for a ConveRT. The defaults are the paper's values.
 
     Args:
         max_context_tokens: budget of the immediate context (the last turn), in subwords; its end is kept.
         max_candidate_tokens: budget of a candidate; its start is kept.
-        max_earlier_tokens: budget of the earlier turns together, newest first; the newest are kept.
-        max_earlier_turns: most earlier turns that are read.
+        max_earlier_tokens: budget of all earlier turns together; the newest are kept.
+        max_earlier_turns: maximum number of earlier turns.
         number_prefixes: put "0", "1", ... before the earlier turns, 0 before the newest, as for DSTC7.
-        background: read persona lines and other facts behind the earlier turns ("after"), or not ("drop").
-        vocabulary: a file of subwords; None: learnt from the training data.
-        min_count: when learning: how often a subword must be seen.
-        vocabulary_size: when learning: so many subwords, whatever their counts; None: as ``min_count`` gives.
-        count_repeats: when learning: count a text each time that it is some example's last turn or response, as a
-            sample of the corpus would have it. By default each text counts once, so that stock phrases do not fill
-            the vocabulary.
+        background: put persona lines and other facts after the earlier turns ("after"), or ignore them ("drop").
+        vocabulary: a file of subwords; None: build the vocabulary from the training data.
+        min_count: for a new vocabulary: the minimum count of a subword.
+        vocabulary_size: for a new vocabulary: the number of subwords, whatever their counts; None: ``min_count``
+            decides.
+        count_repeats: for a new vocabulary: count a text each time it is the last turn or the response of an example,
+            as in a sample of the corpus. By default each text counts once, so that stock phrases do not fill the
+            vocabulary.
         n_buckets: ids for characters outside the vocabulary.
     """
 
@@ -104,7 +104,7 @@ class ConvertText(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumText(Settings):
-    """A sum has no text settings of its own: each of its encoders goes on reading as it was trained to."""
+    """A sum has no text settings: each of its encoders keeps its own."""
 
 
 TextSettings = TextPolicy | ConvertText | SumText
@@ -116,19 +116,20 @@ class BiConfig(Settings):
 
     Args:
         backbone: "embedded", a local folder, or hf:OWNER/MODEL of the Hugging Face Hub.
-        reduction: how token outputs become one vector: the "first", their "mean", their sum by "sqrt_n" of their
-            number, "mean_of_first" n, or "mean_but_first", which leaves the first boundary token out, as the
-            Poly-encoder paper's averages do (Table 7). None: what the backbone was trained with, else "first".
-        reduction_tokens: for "mean_of_first", how many tokens.
-        shared_towers: one network for both sides. Two, with the same initial weights, by default.
-        projection_dim: D of a learnt linear map on each side; None for no map.
-        equal_projections: whether both sides' maps start from the same weights, so that alike texts start with alike
-            vectors. False: each from its own, as W_c and W_r of Tao et al.
-        output_scale: token outputs are multiplied by this; None: fitted (see the next two) or 1.
+        reduction: how token outputs become one vector: the "first" output, the "mean", the sum divided by the square
+            root of their number ("sqrt_n"), the mean of the first n ("mean_of_first"), or the mean without the first
+            boundary token ("mean_but_first"), as in the Poly-encoder paper (Table 7). None: the backbone's own
+            reduction, or "first" if it has none.
+        reduction_tokens: n for "mean_of_first".
+        shared_towers: one network for both sides. By default there are two, with the same initial weights.
+        projection_dim: D of a trained linear map on each side; None: no map.
+        equal_projections: start both sides' maps from the same weights, so that similar texts have similar vectors
+            from the start. False: independent weights, as W_c and W_r of Tao et al.
+        output_scale: factor on token outputs; None: fitted (see the next two keys), or 1.
         match_output_std: fit ``output_scale`` so that token outputs have this standard deviation (BERT: 0.5).
-        match_self_score: fit it so that a candidate vector's product with itself is this on average.
-        normalize: bring every vector to one length, so that a score is ``match_self_score`` (None: 20) times a cosine.
-            By default lengths count too, as in the papers.
+        match_self_score: fit ``output_scale`` so that a candidate vector's dot product with itself averages this.
+        normalize: normalize every vector, so that a score is ``match_self_score`` (None: 20) times a cosine. By default
+            the lengths of the vectors count too, as in the papers.
     """
 
     kind: ClassVar[str] = "bi"
@@ -154,10 +155,11 @@ class PolyConfig(BiConfig):
     """A Poly-encoder: m vectors for the context, one for the candidate.
 
     Args:
-        codes: "learnt" codes attend over the outputs; "first", "last" or "last_h1" take outputs as they are.
-        n_codes: m. With "last_h1" there are m + 1 vectors.
-        code_init: "uniform" on [0, 1) as in the released code, or "normal" with std ``code_std``; None: by backbone.
-        code_std: standard deviation for "normal". Near zero every context vector starts as the mean of the outputs.
+        codes: "learnt" codes attend over the outputs; "first", "last" and "last_h1" use outputs directly.
+        n_codes: m. With "last_h1" a context has m + 1 vectors.
+        code_init: "uniform" on [0, 1), as in the released code, or "normal" with standard deviation ``code_std``; None:
+            depends on the backbone.
+        code_std: standard deviation for "normal". Near zero, every context vector starts as the mean of the outputs.
     """
 
     kind: ClassVar[str] = "poly"
@@ -170,11 +172,11 @@ class PolyConfig(BiConfig):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossConfig(Settings):
-    """A Cross-encoder: context and candidate read together.
+    """A Cross-encoder: one network reads context and candidate together.
 
     Args:
         backbone: "embedded", a local folder, or hf:OWNER/MODEL of the Hugging Face Hub.
-        head: "linear", h_1 W (ICLR 2020), or "mlp", a tanh layer first (Tao et al.).
+        head: "linear", h_1 W (ICLR 2020), or "mlp", with a tanh layer before it (Tao et al.).
     """
 
     kind: ClassVar[str] = "cross"
@@ -189,29 +191,29 @@ class CrossConfig(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvertConfig(Settings):
-    """A ConveRT: a small dual encoder over subwords. The paper's figures are the defaults.
+    """A ConveRT: a small dual encoder over subwords. The defaults are the paper's values.
 
     Args:
-        embedding_dim: of subwords, positions and layers.
-        attention_dim: of the projections that attention weights are computed from, per head.
-        ffn_dim: inside a layer's feed-forward network.
-        spans: for each layer, how far apart two subwords may be to attend to each other. Equal ones: ablation C.
+        embedding_dim: dimension of subwords, positions and layers.
+        attention_dim: dimension of queries and keys, per head.
+        ffn_dim: inner dimension of a layer's feed-forward network.
+        spans: for each layer, the maximum distance of two subwords that attend to each other. Equal spans: ablation C.
         scale_embeddings: multiply subwords by ``sqrt(embedding_dim)`` before positions are added, as in the released
-            graphs. False: as the paper's text, which has no such factor; words then weigh no more than positions.
+            graphs. False: without this factor, as in the paper's text; words then weigh no more than positions.
         position_periods: rows of each position table.
-        n_heads: of attention; above one, values are projected too. 8: ablation A.
-        relative_bias: whether attention scores get a learnt bias by relative position. False: ablation B.
-        reduction_heads: how many weighted sums make r. 1: ablation E. (D is ``text.n_buckets = 1``.)
-        side_dim, side_layers: the networks that each side has for itself.
-        side_skips: their skip connections. False: ablation F.
-        equal_sides: start both sides' networks (and that of the earlier turns) from the same weights, so that training
-            starts from the likeness of words instead of from chance; wants ``combination = "mean"``.
+        n_heads: attention heads; with more than one, values are projected too. 8: ablation A.
+        relative_bias: add a trained bias by relative position to attention scores. False: ablation B.
+        reduction_heads: number of weighted sums in r. 1: ablation E. (D is ``text.n_buckets = 1``.)
+        side_dim, side_layers: dimension and layers of each side's own network.
+        side_skips: skip connections in the sides' networks. False: ablation F.
+        equal_sides: start both sides' networks (and that of the earlier turns) from the same weights, so that texts
+            with common words score higher from the start; best with ``combination = "mean"``.
         output_dim: D of the final encodings.
         multi_context: read the earlier turns as well.
-        combination: of the immediate and the earlier context's encodings: their "mean", or one more "feed_forward"
-            network on it, as in the released graphs.
-        quantization: what the weights are rounded to, in training and in the file: 8 bits for embeddings and this
-            type for the rest, or "none" for 32 bits.
+        combination: of the encodings of the immediate context and of the earlier turns: their "mean", or a
+            "feed_forward" network on the mean, as in the released graphs.
+        quantization: precision of the weights in training and in the file: 8 bits for embeddings and this type for the
+            rest, or "none" for 32 bits.
         dropout: after embeddings and attention; 0 for pre-training, 0.2 for fine-tuning.
     """
 
@@ -243,13 +245,14 @@ class ConvertConfig(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumConfig(Settings):
-    """A sum of trained encoders that go on together: the loss is that of the weighted sum of their scores.
+    """A sum of trained encoders, fine-tuned together on the loss of the weighted sum of their scores.
 
     Args:
-        parts: two or more folders of trained encoders, or "shipped:convert". At most one may give a context several
-            vectors.
-        weights: of their scores at the start, 1 for a Poly-encoder, which attends by its scores; None: 1 for each.
-        train_weights: train the weights too, all but a Poly-encoder's.
+        parts: two or more folders of trained encoders, or "shipped:convert". At most one may be a Poly-encoder or
+            another model with several context vectors.
+        weights: initial weights of the scores; a Poly-encoder's must be 1, since its attention depends on its scores.
+            None: 1 for each.
+        train_weights: train the weights too, except a Poly-encoder's.
     """
 
     kind: ClassVar[str] = "sum"
@@ -265,29 +268,24 @@ class SumConfig(Settings):
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
         if len(self.parts) < 2:
-            raise ConfigError(f"parts = {list(self.parts)} are no sum; name two encoders or more")
+            raise ConfigError(f"parts = {list(self.parts)} has fewer than two encoders; give two or more")
         if self.weights is not None and len(self.weights) != len(self.parts):
-            raise ConfigError(f"weights = {list(self.weights)} are not one for each part; give {len(self.parts)}")
+            raise ConfigError(f"weights = {list(self.weights)} does not fit {len(self.parts)} parts; give one for each")
 
 
 ModelConfig = BiConfig | PolyConfig | CrossConfig | ConvertConfig
 RecipeModel = ModelConfig | SumConfig
-"""What a recipe can train: any one network, or several whose scores are added up."""
+"""The models that a recipe can train: a single network, or a sum of several."""
 
 
 def model_from_dict(values: dict[str, Any], where: str = "model") -> ModelConfig:
-    """Build the configuration that ``kind`` ("bi", "poly", "cross", "convert") names.
+    """Build the settings of the kind "bi", "poly", "cross" or "convert".
 
     >>> model_from_dict({"kind": "poly", "n_codes": 16}).n_codes
     16
     """
     config: ModelConfig = kind_from_dict(ModelConfig, values, where)
     return config
-
-
-def model_to_dict(config: RecipeModel) -> dict[str, Any]:
-    """The inverse of ``model_from_dict``, ready for JSON."""
-    return to_dict(config)
 
 
 @overload
@@ -299,7 +297,7 @@ def text_from_dict(config: RecipeModel, values: dict[str, Any], where: str = "te
 
 
 def text_from_dict(config: RecipeModel, values: dict[str, Any], where: str = "text") -> TextSettings:
-    """Build the text settings that go with a model.
+    """Build the text settings of a model.
 
     >>> text_from_dict(ConvertConfig(), {}).max_context_tokens
     60

@@ -1,4 +1,4 @@
-"""The settings of a pipeline: what retrieves, what re-ranks, how scores are added, when to give no answer."""
+"""The settings of a pipeline: retriever, re-ranker, ensemble and threshold."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -11,17 +11,17 @@ Ensemble = Literal["raw", "sigmoid", "z-score", "softmax", "sigmoid-reranked"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineConfig(Settings):
-    """What a pipeline is made of.
+    """The parts of a pipeline.
 
     Args:
-        index: folder of candidates.
-        retriever: "dense", the index's own encoder; or "bm25" or "tfidf" over the index's texts.
-        model: the encoder's folder where it is not the one that the index names.
+        index: the index folder.
+        retriever: "dense" (the index's own encoder), or "bm25" or "tfidf" over the index's texts.
+        model: the encoder's folder, if it differs from the one that the index names.
         mode: of the dense search, see ``polyrank.search.search``.
         prior: the retriever adds this times ``log(1 + count)`` to each score, with the metadata field ``count``. 0 or
             more.
         reranker: a model folder; None: one stage.
-        n_retrieved: how many the re-ranker sees.
+        n_retrieved: the number of candidates for the re-ranker.
         ensemble: see ``polyrank.ranking.ensembles.combine``; None: the re-ranker's score alone decides.
         measure, threshold: see ``polyrank.ranking.abstention``; None: always answer.
     """

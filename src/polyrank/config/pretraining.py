@@ -1,4 +1,4 @@
-"""A recipe of pre-training as frozen dataclasses; strict when read from TOML."""
+"""A recipe of a pre-training as frozen dataclasses, with strict parsing."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -26,14 +26,14 @@ Objective = Literal["masked_lm", "next_utterance"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScratchModel(Settings):
-    """A BERT with random weights. The defaults are BERT-base's sizes.
+    """A BERT with random weights. The defaults are those of BERT-base.
 
     Args:
-        layers: of the transformer.
-        hidden: D, the length of its outputs.
-        heads: of attention; they share D.
-        ffn: inside a layer's feed-forward network.
-        positions: the longest input in tokens.
+        layers: transformer layers.
+        hidden: D, the dimension of the outputs.
+        heads: attention heads; D must be a multiple of them.
+        ffn: inner dimension of a layer's feed-forward network.
+        positions: maximum input length in tokens.
     """
 
     layers: Count = 12
@@ -46,13 +46,13 @@ class ScratchModel(Settings):
         Settings.__post_init__(self)
         if self.hidden % self.heads:
             raise ConfigError(
-                f"hidden = {self.hidden} cannot be shared by heads = {self.heads}; choose a multiple of {self.heads}"
+                f"hidden = {self.hidden} is not a multiple of heads = {self.heads}; choose a multiple of {self.heads}"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuedModel(Settings):
-    """A trained backbone that goes on to be pre-trained, with the vocabulary that it has.
+    """A trained backbone to continue pre-training, with its own vocabulary.
 
     Args:
         backbone: "embedded", a local folder, or hf:OWNER/MODEL of the Hugging Face Hub.
@@ -63,12 +63,12 @@ class ContinuedModel(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularyConfig(Settings):
-    """The subwords that a BERT from scratch learns from the training texts first.
+    """The vocabulary of a BERT from scratch, built from the training texts before pre-training.
 
     Args:
         kind: "wordpiece", or "bpe": byte-pair encoding of characters, as in the papers.
-        size: subwords, special tokens included; fewer come out of a corpus that has no more.
-        lower_case: whether texts are lower-cased, and lose their accents.
+        size: number of subwords, special tokens included; a small corpus yields fewer.
+        lower_case: lower-case the texts and remove accents.
     """
 
     kind: Literal["wordpiece", "bpe"] = "wordpiece"
@@ -78,12 +78,12 @@ class VocabularyConfig(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainText(Settings):
-    """How a context and a response become one input. The context keeps its end, the response its start.
+    """How a context and a response form one input. The context keeps its end, the response its start.
 
     Args:
-        max_tokens: of an input, special ones included.
-        max_response_tokens: most of them for the response; the context has the others.
-        turn_separator: token between two turns. One that the vocabulary lacks is added to it, such as "[NEWLINE]", as
+        max_tokens: budget of an input, special tokens included.
+        max_response_tokens: budget of the response; the context has the rest.
+        turn_separator: token between two turns. If the vocabulary does not have it, it is added, such as "[NEWLINE]"
             in the first version of the paper.
     """
 
@@ -95,23 +95,23 @@ class PretrainText(Settings):
         Settings.__post_init__(self)
         if self.max_tokens < self.max_response_tokens + 4:
             raise ConfigError(
-                f"max_tokens = {self.max_tokens} leave a context no room beside max_response_tokens ="
-                f" {self.max_response_tokens} and 3 special ones; give {self.max_response_tokens + 4} or more"
+                f"max_tokens = {self.max_tokens} leaves no tokens for a context after max_response_tokens ="
+                f" {self.max_response_tokens} and 3 special tokens; give {self.max_response_tokens + 4} or more"
             )
         if not self.turn_separator.strip():
-            raise ConfigError('turn_separator is empty; name a token, such as "[SEP]"')
+            raise ConfigError('turn_separator is empty; give a token, such as "[SEP]"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainData(Settings):
-    """What to learn from: texts without labels, each turn as a response; ``cache`` holds them as token ids.
+    """The training texts, without labels; each turn is a response to the turns before it.
 
     Args:
         train: file of dialogues or pairs (JSON lines, gzip, CSV or Parquet).
-        valid: another, to choose the best step by; none: the last step's network is kept.
-        max_valid: the first so many pairs of ``valid``.
+        valid: file for validation, which selects the best step; None: keep the network of the last step.
+        max_valid: use the first so many pairs of ``valid``.
         skip_bad: count and skip bad rows instead of stopping.
-        cache: folder for the texts as token ids, which runs may share; none: in the run's folder.
+        cache: folder for the texts as token ids, which runs may share; None: in the run's folder.
     """
 
     train: str
@@ -123,17 +123,17 @@ class PretrainData(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainSteps(Updates):
-    """How to train, by AdamW. The defaults are the paper's, which gives no steps, warm-up and clipping.
+    """How to train, with AdamW. The defaults are the paper's; it does not give steps, warm-up and clipping.
 
     Args:
-        objectives: which losses: those of words and of pairs in turns ("alternate"), both of the same batch ("joint",
-            as BERT's), or one of them, "masked_lm" or "next_utterance".
-        steps: updates.
-        batch_tokens: of an update's batch, padding included.
-        micro_batch_tokens: computed at a time; the update is that of the whole batch. None: all at once.
-        length_window: pairs that are sorted by length together; 1 for no sorting.
-        precision: "fp32", "bf16" (autocast), or "auto": bf16 where the hardware has it.
-        evaluate_steps: validate, and keep the network if it is the best so far, every so many steps.
+        objectives: the losses of words and of pairs in alternation ("alternate"), both on the same batch ("joint", as
+            in BERT), or one of them, "masked_lm" or "next_utterance".
+        steps: number of updates.
+        batch_tokens: tokens in the batch of an update, padding included.
+        micro_batch_tokens: tokens to compute at a time; the update is that of the whole batch. None: all at once.
+        length_window: number of pairs to sort by length together; 1: no sorting.
+        precision: "fp32", "bf16" (autocast), or "auto": bf16 if the hardware supports it.
+        evaluate_steps: validate every so many steps, and keep the network if it is the best so far.
         checkpoint_steps: checkpoint every so many steps.
         seed: of weights, order, masks and dropout.
     """
@@ -156,18 +156,18 @@ class PretrainSteps(Updates):
 
     @property
     def of_network(self) -> NetworkTraining:
-        """The rates, as every training has them."""
+        """The settings of the optimizer, in the form that every training has."""
         own = {key: getattr(self, key) for key in field_types(Updates)}
         return NetworkTraining(**own, train_layers="all", decay_new=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainRecipe(Settings):
-    """A whole pre-training: what, from which texts, how, and where to.
+    """A complete pre-training.
 
     Args:
-        output: the folder to make; in it ``model`` is the best network.
-        vocabulary: to learn; None where a backbone has its own.
+        output: the folder to make; its subfolder ``model`` is the best network.
+        vocabulary: the vocabulary to build; None for a backbone, which has one.
     """
 
     model: ScratchModel | ContinuedModel
@@ -181,17 +181,17 @@ class PretrainRecipe(Settings):
         if isinstance(self.model, ScratchModel) and self.vocabulary is None:
             object.__setattr__(self, "vocabulary", VocabularyConfig())
         if isinstance(self.model, ContinuedModel) and self.vocabulary is not None:
-            raise ConfigError("a backbone has a vocabulary of its own; leave out [vocabulary] or model.backbone")
+            raise ConfigError("a backbone already has a vocabulary; leave out [vocabulary] or model.backbone")
         if isinstance(self.model, ScratchModel) and self.text.max_tokens > self.model.positions:
             raise ConfigError(
-                f"text.max_tokens = {self.text.max_tokens} are more than model.positions = {self.model.positions};"
-                " lower the one or raise the other"
+                f"text.max_tokens = {self.text.max_tokens} is above model.positions = {self.model.positions}; lower it"
+                " or raise model.positions"
             )
         for name in ("batch_tokens", "micro_batch_tokens"):
             if (budget := getattr(self.train, name)) is not None and budget < self.text.max_tokens:
                 raise ConfigError(
-                    f"train.{name} = {budget} do not hold an input of text.max_tokens = {self.text.max_tokens}; give"
-                    " as many at least"
+                    f"train.{name} = {budget} is less than one input of text.max_tokens = {self.text.max_tokens}; give"
+                    f" {self.text.max_tokens} or more"
                 )
 
 
@@ -209,13 +209,13 @@ def pretrain_recipe_from_dict(values: Mapping[str, Any]) -> PretrainRecipe:
         if name not in values:
             raise ConfigError(f'missing key "{name}"; add it to the recipe')
     if not isinstance(values["output"], str):
-        raise ConfigError(f"output = {values['output']!r} is no folder; write its path in quotes")
+        raise ConfigError(f"output = {values['output']!r} is not a folder; write its path in quotes")
     model, vocabulary = values.get("model", {}), values.get("vocabulary")
-    goes_on = isinstance(model, dict) and "backbone" in model
-    if goes_on and (sizes := [key for key in model if key in field_types(ScratchModel)]):
-        raise ConfigError(f"model.{sizes[0]} is for a network from scratch; leave it out or model.backbone")
+    continued = isinstance(model, dict) and "backbone" in model
+    if continued and (sizes := [key for key in model if key in field_types(ScratchModel)]):
+        raise ConfigError(f"model.{sizes[0]} applies to a network from scratch; leave out that key or model.backbone")
     return PretrainRecipe(
-        model=from_dict(ContinuedModel, model, "model") if goes_on else from_dict(ScratchModel, model, "model"),
+        model=from_dict(ContinuedModel, model, "model") if continued else from_dict(ScratchModel, model, "model"),
         output=values["output"],
         data=from_dict(PretrainData, values["data"], "data"),
         vocabulary=None if vocabulary is None else from_dict(VocabularyConfig, vocabulary, "vocabulary"),

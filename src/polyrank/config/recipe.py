@@ -1,4 +1,4 @@
-"""A training recipe as frozen dataclasses; strict when read from TOML. What fits together is checked when made."""
+"""A training recipe as frozen dataclasses, with strict parsing. Creating one checks that its parts fit together."""
 
 import dataclasses
 from dataclasses import dataclass, field
@@ -10,42 +10,41 @@ from polyrank.config.checked import (
     Several,
     field_types,
     from_dict,
-    keys_inside,
     kind_from_dict,
+    nested_keys,
     to_dict,
     unknown_key,
 )
 from polyrank.config.models import (
     ConvertConfig,
-    CrossConfig,
     RecipeModel,
-    SumConfig,
     TextPolicy,
     TextSettings,
     text_from_dict,
 )
-from polyrank.config.training import ConvertMethod, ListwiseMethod, MutualMethod, NetworkTraining, TrainConfig
+from polyrank.config.training import ConvertMethod, NetworkTraining, TrainConfig
 from polyrank.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig(Settings):
-    """What to train on.
+    """The training, validation and test data.
 
     Args:
-        train: file of examples (JSON lines, gzip, CSV or Parquet); None where they are given from memory.
-        valid: file of candidate lists, or of pairs or dialogues, for which lists are drawn; None trains without
-            validation.
-        test: file of examples that the finished model is evaluated on; None: not.
-        kind: of ``train``: "pairs", "dialogues", "candidates"; None: seen from its first row.
-        speaker: of dialogues, whose turns are responses; "*": everybody's. None: the agents', where they can be told.
-        max_train: use a random subset of so many examples; None for all.
-        max_valid: the first so many examples of ``valid``.
-        valid_candidates: of each list that is drawn for ``valid``; None: 20, or fewer where it has too few responses.
+        train: file of examples (JSON lines, gzip, CSV or Parquet); None if they are passed in memory.
+        valid: file of candidate lists, or of pairs or dialogues, for which lists are drawn; None: no validation.
+        test: file of examples to evaluate the finished model on; None: no evaluation.
+        kind: of ``train``: "pairs", "dialogues", "candidates"; None: inferred from its first row.
+        speaker: for dialogues, the speaker whose turns are responses; "*": all speakers. None: the agents, if they can
+            be recognized.
+        max_train: use a random subset of so many examples; None: all.
+        max_valid: use the first so many examples of ``valid``.
+        valid_candidates: size of each list that is drawn for ``valid``; None: 20, or fewer if there are fewer
+            responses.
         skip_bad: count and skip bad rows instead of stopping.
-        cache: folder in which the examples of ``train`` are kept, each read when it is needed, for more of them than
-            memory holds; ``train`` may then be a folder of files too, or a pattern such as "data/part-*.parquet". None:
-            they are in memory.
+        cache: folder in which the examples of ``train`` are stored and read one by one, for data that does not fit in
+            memory; ``train`` may then also be a folder of files, or a pattern such as "data/part-*.parquet". None: keep
+            them in memory.
     """
 
     train: str | None = None
@@ -65,9 +64,9 @@ class Partner(Settings):
     """The second network of a mutual training: a re-ranker, or any other kind.
 
     Args:
-        model: what it is.
-        text: its text settings; the first network's where they are of one kind.
-        train: what it has apart from the first network.
+        model: its model settings.
+        text: its text settings; by default those of the first network, if both have the same kind.
+        train: its training settings.
     """
 
     model: RecipeModel
@@ -80,7 +79,7 @@ class Partner(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe(Settings):
-    """A whole training: what, from what text, on what data, how, and where to; for mutual learning, with whom."""
+    """A training: model, text, data and training settings, output folder, and a partner for mutual training."""
 
     model: RecipeModel
     output: str
@@ -101,31 +100,32 @@ class Recipe(Settings):
             )
         match model, method:
             case ConvertConfig(multi_context=False), ConvertMethod(loss_weights=weights) if weights != (1.0, 1.0, 1.0):
-                raise ConfigError(f"train.method.loss_weights = {list(weights)} are for model.multi_context = true")
+                raise ConfigError(
+                    f"train.method.loss_weights = {list(weights)} apply to model.multi_context = true; leave them out"
+                )
         if (method.kind == "mutual") != (self.reranker is not None):
             raise ConfigError(
-                'train.method.kind = "mutual" takes two networks, and the second is the table [reranker]; give both or'
+                'train.method.kind = "mutual" trains two networks, and the table [reranker] is the second; give both or'
                 " neither"
             )
         networks = [model] if self.reranker is None else [model, self.reranker.model]
-        crosses = any(isinstance(network, CrossConfig) for network in networks)
-        if isinstance(method, ListwiseMethod | MutualMethod) and method.sigmoid and not crosses:
-            raise ConfigError("train.method.sigmoid = true is for the scores of a Cross-encoder; leave it out")
+        if getattr(method, "sigmoid", False) and all(network.encodes for network in networks):
+            raise ConfigError("train.method.sigmoid = true applies to the scores of a Cross-encoder; leave it out")
         parts = [self.train] if self.reranker is None else [self.train, self.reranker.train]
         for network, own in zip(networks, parts, strict=True):
-            if isinstance(network, ConvertConfig) and own.new_dropout:
+            if network.kind == "convert" and own.new_dropout:
                 raise ConfigError(
-                    f"train.new_dropout = {own.new_dropout} is for projections and heads, which a ConveRT has none of;"
-                    " set train.dropout"
+                    f"train.new_dropout = {own.new_dropout} applies to projections and heads, and a ConveRT has"
+                    " neither; set train.dropout"
                 )
-            if isinstance(network, SumConfig) and own.init_from is not None:
+            if network.kind == "sum" and own.init_from is not None:
                 raise ConfigError(
-                    f"train.init_from = {own.init_from} is not for a sum, whose encoders come from model.parts; leave"
-                    " it out"
+                    f"train.init_from = {own.init_from} does not apply to a sum, whose encoders come from model.parts;"
+                    " leave it out"
                 )
         if negatives is not None and "mined" in negatives.order and not any(network.encodes for network in networks):
             raise ConfigError(
-                "train.negatives.remine_epochs needs a network that encodes, and a Cross-encoder would have to read"
+                "train.negatives.remine_epochs needs a network that encodes, because a Cross-encoder would have to read"
                 " every pair; mine once with polyrank mine instead"
             )
 
@@ -136,10 +136,10 @@ def _check_text(model: RecipeModel, text: TextSettings, where: str) -> None:
 
 
 def recipe_tables(values: dict[str, Any]) -> dict[str, Any]:
-    """All tables of a recipe, empty where it has none, so that no later code looks whether one is there.
+    """All tables of a recipe; the missing ones are empty, so that later code need not check.
 
     Raises:
-        ConfigError: a key is unknown or missing, or a table is something else.
+        ConfigError: a key is unknown or missing, or a value is not a table.
 
     >>> sorted(recipe_tables({"model": {"kind": "bi"}, "output": "run"}))
     ['data', 'model', 'output', 'reranker', 'text', 'train']
@@ -147,7 +147,7 @@ def recipe_tables(values: dict[str, Any]) -> dict[str, Any]:
     known = [entry.name for entry in dataclasses.fields(Recipe)]
     for key in values:
         if key not in known:
-            raise unknown_key(key, known, inside=keys_inside(field_types(Recipe)))
+            raise unknown_key(key, known, nested=nested_keys(field_types(Recipe)))
     for name in ("model", "output"):
         if name not in values:
             raise ConfigError(f'missing key "{name}"; add it to the recipe')
@@ -171,8 +171,8 @@ def _table(values: dict[str, Any], name: str, prefix: str = "") -> dict[str, Any
 def recipe_from_dict(values: dict[str, Any]) -> Recipe:
     """Build a Recipe from nested tables ``model``, ``text``, ``data``, ``train`` and the key ``output``.
 
-    The kind of model says which text settings there are and what training starts from. A second network is a table
-    ``reranker``: the keys of a model, and tables ``text`` and ``train`` inside it for what differs.
+    The kind of model determines the text settings and the defaults of the training. A second network is a table
+    ``reranker`` with the keys of a model, and tables ``text`` and ``train`` for the differences.
 
     Raises:
         ConfigError: a key is unknown, missing or wrong.
@@ -203,9 +203,9 @@ def _partner_from_dict(
     shared = field_types(TrainConfig).keys() | TrainConfig.moved.keys()
     for key in train:
         if key in shared - field_types(NetworkTraining).keys() - NetworkTraining.moved.keys():
-            raise ConfigError(f"reranker.train.{key} is one for both networks; set it in [train]")
+            raise ConfigError(f"reranker.train.{key} is common to both networks; set it in [train]")
     alike = model.text_kind is first.text_kind
-    # what suits the one optimiser ruins the other; and the first network's weights are its own
+    # two kinds of text need different optimizers and rates; init_from names weights of the first network only
     start = dataclasses.replace(settings, init_from=None) if alike else _train_defaults(model, train)
     return Partner(
         model=model,

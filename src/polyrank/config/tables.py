@@ -1,4 +1,4 @@
-"""TOML files of settings as tables, with the changes of a command line. Knows no setting."""
+"""Reads TOML files as tables and applies changes from the command line. Contains no settings."""
 
 import copy
 import tomllib
@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from polyrank.config.checked import parsed
+from polyrank.config.checked import parse_value
 from polyrank.errors import ConfigError
 
 Source = str | Path | Mapping[str, Any]
@@ -16,15 +16,15 @@ Source = str | Path | Mapping[str, Any]
 def read_tables(
     source: Source, changes: Sequence[str] = (), paths: Collection[str] = ()
 ) -> tuple[dict[str, Any], Path]:
-    """The tables of a TOML file with ``changes`` made, and the folder that its paths are relative to.
+    """Read the tables of a TOML file and apply ``changes``; also returns the folder that its paths are relative to.
 
     Args:
         source: the file, or its tables.
-        changes: each KEY=VALUE, values as TOML writes them.
-        paths: keys of paths; those of changes are relative to the working directory, and made absolute.
+        changes: each KEY=VALUE, with values in TOML syntax.
+        paths: keys that hold paths; in changes they are relative to the working directory and become absolute.
 
     Raises:
-        ConfigError: no file, no TOML, or a change that is none.
+        ConfigError: the file does not exist or is not TOML, or a change is not KEY=VALUE.
     """
     if isinstance(source, Mapping):
         values, base = copy.deepcopy(dict(source)), Path.cwd()
@@ -32,31 +32,31 @@ def read_tables(
         path = Path(source)
         values, base = _read_toml(path), path.resolve().parent
     for change in changes:
-        _make(change, values, paths)
+        _apply(change, values, paths)
     return values, base
 
 
-def _make(change: str, values: dict[str, Any], paths: Collection[str]) -> None:
+def _apply(change: str, values: dict[str, Any], paths: Collection[str]) -> None:
     key, equals, text = change.partition("=")
     if not equals or not key:
-        raise ConfigError(f"--set {change!r} is not KEY=VALUE; write for example train.lr=5e-5")
+        raise ConfigError(f"`changes` {change!r} is not KEY=VALUE; write for example train.lr=5e-5")
     *tables, last = key.strip().split(".")
     for table in tables:
         values = values.setdefault(table, {})
         if not isinstance(values, dict):
-            raise ConfigError(f"--set {change!r}: {table} is no table")
-    value = parsed(text.strip())
+            raise ConfigError(f"`changes` {change!r}: {table} is not a table; give a key inside a table")
+    value = parse_value(text.strip())
     values[last] = str(Path.cwd() / value) if key.strip() in paths and isinstance(value, str) else value
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text("utf-8-sig"))  # some editors begin a file with a byte order mark
+        return tomllib.loads(path.read_text("utf-8-sig"))  # some editors start a file with a byte order mark
     except FileNotFoundError as error:
-        raise ConfigError(f"there is no file {path}; give the path of a .toml file") from error
+        raise ConfigError(f"{path} does not exist; give the path of a .toml file") from error
     except IsADirectoryError as error:
         raise ConfigError(f"{path} is a folder; give the path of a .toml file") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8, as TOML is; save it as UTF-8") from error
+        raise ConfigError(f"{path} is not UTF-8, which TOML requires; save it as UTF-8") from error
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}; correct it there") from error
+        raise ConfigError(f"{path} is not valid TOML: {error}; fix it in the file") from error

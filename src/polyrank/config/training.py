@@ -1,6 +1,6 @@
-"""How networks are trained, as frozen dataclasses: what every training has, methods and negatives.
+"""Settings of a training: methods, negatives, updates and batches.
 
-Each method is a class of its own with the keys that it reads; no other key can be given to it.
+Each method is a class with only the keys that it uses, so a recipe cannot give it another key.
 """
 
 import dataclasses
@@ -17,40 +17,25 @@ NegativeSource = Literal["given", "random", "mined"]
 NegativesWeighting = Literal["as_said", "uniform", "logq"]
 
 
-def _check_weighting(weighting: NegativesWeighting, added_by: str, path: str = "") -> None:
-    """Refuse a correction of frequencies where candidates join that come once each, however often they are said.
-
-    Raises:
-        ConfigError: both are set.
-    """
-    if weighting != "as_said":
-        raise ConfigError(
-            f'{path}negatives_weighting = "{weighting}" corrects the frequency of the other responses of the batch, and'
-            f" {added_by} adds candidates that come once each; set one of the two"
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InBatchMethod(Settings):
+class InBatchNegatives(Settings):
     """The other responses of the batch are the negatives.
 
     Args:
-        smoothing: this much of the probability is spread over the wrong candidates.
-        queue: so many candidates of earlier batches are negatives too, by the vectors that they had then; 0: none.
+        smoothing: share of the probability that is spread over the wrong candidates.
+        queue: number of candidates of earlier batches that are negatives too, with the vectors from then; 0: none.
         negatives_weighting: how often a wrong response of the batch counts. "as_said": as often as it is in the data,
             so that a model learns to score frequent responses lower than their probability. "logq": the log of its
             count is subtracted from every candidate's score, right or wrong (Yi et al. 2019). "uniform": it stays a
-            negative with the chance 1 / count, so that negatives are drawn uniformly from the distinct responses, and
-            are fewer. The last two learn the log of the probability, and change nothing where no response comes
-            twice. They hold the distinct responses in memory, also with ``data.cache``.
+            negative with probability 1 / count, so that negatives are drawn uniformly from the distinct responses, and
+            there are fewer. The last two learn the log of the probability; they have no effect if no response repeats.
+            They hold the distinct responses in memory, also with ``data.cache``.
 
     Source of ``negatives_weighting``: Yi et al., Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
         Recommendations (2019), eqs. 3 and 4; Ma and Collins, Noise Contrastive Estimation and Negative Sampling for
         Conditional Models (2018), section 3.2.
     """
 
-    kind: ClassVar[str] = "in_batch"
-    dropped: ClassVar[Mapping[str, Any]] = {"uniform_negatives": False}
     ranks_lists: ClassVar[bool] = False
 
     smoothing: Share = 0.0
@@ -60,47 +45,60 @@ class InBatchMethod(Settings):
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
         if self.queue:
-            _check_weighting(self.negatives_weighting, f"queue = {self.queue}")
+            self.check_weighting(f"queue = {self.queue}")
+
+    def check_weighting(self, added_by: str, path: str = "") -> None:
+        """Refuse a correction by frequency together with other candidates, which count once however frequent they are.
+
+        Raises:
+            ConfigError: both are set.
+        """
+        if self.negatives_weighting != "as_said":
+            raise ConfigError(
+                f'{path}negatives_weighting = "{self.negatives_weighting}" corrects the frequency of the other'
+                f" responses of the batch, and {added_by} adds candidates that count once each; set one of the two"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConvertMethod(Settings):
-    """The other responses of the batch are the negatives, for a ConveRT: cosines whose scale grows.
+class InBatchMethod(InBatchNegatives):
+    """The other responses of the batch are the negatives."""
+
+    kind: ClassVar[str] = "in_batch"
+    dropped: ClassVar[Mapping[str, Any]] = {"uniform_negatives": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvertMethod(InBatchNegatives):
+    """The other responses of the batch are the negatives, for a ConveRT: scaled cosines, with a scale that grows.
 
     Args:
-        smoothing: this much of the probability is spread over the wrong candidates.
-        scale_steps: steps in which the scale of the cosine grows from 1 to its end; 0: at its end at once.
-        loss_weights: with multiple contexts: of the losses of the immediate context, of the earlier turns and of both
-            together.
-        range_steps: steps between two looks at the range of the 8-bit embeddings.
-        queue, negatives_weighting: as for "in_batch".
+        scale_steps: steps in which the scale of the cosine grows from 1 to its final value; 0: final from the start.
+        loss_weights: with multiple contexts: weights of the losses of the immediate context, of the earlier turns, and
+            of both together.
+        range_steps: steps between two measurements of the range of the 8-bit embeddings.
     """
 
     kind: ClassVar[str] = "convert"
-    ranks_lists: ClassVar[bool] = False
 
     smoothing: Share = 0.2
     scale_steps: Whole = 10_000
     loss_weights: tuple[NotNegative, NotNegative, NotNegative] = (1.0, 1.0, 1.0)
     range_steps: Count = 100
-    queue: Whole = 0
-    negatives_weighting: NegativesWeighting = "as_said"
 
     def __post_init__(self) -> None:
-        Settings.__post_init__(self)
-        if self.queue:
-            _check_weighting(self.negatives_weighting, f"queue = {self.queue}")
+        InBatchNegatives.__post_init__(self)
         if not any(self.loss_weights):
-            raise ConfigError(f"loss_weights = {list(self.loss_weights)} weigh nothing; give one above 0")
+            raise ConfigError(f"loss_weights = {list(self.loss_weights)} are all zero; give one above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListwiseMethod(Settings):
-    """Each context ranks a list of its own: its response and the negatives that ``[train.negatives]`` asks for.
+    """Each context ranks its own list: its response and the negatives of ``[train.negatives]``.
 
     Args:
-        sigmoid: a Cross-encoder's scores pass a sigmoid before the loss, as printed in Tao et al. (Eq. 5). Not by
-            default: a softmax of numbers from 0 to 1 gives the right one of 33 candidates 8% at most.
+        sigmoid: apply a sigmoid to a Cross-encoder's scores before the loss, as printed in Tao et al. (Eq. 5). Off by
+            default: a softmax of numbers from 0 to 1 gives the right one of 33 candidates at most 8%.
     """
 
     kind: ClassVar[str] = "listwise"
@@ -111,13 +109,14 @@ class ListwiseMethod(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImitatingMethod(Settings):
-    """Lists, and another network's scores to be like.
+    """Lists, with the scores of another network as targets.
 
     Args:
-        imitation: of the other network, by "kl" (of probabilities) or "margin_mse" (of differences between scores).
-        alpha: weight of the imitation.
-        label_weight: weight of the cross-entropy beside it; 0 learns from the other network alone.
-        temperature: for "kl": scores are divided by it before they become probabilities.
+        imitation: the loss against the other network: "kl" (of probabilities) or "margin_mse" (of differences between
+            scores).
+        alpha: weight of the imitation loss.
+        label_weight: weight of the cross-entropy with the labels; 0: train on the other network's scores alone.
+        temperature: for "kl": scores are divided by it before the softmax.
     """
 
     ranks_lists: ClassVar[bool] = True
@@ -130,16 +129,16 @@ class ImitatingMethod(Settings):
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
         if self.imitation != "kl" and self.temperature != 3.0:
-            raise ConfigError(f'temperature = {self.temperature} is for imitation = "kl"; leave it out')
+            raise ConfigError(f'temperature = {self.temperature} applies to imitation = "kl"; leave it out')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistillMethod(ImitatingMethod):
-    """Lists as for "listwise", learnt from the labels and from a teacher, which stays as it is.
+    """Lists as for "listwise"; trains on the labels and on the scores of a teacher, which is not trained.
 
     Args:
-        teacher: a trained model's folder, a sum's, or anything else that ranks by a name.
-        teacher_scores: file for its scores, which other runs may share, as seen from the working directory; None: in
+        teacher: a model folder, or another name that ``polyrank.load`` accepts.
+        teacher_scores: file for its scores, which other runs may share, relative to the working directory; None: in
             the run's folder.
     """
 
@@ -151,7 +150,7 @@ class DistillMethod(ImitatingMethod):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutualMethod(ImitatingMethod):
-    """Lists as for "listwise", for two networks that learn from the labels and from each other; see ``[reranker]``.
+    """Lists as for "listwise", for two networks that train on the labels and on each other; see ``[reranker]``.
 
     Args:
         sigmoid: see "listwise".
@@ -162,25 +161,27 @@ class MutualMethod(ImitatingMethod):
     sigmoid: bool = False
 
 
-LENGTH_WINDOW = 50  # batches that are sorted by length together where nothing speaks against it
+LENGTH_WINDOW = 50  # the default for methods that rank lists
 Method = InBatchMethod | ConvertMethod | ListwiseMethod | DistillMethod | MutualMethod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NegativesConfig(Settings):
-    """Wrong candidates of each context. Methods that rank lists have them in their lists; for "in_batch" and "convert"
-    they join the other responses of the batch, for all its contexts, and without this table those are alone.
+    """Wrong candidates of each context; "in_batch" and "convert" share them among all contexts of the batch.
+
+    Methods that rank lists add them to the lists. "in_batch" and "convert" add them to the other responses of the
+    batch, and use those responses alone without this table.
 
     Args:
-        n: per context; fewer where the sources have no more.
-        sources: where they come from, each filling up what those before it left: "given" with the example (drawn where
-            they are more than ``n``), "random" responses of the training data, or "mined" by the network in training.
-            None: ["given", "random"], behind "mined" where ``remine_epochs`` is given. The Poly-encoder paper has
-            ["given"] for ConvAI2's Cross-encoder and ["random"] elsewhere.
-        redraw: draw at random anew each epoch. False: the same for the whole run, as in Tao et al.
-        remine_epochs: of "mined": every so many epochs, from the first on, find the wrong responses that the network
-            (of two, the one that encodes) ranks highest.
-        remine_ranks: the ranks that they are drawn from, first and last, counted from 1 without right answers.
+        n: negatives per context; fewer if the sources have fewer.
+        sources: the sources in order; each fills the places that the sources before it left free. "given" with the
+            example (a random choice if there are more than ``n``), "random" responses of the training data, or "mined"
+            by the network in training. None: ["given", "random"], with "mined" before them if ``remine_epochs`` is set.
+            The Poly-encoder paper uses ["given"] for ConvAI2's Cross-encoder and ["random"] elsewhere.
+        redraw: draw new random negatives each epoch. False: keep them for the whole run, as in Tao et al.
+        remine_epochs: for "mined": every so many epochs, from the first on, find the wrong responses that the network
+            ranks highest (in a mutual training, the network that encodes).
+        remine_ranks: first and last rank to draw mined negatives from, counted from 1 without right answers.
     """
 
     dropped: ClassVar[Mapping[str, Any]] = {"limits": None}
@@ -195,40 +196,40 @@ class NegativesConfig(Settings):
         Settings.__post_init__(self)
         first, last = self.remine_ranks
         if first > last:
-            raise ConfigError(f"remine_ranks = {[first, last]} holds no rank; give the lower one first")
+            raise ConfigError(f"remine_ranks = {[first, last]} is an empty range; give the lower rank first")
         if self.remine_epochs is None and (first, last) != (1, 50):
-            raise ConfigError(f"remine_ranks = {[first, last]} is for lists mined anew; give remine_epochs too")
+            raise ConfigError(f"remine_ranks = {[first, last]} applies to mined negatives; give remine_epochs too")
         if self.sources is not None and (not self.sources or len(set(self.sources)) < len(self.sources)):
-            raise ConfigError(f"sources = {list(self.sources)} is empty or holds one twice; give each once")
+            raise ConfigError(f"sources = {list(self.sources)} is empty or repeats a source; give each once")
         if ("mined" in self.order) != (self.remine_epochs is not None):
             raise ConfigError(
-                f"sources = {list(self.order)} with remine_epochs = {self.remine_epochs} have one of two things that go"
-                ' together; give "mined" and remine_epochs, or neither'
+                f"sources = {list(self.order)} and remine_epochs = {self.remine_epochs} do not fit together; give both"
+                ' "mined" and remine_epochs, or neither'
             )
 
     @property
     def order(self) -> tuple[NegativeSource, ...]:
-        """The sources, with what None means.
+        """The sources, with the default filled in.
 
         >>> NegativesConfig(remine_epochs=1).order
         ('mined', 'given', 'random')
         """
-        usual: tuple[NegativeSource, ...] = ("given", "random")
-        return self.sources or (usual if self.remine_epochs is None else ("mined", *usual))
+        default: tuple[NegativeSource, ...] = ("given", "random")
+        return self.sources or (default if self.remine_epochs is None else ("mined", *default))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Updates(Settings):
-    """How the weights of a network are updated, in a training and in a pre-training.
+    """How an optimizer updates the weights of a network, in a training and in a pre-training.
 
     Args:
         betas: of AdamW and Adamax; None: 0.9 and 0.999.
         lr: peak learning rate.
         weight_decay: decoupled for AdamW, L2 regularization for the others; not applied to biases, norms and codes.
-            None: 0.01, but none for Adamax.
-        schedule: of the learning rate.
-        clip_norm: largest gradient norm; None for no limit.
-        dropout: of the backbone; None: its own.
+            None: 0.01, but 0 for Adamax.
+        schedule: learning-rate schedule.
+        clip_norm: maximum gradient norm; None: no limit.
+        dropout: of the backbone; None: the backbone's own value.
     """
 
     betas: tuple[Share, Share] | None = None
@@ -241,28 +242,28 @@ class Updates(Settings):
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
         if self.betas is not None and max(self.betas) >= 1.0:
-            raise ConfigError(f"betas = {list(self.betas)} never forget; give numbers below 1")
+            raise ConfigError(f"betas = {list(self.betas)} must be below 1; lower them")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkTraining(Updates):
-    """How one network is trained: what two in one training may have apart.
+    """How to train one network: the settings that the two networks of a mutual training may set separately.
 
     Args:
-        init_from: a model folder, "shipped:minilm" or "shipped:convert", whose weights to start from; None: the
-            backbone's. Another kind gives what both have: an encoder's context side becomes a Cross-encoder's
-            transformer, say.
+        init_from: a model folder, "shipped:minilm" or "shipped:convert", to start from; None: the backbone's weights.
+            From another kind of model only the common parts are used: for example, an encoder's context side becomes a
+            Cross-encoder's transformer.
         optimizer: "adamw", "adamax" or "adadelta" (rho 0.9).
-        new_lr: learning rate of codes, projections and heads; None: ``lr``, and 25 times that for a Poly-encoder whose
-            codes start near zero. Of a sum: of its weights, and 25 times ``lr`` too.
+        new_lr: learning rate of codes, projections and heads; None: ``lr``, or 25 times ``lr`` for a Poly-encoder whose
+            codes start near zero. For a sum: learning rate of its weights; None: 25 times ``lr``.
         decay_new: apply ``weight_decay`` to the matrices of codes, projections and heads too, as the Poly-encoder
-            paper's code does. Not by default: codes that start near zero would be held there. A sum's parts come
-            trained, so theirs decay as other matrices do.
+            paper's code does. Off by default, because it would keep codes that start near zero there. A sum's parts are
+            already trained, so their matrices decay as others do.
         train_layers: "all", "all_but_embeddings", or the top n layers as "top-n".
-        clip_embeddings_norm: largest norm of the word embeddings' gradient, before ``clip_norm``; None for no limit.
-        new_dropout: before the linear layers of projections and heads, as in Tao et al. (0.1). None by default, as in
-            the Poly-encoder paper's code.
-        early_stopping: stop after so many validations without a better R@1; None never.
+        clip_embeddings_norm: maximum norm of the word embeddings' gradient, before ``clip_norm``; None: no limit.
+        new_dropout: dropout before the linear layers of projections and heads; 0.1 in Tao et al. The default, 0, is
+            that of the Poly-encoder paper's code.
+        early_stopping: stop after so many validations without a better R@1; None: never.
     """
 
     moved: ClassVar[Mapping[str, str]] = {
@@ -284,32 +285,32 @@ class NetworkTraining(Updates):
     def __post_init__(self) -> None:
         Updates.__post_init__(self)
         if self.betas is not None and self.optimizer == "adadelta":
-            raise ConfigError(f"betas = {list(self.betas)} are for adamw and adamax; leave them out for adadelta")
+            raise ConfigError(f"betas = {list(self.betas)} apply to adamw and adamax; leave them out for adadelta")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig(NetworkTraining):
-    """How to train: what a network's training has, and what is one for all networks of a training.
+    """How to train: the settings of one network, and those of the whole training.
 
     Args:
-        method: what is learnt from.
-        negatives: wrong candidates besides the other responses of the batch; None: none for "in_batch" and "convert",
-            the usual ones for methods that rank lists.
-        loss: of a batch: the "mean" over its contexts, or their "sum", as the formulas of ConveRT and of Tao et al.
-            have it. Adam hardly sees which; ``clip_norm``, ``clip_embeddings_norm`` and an L2 term do. The mean by
-            default, so that they mean the same whatever the batch; curves show the mean in either case.
+        method: the training method.
+        negatives: wrong candidates in addition to the other responses of the batch; None: none for "in_batch" and
+            "convert", the defaults for methods that rank lists.
+        loss: of a batch: the "mean" over its contexts, or their "sum", as in the formulas of ConveRT and of Tao et al.
+            The choice hardly affects Adam, but it affects ``clip_norm``, ``clip_embeddings_norm`` and an L2 term. With
+            the mean these do not depend on the batch size. Curves always show the mean.
         batch_size: contexts per step.
-        chunk_size: texts (of a Cross-encoder: pairs) whose activations are in memory at once. The gradients are those
+        chunk_size: texts (for a Cross-encoder: pairs) whose activations are in memory at once. The gradients are those
             of the whole batch, whatever its size, and each text is encoded twice; None: all at once.
         epochs: passes over the data.
-        max_steps: stop after so many steps; None for no limit.
-        precision: "fp32", "bf16" (autocast), or "auto": bf16 where the hardware has it.
+        max_steps: stop after so many steps; None: no limit.
+        precision: "fp32", "bf16" (autocast), or "auto": bf16 if the hardware supports it.
         evaluate_per_epoch: validations (and checkpoints) per epoch.
         checkpoint_steps: also checkpoint every so many steps; None: only at validations.
-        length_window: batches that are sorted by length together, which saves what padding is left in the groups that
-            a batch is computed in; 1 for no sorting. none: 50 for lists; 1 for in-batch negatives, which would come
-            from contexts of like length, at the cost of accuracy.
-        seeds: one run for each.
+        length_window: number of batches to sort by length together, which reduces padding; 1: no sorting. None: 50 for
+            lists; 1 for in-batch negatives, which would otherwise come from contexts of similar length and lower the
+            accuracy.
+        seeds: one run for each seed.
     """
 
     moved: ClassVar[Mapping[str, str]] = {
@@ -338,31 +339,30 @@ class TrainConfig(NetworkTraining):
     def __post_init__(self) -> None:
         NetworkTraining.__post_init__(self)
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ConfigError(f"seeds = {list(self.seeds)} is empty or holds one twice; give each once")
+            raise ConfigError(f"seeds = {list(self.seeds)} is empty or repeats a seed; give each once")
         if not self.method.ranks_lists and self.batch_size == 1:
             raise ConfigError(
-                "batch_size = 1 leaves no other response of the batch to be told from; take 2 or more, or"
-                ' method.kind = "listwise"'
+                'batch_size = 1 has no other responses as negatives; use 2 or more, or method.kind = "listwise"'
             )
         if self.method.ranks_lists and self.negatives is None:
             object.__setattr__(self, "negatives", NegativesConfig())
-        if self.negatives is not None and isinstance(self.method, InBatchMethod | ConvertMethod):
-            _check_weighting(self.method.negatives_weighting, "[train.negatives]", "method.")
+        if self.negatives is not None and isinstance(self.method, InBatchNegatives):
+            self.method.check_weighting("[train.negatives]", "method.")
         most = self.batch_size * (1 if self.negatives is None else 1 + self.negatives.n)
         if self.chunk_size is not None and self.chunk_size >= most:
             raise ConfigError(
-                f"chunk_size = {self.chunk_size} is no less than the {most} texts of a batch, which would be encoded at"
-                " once; lower it or leave it out"
+                f"chunk_size = {self.chunk_size} is not below the {most} texts of a batch, so there is only one chunk;"
+                " lower it or leave it out"
             )
 
     def of_one_network(self) -> NetworkTraining:
-        """What another network of this training may have apart."""
+        """The settings of one network, without those of the whole training."""
         return NetworkTraining(**{key: getattr(self, key) for key in field_types(NetworkTraining)})
 
     @property
     def window(self) -> int:
-        """``length_window``, or what stands for none."""
-        return self.length_window or (1 if isinstance(self.method, InBatchMethod | ConvertMethod) else LENGTH_WINDOW)
+        """``length_window`` with the default filled in."""
+        return self.length_window or (LENGTH_WINDOW if self.method.ranks_lists else 1)
 
 
 CONVERT_PRETRAINING = TrainConfig(
@@ -390,4 +390,4 @@ CONVERT_TUNING = dataclasses.replace(
     dropout=0.2,
     batch_size=256,
 )
-"""Its fine-tuning (section 4), with AdamW: Adadelta at the paper's rate of 0.1 hardly moves in hundreds of steps."""
+"""The ConveRT paper's fine-tuning (section 4), with AdamW: Adadelta at the paper's rate of 0.1 is far slower."""

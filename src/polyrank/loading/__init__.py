@@ -1,14 +1,10 @@
-"""Strings from outside to typed references, once: what a name means, what a folder holds, which settings it takes.
+"""Resolves names and paths from users to typed references, once.
 
-No other package inspects a name or a path's contents. References say what is there; nothing is opened here. No torch.
+No other package interprets a name or inspects the contents of a path. A reference describes a model, an index or data
+without opening it. This package does not import torch.
 """
 
-from polyrank.loading.answering import (
-    PipelineRef,
-    RankerRef,
-    resolve_answering,
-    resolve_ranker,
-)
+from polyrank.loading.answering import PipelineRef, RankerRef, resolve_answering, resolve_ranker
 from polyrank.loading.backbones import BackboneRef, resolve_backbone
 from polyrank.loading.data import DataRef, resolve_data
 from polyrank.loading.models import Backend, Lengths, ModelRef, read_backend, resolve_encoder, resolve_model

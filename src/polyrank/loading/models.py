@@ -1,4 +1,4 @@
-"""From the name of a model to a ModelRef: what it is, where it is, and which settings it takes. Nothing is opened."""
+"""Resolves the name of a model to a ModelRef: its kind, its folder and its settings. Opens nothing."""
 
 import os
 from dataclasses import asdict, dataclass
@@ -22,36 +22,36 @@ NAMES = "give a model folder, hf:OWNER/MODEL of the Hub, bm25, tfidf, untuned:em
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How much of a text is read, in tokens; None: what the model says."""
+    """How many tokens of a text a model reads; None: the model's own limit."""
 
     max_context_tokens: int | None = None
     max_candidate_tokens: int | None = None
 
     def check(self, name: str, settable: bool) -> None:
-        """Refuse lengths that are not for a model of that name, or are none."""
+        """Refuse lengths below 1, and any length if the lengths of model ``name`` are fixed."""
         for key, value in asdict(self).items():
             if value is not None and not settable:
-                raise UsageError(f"`{key}` is not for {name}, which reads as much as it was made for; leave it out")
+                raise UsageError(f"`{key}` does not apply to {name}, whose text lengths are fixed; leave it out")
             if value is not None and value < 1:
-                raise UsageError(f"`{key}` = {value!r} is no number of tokens; give one of 4 or more")
+                raise UsageError(f"`{key}` = {value!r} is not a number of tokens; give 4 or more")
 
 
-USUAL = Lengths()
+DEFAULT_LENGTHS = Lengths()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRef:
-    """A model that was found by its name.
+    """A model that exists, located by its name.
 
     Args:
-        name: as it was given.
-        kind: what it is: "lexical", a backbone as it comes ("untuned"), another library's ("foreign"), ours
-            ("trained", "map", "sum", "popularity"), or the one that an index names.
-        folder: of it, or of the index; None: it has none, or its backbone is looked up when it is opened.
-        fingerprint: of the weights, as the folder says; empty: known once they are read.
-        backend: what computes it.
-        lengths: how much of a text is read.
-        parts: the encoders of a sum, or the one under a map.
+        name: as the user gave it.
+        kind: "lexical", "untuned" (a backbone without fine-tuning), "foreign" (from another library), a polyrank model
+            ("trained", "map", "sum", "popularity"), or "encoder of an index".
+        folder: of the model or the index; None if the model has no folder, or the backbone is located on opening.
+        fingerprint: of the weights, as the folder states it; empty if it is computed on opening.
+        backend: the runtime that computes the model.
+        lengths: how much of each text the model reads.
+        parts: the encoders of a sum, or the encoder of a map.
     """
 
     name: str
@@ -59,12 +59,12 @@ class ModelRef:
     folder: Path | None = None
     fingerprint: str = ""
     backend: Backend = "torch"
-    lengths: Lengths = USUAL
+    lengths: Lengths = DEFAULT_LENGTHS
     parts: tuple["ModelRef", ...] = ()
 
     @property
     def has_settable_lengths(self) -> bool:
-        """Whether the user may say how much of a text is read; ours read what they were trained with."""
+        """Whether the text lengths can be set; polyrank models always use those from training."""
         return self.kind in ("untuned", "foreign")
 
     @property
@@ -72,31 +72,26 @@ class ModelRef:
         """The name of an untuned model's backbone."""
         return self.name.removeprefix(UNTUNED)
 
-    @property
-    def lasting(self) -> str:
-        """A name that means the same from any working directory."""
-        return lasting_name(self.name)
-
 
 def resolve_model(
     name: str | Path,
     *,
     backend: Backend = "torch",
-    lengths: Lengths = USUAL,
+    lengths: Lengths = DEFAULT_LENGTHS,
     bare_hub_names: bool = True,
 ) -> ModelRef:
-    """The model that a name means.
+    """Resolve the name of a model.
 
     Args:
-        name: what ``polyrank.load`` takes; a Path is never a model of the Hub.
-        backend: "torch", or an export that the model's folder has.
-        lengths: how much of a text is read, of untuned and of other people's models.
-        bare_hub_names: whether ``OWNER/MODEL`` may be the Hub, or only ``hf:OWNER/MODEL``.
+        name: a name that ``polyrank.load`` accepts; a Path never means the Hub.
+        backend: "torch", or an export in the model's folder.
+        lengths: how much of each text the model reads, for untuned and Hugging Face models.
+        bare_hub_names: whether ``OWNER/MODEL`` may mean the Hub; if False, only ``hf:OWNER/MODEL`` does.
 
     Raises:
-        UsageError: there is no such model, or a setting is not for it.
-        ArtifactError: its folder is damaged, or written by a later version.
-        OfflineError: it is on the Hub, not stored on this machine, and there is no network.
+        UsageError: the model does not exist, or a setting does not apply to it.
+        ArtifactError: the folder is damaged, or a later version wrote it.
+        OfflineError: the model is on the Hub, has not been downloaded, and the network is not reachable.
 
     >>> resolve_model("bm25").kind, resolve_model("shipped:convert").kind
     ('lexical', 'trained')
@@ -107,34 +102,35 @@ def resolve_model(
 
 
 def resolve_encoder(name: str | Path, *, backend: Backend = "torch", bare_hub_names: bool = True) -> ModelRef:
-    """As ``resolve_model``, where vectors are wanted.
+    """Resolve the name of a model that has vectors.
 
     Raises:
-        UsageError: it is not there, or reads words.
+        UsageError: the model does not exist, or is lexical.
     """
     if str(name) in LEXICAL:
         raise UsageError(
-            f"{name} has no vectors and needs no index of them; give a Bi- or Poly-encoder, or put {name} over an"
-            f" index's texts with: polyrank pipeline create INDEX --retriever {name}"
+            f"{name} has no vectors and cannot make an index; give a Bi- or Poly-encoder, or retrieve from an existing"
+            f" index with: polyrank pipeline create INDEX --retriever {name}"
         )
     return resolve_model(name, backend=backend, bare_hub_names=bare_hub_names)
 
 
 def resolve_encoder_of_index(built_with: str, moved: Path | None = None, *, backend: Backend = "torch") -> ModelRef:
-    """The encoder of an index.
+    """Resolve the encoder of an index.
 
     Args:
-        built_with: what the index says.
-        moved: its folder, where that has moved.
+        built_with: the name that the index recorded.
+        moved: the encoder's folder, if it has moved.
         backend: of a model folder.
 
     Raises:
-        UsageError: it is not there.
+        UsageError: the encoder does not exist.
     """
-    if not is_there(str(moved or built_with)):
-        instead = f" and is to be searched with {moved}" if moved else ""
+    name = str(moved or built_with)
+    if not model_exists(name):
         raise UsageError(
-            f"the index was built with {built_with}{instead}, which is not there; give the model's folder as `model`"
+            f"{name} does not exist, and the index needs its encoder (it was built with {built_with}); give the"
+            " encoder's folder as `model`"
         )
     return resolve_encoder(moved or built_with, backend=backend)
 
@@ -148,58 +144,58 @@ def _resolved(name: str, backend: Backend, lengths: Lengths, bare: bool) -> Mode
         return ModelRef(kind="untuned", **own)
     if hub_name(name, bare=bare) is not None:
         folder = hub_folder(name)
-    elif name and (folder := model_folder(name)).is_dir():
-        pass
-    else:
+    elif not name or not (folder := model_folder(name)).is_dir():
         near = get_close_matches(name, (*LEXICAL, "shipped:convert", "shipped:minilm"), n=1)
         hint = f"did you mean {near[0]}?" if near else NAMES
-        raise UsageError(f"{name or 'an empty name'} is no model folder; {hint}")
+        raise UsageError(f"{name or 'an empty name'} is not a model folder; {hint}")
     kind, document = read_model(folder)
     own |= {"folder": folder, "fingerprint": document.get("fingerprint", "")}
     match kind:
         case "training":
             raise UsageError(f"{name} is the folder of a training; give the model in it, {folder / 'model'}")
         case "pipeline" | "index" | "remote":
-            raise UsageError(f"{name} answers from a catalogue and ranks no lists; polyrank.open and respond take it")
+            raise UsageError(
+                f"{name} answers from a catalogue and does not rank given lists; open it with polyrank.open or respond"
+            )
         case "foreign":
             _check_backend(name, backend)
             return ModelRef(kind="foreign", **own)
         case "popularity":
             return ModelRef(kind="popularity", **own | {"backend": "torch"})
         case "map":
-            names, remedy = [resolved_name(document["encoder"], folder)], "fit the map again"
-            return ModelRef(kind="map", parts=_parts(folder, names, backend, backend, remedy), **own)
+            names = [resolved_name(document["encoder"], folder)]
+            return ModelRef(kind="map", parts=_parts(folder, names, backend, backend, "fit the map again"), **own)
         case "sum":
             names = [resolved_name(part["model"], folder) for part in document["parts"]]
             parts = _parts(folder, names, backend, "torch", "make the sum again")
             if backend != "torch" and not any(part.backend == backend for part in parts):
                 raise UsageError(
-                    f"none of the encoders of {folder} has an {backend} export ({', '.join(names)}); use the torch"
-                    f" backend, or export one with: polyrank export MODEL --to {backend}"
+                    f"no encoder of {folder} has an {backend} export ({', '.join(names)}); use the torch backend, or"
+                    f" export one with: polyrank export MODEL --to {backend}"
                 )
             return ModelRef(kind="sum", parts=parts, **own)
     return ModelRef(kind="trained", **own)
 
 
-def _parts(folder: Path, names: list[str], backend: Backend, instead: Backend, remedy: str) -> tuple[ModelRef, ...]:
-    """The encoders that a folder names, in another backend where they have no export to this one."""
+def _parts(folder: Path, names: list[str], backend: Backend, fallback: Backend, remedy: str) -> tuple[ModelRef, ...]:
+    """The encoders that a folder names; an encoder without an export for ``backend`` uses ``fallback``."""
     for name in names:
-        if not is_there(name):
-            raise UsageError(f"{folder} needs the encoder {name}, which is not there; put it back or {remedy}")
-    own = [backend if has_export(model_folder(name), backend) else instead for name in names]
+        if not model_exists(name):
+            raise UsageError(f"{folder} needs the encoder {name}, which does not exist; restore it or {remedy}")
+    own = [backend if has_export(model_folder(name), backend) else fallback for name in names]
     return tuple(resolve_encoder(name, backend=each) for name, each in zip(names, own, strict=True))
 
 
 def _check_backend(name: str, backend: Backend) -> None:
     if backend != "torch":
-        raise UsageError(f"{name} has no {backend} export, only model folders of ours have; use the torch backend")
+        raise UsageError(f"{name} has no {backend} export; only polyrank model folders have; use the torch backend")
 
 
 def read_sum(path: Path) -> dict[str, Any]:
-    """What the folder of a sum says, with the names of its parts as seen from here; the parts are not looked at.
+    """Read the document of a sum, with the names of its parts resolved; does not check that the parts exist.
 
     Raises:
-        ArtifactError: it is missing, damaged, or newer than this program.
+        ArtifactError: the document is missing or damaged, or a later version wrote it.
     """
     document = read_document(path, SUM)
     for part in document["parts"]:
@@ -208,67 +204,67 @@ def read_sum(path: Path) -> dict[str, Any]:
 
 
 def read_backend(name: str) -> Backend:
-    """A backend by its name.
+    """Check the name of a backend.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: no backend has that name.
     """
     backend: Backend = read_choice(name, Backend, "backend")
     return backend
 
 
 def export_folder(model: Path, backend: Backend) -> Path:
-    """Where a model folder keeps its export."""
+    """The folder of an export inside its model folder."""
     return model / "backends" / backend
 
 
 def has_export(model: Path, backend: Backend) -> bool:
-    """Whether a model folder has such an export, sound or not."""
+    """Whether a model folder has an export for a backend; does not verify the export."""
     return (export_folder(model, backend) / "export.json").is_file()
 
 
-def is_there(name: str) -> bool:
-    """Whether a model of that name can be looked for: it needs no folder, or has one.
+def model_exists(name: str) -> bool:
+    """Whether a name needs no local folder, or has one.
 
-    >>> is_there("untuned:embedded"), is_there("shipped:convert"), is_there("no/such/folder")
+    >>> model_exists("untuned:embedded"), model_exists("shipped:convert"), model_exists("no/such/folder")
     (True, True, False)
     """
     return name.startswith(UNTUNED) or hub_name(name) is not None or model_folder(name).is_dir()
 
 
-def lasting_name(name: str) -> str:
-    """A name that means the same from any working directory.
+def absolute_name(name: str) -> str:
+    """A name that means the same model from any working directory.
 
-    >>> lasting_name("untuned:embedded"), lasting_name("shipped:convert"), lasting_name("owner/model")
+    >>> absolute_name("untuned:embedded"), absolute_name("shipped:convert"), absolute_name("owner/model")
     ('untuned:embedded', 'shipped:convert', 'hf:owner/model')
     """
-    prefix, path = _parted(name)
+    prefix, path = _split_prefix(name)
     if Path(path).is_dir():
         return prefix + str(Path(path).resolve())
     return prefix + HUB + path if hub_name(path) == path else name
 
 
 def portable_name(name: str, folder: Path) -> str:
-    """A name as a folder beside the model should remember it: the model's folder relative to ``folder``.
+    """A name to store in ``folder``: the path of a model folder becomes relative to ``folder``.
 
     >>> portable_name("untuned:embedded", Path("a/map"))
     'untuned:embedded'
     """
-    prefix, path = _parted(name)
+    prefix, path = _split_prefix(name)
     return prefix + os.path.relpath(Path(path).resolve(), folder.resolve()) if Path(path).is_dir() else name
 
 
 def resolved_name(name: str, folder: Path) -> str:
-    """The inverse of ``portable_name``, for the folder where it now is.
+    """The inverse of ``portable_name``, for the present place of ``folder``.
 
     >>> resolved_name("untuned:embedded", Path("a/map"))
     'untuned:embedded'
     """
-    prefix, path = _parted(name)
+    prefix, path = _split_prefix(name)
     there = (folder / path).resolve()
-    # what went up to find its folder and no longer does must not find another from where the user happens to be
+    # a relative path whose model is gone must not match a folder in the user's working directory
     return prefix + str(there) if there.is_dir() or path.startswith((os.pardir, os.curdir)) else name
 
 
-def _parted(name: str) -> tuple[str, str]:
+def _split_prefix(name: str) -> tuple[str, str]:
     return (UNTUNED, name.removeprefix(UNTUNED)) if name.startswith(UNTUNED) else ("", name)

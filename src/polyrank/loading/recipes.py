@@ -1,6 +1,6 @@
-"""Recipes, resolved once: tables go in, a whole plan comes out, and no later code looks at a name, path or default.
+"""Resolves a recipe, once: reads tables and returns a plan with absolute paths, defaults filled in and limits checked.
 
-Paths are absolute, what training starts from is read, defaults are filled in, and limits are checked.
+Later code interprets no name, path or default.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.config.checked import field_types, kinds
-from polyrank.config.models import MODEL, TWO, ConvertText, RecipeModel, SumConfig, TextSettings
+from polyrank.config.models import MODEL, NETWORKS, RecipeModel, TextSettings
 from polyrank.config.pretraining import PretrainRecipe, pretrain_recipe_from_dict
 from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_tables
 from polyrank.config.tables import Source, read_tables
@@ -24,7 +24,7 @@ PATHS = (
     *(f"data.{name}" for name in ("train", "valid", "test", "cache")),
     *("output", "text.vocabulary", "reranker.text.vocabulary"),
 )
-SCALES = ("output_scale", "match_output_std", "match_self_score")  # of which a network has one
+SCALES = ("output_scale", "match_output_std", "match_self_score")  # a network has at most one of these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +32,10 @@ class NetworkPlan:
     """One network of a training.
 
     Args:
-        name: "retriever" or "reranker" where there are two; empty where it is alone.
+        name: "retriever" or "reranker" in a mutual training; empty otherwise.
         model, text, train: its settings.
-        start: the folder whose weights it starts from; None: a backbone's, or none.
-        parts: of a sum, the folders of its encoders.
+        start: the model folder whose weights it starts from; None: a backbone's weights, or random weights.
+        parts: for a sum, the folders of its encoders.
     """
 
     name: str
@@ -48,13 +48,13 @@ class NetworkPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPlan:
-    """A recipe, resolved.
+    """A resolved recipe.
 
     Args:
         recipe: its settings, as the run folder states them.
         output: the folder of all seeds.
-        folders: of each seed.
-        networks: one, or the retriever and the re-ranker.
+        folders: the folder of each seed.
+        networks: one network, or the retriever and the re-ranker.
     """
 
     recipe: Recipe
@@ -64,10 +64,10 @@ class TrainingPlan:
 
 
 def resolve_recipe(recipe: Recipe | Source) -> TrainingPlan:
-    """The plan of a recipe, or of its file or tables.
+    """Resolve a recipe, its file or its tables to a plan.
 
     Raises:
-        ConfigError: no file, no TOML, or a bad key or value.
+        ConfigError: the file does not exist or is not TOML, or a key or value is wrong.
 
     >>> plan = resolve_recipe({"model": {"kind": "bi"}, "output": "/tmp/run", "train": {"seeds": [1, 2]}})
     >>> plan.folders[2].as_posix(), plan.networks[0].start
@@ -91,7 +91,7 @@ def resolve_recipe(recipe: Recipe | Source) -> TrainingPlan:
                 start=None if train.init_from is None else model_folder(train.init_from),
                 parts=tuple(map(model_folder, _parts(model))),
             )
-            for name, (model, text, train) in zip(TWO if partner else ("",), settings, strict=True)
+            for name, (model, text, train) in zip(NETWORKS if partner else ("",), settings, strict=True)
         ),
     )
 
@@ -100,42 +100,46 @@ def load_recipe(source: Source, changes: Sequence[str] = ()) -> Recipe:
     """Read a TOML recipe and apply ``changes`` such as ``train.lr=5e-5``.
 
     Args:
-        source: the file; or its tables as dictionaries.
-        changes: each KEY=VALUE, values as TOML writes them.
+        source: the file, or its tables as dictionaries.
+        changes: each KEY=VALUE, with values in TOML syntax.
 
-    Paths of data, output and a vocabulary are relative to the recipe's folder (of tables, to the working directory);
-    those of models are names as on the command line, relative to the working directory, and so are all ``changes``.
+    Paths of data, output and a vocabulary are relative to the recipe's folder (for tables, to the working directory).
+    Names of models and all ``changes`` are relative to the working directory, as on the command line.
 
     Raises:
-        ConfigError: no file, no TOML, or a bad key or value.
+        ConfigError: the file does not exist or is not TOML, or a key or value is wrong.
 
     >>> load_recipe({"model": {"kind": "bi"}, "output": "run"}, ["train.lr=5e-5"]).train.lr
     5e-05
     """
     values, base = read_tables(source, changes, PATHS)
     recipe = recipe_from_dict(_with_starts(recipe_tables(values)))
-    data = _placed(recipe.data, base, "train", "valid", "test", "cache")
     partner = recipe.reranker
     _check_parts(recipe.model, "model")
     if partner is not None:
         _check_parts(partner.model, "reranker")
-        partner = dataclasses.replace(partner, text=_placed_text(partner.text, base))
-    text = _placed_text(recipe.text, base)
-    return dataclasses.replace(recipe, data=data, text=text, output=str(base / recipe.output), reranker=partner)
+        partner = dataclasses.replace(partner, text=_absolute(partner.text, base, "vocabulary"))
+    return dataclasses.replace(
+        recipe,
+        data=_absolute(recipe.data, base, "train", "valid", "test", "cache"),
+        text=_absolute(recipe.text, base, "vocabulary"),
+        output=str(base / recipe.output),
+        reranker=partner,
+    )
 
 
 def load_pretrain_recipe(source: Source, changes: Sequence[str] = ()) -> PretrainRecipe:
     """Read a TOML recipe of a pre-training and apply ``changes`` such as ``train.steps=100``.
 
     Args:
-        source: the file; or its tables as dictionaries.
-        changes: each KEY=VALUE, values as TOML writes them.
+        source: the file, or its tables as dictionaries.
+        changes: each KEY=VALUE, with values in TOML syntax.
 
-    Paths of data and output are relative to the recipe's folder (of tables, to the working directory); a backbone is a
-    name as on the command line, relative to the working directory, and so are paths in ``changes``.
+    Paths of data and output are relative to the recipe's folder (for tables, to the working directory). The name of a
+    backbone and paths in ``changes`` are relative to the working directory, as on the command line.
 
     Raises:
-        ConfigError: no file, no TOML, or a bad key or value.
+        ConfigError: the file does not exist or is not TOML, or a key or value is wrong.
 
     >>> recipe = load_pretrain_recipe({"output": "run", "data": {"train": "a.jsonl"}}, ["model.layers=4"])
     >>> recipe.model.layers, recipe.vocabulary.size
@@ -143,24 +147,21 @@ def load_pretrain_recipe(source: Source, changes: Sequence[str] = ()) -> Pretrai
     """
     values, base = read_tables(source, changes, PATHS)
     recipe = pretrain_recipe_from_dict(values)
-    data = _placed(recipe.data, base, "train", "valid", "cache")
+    data = _absolute(recipe.data, base, "train", "valid", "cache")
     return dataclasses.replace(recipe, data=data, output=str(base / recipe.output))
 
 
-def _placed(data: Any, base: Path, *names: str) -> Any:
-    """Settings of data with the paths of files made absolute."""
-    files = {name: str(base / file) for name in names if (file := getattr(data, name)) is not None}
-    return dataclasses.replace(data, **files)
-
-
-def _placed_text(text: TextSettings, base: Path) -> TextSettings:
-    return _placed(text, base, "vocabulary") if isinstance(text, ConvertText) else text
+def _absolute(settings: Any, base: Path, *names: str) -> Any:
+    """A copy of the settings in which the paths of these names are absolute; ignores names that it does not have."""
+    files = {name: str(base / file) for name in names if (file := getattr(settings, name, None)) is not None}
+    return dataclasses.replace(settings, **files)
 
 
 def _with_starts(tables: dict[str, Any]) -> dict[str, Any]:
-    """A network that starts from one of its own kind has that one's settings where the recipe gives no others.
+    """The tables with settings from the models that training starts from, where the recipe gives no value.
 
-    One of another kind gives its transformer, and so its backbone's name.
+    A network that starts from a model of its own kind inherits all settings of that model. From a model of another
+    kind it inherits the transformer, and so the name of the backbone.
     """
     model, text, partner = tables["model"], tables["text"], tables["reranker"]
     merged = dict(tables)
@@ -179,7 +180,7 @@ def _text_kind(model: dict[str, Any]) -> Any:
 
 
 def _start(model: dict[str, Any], train: dict[str, Any], where: str) -> dict[str, dict[str, Any]] | None:
-    """Settings, in tables ``model`` and ``text``, which a network has from what it starts from."""
+    """The settings, as tables ``model`` and ``text``, that a network inherits from ``init_from``."""
     if (start := train.get("init_from")) is None:
         return None
     _check_model_folder(start, f"{where}.init_from", f'write it as backbone = "{start}", and leave init_from out')
@@ -189,22 +190,22 @@ def _start(model: dict[str, Any], train: dict[str, Any], where: str) -> dict[str
         own = kinds(RecipeModel).get(str(model.get("kind")))
         both = own is not None and "backbone" in field_types(own).keys() & merged["model"].keys()
         return {"model": {"backbone": merged["model"]["backbone"]}, "text": {}} if both else None
-    if any(model.get(name) is not None for name in SCALES):  # the recipe's own
+    if any(model.get(name) is not None for name in SCALES):  # the recipe sets the scale itself
         spent: tuple[str, ...] = SCALES
-    elif {**merged["model"], **model}.get("normalize"):  # the size of its scores is what they are made to have
+    elif {**merged["model"], **model}.get("normalize"):  # match_self_score is then the scale of the cosine
         spent = SCALES[:2]
-    else:  # what the scale was fitted to, and is no longer
+    else:  # the targets that the stored scale was fitted to no longer apply
         spent = SCALES[1:] if merged["model"].get(SCALES[0]) is not None else ()
-    merged["text"].pop("vocabulary", None)  # its subwords come with it, not from where it once had them
+    merged["text"].pop("vocabulary", None)  # the model folder contains its subwords; the original file may be gone
     return {**merged, "model": {name: value for name, value in merged["model"].items() if name not in spent}}
 
 
 def _parts(model: RecipeModel) -> tuple[str, ...]:
-    return model.parts if isinstance(model, SumConfig) else ()
+    return getattr(model, "parts", ())
 
 
 def _check_parts(model: RecipeModel, where: str) -> None:
-    """Refuse a sum of what no training wrote, before any data is read."""
+    """Refuse parts of a sum that are not trained models, before any data is read."""
     for name in _parts(model):
         if (model_folder(name) / "sum.json").is_file():
             raise ConfigError(f"{where}.parts = {name} is a sum; name its encoders instead")
@@ -215,10 +216,10 @@ def _check_parts(model: RecipeModel, where: str) -> None:
 def _check_model_folder(name: str, where: str, instead: str) -> None:
     folder = model_folder(name)
     if not has_document(folder, MODEL):
-        raise ConfigError(f"{where} = {name} is no model folder; give one that training wrote")
+        raise ConfigError(f"{where} = {name} is not a model folder; give one that training wrote")
     try:
         of_hugging_face = "model_type" in json.loads((folder / MODEL.file).read_bytes())
     except (OSError, ValueError, RecursionError):
-        return  # reading it as a model folder says what is wrong with it
+        return  # read_document reports the damage later
     if of_hugging_face:
-        raise ConfigError(f"{where} = {name} is a model of Hugging Face; {instead}")
+        raise ConfigError(f"{where} = {name} is a Hugging Face model; {instead}")

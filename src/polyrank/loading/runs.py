@@ -1,4 +1,4 @@
-"""Models by name or by run folder, told apart by what they are and by their seeds, before any is opened."""
+"""Resolves names and run folders to the models of a comparison, grouped by seed, before any model is opened."""
 
 import re
 from collections.abc import Sequence
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polyrank.config.models import MODEL, TWO
+from polyrank.config.models import MODEL, NETWORKS
 from polyrank.config.pipeline import SHORTLIST, Ensemble
 from polyrank.errors import ArtifactError, DataError, UsageError
 from polyrank.loading.answering import RankerRef, resolve_ranker
 from polyrank.loading.folders import SUM
-from polyrank.loading.models import USUAL, Backend, Lengths
+from polyrank.loading.models import DEFAULT_LENGTHS, Backend, Lengths
 from polyrank.storage.document import has_document, read_document
 
 SEED = re.compile(r"/seed-(\d+)(?=/|$)")
-INSIDE = ("model", *(f"{name}/model" for name in TWO))
+INSIDE = ("model", *(f"{name}/model" for name in NETWORKS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class Member:
     """A model of a comparison.
 
     Args:
-        name: what it is opened by.
-        group: its name without the seed: what the models of other seeds are called too.
-        seed: that it was trained with; None where it is not known.
-        figures: of its validation in training, if there was one.
+        name: the name to open it with.
+        group: the name that all seeds of the model share.
+        seed: the seed of its training, or None if unknown.
+        figures: of its validation in training; empty if it was not validated.
     """
 
     name: str
@@ -37,12 +37,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A member of a comparison that ranks.
+    """A member of a comparison, ready to rank.
 
     Args:
         member: the model.
-        ranker: what it ranks by, alone or with a second stage.
-        name: of its group, with the second stage.
+        ranker: the model alone, or with a second stage.
+        name: the name of its group, with the second stage.
     """
 
     member: Member
@@ -57,40 +57,42 @@ def resolve_contestants(
     n_retrieved: int = SHORTLIST,
     ensemble: Ensemble | None = None,
     backend: Backend = "torch",
-    lengths: Lengths = USUAL,
+    lengths: Lengths = DEFAULT_LENGTHS,
 ) -> list[Contestant]:
-    """The models that names mean, to be compared; a run folder means each of its models.
+    """Resolve names to models for a comparison; a run folder expands to each of its models.
 
     Args:
-        names: model, run or pipeline folders, or anything else that ``polyrank.load`` takes.
+        names: model, run or pipeline folders, or other names that ``polyrank.load`` accepts.
         rerank, n_retrieved, ensemble, backend: see ``resolve_ranker``.
-        lengths: how much of a text is read, of those that have such a setting.
+        lengths: how much of each text the models read, for the models where it can be set.
 
     Raises:
-        UsageError: a model is not there or is named twice, or a setting is for none of them.
+        UsageError: a model does not exist or is named twice, or a setting applies to no model.
     """
-    found = resolve_runs(names)
-    every = [member.name for member in found]
+    members = resolve_runs(names)
+    every = [member.name for member in members]
     if twice := [name for name in every if every.count(name) > 1]:
         raise UsageError(f"{twice[0]} is named twice; name each model once")
     rankers = [
-        resolve_ranker(member.name, rerank=rerank, n_retrieved=n_retrieved, ensemble=ensemble, backend=backend)
-        for member in found
+        resolve_ranker(name, rerank=rerank, n_retrieved=n_retrieved, ensemble=ensemble, backend=backend)
+        for name in every
     ]
-    # where none has a length to set, the first refuses it
-    adjustable = [ranker.has_settable_lengths for ranker in rankers]
-    adjustable = adjustable if any(adjustable) else [True] * len(rankers)
-    ranked = [ranker.with_lengths(lengths) if own else ranker for ranker, own in zip(rankers, adjustable, strict=True)]
+    # if no model has settable lengths, with_lengths of the first one raises the error
+    any_settable = any(ranker.has_settable_lengths for ranker in rankers)
+    ranked = [
+        ranker.with_lengths(lengths) if ranker.has_settable_lengths or not any_settable else ranker
+        for ranker in rankers
+    ]
     suffix = "" if rerank is None else f", re-ranked by {rerank}"
-    return [Contestant(member, ranker, member.group + suffix) for member, ranker in zip(found, ranked, strict=True)]
+    return [Contestant(member, ranker, member.group + suffix) for member, ranker in zip(members, ranked, strict=True)]
 
 
 def resolve_runs(names: Sequence[str], labels: Sequence[str | None] | None = None) -> list[Member]:
-    """The models that names mean: a run folder means each of its models.
+    """Resolve names to models; a run folder expands to each of its models.
 
     Args:
-        names: model folders, run folders, or anything else that ``polyrank.load`` takes.
-        labels: what to call each one's group instead; None: as it is named.
+        names: model folders, run folders, or other names that ``polyrank.load`` accepts.
+        labels: the name of each group; None: derived from the name of the model.
     """
     result = []
     for name, label in zip(names, labels or [None] * len(names), strict=True):
@@ -104,35 +106,40 @@ def _without_seed(name: str) -> str:
     return SEED.sub("", path).removesuffix("/model") if SEED.search(path) else name
 
 
-def unfinished(name: str) -> list[Path]:
-    """The seeds of a run folder that have no model yet."""
+def unfinished_seeds(name: str) -> list[Path]:
+    """The seed folders of a run that have no model yet."""
     seeds = sorted(folder for folder in Path(name).glob("seed-*") if folder.is_dir())
     return [folder for folder in seeds if not _has_model(folder)]
 
 
 def is_run(path: Path) -> bool:
-    """Whether it is a model's or a run's folder."""
+    """Whether a path is a model folder or a run folder."""
     return any(_is_model(Path(name)) for name, _ in _models_in(str(path)))
 
 
 def validation_figures(inputs: Sequence[tuple[str | None, Path]]) -> dict[str, dict[int, dict[str, float]]]:
-    """Validation figures of models in run folders, by group and seed.
+    """Validation figures of the models in run folders, by group and seed.
 
     Args:
         inputs: folders, each with a label for its group, or None.
 
     Raises:
         DataError: a model was not validated.
-        UsageError: two models of a group have one seed.
+        UsageError: two models of a group have the same seed.
     """
     models: dict[str, dict[int, dict[str, float]]] = {}
     for member in resolve_runs([str(path) for _, path in inputs], [label for label, _ in inputs]):
         if not member.figures:
-            raise DataError(f"{member.name} was not validated in training; compare scores files of evaluate --scores")
+            raise DataError(
+                f"{member.name} was not validated in training; write scores files with polyrank evaluate --scores and"
+                " compare those"
+            )
         seeds = models.setdefault(member.group, {})
         seed = len(seeds) if member.seed is None else member.seed
         if seed in seeds:
-            raise UsageError(f"{member.group} has seed {seed} twice; name them apart, as NAME=PATH, or leave one out")
+            raise UsageError(
+                f"{member.group} has seed {seed} twice; give each run a name, as NAME=PATH, or leave one out"
+            )
         seeds[seed] = member.figures
     return models
 
@@ -146,18 +153,17 @@ def _is_model(folder: Path) -> bool:
 
 
 def _models_in(name: str) -> list[tuple[str, str]]:
-    """The models of a run folder, each with its network where there are two; else the name itself."""
+    """The models of a run folder, each with its network in a mutual training; for other names, the name itself."""
     folder = Path(name)
     if _is_model(folder):
         return [(name, "")]
     seeds = sorted(
         (seed for seed in folder.glob("seed-*") if seed.name[5:].isdigit()), key=lambda seed: int(seed.name[5:])
     )
-    runs = [run for run in (folder, *seeds) if _has_model(run)]
     models = [
         (str(run / inside), inside.removesuffix("model").rstrip("/"))
         for inside in INSIDE
-        for run in runs
+        for run in (folder, *seeds)
         if _is_model(run / inside)
     ]
     return models or [(name, "")]
@@ -166,14 +172,13 @@ def _models_in(name: str) -> list[tuple[str, str]]:
 def _member(name: str, group: str) -> Member:
     metadata = _metadata(Path(name))
     seed = metadata.get("seed")
-    by_name = SEED.search(Path(name).as_posix())
-    if seed is None and by_name:
-        seed = int(by_name[1])
+    if seed is None and (match := SEED.search(Path(name).as_posix())):
+        seed = int(match[1])
     return Member(name, group, seed, metadata.get("validation") or {})
 
 
 def _metadata(folder: Path) -> dict[str, Any]:
-    """What training wrote about a model of ours; others say nothing."""
+    """The metadata that training wrote into a polyrank model; empty for other models."""
     try:
         return dict(read_document(folder, SUM if has_document(folder, SUM) else MODEL)["metadata"])
     except (ArtifactError, KeyError, TypeError, OSError):

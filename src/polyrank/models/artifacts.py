@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from polyrank.config.models import MODEL, ModelConfig, model_from_dict, model_to_dict, text_from_dict
+from polyrank.config.checked import to_dict
+from polyrank.config.models import MODEL, ModelConfig, model_from_dict, text_from_dict
 from polyrank.errors import ArtifactError, ConfigError
 from polyrank.loading.folders import is_hugging_face
 from polyrank.models.build import empty_model, saved_texts
@@ -77,7 +78,7 @@ def save_model(
         "tokenizer.json": texts.subwords.to_bytes(),
     }
     document: dict[str, Any] = {
-        "model": model_to_dict(config),
+        "model": to_dict(config),
         "text": asdict(texts.policy),
         "backbone": _plain(model.shape()),
         "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from polyrank.config.models import TWO
+from polyrank.config.models import NETWORKS
 from polyrank.devices import processes
 from polyrank.errors import ArtifactError
 from polyrank.negatives.hard import HardNegatives, candidates_for_wrong, choose, rights
@@ -27,7 +27,7 @@ Rows = NDArray[np.int32]
 def _n_examples_seen(folder: Path) -> int:
     """By a run's networks, as their metrics say; an epoch sees each example once."""
     n_seen = 0
-    for file in (folder / name / "metrics.jsonl" for name in ("", *TWO)):
+    for file in (folder / name / "metrics.jsonl" for name in ("", *NETWORKS)):
         if not file.exists():
             continue
         for line in file.read_text("utf-8").splitlines():

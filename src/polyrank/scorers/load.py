@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from polyrank.config.models import BiConfig, TextPolicy, model_to_dict
+from polyrank.config.checked import to_dict
+from polyrank.config.models import BiConfig, TextPolicy
 from polyrank.devices.choice import Precision, choose_device, choose_dtype
 from polyrank.errors import UsageError
 from polyrank.loading.backbones import resolve_backbone
@@ -127,7 +128,7 @@ def untuned_scorer(
             max_candidate_tokens=max_candidate_tokens or policy.max_candidate_tokens,
         )
         texts = BackboneTexts(texts.subwords, policy, texts.max_positions)
-    settings = model_to_dict(config)
+    settings = to_dict(config)
     del settings["backbone"]  # its path says nothing
     fingerprint = _fingerprint("cosine", settings, texts, model)
     chosen = choose_device(device)

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 from polyrank.config.checked import read_choice
 from polyrank.errors import UsageError
 from polyrank.loading.answering import RankerRef
-from polyrank.loading.models import Backend, Lengths, ModelRef, resolve_encoder, resolve_encoder_of_index, resolve_model
+from polyrank.loading.models import (
+    Backend,
+    Lengths,
+    ModelRef,
+    absolute_name,
+    resolve_encoder,
+    resolve_encoder_of_index,
+    resolve_model,
+)
 from polyrank.records import Candidate, Example
 from polyrank.scorers.lexical import BM25, TfIdf
 from polyrank.scorers.protocols import Encoder, Scorer
@@ -61,7 +69,7 @@ def open_model(
 ) -> Scorer:
     """The Scorer that a reference means; see ``load``."""
     scorer = _open(ref, device, precision, corpus)
-    scorer.name = ref.lasting
+    scorer.name = absolute_name(ref.name)
     return scorer
 
 

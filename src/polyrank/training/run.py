@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from polyrank.config.models import TWO, SumConfig
+from polyrank.config.models import NETWORKS, SumConfig
 from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_to_dict
 from polyrank.config.training import Precision
 from polyrank.devices import processes
@@ -49,13 +49,13 @@ RECIPE, RESULT = (
     )
     for file in ("recipe.json", "result.json")
 )
-FOLDERS = ("", *(f"{name}/" for name in TWO))
+FOLDERS = ("", *(f"{name}/" for name in NETWORKS))
 SEEDS = ("", "seed-*/")
 TRAINING = RunKind(
     recipe=RECIPE,
     result=RESULT,
     begun=tuple(f"{name}{file}" for name in FOLDERS for file in (CHECKPOINT, RESULT.file, METRICS, MODEL)),
-    other=("tensorboard", "teacher-scores.sqlite*", "mined-*.npy", *TWO),
+    other=("tensorboard", "teacher-scores.sqlite*", "mined-*.npy", *NETWORKS),
     cleared=tuple(
         f"{seed}{file}"
         for seed in SEEDS

@@ -12,7 +12,7 @@ from polyrank.errors import ArtifactError, UsageError
 from polyrank.frozen.intents.confusion import predicted
 from polyrank.frozen.intents.encoding import Floats, Layer, encode, read_layer
 from polyrank.frozen.intents.head import Head
-from polyrank.loading.models import is_there, portable_name, resolved_name
+from polyrank.loading.models import model_exists, portable_name, resolved_name
 from polyrank.ranking.abstention import Abstention, confidence
 from polyrank.records import Context
 from polyrank.scorers.open import load
@@ -129,7 +129,7 @@ def load_intents(path: Path, *, encoder: str | None = None, device: str = "auto"
     """
     document, tensors = read_tensors(path, KIND)
     name = encoder or resolved_name(document["encoder"], path)
-    if not is_there(name):
+    if not model_exists(name):
         raise UsageError(f"{path} needs the encoder {name}, which is not there; give its folder with --encoder")
     opened = open_encoder(name, device=device)
     if opened.fingerprint != document["encoder_fingerprint"]:

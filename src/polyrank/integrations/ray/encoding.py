@@ -18,7 +18,7 @@ from polyrank.errors import LostProcessError, PolyrankError, UsageError
 from polyrank.index.checks import check_candidates
 from polyrank.integrations.ray.blocks import Plan, begin, digest, is_finished, write_block
 from polyrank.integrations.ray.cluster import check_arguments, connected, n_gpus, working_in
-from polyrank.loading.models import Backend, lasting_name, resolve_encoder
+from polyrank.loading.models import Backend, absolute_name, resolve_encoder
 from polyrank.records import Candidate
 from polyrank.scorers.open import load_encoder
 from polyrank.storage.durable import AnyPath
@@ -81,7 +81,7 @@ def encode(
     with connected(address):
         gpus = n_gpus(device)
         encoder = load_encoder(model, device="cpu", backend=backend)  # here: to know of it, before anybody starts
-        plan = Plan(lasting_name(model), encoder.fingerprint, encoder.dimension, digest(pool), len(pool), block_size)
+        plan = Plan(absolute_name(model), encoder.fingerprint, encoder.dimension, digest(pool), len(pool), block_size)
         del encoder
         begin(folder, plan, overwrite=overwrite)
         actor = {

@@ -14,7 +14,7 @@ from typing import Any
 from polyrank.config.serving import ServingSettings, check_reach
 from polyrank.errors import ConfigError, ResourceError, UsageError
 from polyrank.integrations.ray.cluster import check_arguments, connected
-from polyrank.loading.models import lasting_name
+from polyrank.loading.models import absolute_name
 from polyrank.serving.pool import FailedError, Worker
 from polyrank.serving.tasks import Started
 from polyrank.serving.worker import Setup
@@ -83,7 +83,7 @@ def deploy(models: Mapping[str, str], settings: ServingSettings, *, replicas: in
     from ray import serve as ray_serve
 
     _check(settings)
-    models = {name: lasting_name(path) for name, path in models.items()}
+    models = {name: absolute_name(path) for name, path in models.items()}
     if settings.api_key_file is not None:
         settings = replace(settings, api_key_file=str(Path(settings.api_key_file).absolute()))
     _check_models(models, settings)
