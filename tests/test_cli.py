@@ -349,7 +349,7 @@ def test_an_untuned_backbone_is_indexed_by_its_weights(tmp_path: Path, tiny_back
         (["index", "build", "{bi}", "{folder}/replies.txt", "-o", "{index}"], 2, "already exists"),
         (["index", "info", "{folder}"], 4, "candidates.db"),
         (["respond", "{index}", "hi", "--model", "{cross}"], 2, "Cross-encoder"),
-        (["respond", "{index}", "hi", "--model", "{folder}/none"], 2, "give the model's folder as --model"),
+        (["respond", "{index}", "hi", "--model", "{folder}/none"], 2, "give the encoder's folder as --model"),
         (["import", "no-such-format", "{test}", "-o", "{folder}/y"], 2, "no-such-format"),
         (["export", "{cross}", "--to", "foo"], 2, "choose onnx, onnx-int8, openvino or sentence-transformers"),
         (["evaluate"], 2, "Missing argument"),

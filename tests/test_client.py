@@ -127,7 +127,7 @@ def test_errors_are_those_of_the_library(client: polyrank.Client, server: Runnin
         client.respond("hello", filter="team = = 1")
     with pytest.raises(UsageError, match="nobody"):
         client.respond("hello", model="nobody")
-    with pytest.raises(UsageError, match="one of both"):
+    with pytest.raises(UsageError, match="exactly one of the two"):
         client.explain("hello")
     with pytest.raises(DataError, match=r"^candidate 0: "):
         client.add([{"words": "x"}])

@@ -451,9 +451,9 @@ def test_names_that_mean_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name, reason in (("run", "give the model in it, run/model"), ("index", "answers from a catalogue")):
         with pytest.raises(UsageError, match=reason):
             load(name)
-    with pytest.raises(UsageError, match="`max_context_tokens` is not for bm25"):
+    with pytest.raises(UsageError, match="`max_context_tokens` does not apply to bm25"):
         load("bm25", max_context_tokens=3)
-    with pytest.raises(UsageError, match="`max_candidate_tokens` is not for shipped:convert"):
+    with pytest.raises(UsageError, match="`max_candidate_tokens` does not apply to shipped:convert"):
         load("shipped:convert", max_candidate_tokens=30)
 
 

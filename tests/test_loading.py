@@ -78,7 +78,7 @@ def test_lengths_apply_to_models_with_that_setting() -> None:
     assert (first.lengths, second.lengths) == (Lengths(), lengths)
     of_all = resolve_contestants(["bm25", "untuned:embedded"], lengths=lengths)
     assert [model.ranker.stages[0].lengths for model in of_all] == [Lengths(), lengths]
-    with pytest.raises(UsageError, match="is not for bm25"):
+    with pytest.raises(UsageError, match="does not apply to bm25"):
         resolve_contestants(["bm25", "tfidf"], lengths=lengths)
 
 

@@ -227,7 +227,7 @@ def test_each_line_may_have_its_own_query(run: Run) -> None:
         (["bm25"], '{"query": {"a": 1}, "documents": ["a"]}', 3, 'field "query" holds an object'),
         (["bm25"], '{"query": "a", "documents": [3]}', 3, 'field "documents" holds a number at position 0'),
         (["bm25", "q", "--top", "2", "--scores-only"], "x", 2, "leave out --top 2"),
-        (["bm25", "q", "--max-context-tokens", "9"], "x", 2, "max_context_tokens` is not for bm25"),
+        (["bm25", "q", "--max-context-tokens", "9"], "x", 2, "max_context_tokens` does not apply to bm25"),
         (["nosuch", "q"], "x", 2, "nosuch is not a model folder; give a model folder, hf:OWNER/MODEL of the Hub"),
     ],
 )

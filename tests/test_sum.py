@@ -389,7 +389,7 @@ def test_the_command_says_what_is_wrong(models: dict[str, Path], task: dict[str,
         ("sum", models["bi"], models["poly"], "-o", tmp_path / "x", "--weights", "1,2"): "give 0.5,1, which orders",
         ("sum", models["bi"], models["bi"], "-o", tmp_path / "sum", "--weights", "1,2"): "already exists",
         ("export", tmp_path / "sum", "--to", "onnx"): "is a sum, which has no network of its own; export its encoders",
-        ("evaluate", tmp_path / "sum", task["valid"], "--backend", "onnx"): "none of the encoders of",
+        ("evaluate", tmp_path / "sum", task["valid"], "--backend", "onnx"): "no encoder of",
     }
     for arguments, message in cases.items():
         failed = run(*arguments)

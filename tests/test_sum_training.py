@@ -413,7 +413,7 @@ def test_recipes_of_sums_are_checked(models: dict[str, Path], task: dict[str, Pa
     folder = tmp_path / "hugging"
     folder.mkdir()
     (folder / "config.json").write_text('{"model_type": "bert"}', "utf-8")
-    with pytest.raises(ConfigError, match=r"is a model of Hugging Face; train a Bi-encoder with backbone ="):
+    with pytest.raises(ConfigError, match=r"is a Hugging Face model; train a Bi-encoder with backbone ="):
         load_recipe(path, [parts.format(folder)])
     save_sum(tmp_path / "sum", sum_of(models, "bi + bi"))
     with pytest.raises(ConfigError, match="is a sum; name its encoders instead"):
