@@ -1,4 +1,4 @@
-"""Writes commands.md and recipe.md beside this file, from the commands and the settings themselves.
+"""Writes commands.md and recipe.md next to this file, from the commands and the settings.
 
 python docs/reference.py
 """
@@ -32,21 +32,21 @@ BY = "<!-- written by docs/reference.py -->\n\n"
 
 
 def commands() -> str:
-    """Every command with its arguments and options, as its help has them."""
+    """Every command with its arguments and options, from its help."""
     command = [sys.executable, "-m", "typer", "polyrank.cli.commands", "utils", "docs", "--name", "polyrank"]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     return BY + found.stdout.strip() + "\n"
 
 
 def recipe() -> str:
-    """Every key of a recipe with its default and its meaning, as the settings' docstrings have them."""
+    """Every key of a recipe with its default and its meaning, from the settings' docstrings."""
     parts = [
-        "# A recipe",
-        "A TOML file for `polyrank train`. Each key but `output`, the model's `kind`, a sum's `parts` and the data's"
-        " `train` has a default. `none` is a key that is left out: nothing, what suits the backbone, or what the model"
-        " has that training starts from. The command line changes any of them: `--set train.lr=1e-4`; paths"
-        " given there are relative to the working directory.",
-        "`output`: the folder to make; in it `model` is the best model.",
+        "# Recipe keys",
+        "A recipe is a TOML file for `polyrank train`. It needs `output`, the model's `kind`, a sum's `parts` and the"
+        " data's `train`; all other keys have defaults. The default `none` means that the key is not set. polyrank then"
+        " uses the value of the initial model, or one that suits the backbone. The command line overrides any key:"
+        " `--set train.lr=1e-4`. Paths given there are relative to the working directory.",
+        "`output`: the folder to write; `model` in it is the best model.",
     ]
     parts += _kinds("model", kinds(RecipeModel))
     parts.append(f"## `[text]`\n\n{_table(TextPolicy)}")
@@ -56,18 +56,18 @@ def recipe() -> str:
     for table, union in (("train.method", Method), ("train.schedule", ScheduleConfig)):
         parts += _kinds(table, kinds(union))
     parts.append(f"## `[train.negatives]`\n\n{_table(NegativesConfig)}")
-    starts = (("from scratch", ConvertConfig.training), ("with `init_from`, that is fine-tuning", ConvertConfig.tuning))
-    parts.append("## A ConveRT's defaults of `[train]`")
-    parts += [f"A ConveRT's training {title}: {', '.join(_changes(train))}." for title, train in starts]
+    starts = (("from scratch", ConvertConfig.training), ("with `init_from` (fine-tuning)", ConvertConfig.tuning))
+    parts.append("## Defaults of `[train]` for a ConveRT")
+    parts += [f"Training {title}: {', '.join(_changes(train))}." for title, train in starts]
     own = ", ".join(f"`{key}`" for key in field_types(NetworkTraining))
     parts.append(
-        '## `[reranker]`\n\nThe second network of `train.method.kind = "mutual"`: the keys of a `[model]`, and tables'
-        f" `[reranker.text]` and `[reranker.train]` for what differs; of `train`, {own}."
+        '## `[reranker]`\n\nThe second network of `train.method.kind = "mutual"` has the keys of a `[model]`. Tables'
+        f" `[reranker.text]` and `[reranker.train]` set the keys that differ; of `train`, {own}."
     )
     parts.append(
-        "# A recipe of a pre-training\n\nA TOML file for `polyrank pretrain`, with tables of its own. Each key but"
-        " `output` and the data's `train` has a default.\n\n`output`: the folder to make; in it `model` is a Hugging"
-        " Face folder of the best backbone, for `model.backbone` above."
+        "# Pre-training recipe keys\n\nA TOML file for `polyrank pretrain`, with different tables. It needs"
+        " `output` and the data's `train`; all other keys have defaults.\n\n`output`: the folder to write; `model` in"
+        " it is a Hugging Face folder of the best backbone, for `model.backbone` above."
     )
     parts += [
         f"## {title}\n\n{_table(kind, *above)}"
@@ -84,7 +84,7 @@ def recipe() -> str:
 
 
 def _kinds(table: str, options: dict[str, type[Any]]) -> list[str]:
-    """A section for each kind of a table; a key that an earlier kind has too is described there."""
+    """A section for each kind of a table; shared keys are described in the first one."""
     earlier = list(options.values())
     return [
         f'## `[{table}]` with `kind = "{name}"`\n\n{_table(kind, *earlier[:number])}'
@@ -93,7 +93,7 @@ def _kinds(table: str, options: dict[str, type[Any]]) -> list[str]:
 
 
 def _table(kind: type[Any], *above: type[Any]) -> str:
-    """What the class is, and its keys; those that a class ``above`` has are named with their default alone."""
+    """The class and its keys; for keys that a class ``above`` has, only the defaults."""
     meaning: dict[str, str] = {}
     for ancestor in reversed(kind.__mro__):
         meaning |= _meanings((inspect.getdoc(ancestor) or "").partition("Args:\n")[2])
@@ -111,7 +111,7 @@ def _table(kind: type[Any], *above: type[Any]) -> str:
         rows.append(f"As above, with these defaults: {', '.join(shared)}.")
     if own:
         rows += ["", "| key | default | meaning |", "|---|---|---|", *own]
-    return "\n".join(rows if shared or own else [f"{first} It has no keys of its own."])
+    return "\n".join(rows if shared or own else [f"{first} It has no further keys."])
 
 
 def _meanings(arguments: str) -> dict[str, str]:
@@ -130,7 +130,7 @@ def _meanings(arguments: str) -> dict[str, str]:
 
 
 def _changes(train: TrainConfig) -> list[str]:
-    """What differs from the defaults of a training, as TOML."""
+    """The keys that differ from the defaults of a training, as TOML."""
     usual, found = TrainConfig(), []
     for key in field_types(TrainConfig):
         value = getattr(train, key)

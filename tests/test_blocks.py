@@ -1,4 +1,4 @@
-"""What the README and the pages of docs/ tell people to type runs as it stands there, on a small copy of the sample."""
+"""Every command and Python block in the README and docs/ runs as written, on a small copy of the sample."""
 
 import gc
 import json
@@ -26,9 +26,10 @@ from servers import serving
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
 SAMPLE = Path(str(files("polyrank"))) / "sample"
-INSTALLING = ("python3 -m venv", "pip install", "git clone")  # which .ci/run does
+INSTALLING = ("python3 -m venv", "pip install", "git clone")  # .ci/run does this
 ADDRESS = "http://127.0.0.1:8600"
 MILVUS = "http://127.0.0.1:19530"
+Monkey = pytest.MonkeyPatch
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -38,7 +39,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
-    """A folder with the files that the pages speak of."""
+    """A folder with the files that the pages use."""
     folder = tmp_path_factory.mktemp("blocks")
     replies = [reply.text for reply in read_pool(SAMPLE / "replies.jsonl")][:40]
     (folder / "replies.txt").write_text("\n".join(replies) + "\n", "utf-8")
@@ -74,7 +75,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, tiny_backbone: Path) -> Path:
 
 
 def _feedback(path: Path, replies: list[str]) -> None:
-    """Twenty conversations in which something was taken, edited or refused."""
+    """Twenty conversations with replies that were taken, edited or refused."""
     with FeedbackStore(path, keep_text=True) as store:
         for number in range(20):
             shown = tuple(Reply(f"{i}", text=replies[i]) for i in range(number, number + 3))
@@ -89,7 +90,7 @@ def _feedback(path: Path, replies: list[str]) -> None:
 
 
 def _exports(folder: Path) -> None:
-    """A sheet of tickets, and what WhatsApp and Slack give."""
+    """A sheet of tickets, and exports of WhatsApp and Slack."""
     book = openpyxl.Workbook()
     for row in (("Ticket no", "Who", "Body"), (1, "Ann", "my wifi is down"), (1, "Help desk", "Restart the router.")):
         book.active.append(row)
@@ -101,7 +102,7 @@ def _exports(folder: Path) -> None:
         for second, user, text in (
             (10, "U0CUSTOMER", "the bill is too high"),
             (20, "U02AB3C", "Let me look at it."),
-            (30, "U04DE5F", "It is mended."),
+            (30, "U04DE5F", "It is fixed."),
         )
     ]
     with zipfile.ZipFile(folder / "slack-export.zip", "w") as workspace:
@@ -112,20 +113,27 @@ def _exports(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_python_as_it_is_written(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(("page", "n_blocks"), [("docs/python.md", 11), ("docs/index.md", 1), ("docs/formats.md", 1)])
+def test_python_as_it_is_written(page: str, n_blocks: int, home: Path, tmp_path: Path, monkeypatch: Monkey) -> None:
     monkeypatch.chdir(shutil.copytree(home, tmp_path / "home"))
     names: dict[str, Any] = {}
-    page = blocks("docs/python.md", "python")
-    assert len(page) >= 8
-    for number, block in enumerate(page):
-        exec(compile(block, f"docs/python.md, block {number}", "exec"), names)
-    assert "restart" in capsys.readouterr().out.lower()
+    written = blocks(page, "python")
+    assert len(written) == n_blocks
+    for number, block in enumerate(written):
+        exec(compile(block, f"{page}, block {number}", "exec"), names)
+
+
+def test_the_readme_prints_what_its_example_prints(
+    tmp_path: Path, monkeypatch: Monkey, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (example,), (printed,) = blocks("README.md", "python"), blocks("README.md", "text")
+    exec(compile(example, "README.md", "exec"), {})
+    assert capsys.readouterr().out == printed
 
 
 def lines(page: str) -> list[str]:
-    """The commands of a page, one a line, without comments and what follows a backslash joined."""
+    """The commands of a page, one a line: without comments, and with continued lines joined."""
     text = "".join(blocks(page, "sh")).replace("\\\n", " ")
     return [line for raw in text.splitlines() if (line := raw.partition("  #")[0].strip()) and not line.startswith("#")]
 
@@ -159,7 +167,7 @@ def test_commands_as_they_are_written(home: Path, page: str, tmp_path: Path) -> 
 
 @pytest.mark.deep
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # what clients warn of is theirs
+@pytest.mark.filterwarnings("ignore")  # warnings of other libraries
 def test_clients_as_they_are_written(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(shutil.copytree(home, tmp_path / "home"))
     monkeypatch.setenv("HAYSTACK_TELEMETRY_ENABLED", "False")
@@ -170,7 +178,7 @@ def test_clients_as_they_are_written(home: Path, tmp_path: Path, monkeypatch: py
             exec(compile(block.replace(ADDRESS, running.url), f"docs/clients.md, block {number}", "exec"), names)
         assert len(names["query"]) == 32
         names.clear()
-        gc.collect()  # of the clients, which leave their sockets open
+        gc.collect()  # closes the sockets that the clients leave open
         if node := shutil.which("node"):
             (script,) = blocks("docs/clients.md", "js")
             command = [node, "--input-type=module", "-e", script.replace(ADDRESS, running.url)]
@@ -180,6 +188,6 @@ def test_clients_as_they_are_written(home: Path, tmp_path: Path, monkeypatch: py
 
 
 def shortened(words: list[str]) -> list[str]:
-    """A training of two short steps shows as well that its command works."""
+    """Trainings take two short steps, which is enough to show that the command works."""
     short = ["--set", "train.max_steps=2", "--set", "train.batch_size=4"]
     return [*words, *short] if words[0] == "train" and "--resume" not in words else words

@@ -1,4 +1,4 @@
-"""The written references say what the commands and the settings say, the pages of results what the runs printed."""
+"""Generated pages are current, links lead somewhere, and the pages keep to their limits."""
 
 import re
 import runpy
@@ -12,6 +12,7 @@ import polyrank
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+GENERATED = ("commands.md", "recipe.md", "results.md")
 
 
 @pytest.mark.parametrize("name", ["commands", "recipe"])
@@ -27,12 +28,12 @@ def test_results_are_current() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Of a page's titles, as GitHub makes them."""
+    """The anchors of a page's titles, as GitHub and docs/site.py make them."""
     titles = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*sorted(ROOT.glob("*.md")), *sorted(DOCS.glob("*.md"))], ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
         name, _, anchor = link.partition("#")
@@ -42,11 +43,26 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert not anchor or anchor in anchors(target), link
 
 
-def test_the_public_names_are_those_that_the_page_describes() -> None:
-    text = (DOCS / "python.md").read_text("utf-8")
-    table = text.partition("## ")[0].split("\n| ")[1:]
-    described = {name for row in table for name in re.findall(r"`(\w+)`", row.partition(" | ")[0])}
-    assert described == set(polyrank.__all__)
+def test_the_reference_describes_every_public_name() -> None:
+    text = (DOCS / "api.md").read_text("utf-8").replace("answering.pipeline.open_pipeline", "open")
+    assert sorted(re.findall(r"^::: polyrank\.(\w+)$", text, re.MULTILINE)) == polyrank.__all__
+
+
+def test_every_page_is_on_the_site() -> None:
+    listed = set(re.findall(r"([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE))
+    assert listed == {page.name for page in DOCS.glob("*.md")} | {"SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"}
+
+
+def words(page: Path) -> int:
+    """How many words a page has outside tables that runs/tables.py writes."""
+    text = re.sub(r"<!-- ([\w-]+) -->\n.*?<!-- /\1 -->", "", page.read_text("utf-8"), flags=re.DOTALL)
+    return sum(bool(re.search(r"\w", word)) for word in text.split())
+
+
+def test_pages_are_short() -> None:
+    pages = [*ROOT.glob("*.md"), *(page for page in DOCS.glob("*.md") if page.name not in GENERATED)]
+    assert sum(map(words, pages)) <= 25_000
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 140
 
 
 def test_decisions_are_few_records_of_five_lines_about_code_that_is_there() -> None:

@@ -1,1 +1,1 @@
-"""The sections of docs/results.md, and the tables of README.md and docs/choosing.md, from what the runs printed."""
+"""The sections of docs/results.md, and the tables of README.md and docs, from the results of the runs."""

@@ -1,4 +1,4 @@
-"""What an index went through, and what tests notice."""
+"""Crashes of an index, interrupted commands, and faults that tests detect."""
 
 from report.figures import Result, machine, read, read_if_there, section, table
 
@@ -16,8 +16,8 @@ def crashes() -> str:
         ("kills", "kill -9 at a random moment", "every part of workloads of all three precisions"),
         (
             "calls",
-            "a durable call is killed before or half-way, fails with EIO or ENOSPC, writes short, or finds the disk"
-            " full from then on",
+            "a durable call is killed before or half-way, fails with EIO or ENOSPC, writes short, or the disk"
+            " is full from then on",
             f"each of {calls[0]['n_calls']} calls of one workload (fp32), every second of {calls[1]['n_calls']} of"
             " another (int8)",
         ),
@@ -42,20 +42,20 @@ def crashes() -> str:
     return section(
         "Crashes",
         f"""An index under a scripted workload (create, add, replace, remove, snapshot, compact, rebuild), with
-        vectors in fp32, bf16 or int8. A violation is an acknowledged change that is lost, a removed candidate that
-        is back, or an index that cannot be read. On {machine("crash")}. Made by `python runs/crash.py`, whose parts
-        and outcomes are [here](../runs/results/crash.jsonl).""",
+        vectors in fp32, bf16 or int8. A violation is a lost acknowledged change, a removed candidate that
+        reappears, or an unreadable index. On {machine("crash")}. Made by `python runs/crash.py`, which lists its parts
+        and outcomes [here](../runs/results/crash.jsonl).""",
         table(
-            ["what happens", "cases", "to what"],
+            ["event", "cases", "where"],
             [[what, f"{cases[name]:,}", where] for name, what, where in rows]
-            + [["**in all**", f"**{cases['in all']:,}**", f"**violations: {result['violations']}**"]],
+            + [["**total**", f"**{cases['in all']:,}**", f"**violations: {result['violations']}**"]],
             (1,),
         ),
     )
 
 
 def interrupts() -> str:
-    """Signals to every long command, and kills of trainings that go on."""
+    """Signals to every long command, and kills of trainings that resume."""
     signals, kills = read_if_there("interrupts"), read_if_there("kills")
     if not signals or not kills:
         return ""
@@ -63,31 +63,31 @@ def interrupts() -> str:
         [
             name,
             f"{part['n']:,}",
-            ", ".join(f"{said} {n}" for said, n in part["outcomes"].items()),
+            ", ".join(f"{code} {n}" for code, n in part["outcomes"].items()),
             str(part["n_violations"]),
         ]
         for name, part in signals["commands"].items()
     ]
     killed = "; ".join(
-        f"{name}: {part['kills']} kills in {part['runs']} runs, {part['n_violations']} with another figure or bit"
+        f"{name}: {part['kills']} kills in {part['runs']} runs, {part['n_violations']} with a different result or bit"
         for name, part in kills["parts"].items()
     )
     return section(
         "Interrupts and kills",
-        f"""Ctrl-C and SIGTERM at random moments of every long command, {signals["interrupts"]:,} in all: it must end
-        with 130 or 143, or with 0 when its work is done, say one line, leave files that are whole or not there, and
-        work when it is run again. Violations: {signals["violations"]}. Commands that are "cold" begin with their
+        f"""Ctrl-C and SIGTERM at random moments of every long command, {signals["interrupts"]:,} in total. The command
+        must end with 130 or 143, or with 0 when its work is done, print one line, leave only complete files, and
+        succeed when it is run again. Violations: {signals["violations"]}. "Cold" commands include the start of their
         interpreter. On {machine("interrupts")}. Made by `python runs/interrupts.py`.""",
         table(["command", "signals", "outcomes", "violations"], rows, (1, 3)),
-        f"""And kill -9 at random moments of trainings, which go on with `--resume` until they have ended, against
-        uninterrupted ones: {killed}. The streamed one is a ConveRT from `data.cache` in two processes, of which either
-        or both are killed. Made by `python runs/kills.py`.""",
+        f"""Trainings are killed (kill -9) at random moments, resumed with `--resume` until they end, and compared with
+        uninterrupted ones: {killed}. The streamed one is a ConveRT from `data.cache` in two processes, one or both of
+        which are killed. Made by `python runs/kills.py`.""",
     )
 
 
 def faults() -> str:
     return section(
-        "Faults put in on purpose",
-        """Single faults are put into the code one at a time, and the tests have to notice: [the table by
-        package, and each fault that survived](../runs/results/mutants.md). Made by `python runs/mutants.py`.""",
+        "Mutation testing",
+        """Single faults are injected into the code one at a time, and the tests must detect them: [the table by
+        package, and each surviving fault](../runs/results/mutants.md). Made by `python runs/mutants.py`.""",
     )

@@ -8,7 +8,7 @@ import record
 
 INSTRUCTIONS = {"amx_int8": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}  # the best one names a machine
 LIBRARIES = ("python", "numpy", "torch", "transformers", "faiss-cpu")
-BACKBONE, LEFT = "MiniLM", "left truncation, our learning rate"
+BACKBONE, LEFT = "MiniLM", "left truncation, polyrank's learning rate"
 Result = dict[str, Any]
 
 
@@ -19,7 +19,7 @@ def read(name: str) -> Result:
 
 
 def read_if_there(name: str) -> Result | None:
-    """The same, of a run that not every set or model has."""
+    """The same, or None for a run that does not exist."""
     return read(name) if record.has(name) else None
 
 
@@ -32,7 +32,7 @@ def row(name: str, **wanted: Any) -> Result:
 
 
 def last_valid_loss(name: str) -> float:
-    """Of the last validation in a run's metrics."""
+    """The loss of the last validation in a run's metrics."""
     loss: float = [line["valid"]["loss"] for line in record.read(f"{name}.metrics") if "valid" in line][-1]
     return loss
 
@@ -52,7 +52,7 @@ def change(value: float) -> str:
 
 
 def p_value(value: float) -> str:
-    """Of a paired test."""
+    """The p value of a paired test."""
     return f"p = {value:.2g}"
 
 
@@ -71,7 +71,7 @@ def times(value: float) -> str:
 
 
 def share(result: Result | None, figure: str = "R@1") -> str:
-    """A figure with its 95% interval, in percent; nothing where there is no result."""
+    """A figure with its 95% interval, in percent, or nothing without a result."""
     if result is None:
         return ""
     low, high = result["intervals"][figure]
@@ -90,21 +90,27 @@ def gain(test: Result) -> str:
 
 
 def machine(name: str) -> str:
-    """What a benchmark ran on in a word, and with how many threads."""
-    said = read(name)["machine"]
-    best = next(flag for flag in INSTRUCTIONS if flag in said["flags"])
-    return f"{INSTRUCTIONS[best]}, {said['threads']} thread{'s' if said['threads'] > 1 else ''}"
+    """The best instructions and the number of threads of a benchmark."""
+    known = read(name)["machine"]
+    best = next(flag for flag in INSTRUCTIONS if flag in known["flags"])
+    return f"{INSTRUCTIONS[best]}, {known['threads']} thread{'s' if known['threads'] > 1 else ''}"
 
 
 def described(name: str) -> list[str]:
     """The same at length: processor, instructions, cores, memory, libraries."""
-    said = read(name)["machine"]
-    libraries = [f"{library} {version}" for library, version in said["versions"].items() if library in LIBRARIES]
-    return [said["cpu"], " ".join(said["flags"]), str(said["cores"]), f"{said['memory_gb']:.0f}", ", ".join(libraries)]
+    known = read(name)["machine"]
+    libraries = [f"{library} {version}" for library, version in known["versions"].items() if library in LIBRARIES]
+    return [
+        known["cpu"],
+        " ".join(known["flags"]),
+        str(known["cores"]),
+        f"{known['memory_gb']:.0f}",
+        ", ".join(libraries),
+    ]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """A table of the rows that hold something besides their names; the columns ``right`` are aligned so."""
+    """A table of the rows that have values; the columns ``right`` are right-aligned."""
     line = "|".join("---:" if column in right else "---" for column in range(len(head)))
     return "\n".join(
         [f"| {' | '.join(head)} |", f"|{line}|", *(f"| {' | '.join(row)} |" for row in rows if any(row[1:]))]
@@ -112,7 +118,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[in
 
 
 def prose(text: str) -> str:
-    """A paragraph in lines of bearable length."""
+    """A paragraph, wrapped."""
     return textwrap.fill(" ".join(text.split()), 130, break_long_words=False, break_on_hyphens=False)
 
 

@@ -1,4 +1,4 @@
-"""The small tables that README.md and pages of docs show, by the markers that they stand between."""
+"""The small tables in README.md and docs, by their markers."""
 
 from statistics import fmean
 
@@ -8,7 +8,7 @@ from report.general import read_sets, unread_sets
 from report.pretraining import starts
 from report.quality import SETS
 from report.scaling import growth, paper_costs, streamed
-from report.serving import beside, load
+from report.serving import comparison, load
 
 
 def quality() -> str:
@@ -16,7 +16,7 @@ def quality() -> str:
     rows = {
         "BM25": "{}/bm25",
         f"{BACKBONE}, untuned": "{}/untuned",
-        "sentence-transformers, our settings": "{}/sentence-transformers-matched",
+        "sentence-transformers, polyrank's settings": "{}/sentence-transformers-matched",
         "Bi-encoder": "{}/bi",
         "Poly-encoder, 64 codes": "{}/poly-64",
         "ConveRT, shipped": "convert/permissive-{}",
@@ -34,12 +34,12 @@ def quality() -> str:
     head = ["R@1, %", *(f"{name} (1 of {size})" for name, size in SETS.items())]
     count = " or ".join(f"{n:,}" for n in sorted(counts))
     note = f"{count} test examples each; 95% intervals of ±{percent(widest / 2)} at most. "
-    note += "The shipped ones have read the training parts of star and ubuntu-irc, and nothing of the others."
+    note += "The shipped models were trained on the training parts of star and ubuntu-irc, not on the other sets."
     return f"{table(head, cells, range(1, 5))}\n\n{note}"
 
 
 def speed() -> str:
-    """What takes how long, and what beside it."""
+    """Times of common operations, compared with other implementations."""
     scoring = {form: row("bench/amx/scoring", what="trained", m=64, form=form) for form in ("papers", "fast")}
     search = {what: row("bench/amx/search", what=what)["ms"] for what in ("exact", "fast", "add 1")}
     respond = {form: row("bench/amx/respond", n=100_000, form=form)["ms"] for form in ("Poly-64", "Poly-64, papers")}
@@ -67,16 +67,16 @@ def speed() -> str:
         ],
         [
             "encode turns of chat",
-            f"{encoded['per_second']:,.0f} a second",
+            f"{encoded['per_second']:,.0f} per second",
             f"sentence-transformers {per_second}",
         ],
         ["re-rank 100 by a Cross-encoder", f"{ms(ranked['ms'])} ms", f"sentence-transformers {rerank} ms"],
     ]
-    return table(["two cores with AMX", "polyrank", "beside it"], rows, (1,))
+    return table(["two cores with AMX", "polyrank", "compared with"], rows, (1,))
 
 
 def number_of_codes() -> str:
-    """What more codes bring and cost."""
+    """R@1 and search time by the number of codes."""
     rows = []
     for n in (16, 64, 360):
         search = row("bench/amx/respond", n=100_000, form=f"Poly-{n}")
@@ -97,7 +97,7 @@ def stages() -> str:
 
 
 def without_training() -> str:
-    """Shipped and untuned models, and what fine-tuning gives."""
+    """Shipped, untuned and fine-tuned models."""
     sets = ("self-dialogue", "sgd", "star", "ubuntu-irc")
     rows = [
         ["BM25", *(read_if_there(f"{name}/bm25") for name in sets)],
@@ -106,7 +106,7 @@ def without_training() -> str:
             [MODELS[key].replace("*", ""), *(read_if_there(f"convert/{key}-{name}") for name in sets)]
             for key in ("permissive", "shipped-tuned")
         ),
-        [f"{BACKBONE}, shipped; never saw sgd", *(read_if_there(f"general/{name}/encoder") for name in sets)],
+        [f"{BACKBONE}, shipped; not trained on sgd", *(read_if_there(f"general/{name}/encoder") for name in sets)],
     ]
     cells = [[title, *(percent(one["metrics"]["R@1"]) if one else "" for one in results)] for title, *results in rows]
     return table(["R@1 of 100, %", *sets], cells, range(1, 5))
@@ -124,9 +124,9 @@ def weighting() -> str:
         for results in known.values():
             figures = [one["R@1"] for one in results]
             means.append(f"{percent(fmean(figures))} ({percent(min(figures))}-{percent(max(figures))})")
-        said = f"{first['n_train'] / first['n_responses']:.1f}"
+        repeats = f"{first['n_train'] / first['n_responses']:.1f}"
         rows.append(
-            [f"{name} (1 of {first['n_candidates']})", f"{first['n_train']:,}", said, f"{first['n_test']}", *means]
+            [f"{name} (1 of {first['n_candidates']})", f"{first['n_train']:,}", repeats, f"{first['n_test']}", *means]
         )
     head = [
         "R@1, %, mean and range of three seeds",
@@ -149,30 +149,30 @@ def runtimes() -> str:
 
 
 def int8() -> str:
-    """Exports where a processor has no bf16."""
+    """Exports on a processor without bf16."""
     titles = {"polyrank": "torch", "polyrank onnx": "ONNX", "polyrank onnx-int8": "ONNX, weights in 8 bits"}
     rows = [
         [title, *(ms(row("bench/avx2/encode", what=what, form=form)["ms"]) for what in ("bulk", "context"))]
         for form, title in titles.items()
     ]
     n = row("bench/avx2/encode", what="bulk", form="polyrank")["n"]
-    note = f"Milliseconds by MiniLM with AVX2's instructions alone ({machine('bench/avx2/encode')}). Made by"
+    note = f"Milliseconds of MiniLM limited to AVX2 ({machine('bench/avx2/encode')}). Made by"
     note += " `polyrank bench encode --instructions avx2 --limit 500 --backend onnx --backend onnx-int8`."
     return f"{note}\n\n{table(['', f'{n:,} turns of chat', 'one context'], rows, (1, 2))}"
 
 
 def filters() -> str:
-    """Searches through filters that let more and more through."""
+    """Searches through filters by the share of matching candidates."""
     rows = read("bench/filter")["rows"]
     times_of: dict[float, dict[str, str]] = {}
     for one in rows:
         times_of.setdefault(one["share"], {})[one["what"]] = ms(one["ms"])
     whats = ("first", "next", "after a change", "without")
     cells = [[f"{share:.1%}", *(known[what] for what in whats)] for share, known in times_of.items()]
-    head = ["pass", "first", "next", "after one candidate was added", "without a filter, beside it"]
+    head = ["match", "first", "next", "after adding one candidate", "without a filter"]
     one = rows[0]
     note = f"Milliseconds from a context of {one['m']} vectors to the texts of the ten best of {one['n']:,} in"
-    note += f" {one['form']}, {one['d']} dimensions: the first time with a filter, every time after it, and so on"
+    note += f" {one['form']}, {one['d']} dimensions: the first search with a filter, later ones, and so on"
     note += f" ({machine('bench/filter')}, with other work on the machine; medians)."
     note += " Made by `python runs/timing/filters.py"
     note += f" -n {one['n']} -d {one['d']} -m {one['m']}`."
@@ -198,5 +198,5 @@ BLOCKS = {
     "starts": starts,
     "runtimes": runtimes,
     "serving": load,
-    "serving-beside": beside,
+    "serving-compared": comparison,
 }

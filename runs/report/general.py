@@ -1,4 +1,4 @@
-"""The general encoder that runs/encoder.sh makes, on what it has read and on what it has not."""
+"""The general encoder that runs/encoder.sh trains, on sets from its training data and on others."""
 
 import json
 from pathlib import Path
@@ -20,12 +20,12 @@ SCORERS = {
 
 
 def read_sets() -> str:
-    """R@1 on what it has read."""
+    """R@1 on sets from its training data."""
     return _figures(READ)
 
 
 def unread_sets() -> str:
-    """R@1 on what it has not."""
+    """R@1 on other sets."""
     return _figures(UNREAD)
 
 
@@ -43,7 +43,7 @@ def _one(result: Result | None, key: str) -> str:
 
 
 def general() -> str:
-    """What it is, two tables, and what they say."""
+    """The encoder, its mixtures of weights, and its results on both kinds of sets."""
     results = {name: read_if_there(f"general/{name}/encoder") for name in (*READ, *UNREAD)}
     there = [result for result in results.values() if result]
     sums = {name: read_if_there(f"general/{name}/sum") for name in READ}
@@ -54,27 +54,28 @@ def general() -> str:
         "One encoder for several corpora",
         f"""MiniLM as one network for both sides, trained on 160,000 pairs of star, ubuntu-irc and self-dialogue in
         one pass (1,250 steps of 128 sorted by length, 96 + 32 tokens, no dropout, one seed, bf16,
-        {training["seconds"] / 3600:.1f} hours on one core beside other work,
-        [validation](../runs/results/general-curves.svg); the step was chosen by 50 dev lists of each of five sets,
+        {training["seconds"] / 3600:.1f} hours on one busy core,
+        [validation](../runs/results/general-curves.svg); the best step was chosen on 50 dev lists of each of five sets,
         sgd and convai2-valid among them), and then on {cosine["n_examples"]:,} of these pairs in random batches, with
-        vectors of one length ({cosine["seconds"] / 60:.0f} minutes). Its weights are {kept:.0%} of what
-        training made of them and the rest MiniLM's own ([Wortsman et al.](https://arxiv.org/abs/2109.01903)), a share
-        chosen on development lists of sets that it has not read (R@1, of medquad among a fifth of the answers):""",
+        vectors of one length ({cosine["seconds"] / 60:.0f} minutes). Its weights are averaged: {kept:.0%} of the
+        trained weights and the rest MiniLM's ([Wortsman et al.](https://arxiv.org/abs/2109.01903)), a share
+        chosen on development lists of other sets (R@1; on medquad among a fifth of the answers):""",
         _mixtures(),
-        f"""It comes as the package `models/`, in 16 bits. R@1 of {there[0]["n_examples"]:,} test examples with 95%
-        intervals (mutual: {_n(results["mutual"])} of its dev part; medquad: hits@1 in the pool), in bf16; behind a
+        f"""The package `models/` contains it, in 16 bits. R@1 of {there[0]["n_examples"]:,} test examples with 95%
+        intervals (mutual: {_n(results["mutual"])} of its dev part; medquad: hits@1 in the pool), in bf16; after a
         semicolon the paired difference of the encoder from untuned MiniLM, and of the sum from the encoder. The sum's
-        weights come from 300 dev lists of the set. Made by `bash runs/encoder.sh`. First what it has read:""",
+        weights come from 300 dev lists of the set. Made by `bash runs/encoder.sh`. First the sets in its training
+        data:""",
         read_sets(),
-        "Then what neither it nor the ConveRT has read:",
+        "Then sets on which neither it nor the ConveRT was trained:",
         unread_sets(),
         f"""On medquad, whose answers are articles, it is {gain(read("general/medquad/encoder")["against"])} from
-        untuned MiniLM, which was made for questions and passages. What the second encoder adds: {gains}.""",
+        untuned MiniLM, which was trained for questions and passages. The second encoder adds: {gains}.""",
     )
 
 
 def _mixtures() -> str:
-    """R@1 by how much of the trained weights is taken."""
+    """R@1 by the share of the trained weights."""
     names = ("sgd", "convai2-valid", "medquad", "mutual", "mean")
     rows = [
         [f"{row['share']:.0%}", *(percent(row[name]) for name in names)] for row in read("general/mixtures")["rows"]

@@ -1,4 +1,4 @@
-"""Pre-training on dialogues without labels: MiniLM that goes on, a small BERT from scratch, and models from them."""
+"""Pre-training on dialogues without labels: MiniLM continued, a small BERT from scratch, and models from them."""
 
 from statistics import fmean
 
@@ -18,13 +18,13 @@ from report.figures import (
     table,
 )
 
-LAST = 100  # steps whose mean is told
+LAST = 100  # steps whose mean accuracy is reported
 POST = {
-    "plain": f"{BACKBONE} as it is",
+    "plain": f"{BACKBONE}, original",
     "post": "post-trained on the dialogues: masked words, next utterance",
     "contrastive": "**post-trained in batches: first pass of `shipped:minilm`**",
     "sum": "the same, summed with `shipped:convert`, against the same",
-    "unsorted": f"{BACKBONE} as it is, batches not sorted by length",
+    "unsorted": f"{BACKBONE}, original, batches not sorted by length",
     "queue": "the same, and the 512 latest candidates as negatives, against the same",
 }
 SCRATCH = {
@@ -37,21 +37,22 @@ SCRATCH = {
 
 
 def post_training() -> str:
-    """Equal fine-tuning, from MiniLM as it is and from one that has read the dialogues."""
+    """Equal fine-tuning, from MiniLM and from MiniLM pre-trained further on the dialogues."""
     if not (results := _results("post", POST, ("star", "sgd", "ubuntu-irc"))):
         return ""
     return section(
         "Post-training on dialogues without labels",
-        f"""MiniLM reads the training dialogues of star, sgd and ubuntu-irc: {_pretraining("post")}. Then a Bi-encoder
-        of each corpus from it and from MiniLM as it is, trained in the same way on the same
+        f"""MiniLM's pre-training continues on the training dialogues of star, sgd and ubuntu-irc:
+        {_pretraining("post")}. Then Bi-encoders
+        of each corpus start from it and from the original MiniLM, trained in the same way on the same
         {_pairs("post", results)} pairs (one pass, batches of 64, one seed, bf16); and from the first
-        pass of `shipped:minilm`, which learnt to tell the next turn from others'
-        in a batch, on the dialogues of star, ubuntu-irc and self-dialogue,
+        pass of `shipped:minilm`, which was trained to pick the next turn among those of
+        its batch, on the dialogues of star, ubuntu-irc and self-dialogue,
         and is one network for both sides.
-        R@1 of all test examples with 95% intervals; behind a semicolon the paired difference from the first row, then
-        that of MRR. Rows that do not say otherwise have batches sorted by length (`length_window = 50`, once the
-        default), whose in-batch negatives have contexts of like length; the one that is not shows what that
-        costs, and why it is the default no more. Made by `STAGES=post bash runs/pretraining.sh`.""",
+        R@1 of all test examples with 95% intervals; after a semicolon the paired difference from the first row, then
+        that of MRR. Unless stated, batches are sorted by length (`length_window = 50`, formerly the
+        default), so that in-batch negatives have contexts of similar length; the row with random batches shows what
+        that costs, and why the default changed. Made by `STAGES=post bash runs/pretraining.sh`.""",
         _table(results, POST),
     )
 
@@ -64,9 +65,9 @@ def starts() -> str:
         "pretraining/post/{}/plain": f'`backbone = "embedded"`, MiniLM, {few} pairs in batches sorted by length',
         "pretraining/post/{}/unsorted": "the same in random batches, as by default",
         "pretraining/post/{}/contrastive": f"from `shipped:minilm` after its first pass, {few} pairs sorted by length",
-        "best/{}/bi": "the same in random batches, and six times as many pairs (ubuntu-irc: ten)",
-        "best/{}/sum": "that and a ConveRT of the same pairs as one",
-        "best/{}/uniform": "that Bi-encoder, and a quarter as many pairs more, an earlier correction for frequencies",
+        "best/{}/bi": "the same in random batches, with six times as many pairs (ubuntu-irc: ten)",
+        "best/{}/sum": "the sum of that and a ConveRT of the same pairs",
+        "best/{}/uniform": "that Bi-encoder, trained on a quarter more pairs with an earlier frequency correction",
     }
     results = {title: [read_if_there(name.format(one)) for one in sets] for name, title in titles.items()}
     rows = [[title, *(percent(one["metrics"]["R@1"]) if one else "" for one in row)] for title, row in results.items()]
@@ -83,16 +84,18 @@ def from_scratch() -> str:
 
     return section(
         "A small BERT from scratch",
-        f"""Four layers of 256, and its 16,000 subwords, learnt from the training dialogues of four corpora:
-        {_pretraining("scratch")}. Then the papers' models from it, each on the same {_pairs("scratch", results)} pairs
-        (one pass, one seed, bf16). R@1 of all test examples with 95% intervals; behind a semicolon the paired
+        f"""Four layers of 256 and 16,000 subwords, trained on the training dialogues of four corpora:
+        {_pretraining("scratch")}. Then the papers' models start from it, each trained on the same
+        {_pairs("scratch", results)} pairs
+        (one pass, one seed, bf16). R@1 of all test examples with 95% intervals; after a semicolon the paired
         difference from the Bi-encoder by the first output, then that of MRR. Made by `STAGES=scratch BUDGET=10240 bash
         runs/pretraining.sh`.""",
         _table(results, SCRATCH),
-        f"""The papers' order of Bi-, Poly- and Cross-encoder is not there. The Bi-encoder that reads the first output,
-        by which next utterances were told, is the best on both sets; 64 codes lie {below("poly-64")} points from it,
-        which these tests have the power to see, means of outputs {below("bi-mean")}, and the Cross-encoder, which
-        learns from four random candidates, {below("cross")}.""",
+        f"""The papers' order of Bi-, Poly- and Cross-encoder does not appear. The Bi-encoder that uses the first
+        output,
+        with which pre-training predicted next utterances, is the best on both sets. Compared with it, 64 codes are
+        {below("poly-64")} points (significant on both), means of outputs {below("bi-mean")}, and the Cross-encoder,
+        which is trained with four random candidates, {below("cross")}.""",
     )
 
 
@@ -105,14 +108,14 @@ def _results(stage: str, models: dict[str, str], sets: tuple[str, ...]) -> dict[
 def _pretraining(stage: str) -> str:
     result = read(f"pretraining/{stage}/pretrained")
     steps = [line for line in record.read(f"pretraining/{stage}/metrics") if "masked_lm_accuracy" in line]
-    clocks = [line["seconds"] for line in steps]  # that of each process that went on
+    clocks = [line["seconds"] for line in steps]  # of each process that resumed
     hours = sum(now for now, then in zip(clocks, [*clocks[1:], 0.0], strict=True) if then < now) / 3600
     words, pairs = (
         percent(fmean(line[f"{name}_accuracy"] for line in steps[-LAST:])) for name in ("masked_lm", "next_utterance")
     )
     return (
-        f"{result['n_steps']:,} steps, {result['n_tokens'] / 1e6:.1f}M tokens, {hours:.1f} hours on one core beside"
-        f" other work; in the last {LAST} steps {words}% of the masked words and {pairs}% of the pairs are told"
+        f"{result['n_steps']:,} steps, {result['n_tokens'] / 1e6:.1f}M tokens, {hours:.1f} hours on one busy"
+        f" core; in the last {LAST} steps {words}% of the masked words and {pairs}% of the pairs are predicted"
     )
 
 

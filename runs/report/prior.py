@@ -1,4 +1,4 @@
-"""How often a reply was said, added to an encoder's scores, as runs/prior.sh measures it."""
+"""How often a reply occurs, added to an encoder's scores, as runs/prior.sh measures it."""
 
 from report.figures import compared, read_if_there, section, share, table
 
@@ -30,9 +30,9 @@ def prior() -> str:
         "A prior over replies",
         """`polyrank popularity` counts replies of a set's training dialogues, and `polyrank sum` adds their logarithm
         to the scores of the shipped encoder, without any training. The weight is chosen on 500 development lists; all
-        test examples are judged once. The encoder has read the training parts of star, ubuntu-irc and self-dialogue,
-        and nothing of sgd. R@1 of 100 with 95% intervals; behind a semicolon the paired difference from the encoder
-        alone. In bf16 on two cores of an AMD EPYC (AVX-512 with bf16). Made by `bash runs/prior.sh`:""",
+        test examples are evaluated once. The encoder was trained on the training parts of star, ubuntu-irc and
+        self-dialogue, not on sgd. R@1 of 100 with 95% intervals; after a semicolon the paired difference from the
+        encoder alone. In bf16 on two cores of an AMD EPYC (AVX-512 with bf16). Made by `bash runs/prior.sh`:""",
         table(["scorer", *there], rows),
-        """star's agents mostly took replies that were suggested to them, so a frequent reply is often right there.""",
+        """star's agents mostly accepted suggested replies, so a frequent reply is often right there.""",
     )

@@ -22,18 +22,18 @@ SETS = {"star": 100, "ubuntu-irc": 100, "sgd": 100, "convai2-valid": 20}
 SCORERS = {
     "bm25": "BM25",
     "untuned": f"{BACKBONE}, untuned",
-    "map-untuned": f"{BACKBONE}, frozen, with a learnt map (MAP)",
+    "map-untuned": f"{BACKBONE}, frozen, with a learned map (MAP)",
     "sentence-transformers-default": "sentence-transformers, its defaults",
     "sentence-transformers-matched": f"sentence-transformers, {LEFT}",
     "bi": "**Bi-encoder**",
-    "poly-16": "**Poly-encoder**, 16 learnt codes",
-    "poly-64": "**Poly-encoder**, 64 learnt codes",
-    "poly-360": "**Poly-encoder**, 360 learnt codes",
+    "poly-16": "**Poly-encoder**, 16 learned codes",
+    "poly-64": "**Poly-encoder**, 64 learned codes",
+    "poly-360": "**Poly-encoder**, 360 learned codes",
     "poly-64-first": "**Poly-encoder**, first 64 tokens",
     "cross": "**Cross-encoder**, 5 candidates each",
     "sentence-transformers-cross-default": "sentence-transformers' CrossEncoder, its defaults",
 }
-TESTED = ("poly-", "cross", "sentence-transformers-matched")  # beside the Bi-encoder
+TESTED = ("poly-", "cross", "sentence-transformers-matched")  # compared with the Bi-encoder
 
 
 def _responses(folder: str = "") -> str:
@@ -61,21 +61,22 @@ def response_selection() -> str:
     random = {name: read(f"pretraining/post/{name}/unsorted")["against"] for name in ("star", "sgd", "ubuntu-irc")}
     return section(
         "Response selection",
-        """R@1 of the first 1,000 test examples of each set with 95% bootstrap intervals; behind a semicolon, the
+        """R@1 of the first 1,000 test examples of each set with 95% bootstrap intervals; after a semicolon, the
         paired difference from the Bi-encoder of that column and its p value. All start from the embedded MiniLM and
-        are trained on the same 11,520 pairs, once (180 steps of 64 sorted by length, no dropout, one seed, 128 +
-        48 tokens; convai2-valid has 5,470 pairs), in fp32. MAP learns from 1,920 pairs, on
-        encodings that are computed once.
+        are trained for one pass on the same 11,520 pairs (180 steps of 64 sorted by length, no dropout, one seed, 128 +
+        48 tokens; convai2-valid has 5,470 pairs), in fp32. MAP is trained on 1,920 pairs with
+        encodings computed once.
         Made by `THREADS=1 bash runs/real.sh`, `bash runs/maps.sh` and `python
         runs/peers/sentence_transformers_bi.py matched star --length-window 50`.""",
         _responses(),
         f"""The Poly-encoder is as good as the Bi-encoder: its differences lie between
         {change(min(test["difference"] for test in tests))} and {change(max(test["difference"] for test in tests))}
         points, and the smallest p value is {min(test["p"] for test in tests):.2g}. Codes start near zero, where a
-        Poly-encoder is its mean-pooling Bi-encoder, and so short a training hardly parts them. On star the
-        Bi-encoder is {percent(-peer["difference"])} points above sentence-transformers with left truncation and our
-        learning rate ({p_value(peer["p"])}). Batches here are sorted by length, once the default; random ones changed
-        R@1 by
+        Poly-encoder is its mean-pooling Bi-encoder, and so short a training hardly separates them. On star the
+        Bi-encoder is {percent(-peer["difference"])} points above sentence-transformers with left truncation and
+        polyrank's
+        learning rate ({p_value(peer["p"])}). These batches are sorted by length, formerly the default; random ones
+        changed R@1 by
         {", ".join(f"{change(one['difference'])} on {key} ({p_value(one['p'])})" for key, one in random.items())}
         ([post-training](#post-training-on-dialogues-without-labels)).""",
     )
@@ -88,18 +89,18 @@ def a_sixth() -> str:
     cross = read("short/star/sentence-transformers-cross-default")["against"]
     return section(
         "A sixth of the pairs",
-        """1,920 pairs (30 steps of 64 sorted by length, the backbone's dropout of 0.1), and the usual library on
-        the same examples;
-        the Cross-encoders on 200 test examples. Made by `NAME=short BUDGET=1920 DROPOUT=0.1 bash runs/real.sh`,
+        """1,920 pairs (30 steps of 64 sorted by length, the backbone's dropout of 0.1), and sentence-transformers on
+        the same examples; Cross-encoders are evaluated on 200 test examples. Made by `NAME=short BUDGET=1920
+        DROPOUT=0.1 bash runs/real.sh`,
         `python runs/peers/sentence_transformers_bi.py default star --budget 1920 --length-window 50 --name short`
         (and `matched star ... --dropout 0.1`), and `python runs/peers/sentence_transformers_cross.py default star
         --length-window 50 --limit 200 --name short`.""",
         _responses("short/"),
         f"""On star, sentence-transformers with its defaults (cosine x 20, right-hand truncation, learning rate
-        5e-5) is {gain(default)}, from the Bi-encoder, and with left truncation and our learning rate
-        {gain(matched)}; its Cross-encoder is {gain(cross)}, from ours. The number of codes does not matter at this
-        budget, and the papers' order of Bi-, Poly- and Cross-encoder is turned round: MiniLM was made for comparing
-        means of outputs, and a Cross-encoder has to learn comparing from nothing.""",
+        5e-5) is {gain(default)}, from the Bi-encoder, and with left truncation and polyrank's learning
+        rate {gain(matched)}; its Cross-encoder is {gain(cross)}, from polyrank's. The number of codes does not matter
+        at this budget, and the papers' order of Bi-, Poly- and Cross-encoder is reversed: MiniLM was trained to compare
+        means of outputs, and a Cross-encoder must learn to compare from scratch.""",
     )
 
 
@@ -120,20 +121,21 @@ def frozen_codes() -> str:
     plain = [[name, percent(value), "", "", ""] for name, value in result.items() if isinstance(value, float)]
     return section(
         "What codes can learn",
-        f"""With the transformer of the Bi-encoder of 30,720 pairs of star frozen: contexts as several fixed vectors,
-        and attention that learns alone for {result["steps"]} steps on {result["n_train"]:,} pairs that the Bi-encoder
-        has not read; R@1 among 100 of {result["n_test"]:,} test examples, the paired difference from the mean, and the
+        f"""The transformer of the Bi-encoder of 30,720 pairs of star is frozen. Contexts become several fixed vectors,
+        or only the attention is trained, for {result["steps"]} steps on {result["n_train"]:,} pairs that the Bi-encoder
+        was not trained on; R@1 among 100 of {result["n_test"]:,} test examples, the paired difference from the mean,
+        and the
         loss on held-out pairs. Made by `python runs/frozen_codes.py runs/work/best/star/bi/model TRAIN TEST 30720
         agent`.""",
         table(["context vectors", "R@1", "difference", "loss before", "loss after"], [*plain, *rows], (1, 3, 4)),
-        f"""Codes have little to find in a network that was made for its mean, and vectors that do differ lose. The last
-        softmax is of the products times a number: with 0 the score is their mean, with 1 a Poly-encoder's, with more it
-        goes to the largest. Where it was learnt it became {heat:.2f}.""",
+        f"""Codes gain little in a network that was trained for its mean, and vectors that do differ lower R@1. The last
+        softmax multiplies the products by a number: with 0 the score is their mean, with 1 a Poly-encoder's, and with
+        larger ones it approaches the largest product. When trained, the number became {heat:.2f}.""",
     )
 
 
 def starting() -> str:
-    """What the recipe that users get makes of the sample, by what it starts from."""
+    """The recipe that users get, on the sample, by initial model."""
     titles = {"minilm": "`shipped:minilm`", "embedded": f"{BACKBONE}, untuned", "convert": "`shipped:convert`"}
     results = {start: read_if_there(f"quickstart/{start}") for start in titles}
     rows = []
@@ -147,8 +149,8 @@ def starting() -> str:
         "What the quickstart starts from",
         f"""The recipe that `polyrank split` writes and `polyrank quickstart` trains by, on the sample's
         1,147 pairs: {bm25["n_examples"]} held-out contexts, each among all {bm25["n_candidates"]} replies of the
-        catalogue, one seed, 95% intervals; BM25's MRR is {share(bm25, "MRR")}. Of what is installed, the first is
-        taken. Made by `polyrank quickstart --start shipped:minilm --json`, and so on.""",
+        catalogue, one seed, 95% intervals; BM25's MRR is {share(bm25, "MRR")}. polyrank uses the
+        first of these that is installed. Made by `polyrank quickstart --start shipped:minilm --json`, and so on.""",
         table(["start", "MRR before", "MRR after", "R@1 after"], rows, (1, 2, 3)),
     )
 
@@ -162,9 +164,9 @@ def two_encoders() -> str:
     return section(
         "Two encoders at once",
         f"""On star, R@1 among 100 of {both["n_examples"]:,} test examples: the Bi-encoder of 11,520 pairs, the
-        ConveRT that comes with the package, and the sum of their z-scores, a scale that was chosen on
-        {both["n_validation"]} validation lists. `bash runs/mutual_encoders.sh` begins with it; for one's own data
-        it is `polyrank evaluate my-run/model test.jsonl --rerank shipped:convert --ensemble z-score`.""",
+        included ConveRT, and the sum of their z-scores, a scale chosen on
+        {both["n_validation"]} validation lists. The first step of `bash runs/mutual_encoders.sh`; for your own data
+        use `polyrank evaluate my-run/model test.jsonl --rerank shipped:convert --ensemble z-score`.""",
         table(
             ["scorer", "R@1", "MRR"],
             [
@@ -195,9 +197,9 @@ def intents() -> str:
         for name in sets
     }
     rows = [
-        [title, said, *(_accuracy(results[encoder, shot, name]) for name in sets)]
+        [title, count, *(_accuracy(results[encoder, shot, name]) for name in sets)]
         for encoder, title in encoders.items()
-        for shot, said in shots.items()
+        for shot, count in shots.items()
         if any(results[encoder, shot, name] for name in sets)
     ]
     full = {name: read(f"intents/minilm/{name}-full") for name in sets}
@@ -206,12 +208,12 @@ def intents() -> str:
     return section(
         "Intents on frozen encodings",
         f"""Accuracy in percent on the test parts ({counts}), mean and standard deviation over the seeds (their
-        number behind the semicolon). Made by `bash runs/intents.sh`.""",
+        number after the semicolon). Made by `bash runs/intents.sh`.""",
         table(["encoder", "training utterances", *sets], rows, (2, 3, 4)),
-        f"""For clinc150 and MiniLM with all utterances there are {outside["n_out_of_scope"]:,} utterances besides
-        that are out of scope: {percent(outside["recall"])}% of them are rejected, {percent(outside["precision"])}%
-        of what is rejected is out of scope, and {percent(outside["in_scope_accuracy"])}% of the others still get
-        their intent.""",
+        f"""clinc150 has {outside["n_out_of_scope"]:,} further utterances out of scope. With MiniLM and all training
+        utterances,
+        {percent(outside["recall"])}% of them are rejected, {percent(outside["precision"])}% of the rejected ones are
+        out of scope, and {percent(outside["in_scope_accuracy"])}% of the others still get their intent.""",
     )
 
 

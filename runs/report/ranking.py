@@ -1,4 +1,4 @@
-"""What each kind of model costs to rank 100 candidates, beside how well it ranks them."""
+"""Milliseconds to rank 100 candidates with each kind of model, and its R@1."""
 
 from report.figures import Result, described, ms, read, read_if_there, section, share, table
 
@@ -16,7 +16,7 @@ QUALITY = {
 
 
 def points() -> list[tuple[Result, Result | None]]:
-    """What was timed, and its quality where a file has it."""
+    """The timed scorers, each with its quality if it was measured."""
     rows = read("picture")["rows"]
     return [(row, read(QUALITY[row["form"]]) if row["form"] in QUALITY else None) for row in rows]
 
@@ -40,14 +40,14 @@ def ranking() -> str:
     return section(
         "Ranking 100 candidates: milliseconds and R@1",
         f"""Processor time in milliseconds from a context's text to the scores of its 100 candidates on star,
-        medians over contexts, and beside them what passed on the wall clock of a shared machine; one process, one
-        thread, fp32, all taking turns; 128 + 48 tokens where nothing else is said; candidate vectors are there
-        before, as in an index. {processor[0]} ({processor[1]}), {processor[2]} cores with a load of
-        {measured["load"]:.1f} when it began; {libraries}, sentence-transformers
-        {measured["sentence-transformers"]}. Networks are untrained, which changes no time. Beside them R@1 of the
-        trained ones, where there is a file of it on the same test lists: those of [response
-        selection](#response-selection) and [two encoders](#two-encoders-at-once), and the Cross-encoder that learnt
-        alone from 4,000 lists of 8 in [mutual learning](#mutual-learning), in bf16. Made by `python runs/picture.py
+        medians over contexts, and the wall-clock time on a shared machine. One process, one
+        thread, fp32, all taking turns; 128 + 48 tokens unless stated; candidates are encoded in advance,
+        as in an index. {processor[0]} ({processor[1]}), {processor[2]} cores, initial load
+        {measured["load"]:.1f}; {libraries}, sentence-transformers
+        {measured["sentence-transformers"]}. Networks are untrained, which does not affect times. R@1 is that of the
+        trained models on the same test lists, where measured: those of [response
+        selection](#response-selection) and [two encoders](#two-encoders-at-once), and the Cross-encoder trained
+        alone on 4,000 lists of 8 in [mutual learning](#mutual-learning), in bf16. Made by `python runs/picture.py
         measure`; [the picture](picture.svg) by `python runs/picture.py draw`.""",
         table(["scorer", "ms", "wall clock", "contexts timed", "R@1", "of examples"], cells, (1, 2, 3, 5)),
     )

@@ -1,4 +1,4 @@
-"""What one machine carries, and what 100 million candidates or 700 million pairs would cost, on paper."""
+"""Measured scaling of one machine, and estimates for 100 million candidates or 700 million pairs."""
 
 from report.figures import machine, ms, read, row, table
 
@@ -7,7 +7,7 @@ HOUR, DAY = 3600, 86400
 
 
 def streamed() -> str:
-    """Training from examples on disk, and the memory that it takes."""
+    """Training from examples on disk: time and memory."""
     rows = [
         [
             f"{one['pairs']:,}",
@@ -22,18 +22,18 @@ def streamed() -> str:
     head = [
         "pairs",
         "on disk",
-        "seconds of a first run of 20 steps",
-        "of a later one to its checkpoint",
-        "memory of the first",
-        "of the later",
+        "first run of 20 steps, s",
+        "later run to its checkpoint, s",
+        "memory, first run",
+        "memory, later run",
     ]
-    note = f"Made-up pairs in Parquet files, a small ConveRT ({machine('large')}, with other work on the machine);"
-    note += " memory is what the process has of its own. Made by `python runs/large.py`."
+    note = f"Synthetic pairs in Parquet files, a small ConveRT ({machine('large')}, with other work on the machine);"
+    note += " memory is private memory of the process. Made by `python runs/large.py`."
     return f"{note}\n\n{table(head, rows, range(6))}"
 
 
 def growth() -> str:
-    """What an index takes by the number of candidates."""
+    """Time and space of an index by the number of candidates."""
     rows = []
     sizes = dict.fromkeys(one["n"] for one in read("bench/growth")["rows"])
     for n in sizes:
@@ -57,7 +57,7 @@ def growth() -> str:
 
 
 def paper_costs() -> str:
-    """Straight lines from measured figures; no such size was run."""
+    """Linear extrapolation from measurements; no such size was run."""
     built, best = row("bench/amx/search", what="build"), row("bench/amx/search", what="fast")
     encoded = row("bench/amx/encode", what="bulk", form="polyrank")
     trained = row("bench/amx/train", form="polyrank, like lengths")
@@ -66,10 +66,10 @@ def paper_costs() -> str:
         [
             f"encode {CANDIDATES:,} short texts by MiniLM",
             f"{encoded['per_second']:,.0f} texts a second",
-            f"{CANDIDATES / encoded['per_second'] / HOUR:,.0f} hours of two cores; as many machines, so much sooner",
+            f"{CANDIDATES / encoded['per_second'] / HOUR:,.0f} hours on two cores, divided by the number of machines",
         ],
         [
-            "their index in int8, texts and all",
+            "their index in int8, with texts",
             f"{built['bytes'] / built['n']:,.0f} bytes each",
             f"{built['bytes'] * times / 1e9:,.0f} GB on disk",
         ],
@@ -81,10 +81,8 @@ def paper_costs() -> str:
         [
             f"train MiniLM on {PAIRS:,} pairs, once",
             f"{trained['per_second']:,.0f} pairs a second",
-            f"{PAIRS / trained['per_second'] / DAY:,.0f} days of two cores: a task for GPUs",
+            f"{PAIRS / trained['per_second'] / DAY:,.0f} days on two cores: use GPUs",
         ],
     ]
-    note = (
-        f"From figures of two cores ({machine('bench/amx/search')}), as straight lines; nothing of this size was run."
-    )
-    return f"{note}\n\n{table(['what', 'measured', 'on paper'], rows)}"
+    note = f"Extrapolated linearly from two cores ({machine('bench/amx/search')}); nothing of this size was run."
+    return f"{note}\n\n{table(['what', 'measured', 'estimated'], rows)}"

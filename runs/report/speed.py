@@ -1,12 +1,12 @@
-"""How long things take, everything compared taking turns in one run."""
+"""Speed; all compared forms take turns in one run."""
 
 from report.figures import described, machine, ms, percent, row, section, table, times
 
 AMX, BARE, AVX = "bench/amx/scoring", "bench/amx/scoring-without-loops", "bench/avx512/scoring"
 AVX2, VNNI = "bench/avx2/scoring", "bench/avx512-vnni/scoring"
 VECTORS = {
-    "trained": "as trained Poly-encoders make them",
-    "isotropic": "without any structure",
+    "trained": "like a trained Poly-encoder's",
+    "isotropic": "without structure",
     "wide": "wide logits",
 }
 
@@ -27,24 +27,25 @@ def scoring() -> str:
     amd = [row("bench/avx512-vnni/flushed", what="wide", m=360, form=form) for form in ("papers", "papers, flushed")]
     return section(
         "Speed: the ten best of 100,000",
-        f"""Vectors of 768 dimensions, milliseconds, and in parentheses how many times faster than the papers' form
-        beside it (attention weights, attended vectors, products; chunked). `plain` computes every score in fp32;
-        `exact` is exact search, which returns the same. (In the files `exact` is the plain scan and `fast` exact
+        f"""Vectors of 768 dimensions, milliseconds, and in parentheses how many times as fast as the papers' form
+        (attention weights, attended vectors, products; chunked). `plain` computes every score in fp32;
+        `exact` is exact search, which returns the same. (In the data files, `exact` is the plain scan and `fast` exact
         search.) First with the compiled loops of `kernels/` ({machine(AMX)}), then without them, then with them on
         the other machine ({machine(AVX)}). Made by `polyrank bench
-        scoring`; [figures](../runs/results/bench.jsonl).""",
+        scoring`; [data](../runs/results/bench.jsonl).""",
         table(["vectors", "context vectors", *forms], rows, range(1, 11)),
-        f"""The ratios of wide logits are not those of the methods. The papers' form has attention weights below 1e-38
-        there, denormal numbers, which may slow those processors (not measured there). The same operations on vectors
-        without any structure, which make none, take {ms(usual)} ms on AMX: against these, the plain scan of wide logits
-        is {times(wide[0])} times as fast and exact search {times(wide[1])} times. On the third machine below, of AMD,
-        flushing denormal numbers to zero changes nothing beyond the noise of a busy machine ({ms(amd[0]["ms"])} ms with
+        f"""The ratios of wide logits overstate the methods. There, the papers' form has attention weights below 1e-38,
+        denormal numbers, which may slow those processors (not measured). The same operations on vectors
+        without structure produce none and take {ms(usual)} ms on AMX. Compared with these, the plain scan of wide
+        logits
+        is {times(wide[0])} times as fast and exact search {times(wide[1])} times. On the third machine below (AMD),
+        flushing denormal numbers to zero has no effect beyond the noise of a busy machine ({ms(amd[0]["ms"])} ms with
         them, {ms(amd[1]["ms"])} without). `polyrank bench scoring` prints both.""",
-        f"""On AVX-512 without bf16 the plain scan is sometimes faster than exact search, where vectors have no
+        f"""On AVX-512 without bf16 the plain scan is sometimes faster than exact search for vectors without
         structure. At {plain["d"]} dimensions with {plain["m"]} trained vectors (`--growth 1000000`), a million
         candidates take {ms(plain["ms"])} ms plain and {ms(exact["ms"])} ms exact on AMX ({times(exact["ratio"])}
-        times as fast as the papers' form), in which a search takes {exact["peak_mb"]:.0f} MB beside the int8 copy
-        that is made once.""",
+        times as fast as the papers' form), and a search needs {exact["peak_mb"]:.0f} MB in addition to
+        the int8 copy, which is made once.""",
     )
 
 
@@ -61,10 +62,10 @@ def registers() -> str:
     forms = [f"{where}: {form}" for where in ("AVX2", "AVX-512") for form in ("papers'", "plain", "exact", "by")]
     return section(
         "Speed: the same in registers of AVX2 and AVX-512",
-        f"""Since the compiled loops have a form for every kind of registers: as above, on one thread of a third machine
-        ({described(VNNI)[0]}, AVX-512 with VNNI, no AMX), first as if it had AVX2 alone (`polyrank bench scoring
-        --instructions avx2`: torch and its libraries too), then with all that it has. Other work kept its cores several
-        times over, so only the ratios are worth reading; forms take turns.""",
+        f"""The compiled loops have a form for every kind of registers. As above, on one thread of a third machine
+        ({described(VNNI)[0]}, AVX-512 with VNNI, no AMX), first limited to AVX2 (`polyrank bench scoring
+        --instructions avx2`, which limits torch and its libraries too), then with all instructions. Other work kept its
+        cores busy several times over, so only the ratios are meaningful; forms take turns.""",
         table(["vectors", "context vectors", *forms], rows, (1, 2, 3, 4, 6, 7, 8)),
     )
 
@@ -74,12 +75,12 @@ def million() -> str:
         return [ms(row(f"bench/{where}/search", what=what)["ms"]) for where in ("amx", "avx512")]
 
     titles = {
-        "build": "build it",
-        "open": "open and verify it",
+        "build": "build",
+        "open": "open and verify",
         "exact": "the ten best, every score computed",
         "fast": "**the ten best, exact search**",
         "add 1": "one more candidate, durable",
-        "add 100 while searching": "a hundred more, durable, with a search running beside",
+        "add 100 while searching": "a hundred more, durable, during a search",
         "search while adding": "that search",
         "remove 20": "remove twenty",
     }
@@ -90,9 +91,8 @@ def million() -> str:
         {built["bytes"] / 1e9:.1f} GB, {built["m"]} context vectors; milliseconds on the same two machines. Made by
         `python runs/timing/search.py -n 1000000 -m 16 --precision int8`.""",
         table(["what", "AMX", "AVX-512"], [[title, *cells(what)] for what, title in titles.items()], (1, 2)),
-        f"""Exact search scores {best["n_scored"]} candidates in full on AMX. The ten best are
-        {percent(best["recall_at_10"])}% of those in fp32: rounding when they are stored is what differs, not the
-        search.""",
+        f"""Exact search scores {best["n_scored"]} candidates in full on AMX. They are
+        {percent(best["recall_at_10"])}% of the ten best in fp32, because stored vectors are rounded.""",
     )
 
 
@@ -116,9 +116,9 @@ def answers() -> str:
     return section(
         "Speed: from text to the ten best",
         f"""In the shape of the Poly-encoder paper's Table 5: a context of 100 words through MiniLM, then candidates
-        of 384 dimensions; milliseconds, of which the context's encoding in parentheses. Then a network of
+        of 384 dimensions; milliseconds, with the context's encoding in parentheses. Then a network of
         BERT-base's size and 768 dimensions (`--backbone base`, random weights). The papers' form is all in fp32
-        with attended vectors. The Cross-encoder's times are reckoned from a part. On {machine(small)}. Made by
+        with attended vectors. The Cross-encoder's times are extrapolated from a part. On {machine(small)}. Made by
         `polyrank bench respond`.""",
         table(
             ["", *kinds],
@@ -137,28 +137,28 @@ def answers() -> str:
 
 
 def peers() -> str:
-    library, ours = "sentence-transformers", "polyrank"
+    library, package = "sentence-transformers", "polyrank"
 
     def cells(what: str, figure: str) -> list[str]:
-        forms = {one: row("bench/amx/encode", what=what, form=one) for one in (library, f"{library} bf16", ours)}
+        forms = {one: row("bench/amx/encode", what=what, form=one) for one in (library, f"{library} bf16", package)}
         usual, bf16, own = forms.values()
-        slow = row("bench/avx512/encode", what=what, form=ours)
+        slow = row("bench/avx512/encode", what=what, form=package)
         other = {}
         for backend in ("openvino", "onnx"):
             if not (what == "rerank" and backend == "openvino"):  # its export was refused
-                other[backend] = row("bench/amx/encode", what=what, form=f"{ours} {backend}")
+                other[backend] = row("bench/amx/encode", what=what, form=f"{package} {backend}")
 
-        def beside(one: dict[str, float] | None) -> str:
+        def against(one: dict[str, float] | None) -> str:
             if one is None:
                 return ""
             return f"{ms(one[figure])} ({times(usual['ms'] / one['ms'])} / {times(bf16['ms'] / one['ms'])})"
 
-        first = [ms(usual[figure]), ms(bf16[figure]), beside(own)]
-        return [*first, *(beside(other.get(backend)) for backend in ("openvino", "onnx")), f"({times(slow['ratio'])})"]
+        first = [ms(usual[figure]), ms(bf16[figure]), against(own)]
+        return [*first, *(against(other.get(backend)) for backend in ("openvino", "onnx")), f"({times(slow['ratio'])})"]
 
-    train = {one: row("bench/amx/train", form=one) for one in (library, f"{ours}, like lengths")}
-    slow = row("bench/avx512/train", form=f"{ours}, like lengths")
-    learnt = train[f"{ours}, like lengths"]
+    train = {one: row("bench/amx/train", form=one) for one in (library, f"{package}, like lengths")}
+    slow = row("bench/avx512/train", form=f"{package}, like lengths")
+    trained = train[f"{package}, like lengths"]
     convert = row("bench/avx512/encode", what="context", form="runs/work/convert/multi/model")
     rows = [
         ["encode 1,000 turns of chat, per second", *cells("bulk", "per_second")],
@@ -168,7 +168,7 @@ def peers() -> str:
             "train a Bi-encoder in batches of 32, pairs per second",
             "",
             f"{train[library]['per_second']:.1f}",
-            f"{learnt['per_second']:.1f} (- / {times(learnt['ratio'])})",
+            f"{trained['per_second']:.1f} (- / {times(trained['ratio'])})",
             "",
             "",
             f"({times(slow['ratio'])})",
@@ -176,30 +176,34 @@ def peers() -> str:
     ]
     return section(
         "Speed: against sentence-transformers",
-        f"""The same MiniLM in sentence-transformers 6.2 and here. In parentheses, times faster than the library's
-        default and, behind the slash, than the library told to hold bf16 weights; ours and OpenVINO compute in bf16
-        of themselves. On {machine("bench/amx/encode")}; the last column is on {machine("bench/avx512/encode")}.
+        f"""The same MiniLM in sentence-transformers 6.2 and polyrank. In parentheses: times as fast as the library's
+        default and, after the slash, as the library with bf16 weights; polyrank and OpenVINO use bf16
+        automatically. On {machine("bench/amx/encode")}; the last column is on {machine("bench/avx512/encode")}.
         Made by `python runs/peers/speed.py encode POOL --backend onnx --backend openvino` and `python
         runs/peers/speed.py train DATA --limit 256`.""",
-        table(["what", "the library", "in bf16", "ours", "OpenVINO", "ONNX", "ours, AVX-512"], rows, range(1, 7)),
-        training(library, ours),
-        f"""OpenVINO's export of this Cross-encoder, whose head is untrained, is not faithful in bf16 and was
-        refused. A multi-context ConveRT encodes a context {times(convert["ratio"])} times as fast as the library's
+        table(
+            ["what", "sentence-transformers", "in bf16", "polyrank", "OpenVINO", "ONNX", "polyrank, AVX-512"],
+            rows,
+            range(1, 7),
+        ),
+        training(library, package),
+        f"""OpenVINO's export of this Cross-encoder, whose head is untrained, is not faithful in bf16, and polyrank
+        refused it. A multi-context ConveRT encodes a context {times(convert["ratio"])} times as fast as the library's
         MiniLM on AVX-512 alone.""",
     )
 
 
-def training(library: str, ours: str) -> str:
-    """Batches of 64 beside the usual library, and 512 contexts at once in the memory of 64."""
+def training(library: str, package: str) -> str:
+    """Batches of 64 compared with sentence-transformers, and 512 contexts at once in the memory of 64."""
     there = "bench/avx512-vnni/train"
-    usual, random, alike = (row(there, form=form) for form in (library, ours, f"{ours}, like lengths"))
-    many = {form: row("bench/train-cache", form=form)["ms"] for form in (ours, f"{ours}, like lengths")}
-    cached = row("bench/train-cache", form=f"{ours}, like lengths, 512 in chunks")["ms"]
+    usual, random, alike = (row(there, form=form) for form in (library, package, f"{package}, like lengths"))
+    many = {form: row("bench/train-cache", form=form)["ms"] for form in (package, f"{package}, like lengths")}
+    cached = row("bench/train-cache", form=f"{package}, like lengths, 512 in chunks")["ms"]
     longer = [f"{cached / ms:.2f}" for ms in many.values()]
     return f"""Training in batches of 64, all in bf16, on {machine(there)}: {usual["per_second"]:.1f} pairs a second by
-        a plain loop around the library's model and loss, {random["per_second"]:.1f} by ours on random batches
-        ({times(random["ratio"])} times) and {alike["per_second"]:.1f} on batches of like length
+        a plain loop around the library's model and loss, {random["per_second"]:.1f} by polyrank on random batches
+        ({times(random["ratio"])} times) and {alike["per_second"]:.1f} on batches of similar length
         ({times(alike["ratio"])} times). 512 contexts at once, in chunks of 64 through the gradient cache, take
-        {longer[0]} times as long a pair as random batches of 64, and {longer[1]} times as long as batches of like
+        {longer[0]} times as long per pair as random batches of 64, and {longer[1]} times as long as batches of similar
         length. Made by `python runs/peers/speed.py train DATA --limit 256 --batch 64` and `polyrank bench train DATA
         --batch 64 --cache 512 --limit 512`."""

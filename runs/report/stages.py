@@ -47,14 +47,14 @@ def medquad() -> str:
     return section(
         "Two stages: medquad",
         f"""The first {first["n_examples"]} test questions among 15,805 answers; all three models from MiniLM on
-        1,920 pairs, 128 + 48 tokens; milliseconds from text to order, with other work on the second core, on
+        1,920 pairs, 128 + 48 tokens; milliseconds from text to order, with the second core busy, on
         {machine(name)}. Made by `OMP_NUM_THREADS=1 SETS=medquad bash runs/two_stage.sh`; [hits@1 and milliseconds
         against the length](../runs/results/medquad-stages.svg).""",
         _pool(_stages(name, {"bm25": "BM25", "bi": "Bi", "poly-64": "Poly-64"}, FORMS)),
-        f"""Of the Bi-encoder's ten best the Cross-encoder alone puts the right one first in
-        {percent(cross["hits@1"])}%, less than the Bi-encoder that feeds it ({percent(first["hits@1"])}%), and yet
-        the sum of their z-scores has {percent(both["hits@1"])}%, {change(both["hits@1"] - first["hits@1"])} points.
-        It is {first["n_examples"]} questions: a point is one question.""",
+        f"""Reordering the Bi-encoder's ten best, the Cross-encoder alone ranks the right one first in
+        {percent(cross["hits@1"])}%, less than the Bi-encoder ({percent(first["hits@1"])}%), but
+        the sum of their z-scores reaches {percent(both["hits@1"])}%, {change(both["hits@1"] - first["hits@1"])} points.
+        With {first["n_examples"]} questions, a point is one question.""",
     )
 
 
@@ -65,17 +65,17 @@ def ubuntu() -> str:
     cross = row(alone, what="index", form="cross", n=10)
     return section(
         "Two stages: ubuntu-irc",
-        f"""51,113 turns of chat, of which one is right: the first {first["n_examples"]:,} test cases, with the
-        models of the next section; milliseconds with other work on the second core, on {machine(alone)}. Made by
+        f"""One right answer among 51,113 turns of chat: the first {first["n_examples"]:,} test cases, with the
+        models of the next section; milliseconds with the second core busy, on {machine(alone)}. Made by
         `bash runs/mutual.sh`. (The models of 1,920 pairs find {percent(early["hits@10"])}% of the first
         {early["n_examples"]} answers among their ten best: [figures](../runs/results/ubuntu-irc.jsonl).)""",
         _pool(
             _stages(alone, {"bm25": "BM25", "index": "Bi"}, FORMS)
             + _stages(mutual, {"index-mutual": "Bi, mutual"}, MUTUAL)
         ),
-        f"""Here the Cross-encoder alone re-ranks for the worse (hits@1 {percent(cross["hits@1"])}% for
-        {percent(first["hits@1"])}%). The sums and mutual learning have the highest figures, by little, in a pool
-        where every model is wrong nearly always.""",
+        f"""Here re-ranking by the Cross-encoder alone lowers hits@1 from {percent(first["hits@1"])}% to
+        {percent(cross["hits@1"])}%. The sums and mutual learning are slightly best, in a pool
+        where every model is nearly always wrong.""",
     )
 
 
@@ -101,13 +101,14 @@ def mutual_learning() -> str:
     ]
     return section(
         "Mutual learning",
-        """The rows of the paper's Table 1, of other networks than the paper's: MiniLM (6 layers of 384, made for
-        similarity), whose mean of outputs is the Bi-encoder's vector and whose first output a Cross-encoder's linear
-        head reads, where the paper has BERT, projections of its first output and a tanh head; and 64 + 32 tokens,
-        where the paper has 300 + 72. One seed, bf16 on one core with AMX. Both networks are first trained apart on
-        4,000 contexts with 8 candidates each, then on the same once more: alone, or
+        """The rows of the paper's Table 1 with other networks. MiniLM (6 layers of 384, trained for similarity)
+        replaces
+        BERT; the Bi-encoder uses the mean of outputs and the Cross-encoder a linear head on the first output, where
+        the paper has projections of the first output and a tanh head; and 64 + 32 tokens replace 300 + 72. One seed,
+        bf16 on one core with AMX. Both networks are first trained separately on
+        4,000 contexts with 8 candidates each, then once more on the same: alone, or
         together (T = 3, alpha = 1, as in the paper). R@1 among 100 of the first 300 test examples, and of 1,000 for
-        the Bi-encoders; behind the semicolon the paired difference from the same network trained alone. Made by
+        the Bi-encoders; after the semicolon the paired difference from the same network trained alone. Made by
         `BUDGET=4000 NEGATIVES=7 VALID=60 LIMIT=300 bash runs/mutual.sh`; validation by epoch:
         [star](../runs/results/mutual-star-curves-mutual.svg),
         [ubuntu-irc](../runs/results/mutual-ubuntu-irc-curves-mutual.svg).""",
@@ -115,21 +116,22 @@ def mutual_learning() -> str:
             ["", *(f"{name}, {how}" for name in sets for how in ("alone", "mutual"))],
             [rows[0], ["its MRR", *mrr], *rows[1:]],
         ),
-        f"""The Bi-encoder's differences have the paper's sign, but none is beyond chance, and the Cross-encoder's are
-        nearly 0: these figures do not show that mutual learning improves R@1. What it changes is the loss on held-out
+        f"""The Bi-encoder's differences have the paper's sign, but none is significant, and the Cross-encoder's are
+        nearly 0: these results do not show that mutual learning improves R@1. It does lower the loss on held-out
         lists: after a second pass over the same lists
-        the Bi-encoder's loss is {loss["star/bi"]:.2f} on star and {loss["ubuntu-irc/bi"]:.2f} on ubuntu-irc when it
-        learns alone, and {loss["star/bi-mutual"]:.2f} and {loss["ubuntu-irc/bi-mutual"]:.2f} with the
-        Cross-encoder's softer answers beside the labels.""",
-        f"""What moved it is the Cross-encoder. With a sixth of the contexts (640) that was {compared(gaps[0])},
-        from the Bi-encoder on star ({compared(gaps[1])} with 4,000) and taught it nothing that shows:
-        {percent(few[1]["metrics"]["R@1"])} for {percent(few[0]["metrics"]["R@1"])} of {few[1]["n_examples"]:,}
-        examples ({compared(few[1]["against"])}), although the Bi-encoder's loss was
-        {last_valid_loss("mutual/star-640/bi-mutual"):.2f} for {last_valid_loss("mutual/star-640/bi"):.2f} there
-        too. With nine times the weight on the KL (`TAG=heavy EXTRA="--set train.method.alpha=9"`) both came out
-        lower, within chance ({compared(few[2]["against"])} and {compared(few[3]["against"])}); with a ConveRT tuned
+        the Bi-encoder's loss is {loss["star/bi"]:.2f} on star and {loss["ubuntu-irc/bi"]:.2f} on ubuntu-irc when
+        trained alone, and {loss["star/bi-mutual"]:.2f} and {loss["ubuntu-irc/bi-mutual"]:.2f} with the
+        Cross-encoder's softer targets in addition to the labels.""",
+        f"""The gain depends on the Cross-encoder. With a sixth of the contexts (640), it was {compared(gaps[0])},
+        compared with the Bi-encoder on star ({compared(gaps[1])} with 4,000), and the Bi-encoder gained nothing
+        measurable:
+        {percent(few[1]["metrics"]["R@1"])} instead of {percent(few[0]["metrics"]["R@1"])} of {few[1]["n_examples"]:,}
+        examples ({compared(few[1]["against"])}), although its loss fell to
+        {last_valid_loss("mutual/star-640/bi-mutual"):.2f} from {last_valid_loss("mutual/star-640/bi"):.2f}. With nine
+        times the weight on the KL (`TAG=heavy EXTRA="--set train.method.alpha=9"`) both were
+        lower, not significantly ({compared(few[2]["against"])} and {compared(few[3]["against"])}); with a ConveRT tuned
         on star as a frozen teacher the Bi-encoder had {percent(few[4]["metrics"]["R@1"])} of {few[4]["n_examples"]}
-        examples ({compared(few[4]["against"])}). [Figures of these](../runs/results/mutual.jsonl).""",
+        examples ({compared(few[4]["against"])}). [Data](../runs/results/mutual.jsonl).""",
     )
 
 
@@ -149,8 +151,8 @@ def abstention() -> str:
     return section(
         "No good answer",
         f"""A threshold on the Bi-encoder's softmax, chosen on medquad's development questions for 60% right
-        answers, a fifth of them without their answer among the 15,805, and tried on {result["n_examples"]:,} test
-        questions, of which {percent(result["no_answer"])}% have no answer. Made by `bash runs/abstention.sh`; [the
+        answers; for a fifth of them, the 15,805 answers lack the right one. Tested on {result["n_examples"]:,}
+        questions, {percent(result["no_answer"])}% without an answer. Made by `bash runs/abstention.sh`; [the
         curve](../runs/results/medquad-abstention.svg).""",
         table(
             ["answered", "right among the answered", "lower end of 95%", "answered among those without an answer"],
