@@ -32,6 +32,7 @@ from polyrank.cli import (
     ranking,
     ray,
     serving,
+    sharing,
     splitting,
     sums,
     training,
@@ -89,6 +90,7 @@ app.command("rank")(ranking.rank)
 app.command("serve")(serving.serve)
 app.command("explain")(explaining.explain)
 app.command("export")(exporting.export)
+app.command("push")(sharing.push)
 app.command("info")(info.info)
 app.add_typer(data.import_app, name="import")
 app.add_typer(indexing.index_app, name="index")

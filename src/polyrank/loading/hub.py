@@ -5,6 +5,8 @@ import re
 import socket
 import sys
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from polyrank.errors import OfflineError, UsageError
 
@@ -17,8 +19,8 @@ REMEDY = "give a local model folder, or download the model on a machine with a n
 def hub_name(name: str, *, bare: bool = True) -> str | None:
     """The Hub model that a name means, or None if the name means something else.
 
-    ``hf:OWNER/MODEL`` always means the Hub, and a path such as ``./a/b`` never does. ``OWNER/MODEL`` means the Hub only
-    if neither that path nor a folder OWNER exists.
+    ``hf:OWNER/MODEL`` and ``hf:OWNER/MODEL@REVISION`` always mean the Hub, and a path such as ``./a/b`` never does.
+    ``OWNER/MODEL`` means the Hub only if neither that path nor a folder OWNER exists.
 
     Args:
         name: as the user gave it.
@@ -42,15 +44,16 @@ def hub_folder(name: str) -> Path:
         UsageError: the Hub does not have the model, or gives it only to signed-in users.
         OfflineError: the model has not been downloaded, and the network is not reachable.
     """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError, RevisionNotFoundError
     from huggingface_hub.errors import RepositoryNotFoundError as AbsentError
 
     if not name.startswith(HUB):
         print(f"{name} is not a local folder; looking it up on the Hugging Face Hub", file=sys.stderr, flush=True)
-    model = name.removeprefix(HUB)
+    model, _, revision = name.removeprefix(HUB).partition("@")
+    wanted: dict[str, Any] = {"revision": revision or None, "allow_patterns": FILES}
     try:
-        return Path(snapshot_download(model, allow_patterns=FILES, local_files_only=True))
+        return Path(snapshot_download(model, **wanted, local_files_only=True))
     except HFValidationError as error:
         raise UsageError(f"{name} is not a valid Hub name; write hf:OWNER/MODEL") from error
     except (LocalEntryNotFoundError, OSError, ValueError):
@@ -60,13 +63,17 @@ def hub_folder(name: str) -> Path:
         raise OfflineError(f"{absent}, and HF_HUB_OFFLINE is set; {REMEDY}")
     try:
         # huggingface_hub retries for minutes; a user without a network should learn it in seconds
-        socket.create_connection(("huggingface.co", 443), timeout=3).close()
+        hub = urlsplit(constants.ENDPOINT)
+        port = hub.port or (443 if hub.scheme == "https" else 80)
+        socket.create_connection((hub.hostname or "", port), timeout=3).close()
     except OSError as error:
         raise OfflineError(f"{absent}, and the Hub cannot be reached; {REMEDY}") from error
     try:
-        return Path(snapshot_download(model, allow_patterns=FILES))
+        return Path(snapshot_download(model, **wanted))
     except GatedRepoError as error:
         raise UsageError(f"the Hub gives {name} only to signed-in users; run hf auth login first") from error
+    except RevisionNotFoundError as error:
+        raise UsageError(f"the Hub does not have revision {revision!r} of {model}; check the revision") from error
     except AbsentError as error:
         raise UsageError(
             f"folder {name} does not exist, and the Hub has no public model of that name; check the name"

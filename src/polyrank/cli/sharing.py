@@ -1,0 +1,20 @@
+"""``polyrank push``: a trained model to the Hugging Face Hub."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from polyrank.cli.console import talk
+
+
+def push(
+    model: Annotated[Path, typer.Argument(help="A model folder that training wrote.")],
+    name: Annotated[str, typer.Argument(help="hf:OWNER/MODEL; the repository is created if it does not exist.")],
+    private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
+) -> None:
+    """Upload a trained model to the Hugging Face Hub, where hf:OWNER/MODEL then names it in every command."""
+    from polyrank.loading.sharing import push_model
+
+    address = push_model(model, name, private=private)
+    talk(f"{model}: uploaded to {address}; load it with {name}")

@@ -1,0 +1,105 @@
+"""A model travels over a Hub: what comes back is what was pushed, under the name that every command takes."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from local_hub import TOKEN, Hub, local_hub
+from polyrank.config.models import BiConfig, TextPolicy
+from polyrank.models import new_model
+from polyrank.models.artifacts import save_model
+
+LOAD = """
+import sys, polyrank
+for name in sys.argv[1:]:
+    try:
+        print(polyrank.load(name).score([["hi"]], [["thanks", "bill"]])[0].tolist())
+    except polyrank.PolyrankError as error:
+        print(f"{type(error).__name__}: {error}")
+"""
+METADATA = {"recipe": {"output": "/home/somebody/run", "data": {"train": "/home/somebody/chats.jsonl"}}, "seed": 1}
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[Hub]:
+    with local_hub() as running:
+        yield running
+
+
+@pytest.fixture
+def model(tiny_backbone: Path, tmp_path: Path) -> Path:
+    policy = TextPolicy(max_context_tokens=16, max_candidate_tokens=8)
+    network, texts, config = new_model(BiConfig(backbone=str(tiny_backbone)), policy, seed=1, sample=["hi"])
+    save_model(tmp_path / "model", network, texts, config, metadata=METADATA)
+    (tmp_path / "model" / "README.md").write_text("# a model\n", "utf-8")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def run(hub: Hub, tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """A command, or Python, in a process that knows this hub, with a cache of its own."""
+
+    def run(*arguments: object, token: str = TOKEN) -> "subprocess.CompletedProcess[str]":
+        variables = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "cache"), "HF_TOKEN": token}
+        words = [str(word) for word in arguments]
+        command = [sys.executable, *(words if words[0] == "-c" else ["-m", "polyrank", *words])]
+        return subprocess.run(
+            command, cwd=tmp_path, env={**os.environ, **variables}, capture_output=True, text=True, timeout=120
+        )
+
+    return run
+
+
+def test_a_pushed_model_is_loaded_by_its_name(
+    hub: Hub, model: Path, run: Callable[..., "subprocess.CompletedProcess[str]"]
+) -> None:
+    pushed = run("push", model, "hf:me/support", "--private")
+    assert pushed.returncode == 0, pushed.stderr
+    assert f"{hub.url}/me/support/commit/" in pushed.stderr
+    known = hub.files("me/support")
+    assert known is not None
+    revision, files = known
+    assert hub.private["me/support"]
+    assert set(files) == {"config.json", "model.safetensors", "tokenizer.json", "README.md"}
+    assert b"/home/somebody" not in b"".join(files.values())
+    sent, local = (json.loads(data) for data in (files["config.json"], (model / "config.json").read_bytes()))
+    assert sent["fingerprint"] == local["fingerprint"]
+    loaded = run("-c", LOAD, model, "hf:me/support", f"hf:me/support@{revision}", "hf:me/support@nosuch")
+    assert loaded.returncode == 0, loaded.stderr
+    local_scores, *others, refused = loaded.stdout.splitlines()
+    assert others == [local_scores, local_scores]
+    assert refused == "UsageError: the Hub does not have revision 'nosuch' of me/support; check the revision"
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "code", "message"),
+    [
+        ("", "me/bare", 2, "me/bare is not a valid Hub name; write hf:OWNER/MODEL"),
+        ("", "hf:me/../support", 2, "is not a valid Hub name"),
+        ("damage", "hf:me/damaged", 4, "is damaged"),
+        ("sum", "hf:me/sum", 2, "push a trained model"),
+        ("token", "hf:me/refused", 2, "the Hub refuses hf:me/refused (401"),
+    ],
+)
+def test_what_cannot_be_pushed_is_refused(
+    hub: Hub,
+    model: Path,
+    run: Callable[..., "subprocess.CompletedProcess[str]"],
+    change: str,
+    name: str,
+    code: int,
+    message: str,
+) -> None:
+    if change == "damage":
+        data = bytearray((model / "model.safetensors").read_bytes())
+        data[-1] ^= 1
+        (model / "model.safetensors").write_bytes(data)
+    pushed = run("push", "bm25" if change == "sum" else model, name, token="hf_other" if change == "token" else TOKEN)
+    assert (pushed.returncode, pushed.stdout) == (code, "")
+    assert message in pushed.stderr
+    assert name.removeprefix("hf:") not in hub.commits
