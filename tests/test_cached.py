@@ -17,15 +17,15 @@ from polyrank.config.recipe import DataConfig, Recipe
 from polyrank.config.training import ConvertMethod, InBatchMethod, ListwiseMethod, NegativesConfig, TrainConfig
 from polyrank.errors import ConfigError, ResourceError
 from polyrank.models import new_model
-from polyrank.negatives.hard import rights
+from polyrank.negatives.hard import collect_right_answers
 from polyrank.negatives.random import GivenNegatives, RandomNegatives
 from polyrank.records import Example
 from polyrank.text import Tokens
 from polyrank.training import InBatchStep, ListwiseStep, MutualStep, train
-from polyrank.training.cached import in_chunks
+from polyrank.training.cached import encode_in_chunks
 from polyrank.training.convert_step import ConvertStep
 from polyrank.training.fitting import too_large
-from polyrank.training.learner import enough_memory
+from polyrank.training.learner import explain_out_of_memory
 from polyrank.training.mutual import Imitation
 from train_settings import train_config
 
@@ -54,7 +54,7 @@ def encoder(config: Any, backbone: Path, dropout: float) -> tuple[Any, Any]:
 def in_batch(config: Any, **settings: Any) -> Start:
     def start(backbone: Path, dropout: float) -> tuple[InBatchStep, nn.Module]:
         model, texts = encoder(config, backbone, dropout)
-        return InBatchStep(model, texts, CPU, rights=rights(DATA), **settings), model
+        return InBatchStep(model, texts, CPU, rights=collect_right_answers(DATA), **settings), model
 
     return start
 
@@ -75,7 +75,7 @@ def convert(multi_context: bool) -> Start:
             layer.dropout = dropout  # type: ignore[assignment]
         weights, given = (1.0, 0.5, 2.0), GivenNegatives(9, 1)
         step = ConvertStep(model, texts, CPU, smoothing=0.2, scale_steps=4, loss_weights=weights, range_steps=2,
-                           rights=rights(DATA), negatives=given)  # fmt: skip
+                           rights=collect_right_answers(DATA), negatives=given)  # fmt: skip
         return step, model.train()
 
     return start
@@ -248,7 +248,7 @@ def test_chunks_hold_texts_of_like_length_and_results_stay_in_order() -> None:
         shapes.append(tuple(tokens.ids.shape))
         return tokens.ids.float(), tokens.mask, tokens.mask.sum(1)
 
-    values, real, counts = in_chunks(encode, Tokens(ids, mask, torch.zeros_like(ids)), 2)
+    values, real, counts = encode_in_chunks(encode, Tokens(ids, mask, torch.zeros_like(ids)), 2)
     assert shapes == [(2, 9), (2, 3), (1, 1)]
     assert torch.equal(values, ids.float())
     assert torch.equal(real, mask)
@@ -380,6 +380,6 @@ def test_a_chunk_may_be_larger_than_a_batch_of_lists() -> None:
 def test_memory_that_is_not_there_is_named_with_half_of_the_chunk(chunk_size: int | None, next_one: int) -> None:
     with (
         pytest.raises(ResourceError, match=rf"a batch of 64 does not .* train\.chunk_size={next_one} "),
-        enough_memory(too_large(64, chunk_size)),
+        explain_out_of_memory(too_large(64, chunk_size)),
     ):
         raise MemoryError

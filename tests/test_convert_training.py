@@ -22,7 +22,7 @@ from polyrank.errors import ArtifactError, ConfigError
 from polyrank.loading.recipes import load_recipe
 from polyrank.models.artifacts import load_model
 from polyrank.models.losses import cross_entropy
-from polyrank.negatives.hard import rights
+from polyrank.negatives.hard import collect_right_answers
 from polyrank.negatives.random import GivenNegatives
 from polyrank.records import Example
 from polyrank.scorers.open import load
@@ -36,8 +36,10 @@ def test_a_right_answer_of_the_context_elsewhere_is_no_negative() -> None:
     model, texts, _ = make()
     one, other = (Example(("hello",), (text,), (0,)) for text in ("please restart it", "did that help?"))
     batch = [(0, one), (1, other)]
-    told, untold = (step_of(model, texts, smoothing=0.0, rights=known) for known in (rights([one, other]), {}))
-    everything = rights([example for _, example in BATCH])  # of which no context has two
+    told, untold = (
+        step_of(model, texts, smoothing=0.0, rights=known) for known in (collect_right_answers([one, other]), {})
+    )
+    everything = collect_right_answers([example for _, example in BATCH])  # of which no context has two
     with torch.no_grad():
         assert float(told(batch, 0, 9)) == pytest.approx(0.0, abs=1e-6)  # there is nothing to tell it from
         assert float(untold(batch, 0, 9)) > 0.01

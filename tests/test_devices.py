@@ -71,7 +71,7 @@ def test_a_number_that_was_asked_for_is_kept(three_threads: None, monkeypatch: p
     monkeypatch.setattr(devices._load, "_free", 1)
     with free_cores():
         assert torch.get_num_threads() == 2
-    with pytest.raises(UsageError, match="0 threads compute nothing"):
+    with pytest.raises(UsageError, match="0 threads are too few"):
         set_threads(0)
 
 

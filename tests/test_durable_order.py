@@ -34,7 +34,7 @@ from polyrank.storage.durable import (
     sync_file,
     write_file,
 )
-from polyrank.training.teacher import RememberedScores
+from polyrank.training.teacher import CachedScorer
 
 pytestmark = [
     pytest.mark.deep,
@@ -201,10 +201,10 @@ def test_a_power_loss_keeps_the_teachers_scores(log: Log, tmp_path: Path) -> Non
         folder = tmp_path / str(number)
         folder.mkdir()
         disk.leave(folder, None)
-        teacher = RememberedScores(folder / "teacher" / "scores.db", BM25().fit(REPLIES), "f")
+        teacher = CachedScorer(folder / "teacher" / "scores.db", BM25().fit(REPLIES), "f")
         teacher.score([Context((f"my wifi {turn}",)) for turn in (1, 2)[: number + 1]], [REPLIES] * (number + 1))
         teacher.close()
-        assert teacher.n_asked == 0
+        assert teacher.n_scored == 0
 
 
 @preloads

@@ -98,7 +98,7 @@ def test_a_validation_that_a_longer_run_would_lack_is_reported(
         plan = recipe(task, tiny_backbone, tmp_path / "run", max_steps=steps)
         assert train(plan, resume=True, notify=said.append)[0].fit.n_steps == steps
     assert f"{tmp_path / 'run'} continues after its 7 steps" in said
-    assert "it was validated after step 7, as an uninterrupted run would not have been" in said
+    assert "the run was validated after step 7; an uninterrupted run would not have been" in said
 
 
 def test_a_schedule_that_knows_its_end_is_not_extended(
@@ -122,7 +122,8 @@ def test_a_schedule_that_knows_its_end_is_not_extended(
     with pytest.raises(DataError, match="enough"):
         train(stopped, report=stop)
     with pytest.raises(
-        ConfigError, match=r'first 4 rates of .* 18 steps than in its 9: train.schedule.kind = "linear"'
+        ConfigError,
+        match=r'first 4 learning rates of .* would differ between 9 steps and 18: .* = "linear"',
     ):
         train(recipe(task, tiny_backbone, folder, schedule="linear", checkpoint_steps=1, epochs=2), resume=True)
     assert train(stopped, resume=True)[0].fit.n_steps == 9
@@ -180,7 +181,7 @@ def test_a_run_that_failed_before_its_first_step_can_be_replaced(
 def test_a_folder_with_other_files_is_refused(tiny_backbone: Path, task: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.tex").write_text("mine")
-    with pytest.raises(UsageError, match=r"holds 'thesis\.tex', which no training wrote"):
+    with pytest.raises(UsageError, match=r"holds 'thesis\.tex', which is not from a training"):
         train(recipe(task, tiny_backbone, tmp_path / "run"))
     train(recipe(task, tiny_backbone, tmp_path / "run"), overwrite=True)
     assert (tmp_path / "run" / "thesis.tex").read_text() == "mine"

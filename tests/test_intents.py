@@ -23,9 +23,9 @@ from polyrank.frozen.intents import (
     calibrate_rejection,
     confusion,
     encode,
+    evaluate_rejection,
     few_shot,
     fit_head,
-    judge_rejection,
     load_intents,
     most_confused,
     open_encoder,
@@ -394,10 +394,10 @@ def test_no_other_threshold_is_better(aim: str) -> None:
     labels = np.where(generator.random(60) < 0.3, -1, scores.argmax(1))
     known = read_aim(aim)
     abstention, found = calibrate_rejection(scores, labels, aim=known)
-    assert found == judge_rejection(scores, labels, abstention)
+    assert found == evaluate_rejection(scores, labels, abstention)
     for measure in ("score", "margin", "softmax"):
         for threshold in np.linspace(-1, 4, 101):
-            other = judge_rejection(scores, labels, Abstention(measure, float(threshold)))  # type: ignore[arg-type]
+            other = evaluate_rejection(scores, labels, Abstention(measure, float(threshold)))  # type: ignore[arg-type]
             assert other.value(known) <= found.value(known) + 1e-12
     assert found.n_in_scope + found.n_out_of_scope == 60
 
@@ -888,7 +888,7 @@ def test_rejection_figures_of_empty_groups() -> None:
         (yes + yes, [0, 1], (0.5, 0.0, 1.0, 0.5)),
         (no + no, [0, -1], (0.0, 1.0, 0.5, 0.5)),
     ):
-        found = judge_rejection(np.array(scores, np.float32), np.array(labels), threshold)
+        found = evaluate_rejection(np.array(scores, np.float32), np.array(labels), threshold)
         assert (found.in_scope_accuracy, found.recall, found.precision, found.accuracy) == expected
-    nothing = judge_rejection(np.zeros((0, 2), np.float32), np.zeros(0, np.int64), threshold)
+    nothing = evaluate_rejection(np.zeros((0, 2), np.float32), np.zeros(0, np.int64), threshold)
     assert (nothing.in_scope_accuracy, nothing.recall, nothing.precision, nothing.accuracy) == (0.0, 0.0, 1.0, 0.0)

@@ -788,6 +788,6 @@ def test_instructions_that_have_no_name_are_refused(loops: Loops, monkeypatch: p
     assert loops.form
     monkeypatch.setenv("POLYRANK_INSTRUCTIONS", "avx3")
     kernels.best_form.cache_clear()
-    with pytest.raises(UsageError, match="'avx3' names no instructions; set it to one of plain, avx2"):
+    with pytest.raises(UsageError, match="'avx3' is unknown; set it to one of plain, avx2"):
         kernels.best_form()
     kernels.best_form.cache_clear()

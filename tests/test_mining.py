@@ -25,9 +25,9 @@ from polyrank.errors import ArtifactError, ConfigError, UsageError
 from polyrank.models import new_model
 from polyrank.negatives.hard import (
     HardNegatives,
-    candidates_for_wrong,
     choose,
-    rights,
+    collect_right_answers,
+    hard_candidates,
     same_words,
     word_overlap,
 )
@@ -79,11 +79,11 @@ def test_wrong_candidates_are_wrong_distinct_in_order_and_within_their_ranks(
     ranked: list[str], right: list[str], first: int, more: int, overlap: float
 ) -> None:
     plan = HardNegatives(n_negatives=3, first_rank=first, last_rank=first + more, max_overlap=overlap)
-    found = candidates_for_wrong(ranked, right, plan)
+    found = hard_candidates(ranked, right, plan)
     assert not {same_words(text) for text in found} & {same_words(text) for text in right}
     assert len({same_words(text) for text in found}) == len(found) <= more + 1
     assert all(word_overlap(text, other) <= overlap for text in found for other in right if overlap < 1)
-    everything = candidates_for_wrong(ranked, right, HardNegatives(n_negatives=1, last_rank=99, max_overlap=overlap))
+    everything = hard_candidates(ranked, right, HardNegatives(n_negatives=1, last_rank=99, max_overlap=overlap))
     assert found == everything[first - 1 : first + more]
     chosen = choose(found, plan, 4)
     assert chosen == [text for text in found if text in chosen] == choose(found, plan, 4)
@@ -146,9 +146,9 @@ def test_a_reranker_drops_candidates_that_it_scores_as_right() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n_negatives": 0}, "ask for one at least"),
+        ({"n_negatives": 0}, "n_negatives 0 is below 1"),
         ({"first_rank": 0}, "count from 1"),
-        ({"first_rank": 9, "last_rank": 3}, "ranks 9 to 3 hold nothing"),
+        ({"first_rank": 9, "last_rank": 3}, "ranks 9 to 3 are empty"),
         ({"max_overlap": 1.5}, r"outside \(0, 1\]"),
     ],
 )
@@ -321,7 +321,7 @@ def mined(folder: Path, pool: Sequence[str] = RANKED, n: int = 3, **changes: Any
     plan = HardNegatives(**{"n_negatives": n, "first_rank": 1, "last_rank": n, **changes})
     scorer: Any = Fixed()
     found = MinedNegatives(TWICE, scorer, pool, plan, every=2, folder=folder)
-    rest = given_then_drawn(pool, n, 1, rights=rights(TWICE))
+    rest = given_then_drawn(pool, n, 1, rights=collect_right_answers(TWICE))
     return MixedNegatives([found, rest], n)
 
 
@@ -400,14 +400,14 @@ def test_lost_lists_are_an_error_once_their_epoch_has_begun(tmp_path: Path, name
         kept = "".join(json.dumps(row) + "\n" for row in (rows if n_rows == 2 else rows[:1]))
         (tmp_path / name / "metrics.jsonl").write_text(kept, "utf-8")
         if lost:
-            with pytest.raises(ArtifactError, match=rf"mined-{epoch}\.npy is gone"):
+            with pytest.raises(ArtifactError, match=rf"mined-{epoch}\.npy is missing"):
                 mined(tmp_path)(0, TWICE[0], epoch)
         else:
             assert mined(tmp_path)(0, TWICE[0], epoch)
             (tmp_path / f"mined-{epoch}.npy").unlink()
     more = json.dumps({"step": 3, "n_examples": 9}) + "\n"  # the third epoch has used one example
     (tmp_path / name / "metrics.jsonl").write_text(more, "utf-8")
-    with pytest.raises(ArtifactError, match=r"mined-2\.npy is gone"):
+    with pytest.raises(ArtifactError, match=r"mined-2\.npy is missing"):
         mined(tmp_path)(0, TWICE[0], 2)
 
 
@@ -451,7 +451,7 @@ def test_right_answers_of_the_context_elsewhere_are_never_drawn() -> None:
     data = [Example(("hi",), (text,), (0,)) for text in ("hello", "hey", "good day")]
     data += [Example(("hi",), ("yo", "hey", "no"), (0,)), Example(("bye",), ("see you",), (0,))]
     pool = ["hello", "hey", "good day", "yo", "see you", "wait", "why"]
-    draw = given_then_drawn(pool, 3, 1, rights=rights(data))
+    draw = given_then_drawn(pool, 3, 1, rights=collect_right_answers(data))
     for epoch in range(20):
         assert set(draw(0, data[0], epoch)) == {"see you", "wait", "why"}
         assert draw(3, data[3], epoch)[0] == "no"  # "hey" is a given negative, but right elsewhere
@@ -502,7 +502,7 @@ def test_near_copies_of_a_right_answer_count_as_right_above_the_overlap() -> Non
     """By hand: 2 of 4 words are equal, and 0.5 is not above 0.5."""
     right, near = "restart the router", "restart the modem"
     for overlap, found in ((0.5, [near, "bye"]), (0.49, ["bye"]), (1.0, [near, "bye"])):
-        assert candidates_for_wrong([near, "bye"], [right], HardNegatives(n_negatives=1, max_overlap=overlap)) == found
+        assert hard_candidates([near, "bye"], [right], HardNegatives(n_negatives=1, max_overlap=overlap)) == found
     assert word_overlap("a b c", "c d") == 0.25
     assert word_overlap("", "") == 1.0
     assert word_overlap("", "a") == 0.0

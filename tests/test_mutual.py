@@ -28,7 +28,7 @@ from polyrank.records import Context, Example
 from polyrank.scorers.open import load
 from polyrank.training import DistillStep, Imitation, ListwiseStep, MutualStep, train
 from polyrank.training.steps import listwise_loss
-from polyrank.training.teacher import RememberedScores
+from polyrank.training.teacher import CachedScorer
 from processes import files_open_in, start
 from train_settings import train_config
 
@@ -370,7 +370,7 @@ def test_killed_and_resumed_equals_uninterrupted(tiny_backbone: Path, task: dict
         mined = tmp_path / "killed" / "mined-1.npy"
         kept = mined.read_bytes()
         mined.unlink()
-        with pytest.raises(ArtifactError, match=r"mined-1\.npy is gone, and the weights"):
+        with pytest.raises(ArtifactError, match=r"mined-1\.npy is missing, and the weights"):
             train(plan("killed"), resume=True)
         mined.write_bytes(kept)
         train(plan("killed"), resume=True)
@@ -402,19 +402,19 @@ class Lengths:
 def test_scores_are_cached_by_texts_and_weights(tmp_path: Path) -> None:
     teacher, file = Lengths(), tmp_path / "scores.sqlite"
     contexts, lists = [Context(("hi",)), Context(("hello",))], [["a", "bb"], ["a", "ccc", "ccc"]]
-    remembered = RememberedScores(file, teacher, "one")
+    remembered = CachedScorer(file, teacher, "one")
     first = remembered.score(contexts, lists)
     for got, want in zip(first, Lengths().score(contexts, lists), strict=True):
         np.testing.assert_array_equal(got, want)
     remembered.close()
-    again = RememberedScores(file, teacher, "one")
-    n_asked = len(teacher.asked)
+    again = CachedScorer(file, teacher, "one")
+    n_scored = len(teacher.asked)
     for got, want in zip(again.score(contexts, lists), first, strict=True):
         np.testing.assert_array_equal(got, want)
-    assert len(teacher.asked) == n_asked
+    assert len(teacher.asked) == n_scored
     again.score([Context(("hi",), ("a fact",))], [["a"]])
-    RememberedScores(file, teacher, "two").score(contexts, lists)
-    assert len(teacher.asked) == n_asked + 1 + 5
+    CachedScorer(file, teacher, "two").score(contexts, lists)
+    assert len(teacher.asked) == n_scored + 1 + 5
 
 
 class Sums:
@@ -439,9 +439,9 @@ def test_only_missing_scores_are_computed_and_each_belongs_to_its_pair(tmp_path:
     contexts = [Context(("a",)), Context(("bb",)), Context(("ccc",))]
     texts = ["x" * n for n in range(1, 601)]
     teacher = Sums()
-    remembered = RememberedScores(tmp_path / "deep" / "scores.sqlite", teacher, "one")
+    remembered = CachedScorer(tmp_path / "deep" / "scores.sqlite", teacher, "one")
     remembered.score(contexts[:2], [texts[::2], texts[1::3]])
-    assert remembered.n_asked == len(teacher.asked) == 300 + 200
+    assert remembered.n_scored == len(teacher.asked) == 300 + 200
     teacher.asked.clear()
     lists = [texts, texts[::-1], texts[:3]]
     for got, want in zip(remembered.score(contexts, lists), Sums().score(contexts, lists), strict=True):
@@ -452,9 +452,9 @@ def test_only_missing_scores_are_computed_and_each_belongs_to_its_pair(tmp_path:
         *((contexts[1], text) for text in texts[::-1] if text not in texts[1::3]),
         *((contexts[2], text) for text in texts[:3]),
     ]
-    assert remembered.n_asked == 600 + 600 + 3
+    assert remembered.n_scored == 600 + 600 + 3
     np.testing.assert_array_equal(remembered.score_pool(contexts[:2], texts), Sums().score_pool(contexts[:2], texts))
-    assert remembered.n_asked == 600 + 600 + 3
+    assert remembered.n_scored == 600 + 600 + 3
     remembered.close()
     with pytest.raises(ArtifactError, match="closed"):
         remembered.score(contexts, lists)
@@ -463,7 +463,7 @@ def test_only_missing_scores_are_computed_and_each_belongs_to_its_pair(tmp_path:
 def test_two_trainings_may_share_a_file(tmp_path: Path) -> None:
     """Each training finds the other's scores; a pair of both is stored once."""
     teachers, context = [Sums(), Sums()], Context(("a",))
-    both = [RememberedScores(tmp_path / "scores.sqlite", teacher, "one") for teacher in teachers]
+    both = [CachedScorer(tmp_path / "scores.sqlite", teacher, "one") for teacher in teachers]
     both[0].score([context], [["x", "yy"]])
     both[1].score([context], [["yy", "zzz"]])
     both[0].score([context], [["zzz"]])
@@ -471,7 +471,7 @@ def test_two_trainings_may_share_a_file(tmp_path: Path) -> None:
 
 
 def test_a_file_of_scores_damaged_later_is_reported(tmp_path: Path) -> None:
-    remembered = RememberedScores(tmp_path / "scores.sqlite", Sums(), "one")
+    remembered = CachedScorer(tmp_path / "scores.sqlite", Sums(), "one")
     context = Context(("a",))
     with sqlite3.connect(tmp_path / "scores.sqlite") as other:
         other.execute("CREATE TRIGGER full BEFORE INSERT ON scores BEGIN SELECT no_space_left(1); END")
@@ -485,8 +485,8 @@ def test_a_file_of_scores_damaged_later_is_reported(tmp_path: Path) -> None:
 
 def test_files_that_hold_no_scores_are_refused(tmp_path: Path) -> None:
     (tmp_path / "scores.sqlite").write_bytes(b"something else " * 100)
-    with pytest.raises(ArtifactError, match=r"scores\.sqlite is no file of scores") as refused:
-        RememberedScores(tmp_path / "scores.sqlite", Lengths(), "one")
+    with pytest.raises(ArtifactError, match=r"scores\.sqlite is not a file of scores") as refused:
+        CachedScorer(tmp_path / "scores.sqlite", Lengths(), "one")
     assert files_open_in(tmp_path) == []  # even while the traceback holds references
     assert refused.tb is not None
 
@@ -616,4 +616,4 @@ def test_a_cross_encoder_alone_cannot_mine(tiny_backbone: Path, task: dict[str, 
 
 def test_a_folder_is_not_a_file_of_scores(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="is a folder; name a file"):
-        RememberedScores(tmp_path, Lengths(), "f")
+        CachedScorer(tmp_path, Lengths(), "f")

@@ -38,11 +38,11 @@ from polyrank.training.pretraining.batches import (
     Batches,
     Masking,
     epoch_order,
-    lengths_of,
     make_batch,
+    pair_lengths,
 )
-from polyrank.training.pretraining.objectives import counts, tell
-from polyrank.training.pretraining.step import PretrainStep, Reading
+from polyrank.training.pretraining.objectives import compute_losses, count_targets
+from polyrank.training.pretraining.step import PairBatches, PretrainStep
 from polyrank.training.pretraining.tokens import Pairs, open_pairs
 
 CPU = torch.device("cpu")
@@ -94,9 +94,9 @@ def plan(dialogues: Path, output: Path, *changes: str, **tables: Any) -> Pretrai
     return load_pretrain_recipe(values | tables, changes)
 
 
-def reading(pairs: Pairs, subwords: Subwords, *changes: str) -> Reading:
+def reading(pairs: Pairs, subwords: Subwords, *changes: str) -> PairBatches:
     recipe = plan(Path("none"), Path("none"), *changes)
-    return Reading(pairs, subwords, recipe, recipe.train.seed)
+    return PairBatches(pairs, subwords, recipe, recipe.train.seed)
 
 
 def words_of(subwords: Subwords, ids: torch.Tensor) -> str:
@@ -261,7 +261,7 @@ def test_an_epoch_has_every_pair_once_within_the_budget(pairs: Pairs) -> None:
     batches = order(pairs)
     assert sorted(int(i) for batch in batches for i in batch.rows) == list(range(len(pairs)))
     for batch in batches:
-        n_contexts, n_responses = lengths_of(pairs.table, TEXT, batch.rows, batch.responses)
+        n_contexts, n_responses = pair_lengths(pairs.table, TEXT, batch.rows, batch.responses)
         assert np.array_equal(batch.lengths, n_contexts + n_responses + 3)
         assert batch.lengths.max() * len(batch.lengths) <= 200
         assert batch.lengths.max() <= TEXT.max_tokens
@@ -332,7 +332,7 @@ def test_masks_by_statistics(subwords: Subwords) -> None:
     generator = np.random.default_rng(5)
     n = 200_000
     ids = generator.integers(len(subwords), size=n)
-    hidden, targets = masking.hide(ids, generator)
+    hidden, targets = masking.mask_tokens(ids, generator)
     chosen, words = targets != NO_TARGET, ~np.isin(ids, masking.special)
     assert not chosen[~words].any()
     assert np.array_equal(targets[chosen], ids[chosen])
@@ -365,7 +365,7 @@ def batches_of(pairs: Pairs, subwords: Subwords, *changes: str) -> list[Batch]:
 @torch.no_grad()
 def test_losses_equal_those_of_a_loop(pairs: Pairs, subwords: Subwords, tiny_backbone: Path) -> None:
     network, (batch,) = network_of(tiny_backbone), batches_of(pairs, subwords)
-    told = tell(network, batch, ("masked_lm", "next_utterance"))
+    told = compute_losses(network, batch, ("masked_lm", "next_utterance"))
     outputs, total, n = network(batch.tokens), 0.0, 0
     table = network.backbone.network.get_input_embeddings().weight  # type: ignore[operator]
     for b in range(len(batch.targets)):
@@ -375,7 +375,7 @@ def test_losses_equal_those_of_a_loop(pairs: Pairs, subwords: Subwords, tiny_bac
                 logits = [float(inner @ row + bias) for row, bias in zip(table, network.bias, strict=True)]
                 total += math.log(sum(map(math.exp, logits))) - logits[int(batch.targets[b, t])]
                 n += 1
-    assert n == told["masked_lm"].n == counts(batch)["masked_lm"] > 5
+    assert n == told["masked_lm"].n == count_targets(batch)["masked_lm"] > 5
     assert float(told["masked_lm"].loss) == pytest.approx(total, rel=1e-5)
 
 
@@ -398,7 +398,7 @@ def test_losses_equal_those_of_transformers(pairs: Pairs, subwords: Subwords, ti
     assert not unexpected
     assert all("position_ids" in name for name in missing)
     with torch.no_grad():
-        told = tell(network, batch, ("masked_lm", "next_utterance"))
+        told = compute_losses(network, batch, ("masked_lm", "next_utterance"))
         theirs = reference(
             input_ids=batch.tokens.ids,
             attention_mask=batch.tokens.mask.long(),
@@ -418,9 +418,9 @@ def test_micro_batches_change_no_gradient(pairs: Pairs, subwords: Subwords, tiny
     for changes in ((), ("train.micro_batch_tokens=60",)):
         network = network_of(tiny_backbone)
         parts = reading(pairs, subwords, "train.objectives=next_utterance", *changes).batch(0)[1]
-        n = sum(counts(part)["next_utterance"] for part in parts)
+        n = sum(count_targets(part)["next_utterance"] for part in parts)
         for part in parts:
-            (tell(network, part, ("next_utterance",))["next_utterance"].loss / n).backward()  # type: ignore[no-untyped-call]
+            (compute_losses(network, part, ("next_utterance",))["next_utterance"].loss / n).backward()  # type: ignore[no-untyped-call]
         gradients.append((len(parts), {k: p.grad for k, p in network.named_parameters() if p.grad is not None}))
     (one, whole), (several, summed) = gradients
     assert one == 1 < several

@@ -17,7 +17,7 @@ from polyrank.config.training import ConvertMethod, InBatchMethod, TrainConfig
 from polyrank.errors import ConfigError
 from polyrank.models import new_model
 from polyrank.models.scoring import scores
-from polyrank.negatives.hard import rights
+from polyrank.negatives.hard import collect_right_answers
 from polyrank.records import Example
 from polyrank.training import InBatchStep, train
 from polyrank.training.queue import CandidateQueue
@@ -68,8 +68,8 @@ def test_what_is_not_finite_is_left_out() -> None:
 def test_the_loss_is_its_formula(chunk_size: int | None, tiny_backbone: Path) -> None:
     model, texts = encoder(tiny_backbone, PolyConfig(n_codes=3, code_init="normal", reduction="mean"))
     queue = CandidateQueue(3, model.dimension, CPU)
-    step = InBatchStep(model, texts, CPU, rights=rights(DATA), queue=queue, chunk_size=chunk_size)
-    alone = InBatchStep(model, texts, CPU, rights=rights(DATA))
+    step = InBatchStep(model, texts, CPU, rights=collect_right_answers(DATA), queue=queue, chunk_size=chunk_size)
+    alone = InBatchStep(model, texts, CPU, rights=collect_right_answers(DATA))
     first, second = list(enumerate(DATA))[:3], list(enumerate(DATA))[3:]
     torch.testing.assert_close(step(first, 0, 0), alone(first, 0, 0))  # an empty queue adds nothing
 

@@ -19,13 +19,13 @@ from torch import Tensor
 import test_cached
 from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, PolyConfig, TextPolicy
 from polyrank.config.recipe import DataConfig, Partner, Recipe, recipe_to_dict
-from polyrank.devices import processes
+from polyrank.devices import distributed
 from polyrank.errors import LostProcessError, PolyrankError, UsageError
 from polyrank.index import KnownVectors, open_index
 from polyrank.training import Imitation, MutualStep, train
 from polyrank.training.checkpoints import read_progress
 from polyrank.training.pretraining import pretrain
-from polyrank.training.run import earlier_recipe
+from polyrank.training.run import read_run_recipe
 from polyrank.training.shares import add_gradients
 from processes import as_launched, join, run, run_together, start
 from test_golden import CONVERT
@@ -67,7 +67,7 @@ def write_gradients(backbone: Path, folder: Path) -> None:
     """Loss and gradients of every kind of step in fp64, of batches of ten and of two, whole and in chunks."""
     torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
     torch.set_default_dtype(torch.float64)
-    with processes.together():
+    with distributed.process_group():
         for name, cases in CASES.items():
             step, model = test_cached.STEPS[name](backbone, 0.0)
             model.double()
@@ -75,13 +75,13 @@ def write_gradients(backbone: Path, folder: Path) -> None:
                 model.zero_grad()
                 loss = dataclasses.replace(step, chunk_size=size)(test_cached.BATCH[:n], 0, 0)
                 loss.backward()
-                keep_gradients(model, loss, folder / f"{name}-{n}-{size}-{processes.number()}")
+                keep_gradients(model, loss, folder / f"{name}-{n}-{size}-{distributed.rank()}")
         pair = [test_cached.STEPS[name](backbone, 0.0) for name in ("Poly, lists", "Cross, lists")]
         both = torch.nn.ModuleList(model.double() for _, model in pair)
         losses = MutualStep(pair[0][0], pair[1][0], Imitation()).phases(test_cached.BATCH, 0, 0)
         for number, loss in enumerate(losses):
             loss.backward()  # type: ignore[no-untyped-call]
-            keep_gradients(both, loss, folder / f"mutual, phase {number}-10-None-{processes.number()}")
+            keep_gradients(both, loss, folder / f"mutual, phase {number}-10-None-{distributed.rank()}")
             both.zero_grad()
 
 
@@ -318,7 +318,7 @@ def test_two_processes_pretrain_as_one(task: dict[str, Path], tmp_path: Path) ->
 
 def train_until(plan: Recipe, at: int, number: int, folder: Path) -> None:
     """Train; after so many steps the first process sends the last one a signal. What comes of it is written down."""
-    own, count = processes.launched()
+    own, count = distributed.launched_as()
     (folder / f"{own}.pid").write_text(str(os.getpid()))
 
     def report(seed: int, record: dict[str, Any]) -> None:
@@ -362,7 +362,7 @@ def test_a_signal_to_one_ends_all_after_the_same_step(
 @pytest.mark.deep
 def test_what_the_first_refuses_all_refuse(runs: dict[int, Path], tmp_path: Path) -> None:
     """With the words of the first one, which alone has looked."""
-    assert work_together(2, refuse, earlier_recipe(runs[1] / "poly"), tmp_path) == [2, 2]
+    assert work_together(2, refuse, read_run_recipe(runs[1] / "poly"), tmp_path) == [2, 2]
     said = [(tmp_path / f"{number}.txt").read_text() for number in range(2)]
     assert said[0] == said[1]
     assert "holds an earlier run; pass --resume" in said[0]
@@ -372,7 +372,7 @@ def refuse(plan: Recipe, folder: Path) -> None:
     try:
         train(plan)
     except PolyrankError as error:
-        (folder / f"{processes.launched()[0]}.txt").write_text(str(error))
+        (folder / f"{distributed.launched_as()[0]}.txt").write_text(str(error))
         raise SystemExit(error.exit_code) from None
 
 
@@ -437,16 +437,16 @@ def test_other_commands_are_of_one_process(tmp_path: Path) -> None:
 
 
 def test_a_launchers_variables_are_read_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert processes.launched() == (0, 1)
+    assert distributed.launched_as() == (0, 1)
     for number, count, good in (("1", "3", True), ("3", "3", False), ("-1", "3", False), ("a", "3", False)):
         for name, value in (("RANK", number), ("WORLD_SIZE", count), ("MASTER_ADDR", "127.0.0.1")):
             monkeypatch.setenv(name, value)
         if good:
-            assert processes.launched() == (1, 3)
-            assert (processes.number(), processes.count()) == (0, 1)  # nobody has joined
+            assert distributed.launched_as() == (1, 3)
+            assert (distributed.rank(), distributed.world_size()) == (0, 1)  # nobody has joined
         else:
-            with pytest.raises(UsageError, match="is no process; start with torchrun"):
-                processes.launched()
+            with pytest.raises(UsageError, match="is not a rank; start with torchrun"):
+                distributed.launched_as()
 
 
 # torchrun itself

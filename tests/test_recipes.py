@@ -109,7 +109,7 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         "MutualStep",
         "DistillStep",
         "ListwiseStep",
-        "RememberedScores",
+        "CachedScorer",
         "MinedNegatives",
         "GivenNegatives",
         "MixedNegatives",

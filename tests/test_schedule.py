@@ -18,7 +18,7 @@ from polyrank.config.training import ConvertMethod, InBatchMethod, ListwiseMetho
 from polyrank.errors import ConfigError, ResourceError
 from polyrank.models import Network, new_model
 from polyrank.training.fitting import too_large
-from polyrank.training.learner import Learner, TrainState, enough_memory
+from polyrank.training.learner import Learner, TrainState, explain_out_of_memory
 from polyrank.training.optimizer import Schedule, clip_gradients, freeze, make_optimizer
 from train_settings import train_config, update
 
@@ -328,7 +328,7 @@ def test_frozen_parameters_are_not_in_the_norm(tiny_backbone: Path) -> None:
 # an update
 
 
-def loss_of(model: nn.Module) -> torch.Tensor:
+def next_loss(model: nn.Module) -> torch.Tensor:
     """A loss with a gradient for every parameter."""
     return torch.stack([p.square().mean() + p.mean() for p in model.parameters()]).sum()
 
@@ -377,7 +377,7 @@ def test_updates_are_those_of_torch_written_out(tmp_path: Path, name: Any) -> No
         for group in optimizer.param_groups:
             group["lr"] = 0.02 * factor
         optimizer.zero_grad()
-        loss = loss_of(plain)
+        loss = next_loss(plain)
         loss.backward()
         nn.utils.clip_grad_norm_([plain.subwords.weight], 0.01)
         nn.utils.clip_grad_norm_(list(plain.parameters()), 0.5)
@@ -433,7 +433,7 @@ def test_the_best_version_is_the_first_with_the_highest_recall(tmp_path: Path) -
     trained = Trained(tmp_path, figures((1.0, 0.2), (2.0, 0.5), (0.1, 0.4), (0.1, 0.5), (9.0, 0.6), (0.5, 0.1)))
     stale = []
     for step in range(1, 7):
-        trained.trainee.check(step, {"epoch": step / 2})
+        trained.trainee.validate(step, {"epoch": step / 2})
         stale.append(trained.trainee.n_stale)
     assert [(kept["R@1"], kept["loss"]) for kept in trained.kept] == [(0.2, 1.0), (0.5, 2.0), (0.6, 9.0)]
     assert (trained.trainee.best["R@1"], trained.trainee.best_step) == (0.6, 5)
@@ -445,14 +445,14 @@ def test_the_best_version_is_the_first_with_the_highest_recall(tmp_path: Path) -
 
 def test_a_recall_of_zero_is_better_than_no_validation(tmp_path: Path) -> None:
     trained = Trained(tmp_path, figures((1.0, 0.0)))
-    trained.trainee.check(3, {"epoch": 1.0})
+    trained.trainee.validate(3, {"epoch": 1.0})
     assert trained.trainee.best_step == 3
 
 
 def test_nan_figures_are_never_the_best(tmp_path: Path) -> None:
     trained = Trained(tmp_path, figures((math.inf, 0.9), (1.0, 0.1), (math.nan, 0.9)))
     for step in (1, 2, 3):
-        trained.trainee.check(step, {"epoch": 1.0})
+        trained.trainee.validate(step, {"epoch": 1.0})
     assert trained.trainee.best_step == 2
     rows = [json.loads(line)["valid"] for line in (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()]
     assert [row["loss"] for row in rows] == [None, 1.0, None]
@@ -461,12 +461,12 @@ def test_nan_figures_are_never_the_best(tmp_path: Path) -> None:
 
 def test_without_validation_the_last_good_one_is_kept(tmp_path: Path) -> None:
     trained = Trained(tmp_path)
-    trained.trainee.check(1, {"epoch": 1.0})
+    trained.trainee.validate(1, {"epoch": 1.0})
     update(trained.trainee, trained.loss(math.nan))
-    trained.trainee.check(2, {"epoch": 2.0})
+    trained.trainee.validate(2, {"epoch": 2.0})
     assert (trained.kept, trained.trainee.best_step) == ([{}], 1)
     update(trained.trainee, trained.loss())
-    trained.trainee.check(3, {"epoch": 3.0})
+    trained.trainee.validate(3, {"epoch": 3.0})
     assert (trained.kept, trained.trainee.best_step) == ([{}, {}], 3)
     assert not (tmp_path / "metrics.jsonl").exists()
 
@@ -475,7 +475,7 @@ def test_a_plateau_uses_the_validation_loss(tmp_path: Path) -> None:
     trained = Trained(tmp_path, figures((1.0, 0.1), (1.0, 0.2)), schedule="plateau", plateau_factor=0.5)
     rates = []
     for step in (1, 2):
-        trained.trainee.check(step, {"epoch": 1.0})
+        trained.trainee.validate(step, {"epoch": 1.0})
         rates.append(trained.trainee.set_rates(step))
     assert rates == [0.5, 0.25]
 
@@ -486,8 +486,8 @@ def test_training_stops_after_exactly_patience_checks_without_gain(tmp_path: Pat
     trained = Trained(tmp_path, checks, early_stopping=patience)
     enough = []
     for step in range(1, 7):
-        trained.trainee.check(step, {"epoch": 1.0})
-        enough.append(trained.trainee.has_enough)
+        trained.trainee.validate(step, {"epoch": 1.0})
+        enough.append(trained.trainee.stopped_early)
     assert (
         enough
         == {
@@ -502,11 +502,11 @@ def test_records_of_steps_that_will_be_made_again_are_dropped(tmp_path: Path) ->
     lines = [json.dumps({"step": step, "loss": 0.5}) for step in (1, 2, 2, 3, 4)]
     trained = Trained(tmp_path)
     metrics = tmp_path / "metrics.jsonl"
-    trained.trainee.forget_after(2)
+    trained.trainee.drop_records_after(2)
     assert not metrics.exists()
     for last, kept in ((4, 5), (2, 3), (0, 0)):
         metrics.write_text("\n".join(lines) + '\n{"step": 5, "lo', "utf-8")  # as after a crash while writing
-        trained.trainee.forget_after(last)
+        trained.trainee.drop_records_after(last)
         assert metrics.read_text("utf-8").splitlines() == lines[:kept]
         trained.trainee.write({"step": 9})
         assert json.loads(metrics.read_text("utf-8").splitlines()[-1]) == {"step": 9}
@@ -526,13 +526,13 @@ def test_out_of_memory_suggests_half_of_the_batch(error: Exception) -> None:
     for n_contexts, half in ((64, 32), (7, 3), (1, 1)):
         with (
             pytest.raises(ResourceError, match=rf"a batch of {n_contexts} does .* train\.batch_size={half} "),
-            enough_memory(too_large(n_contexts)),
+            explain_out_of_memory(too_large(n_contexts)),
         ):
             raise error
 
 
 def test_other_errors_stay_unchanged() -> None:
-    with pytest.raises(RuntimeError, match="shapes"), enough_memory(too_large(8)):
+    with pytest.raises(RuntimeError, match="shapes"), explain_out_of_memory(too_large(8)):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
 

@@ -11,7 +11,7 @@ from polyrank.config.models import BiConfig, CrossConfig, ModelConfig, PolyConfi
 from polyrank.errors import PolyrankError
 from polyrank.models import Network, new_model
 from polyrank.models.artifacts import save_model
-from polyrank.models.start import start_model, take_weights
+from polyrank.models.start import start_model, transfer_weights
 
 POLICY = TextPolicy(max_context_tokens=24, max_candidate_tokens=8)
 OTHER_TURNS = TextPolicy(max_context_tokens=24, max_candidate_tokens=8, new_tokens=("[TURN]",), turn_separator="[TURN]")
@@ -48,7 +48,7 @@ def test_a_start_brings_its_transformer(tiny_backbone: Path, tmp_path: Path, sta
     source = trained(STARTS[start], backbone, tmp_path / "model")
     config = on(GOALS[goal], backbone)
     fresh = new_model(config, POLICY, seed=1, sample=REPLIES)[0]
-    take_weights(fresh, source, "the start")
+    transfer_weights(fresh, source, "the start")
     if start != "cross" or goal == "cross":  # a Cross-encoder cannot say how an encoder reduces its outputs
         shutil.rmtree(backbone)
     model = start_model(config, POLICY, seed=1, sample=REPLIES, start=tmp_path / "model")[0]

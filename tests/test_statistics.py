@@ -11,7 +11,7 @@ import pytest
 
 from polyrank.evaluation import Evaluation, Record, breakdown, paired_test, summarise
 from polyrank.evaluation.tables import Cluster
-from polyrank.frozen.intents import calibrate_rejection, judge_rejection
+from polyrank.frozen.intents import calibrate_rejection, evaluate_rejection
 from polyrank.frozen.intents.train_intents import _interval
 from polyrank.ranking.abstention import Abstention, calibrate, coverage_curve
 from polyrank.ranking.metrics import Group, Placement
@@ -269,7 +269,7 @@ def test_figures_of_a_rejection_are_those_of_scikit_learn() -> None:
     scores = generator.normal(size=(300, 4)).astype(np.float32)
     labels = np.where(generator.random(300) < 0.3, -1, (scores + generator.normal(size=scores.shape)).argmax(1))
     for threshold in (-1.0, 0.7, 1.2):
-        found = judge_rejection(scores, labels, Abstention("score", threshold))
+        found = evaluate_rejection(scores, labels, Abstention("score", threshold))
         taken = np.where(scores.max(1) < threshold, -1, scores.argmax(1))
         outside, rejected, inside = labels < 0, taken < 0, labels >= 0
         assert found.recall == pytest.approx(metrics.recall_score(outside, rejected))

@@ -37,7 +37,7 @@ from polyrank.scorers.open import load, load_encoder
 from polyrank.scorers.summed import SumEncoder, save_sum
 from polyrank.text import pad, split_parts
 from polyrank.training import DistillStep, train
-from polyrank.training.cached import in_chunks
+from polyrank.training.cached import encode_in_chunks
 from polyrank.training.methods import make_step
 from polyrank.training.ranker import Ranker, new_ranker
 from polyrank.training.steps import InBatchStep
@@ -210,7 +210,7 @@ def test_vectors_of_chunks_are_as_wide_as_the_widest(models: dict[str, Path]) ->
     model = network_of(ranker).eval()
     tokens = ranker.texts.contexts([Context(("wifi",)), *CONTEXTS, Context(("",))])
     whole, mask = model.encode_contexts(tokens)
-    parts, part_mask = in_chunks(model.encode_contexts, tokens, 1)
+    parts, part_mask = encode_in_chunks(model.encode_contexts, tokens, 1)
     assert mask.tolist() == part_mask.tolist()
     torch.testing.assert_close(parts[mask], whole[mask], rtol=1e-4, atol=1e-5)
 
@@ -423,7 +423,7 @@ def test_recipes_of_sums_are_checked(models: dict[str, Path], task: dict[str, Pa
 @pytest.mark.parametrize(
     ("parts", "weights", "message"),
     [
-        (("bi", "cross"), None, "cross is a Cross-encoder, which has no vectors; name encoders alone"),
+        (("bi", "cross"), None, "cross is a Cross-encoder, which has no vectors; name encoders only"),
         (("poly", "first"), None, "both give a context several vectors"),
         (("bi", "poly"), (1.0, 2.0), "give 0.5,1, which orders as you meant"),
     ],
@@ -445,7 +445,7 @@ def test_initial_models_are_never_overwritten(
 ) -> None:
     shutil.copytree(models["bi"], tmp_path / "run" / "model")
     inside = SumConfig(parts=(str(tmp_path / "run" / "model"), str(models["convert"])))
-    with pytest.raises(UsageError, match=r"run/model, which the sum starts from, lies in .*run; choose another"):
+    with pytest.raises(UsageError, match=r"run/model, which the sum starts from, is inside .*run; choose another"):
         train(recipe(task, inside, tmp_path / "run"), device="cpu", overwrite=True)
     # a trained sum is replaced by neither another kind of model nor by polyrank sum
     plan = recipe(task, config_of(models, "bi + bi"), tmp_path / "sum", epochs=1)

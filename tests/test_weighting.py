@@ -45,7 +45,7 @@ def all_scores(model: BiEncoder, texts: BackboneTexts, contexts: list[str], repl
     return scores(vectors, model.encode_candidates(texts.candidates(replies))[None], mask)
 
 
-def loss_of(kind: Any, backbone: Path, number: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def next_loss(kind: Any, backbone: Path, number: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """The step's loss on the batch, and the raw scores of its contexts and responses."""
     model, texts = tiny(backbone)
     ranker = Ranker(model, texts, make_scorer(model, texts), save=lambda path, metadata: None)
@@ -62,7 +62,7 @@ def by_hand(values: torch.Tensor, wrong: list[list[int]]) -> torch.Tensor:
 
 def test_logq_is_its_formula(tiny_backbone: Path) -> None:
     """Every score less the log of how often its text is said, the right one's too."""
-    loss, values = loss_of("logq", tiny_backbone)
+    loss, values = next_loss("logq", tiny_backbone)
     corrected = values - torch.tensor([12.0, 12.0, 6.0, 2.0]).log()
     torch.testing.assert_close(loss, by_hand(corrected, WRONG), atol=1e-5, rtol=1e-5)
 
@@ -71,14 +71,14 @@ def test_uniform_is_cross_entropy_over_those_that_stay(tiny_backbone: Path) -> N
     draws = UniformDraws(SAID, seed=1)
     losses = []
     for number in range(6):
-        loss, values = loss_of("uniform", tiny_backbone, number)
+        loss, values = next_loss("uniform", tiny_backbone, number)
         stays = draws(values, torch.ones(1, 4, dtype=torch.bool), REPLIES, number)[1][0]
         left = [[i for i in others if stays[i]] for others in WRONG]
         assert stays[3], "what is said least stays always"
         torch.testing.assert_close(loss, by_hand(values, left), atol=1e-5, rtol=1e-5)
         losses.append(round(loss.item(), 5))
     assert len(set(losses)) > 1, "each update draws again"
-    assert round(loss_of("uniform", tiny_backbone, 3)[0].item(), 5) == losses[3], "and a resumed one the same"
+    assert round(next_loss("uniform", tiny_backbone, 3)[0].item(), 5) == losses[3], "and a resumed one the same"
 
 
 def test_what_stays_is_uniform_over_the_distinct_responses() -> None:

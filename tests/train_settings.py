@@ -7,7 +7,7 @@ from torch import Tensor
 
 from polyrank.config.checked import from_dict
 from polyrank.config.training import TrainConfig
-from polyrank.training.learner import TrainState, loss_of
+from polyrank.training.learner import TrainState, next_loss
 
 PLACES = {**TrainConfig.moved, "method": "method.kind", "schedule": "schedule.kind"}
 
@@ -29,4 +29,4 @@ def train_config(start: TrainConfig | None = None, **values: Any) -> TrainConfig
 
 def update(state: TrainState, loss: Tensor, weight: int = 1) -> float:
     """One update of a network in training by a loss; returns what metrics.jsonl shows of it."""
-    return state.update(loss_of(iter([loss]), weight), torch.device("cpu"), torch.float32)["loss"]
+    return state.update(next_loss(iter([loss]), weight), torch.device("cpu"), torch.float32)["loss"]

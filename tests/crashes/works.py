@@ -45,7 +45,7 @@ from polyrank.scorers.summed import SumEncoder, save_sum
 from polyrank.storage.durable import make_folders, sync_folder, write_file
 from polyrank.training import train
 from polyrank.training.signals import InterruptedTraining
-from polyrank.training.teacher import RememberedScores
+from polyrank.training.teacher import CachedScorer
 
 WORDS = ["wifi", "router", "light", "bill", "restart", "thanks"]
 REPLIES = [f"{word} please" for word in WORDS]
@@ -167,7 +167,7 @@ def _run(folder: Path, *, resume: bool) -> None:
 
 
 def _teacher(folder: Path, turn: int) -> None:
-    teacher = RememberedScores(folder / "scores.db", BM25().fit(REPLIES), "f")
+    teacher = CachedScorer(folder / "scores.db", BM25().fit(REPLIES), "f")
     teacher.score([Context((f"my wifi {turn}",))], [REPLIES])
     if turn == 2:
         teacher.close()

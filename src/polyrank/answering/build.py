@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyrank.data.pool import CandidateLike, read_pool
-from polyrank.devices import processes
+from polyrank.devices import distributed
 from polyrank.errors import ArtifactError, UsageError
 from polyrank.index import (
     COUNT_FIELD,
@@ -85,7 +85,7 @@ def build_index(
     n_left = Counter(candidate.text for candidate in candidates)  # how often each text is still to come
     new = [text for text in n_left if known is None or text not in known]
     vectors = _vectors([candidate.text for candidate in candidates], encoder, known, n_left, len(new), progress)
-    if not processes.is_first():
+    if not distributed.is_rank_zero():
         for _ in vectors:
             pass  # each process encodes its share of them
         return len(new)

@@ -32,7 +32,7 @@ from polyrank.loading.backbones import resolve_backbone
 from polyrank.models import EncoderNetwork, new_model
 from polyrank.records import Example
 from polyrank.training.batches import BatchOrder
-from polyrank.training.learner import Learner, TrainState, loss_of
+from polyrank.training.learner import Learner, TrainState, next_loss
 from polyrank.training.steps import InBatchStep
 
 POLICY = TextPolicy(max_context_tokens=128, max_candidate_tokens=128)
@@ -198,6 +198,6 @@ def _ours(examples: Sequence[Example], folder: Path, chunk_size: int | None = No
     dtype = choose_dtype("auto", CPU)
 
     def update(batch: Sequence[int]) -> None:
-        trainee.update(loss_of(step([(i, examples[i]) for i in part], 0) for part in (batch,)), CPU, dtype)
+        trainee.update(next_loss(step([(i, examples[i]) for i in part], 0) for part in (batch,)), CPU, dtype)
 
     return [step.length(example) for example in examples], update

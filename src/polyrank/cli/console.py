@@ -13,7 +13,7 @@ import typer
 
 from polyrank.cli import interrupts
 from polyrank.cli.arguments import as_options
-from polyrank.devices.processes import launched
+from polyrank.devices.distributed import launched_as
 from polyrank.errors import MissingExtraError, UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def console() -> "Console":
     """The console on stderr; of several processes the first one's, and the others are silent."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, quiet=launched()[0] > 0)
+    return Console(stderr=True, highlight=False, quiet=launched_as()[0] > 0)
 
 
 def one_speaks(context: typer.Context) -> None:
@@ -42,7 +42,7 @@ def one_speaks(context: typer.Context) -> None:
     Raises:
         UsageError: the command is not one that several processes share.
     """
-    number, count = launched()
+    number, count = launched_as()
     if count > 1 and context.invoked_subcommand not in WITH_OTHERS:
         raise UsageError(
             f"{context.invoked_subcommand} is of one process, and {count} were started; start it without torchrun"
@@ -56,7 +56,7 @@ def complain(message: str) -> None:
     """A line on stderr from whichever process has something to say of an error."""
     from rich.console import Console
 
-    number, count = launched()
+    number, count = launched_as()
     who = f"process {number + 1} of {count}: " if number else ""
     Console(stderr=True, highlight=False).print(f"{who}{as_options(message)}", soft_wrap=True, markup=False)
 

@@ -24,7 +24,7 @@ from polyrank.cli.options import (
     Speaker,
     Threads,
 )
-from polyrank.devices.processes import by_first, is_first, together
+from polyrank.devices.distributed import is_rank_zero, on_rank_zero, process_group
 from polyrank.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ Plot = Annotated[
 ]
 
 
-@together()
+@process_group()
 def evaluate(
     models: Annotated[
         list[str],
@@ -162,7 +162,7 @@ def evaluate(
             check_output(output, inputs=taken, overwrite=overwrite)
             taken.append(output)
 
-    by_first(check_outputs)
+    on_rank_zero(check_outputs)
     task = read_task(
         data,
         pool=pool,
@@ -190,7 +190,7 @@ def evaluate(
         progress=lambda name, batches: track(batches, name, **bar),
         notify=talk,
     )
-    if not is_first():
+    if not is_rank_zero():
         return
     _show(result.rows, shown, layout, json_, breakdown, alone=len(result.rows) == 1)
     if plot is not None:

@@ -11,7 +11,7 @@ import typer
 
 from polyrank.cli.console import console, one_speaks, say_cut, talk
 from polyrank.cli.options import Device, FilterText, Overwrite, Runtime
-from polyrank.devices.processes import by_first, together
+from polyrank.devices.distributed import on_rank_zero, process_group
 from polyrank.errors import ArtifactError, DataError, UsageError
 
 index_app = typer.Typer(
@@ -22,7 +22,7 @@ Replies = Annotated[Path, typer.Argument(help="Replies: JSON lines of id and tex
 
 
 @index_app.command("build")
-@together()
+@process_group()
 def index_build(
     model: Annotated[
         str,
@@ -56,7 +56,7 @@ def index_build(
 
     kind, stored, runtime = read_kind(ann), read_precision(precision), read_backend(backend)
     resolve_encoder(model, backend=runtime)
-    by_first(lambda: check_target(output, precision=stored, remote=remote, overwrite=overwrite))
+    on_rank_zero(lambda: check_target(output, precision=stored, remote=remote, overwrite=overwrite))
     pool = read_pool(candidates, notify=talk)
     check_candidates(pool)
     encoder = load_encoder(model, device=device, backend=runtime)

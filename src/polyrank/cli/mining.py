@@ -9,11 +9,11 @@ import typer
 
 from polyrank.cli.console import console, talk
 from polyrank.cli.options import Device, Json, Limit, Overwrite, SkipBad, Speaker, existing_model
-from polyrank.devices.processes import by_first, is_first, together
+from polyrank.devices.distributed import is_rank_zero, on_rank_zero, process_group
 from polyrank.errors import DataError, UsageError
 
 
-@together()
+@process_group()
 def mine(
     data: Annotated[Path, typer.Argument(help="Examples with right answers, to find wrong ones for.")],
     retriever: Annotated[
@@ -58,7 +58,7 @@ def mine(
     from polyrank.scorers.open import corpus_of, load
     from polyrank.storage.durable import check_output
 
-    by_first(lambda: check_output(output, inputs=(data, pool), overwrite=overwrite))
+    on_rank_zero(lambda: check_output(output, inputs=(data, pool), overwrite=overwrite))
     first, _, last = ranks.partition(":")
     if not (first.isdecimal() and last.isdecimal()):
         raise UsageError(f"--ranks {ranks!r} is not FIRST:LAST; write for example 1:50")
@@ -98,7 +98,7 @@ def mine(
         )
     if not mined.examples:
         raise DataError(f"{data}: no example has a right answer to mine for; give the texts of ids with --pool")
-    if is_first():
+    if is_rank_zero():
         write_examples(output, mined.examples)
     counts = {"n_examples": len(mined.examples), "n_skipped": mined.n_skipped, "n_short": mined.n_short,
               "n_doubtful": mined.n_doubtful, "mean_negatives": mined.mean_negatives}  # fmt: skip

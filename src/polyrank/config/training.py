@@ -304,6 +304,8 @@ class TrainConfig(NetworkTraining):
             of the whole batch, whatever its size, and each text is encoded twice; None: all at once.
         epochs: passes over the data.
         max_steps: stop after so many steps; None: no limit.
+        minutes: stop the training of each seed after so many minutes and keep its best model so far; ``--resume``
+            continues, for as many minutes again. None: no limit.
         precision: "fp32", "bf16" (autocast), or "auto": bf16 if the hardware supports it.
         evaluate_per_epoch: validations (and checkpoints) per epoch.
         checkpoint_steps: also checkpoint every so many steps; None: only at validations.
@@ -330,6 +332,7 @@ class TrainConfig(NetworkTraining):
     chunk_size: Count | None = None
     epochs: Count = 1
     max_steps: Count | None = None
+    minutes: Positive | None = None
     precision: Precision = "auto"
     evaluate_per_epoch: Count = 2
     checkpoint_steps: Count | None = None

@@ -1,1 +1,1 @@
-"""What computes: the device, precision and threads of one process, and several processes at one piece of work."""
+"""Devices, precision, threads and distributed processes."""

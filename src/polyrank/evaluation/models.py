@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polyrank.devices.processes import is_first
+from polyrank.devices.distributed import is_rank_zero
 from polyrank.evaluation.comparison import Scored, by_model, compared
 from polyrank.evaluation.protocols import Evaluation, evaluate
 from polyrank.evaluation.scores_file import read_scores, write_scores
@@ -74,7 +74,7 @@ def evaluate_models(
         result = evaluate(scorer, task.examples, pool=task.pool, allow_echo=task.allow_echo, progress=shown_progress)
         if not scored:
             _say_what_is_absent(task, result, notify)
-        if file is not None and is_first():
+        if file is not None and is_rank_zero():
             seed = {} if model.member.seed is None else {"seed": str(model.member.seed)}
             write_scores(file, result, scorer=model.member.name, model=model.name, data=task.source, **seed)
             notify(f"wrote {file}")
@@ -84,7 +84,7 @@ def evaluate_models(
             notify(f"{cut}{settable if model.ranker.has_settable_lengths else ''}")
         del scorer  # before the next one is read
     joined = by_model(scored)
-    rows = compared(joined, metrics, base, by=by) if is_first() else []
+    rows = compared(joined, metrics, base, by=by) if is_rank_zero() else []
     for row in rows:
         row["n_left_out"] = task.n_left_out
     return Comparison(rows, joined)

@@ -1,4 +1,4 @@
-"""Networks only: token ids in, vectors or scores out."""
+"""Networks: from token ids to vectors or scores."""
 
 from polyrank.models.backbone import Backbone
 from polyrank.models.bi_encoder import BiEncoder

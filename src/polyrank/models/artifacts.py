@@ -1,12 +1,14 @@
-"""A finished model as a folder: config.json, model.safetensors, tokenizer.json. Written whole, read with checks.
+"""Model folders: config.json, model.safetensors, tokenizer.json. They are written atomically and verified when read.
 
-config.json carries the SHA-256 of the other two and a checksum of itself, so a damaged file is refused before it is
-parsed. There is no pickle anywhere. The fingerprint names what the vectors of an index depend on.
+config.json holds the SHA-256 of the other two files and a checksum of itself, so a damaged file is refused before it is
+parsed. No file is a pickle. The fingerprint identifies everything that the vectors of an index depend on. A README.md
+written by a training is not verified: readers may edit it.
 """
 
 import hashlib
 import json
 import math
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,19 +24,21 @@ from polyrank.storage.durable import new_folder
 from polyrank.storage.tensors import read_file, to_bytes
 from polyrank.text import Texts
 
-OURS = (MODEL.file, "model.safetensors", "tokenizer.json", "backends")  # all that a model folder holds, exports too
+CARD = "README.md"
+MODEL_FILES = (MODEL.file, "model.safetensors", "tokenizer.json", "backends", CARD)  # "backends" holds exports
+SIGNATURE = "\n<!-- polyrank replaces this file as long as nobody edits it: {} -->\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A model with everything that it takes to use it.
+    """A model with everything that is needed to use it.
 
     Args:
         model: the network, on the CPU, in evaluation mode when loaded.
-        texts: its text policy at work.
+        texts: its tokenized text policy.
         config: resolved settings.
         fingerprint: hex digest of settings, weights and tokenizer.
-        metadata: what training wrote about itself.
+        metadata: written by the training, such as its recipe.
     """
 
     model: Network
@@ -54,13 +58,13 @@ def save_model(
     replace: bool = False,
     half: bool = False,
 ) -> str:
-    """Write a model folder, whole or not at all.
+    """Write a model folder atomically.
 
     Args:
         path: of the folder.
-        model, texts, config: what it holds.
-        metadata: where it comes from; no part of the fingerprint.
-        replace: whether a model folder that is there may be replaced.
+        model, texts, config: the model.
+        metadata: of its origin; not part of the fingerprint.
+        replace: whether an existing model folder may be replaced.
         half: store weights in 16 bits (float16), which rounds them.
 
     Returns:
@@ -86,11 +90,32 @@ def save_model(
     }
     fingerprint = checksum({key: document[key] for key in ("model", "text", "backbone", "files")})
     whole = seal({**document, "fingerprint": fingerprint}, MODEL)
-    with new_folder(path, replace=replace, ours=OURS) as folder:
+    with new_folder(path, replace=replace, ours=MODEL_FILES) as folder:
+        keep_edited_card(path, folder)
         for name, data in files.items():
             (folder / name).write_bytes(data)
         (folder / MODEL.file).write_bytes(whole)
     return fingerprint
+
+
+def sign_card(text: str) -> str:
+    """A card with a checksum at its end, which tells whether somebody has edited it."""
+    return text + SIGNATURE.format(hashlib.sha256(text.encode()).hexdigest())
+
+
+def signed(folder: Path) -> bool:
+    """Whether a model folder has a card that polyrank wrote and nobody edited."""
+    try:
+        card = (folder / CARD).read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return card == sign_card(card[: -len(sign_card(""))])
+
+
+def keep_edited_card(old: Path, new: Path) -> None:
+    """Copy the card of a model folder that will be replaced, unless polyrank wrote it and nobody edited it."""
+    if (old / CARD).is_file() and not signed(old):
+        shutil.copyfile(old / CARD, new / CARD)
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
@@ -100,15 +125,15 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A model folder's config.json, checked.
+    """A model folder's verified config.json.
 
     Raises:
-        ArtifactError: it is missing, damaged, or newer than this program.
+        ArtifactError: the file is missing, damaged, or written by a later version.
     """
     if is_hugging_face(path):
         raise ArtifactError(
-            f"{path} is a Hugging Face model, which can rank, be evaluated and fill an index, but this takes a model"
-            f" folder of polyrank; train one with model.backbone = {str(path)!r}"
+            f"{path} is a Hugging Face model, which can rank, be evaluated and fill an index, but this needs a polyrank"
+            f" model folder; train one with model.backbone = {str(path)!r}"
         )
     return read_document(path, MODEL)
 
@@ -118,10 +143,10 @@ def load_model(path: Path, *, dropout: float | None = None, new_dropout: float =
 
     Args:
         path: the folder.
-        dropout, new_dropout: where it is to be trained on, see ``new_model``; None: what it was trained with.
+        dropout, new_dropout: for further training, see ``new_model``; None: the dropout that it was trained with.
 
     Raises:
-        ArtifactError: a file is missing, damaged, or made by a newer version.
+        ArtifactError: a file is missing, damaged, or written by a later version.
     """
     document = read_config(path)
     for name, digest in document["files"].items():
@@ -144,9 +169,9 @@ class Part:
 
     Args:
         name: the first part of the tensors' names.
-        n_parameters: numbers held.
-        n_bytes: that they take in the file.
-        dtypes: they are stored in, as the file names them ("I8", "F16", "F32").
+        n_parameters: how many numbers.
+        n_bytes: their size in the file.
+        dtypes: their types, as the file names them ("I8", "F16", "F32").
     """
 
     name: str
@@ -157,35 +182,35 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a model's file holds, part by part.
+    """The sizes of a model's stored tensors.
 
     Args:
-        parts: in the order of the file's names.
+        parts: sorted by name.
     """
 
     parts: tuple[Part, ...]
 
     @property
     def n_parameters(self) -> int:
-        """Numbers held; buffers that are stored, such as a scale, are among them."""
+        """How many numbers, including stored buffers such as a scale."""
         return sum(part.n_parameters for part in self.parts)
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the tensors; the file's header comes on top."""
+        """Bytes of the tensors, without the file's header."""
         return sum(part.n_bytes for part in self.parts)
 
     @property
     def n_bytes_fp32(self) -> int:
-        """Bytes if every number took four."""
+        """Bytes at four per number."""
         return 4 * self.n_parameters
 
 
 def read_sizes(path: Path) -> Sizes:
-    """Parameters and bytes per part of a model folder, from the header of its verified file.
+    """Parameters and bytes per part of a model folder, from the header of its verified weights.
 
     Raises:
-        ArtifactError: it is no model folder, or its file of weights is damaged.
+        ArtifactError: the folder is not a model folder, or its weights are damaged.
     """
     weights = check_part(path / "model.safetensors", read_config(path)["files"].get("model.safetensors"), MODEL)
     groups: dict[str, list[tuple[int, int, str]]] = {}

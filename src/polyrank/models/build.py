@@ -227,7 +227,7 @@ def grow_embeddings(backbone: Backbone, subwords: Subwords, seed: int) -> None:
             network.get_input_embeddings().weight[n_old:] = mean + std * noise
 
 
-def fit_scale_again(
+def refit_output_scale(
     model: Network, texts: Texts, config: ModelConfig, settings: ModelConfig, sample: Sequence[str]
 ) -> ModelConfig:
     """After other weights came into the transformers: the scale that ``settings`` ask of them, and its configuration.

@@ -30,7 +30,7 @@ class Mixture:
         return Mixture(length * self.weights / norms, self.outputs, self.mask)
 
 
-class Mixes:
+class MixtureSource:
     """A network with two sides that says, where it can, of what its vectors are mixed."""
 
     def context_mixture(self, tokens: Tokens) -> Mixture | None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from polyrank.errors import ArtifactError
 from polyrank.models.backbone import Backbone
-from polyrank.models.mixture import Mixes
+from polyrank.models.mixture import MixtureSource
 from polyrank.text import Tokens
 
 
@@ -62,7 +62,7 @@ class Network(nn.Module, ABC):
             ArtifactError: the tensors are another network's.
         """
         own = self.stored()
-        check_names(tensors, own)
+        check_tensor_names(tensors, own)
         copies = {name: tensor.to(own[name].dtype, copy=True) for name, tensor in tensors.items()}
         # a shared tower has two names in the module and one in the file
         self.load_state_dict(copies, strict=False, assign=True)
@@ -86,7 +86,7 @@ class Network(nn.Module, ABC):
         return bool(backbones)
 
 
-class EncoderNetwork(Network, Mixes):
+class EncoderNetwork(Network, MixtureSource):
     """A network whose two sides are computed apart."""
 
     dimension: int
@@ -108,7 +108,7 @@ class EncoderNetwork(Network, Mixes):
         raise NotImplementedError(f"this network has no layer {layer!r}")
 
 
-def check_names(given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+def check_tensor_names(given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     """Raises ArtifactError unless both hold tensors of the same names."""
     if odd := sorted(set(expected) ^ set(given))[:3]:
         raise ArtifactError(f"the weights do not fit the configuration: {', '.join(odd)} on one side only")

@@ -6,7 +6,7 @@ from pathlib import Path
 from polyrank.config.models import ConvertText, ModelConfig, TextPolicy
 from polyrank.errors import ConfigError
 from polyrank.models.artifacts import load_model
-from polyrank.models.build import fit_scale_again, new_model
+from polyrank.models.build import new_model, refit_output_scale
 from polyrank.models.network import Network
 from polyrank.text import Texts
 
@@ -46,13 +46,13 @@ def start_model(
         start=None if trained is None else (trained.model, trained.texts, trained.config),
     )
     if trained is not None:
-        taken = take_weights(model, trained.model, f"{start}")
+        taken = transfer_weights(model, trained.model, f"{start}")
         if "context_tower.scale" not in taken:
-            resolved = fit_scale_again(model, texts, resolved, config, sample)
+            resolved = refit_output_scale(model, texts, resolved, config, sample)
     return model, texts, resolved
 
 
-def take_weights(model: Network, trained: Network, where: str) -> frozenset[str]:
+def transfer_weights(model: Network, trained: Network, where: str) -> frozenset[str]:
     """Put a trained model's weights into another one.
 
     A Poly-encoder started from a Bi-encoder keeps its own codes. A Cross-encoder takes the transformer of an encoder's

@@ -1,1 +1,1 @@
-"""Wrong candidates: random, given, mined, and mined anew while training."""
+"""Wrong candidates: random, given with the data, mined before training, and mined again during training."""

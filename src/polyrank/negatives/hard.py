@@ -1,4 +1,4 @@
-"""Which of the texts that a retriever finds may be called wrong: not the right ones, nor what says the same."""
+"""Choosing hard negatives from a ranking: right answers, and texts with the same words as one, are left out."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from polyrank.records import Context, Example
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardNegatives:
-    """What to take from a ranking.
+    """Which texts of a ranking become negatives.
 
     Args:
-        n_negatives: how many texts, if the ranks hold so many.
-        first_rank, last_rank: from where, counted from 1 without the right answers and what says the same. The very
-            first are the hardest and the likeliest to be right without anybody having said so.
-        max_overlap: texts that share a larger part of their words with a right answer are taken for right as well;
-            1.0: only texts with the same words in the same order are.
-        seed: of the choice among these ranks, where they hold more than ``n_negatives``.
+        n_negatives: how many texts; fewer if the ranks hold fewer.
+        first_rank, last_rank: the range of ranks, counted from 1 after right answers and texts with the same words
+            are removed. The first ranks are the hardest, and the likeliest to be right without a label.
+        max_overlap: a text that shares a larger part of its words with a right answer counts as right; 1.0: only a
+            text with the same words in the same order does.
+        seed: of the choice among these ranks, if they hold more than ``n_negatives``.
 
     Raises:
-        UsageError: there are no such ranks.
+        UsageError: a value is out of range.
     """
 
     n_negatives: int
@@ -35,17 +35,17 @@ class HardNegatives:
 
     def __post_init__(self) -> None:
         if self.n_negatives < 1:
-            raise UsageError(f"{self.n_negatives} negatives are none; ask for one at least")
+            raise UsageError(f"n_negatives {self.n_negatives} is below 1; give at least 1")
         if not 1 <= self.first_rank <= self.last_rank:
             raise UsageError(
-                f"ranks {self.first_rank} to {self.last_rank} hold nothing; count from 1 and give the lower rank first"
+                f"ranks {self.first_rank} to {self.last_rank} are empty; count from 1 and give the lower rank first"
             )
         if not 0 < self.max_overlap <= 1:
             raise UsageError(f"max_overlap {self.max_overlap} is outside (0, 1]; 1.0 drops equal texts only")
 
 
 def word_overlap(a: str, b: str) -> float:
-    """Words that both texts have, as a part of those that either has (Jaccard).
+    """The Jaccard index of two texts' words: words in both, divided by words in either.
 
     >>> word_overlap("restart the router", "Restart it!")
     0.25
@@ -54,19 +54,19 @@ def word_overlap(a: str, b: str) -> float:
     return len(first & second) / len(first | second) if first or second else 1.0
 
 
-def candidates_for_wrong(
+def hard_candidates(
     ranked: Iterable[str], right: Collection[str], settings: HardNegatives, *, turns: Iterable[str] = ()
 ) -> list[str]:
-    """Texts between the two ranks, best first, equal ones once.
+    """The wrong texts between the two ranks, best first, without duplicates.
 
     Args:
-        ranked: what a retriever found, best first.
+        ranked: the texts that a retriever returned, best first.
         right: the right answers.
-        settings: the ranks, and what counts as right.
-        turns: of the context, which no answer repeats.
+        settings: the ranks, and which texts count as right.
+        turns: of the context; a text that repeats one is left out, because no answer does.
 
     >>> ranked = ["Hello!", "hi", "hello", "bye", "Bye.", "no"]
-    >>> candidates_for_wrong(ranked, ["hello"], HardNegatives(n_negatives=2, first_rank=2, last_rank=3))
+    >>> hard_candidates(ranked, ["hello"], HardNegatives(n_negatives=2, first_rank=2, last_rank=3))
     ['bye', 'no']
     """
     seen = {same_words(text) for text in (*right, *turns)}
@@ -82,8 +82,8 @@ def candidates_for_wrong(
     return texts[settings.first_rank - 1 :]
 
 
-def rights(examples: Sequence[Example]) -> Mapping[Context, list[str]]:
-    """All right answers to each context: one that comes again with another answer has both."""
+def collect_right_answers(examples: Sequence[Example]) -> Mapping[Context, list[str]]:
+    """All right answers to each context; a context of several examples has the answers of all of them."""
     if isinstance(examples, StoredExamples):
         return examples.rights
     answers: dict[Context, dict[str, None]] = {}
@@ -94,7 +94,7 @@ def rights(examples: Sequence[Example]) -> Mapping[Context, list[str]]:
 
 
 def choose(texts: list[str], settings: HardNegatives, *key: int) -> list[str]:
-    """``n_negatives`` of the texts in their order; which ones is a function of the seed and ``key``."""
+    """Draw ``n_negatives`` of the texts, in their order, as a function of the seed and ``key``."""
     if len(texts) <= settings.n_negatives:
         return texts
     generator = np.random.Generator(np.random.PCG64([settings.seed, *key]))

@@ -1,34 +1,34 @@
-"""Hard negatives for training: retrieve, drop the right answers and what says the same, write Examples.
+"""Mining hard negatives: retrieve texts for each context, drop the right ones, and return Examples.
 
-A retriever gives the texts that look right; a Cross-encoder may be asked which of them may well be right although
-nobody said so. Knows no file: ``polyrank mine`` reads and writes them.
+The retriever returns texts that look right. A Cross-encoder can drop those that are probably right but not labelled.
+This module opens no files: ``polyrank mine`` reads and writes them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from polyrank.errors import UsageError
-from polyrank.negatives.hard import HardNegatives, candidates_for_wrong, choose, rights
+from polyrank.negatives.hard import HardNegatives, choose, collect_right_answers, hard_candidates
 from polyrank.ranking.top import top_rows
 from polyrank.records import Candidate, Context, Example
 from polyrank.scorers.protocols import Responds, Scorer
 
 Retrieve = Callable[[Sequence[Context], int], list[list[str]]]
-"""Contexts and a depth to texts for each, best first."""
+"""From contexts and a depth to the texts of each context, best first."""
 
-SPARE = 20  # retrieved beyond the last rank, for the right answers and copies among them
+SPARE = 20  # texts retrieved beyond the last rank, because right answers and copies are dropped
 
 
 @dataclass(frozen=True, slots=True)
 class Mined:
-    """What mining gave.
+    """The result of mining.
 
     Args:
-        examples: those with a right answer; candidates are the right ones first, then wrong ones, the hardest first.
-        n_skipped: examples without a right answer, which say nothing.
-        n_short: examples with fewer negatives than were asked for.
-        n_doubtful: texts that the re-ranker took for right.
-        mean_negatives: of an example.
+        examples: those with a right answer; their candidates are the right ones, then the wrong ones, hardest first.
+        n_skipped: examples without a right answer, which are left out.
+        n_short: examples with fewer negatives than requested.
+        n_doubtful: texts that the re-ranker dropped as probably right.
+        mean_negatives: mean number of negatives per example.
     """
 
     examples: tuple[Example, ...]
@@ -47,15 +47,15 @@ def mine(
     margin: float = 0.0,
     progress: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> Mined:
-    """Wrong candidates for each example, from what is retrieved for its context.
+    """Replace each example's wrong candidates by hard negatives retrieved for its context.
 
     Args:
-        examples: with their right answers; wrong candidates that they have already are left out. What answers the same
-            context rightly elsewhere among them is not taken for wrong.
+        examples: with their right answers. A right answer of another example with the same context is never a
+            negative.
         retrieve: ``from_pool`` or ``from_retriever``.
-        settings: which ranks to take.
-        reranker: drops texts that score as a right answer does; None: all are taken for wrong.
-        margin: it drops those above ``score(worst right answer) - margin``; negative to drop fewer.
+        settings: which ranks to use.
+        reranker: drops texts that score like a right answer; None: keep all.
+        margin: the re-ranker drops texts above ``score(worst right answer) - margin``; a negative margin drops fewer.
         progress: wraps the starts of batches.
 
     Source of the re-ranker's part: Qu et al., RocketQA (2021), denoised hard negatives; the margin as in Moreira et
@@ -69,13 +69,13 @@ def mine(
     """
     mined: list[Example] = []
     n_short = n_doubtful = 0
-    right_of = rights(examples)
+    right_of = collect_right_answers(examples)
     labelled = [(index, example) for index, example in enumerate(examples) if example.relevant]
     for start in progress(range(0, len(labelled), 32)):
         part = labelled[start : start + 32]
         ranked = retrieve([example.query for _, example in part], settings.last_rank + SPARE)
         lists = [
-            candidates_for_wrong(row, right_of[example.query], settings, turns=example.context)
+            hard_candidates(row, right_of[example.query], settings, turns=example.context)
             for (_, example), row in zip(part, ranked, strict=True)
         ]
         if reranker is not None:
@@ -95,7 +95,7 @@ def mine(
 
 
 def with_texts(examples: Sequence[Example], candidates: Iterable[Candidate]) -> list[Example]:
-    """The same examples, with the texts of right answers that they name by id.
+    """The examples, with the texts of the right answers that they give by id.
 
     >>> with_texts([Example(("hi",), relevant_ids=("r1",))], [Candidate("r1", "hello")])[0].response
     'hello'
@@ -131,7 +131,7 @@ def _surely_wrong(
 
 
 def from_retriever(retriever: Responds) -> Retrieve:
-    """Texts that a retriever finds in its index."""
+    """Retrieve texts from a retriever's index."""
 
     def retrieve(contexts: Sequence[Context], depth: int) -> list[list[str]]:
         return [[reply.text for reply in replies] for replies in retriever.respond(contexts, depth)]
@@ -140,14 +140,14 @@ def from_retriever(retriever: Responds) -> Retrieve:
 
 
 def from_pool(scorer: Scorer, pool: Sequence[str]) -> Retrieve:
-    """Texts of a pool that a scorer puts first; ties in the order of the pool. Any Scorer will do, also BM25.
+    """Retrieve texts from a pool by the scores of any Scorer, such as BM25; ties keep the order of the pool.
 
     Raises:
         UsageError: the pool is empty.
     """
     texts = list(dict.fromkeys(pool))
     if not texts:
-        raise UsageError("the pool to mine from is empty; give texts, or examples with responses")
+        raise UsageError("the pool to mine from is empty; give texts or examples with responses")
 
     def retrieve(contexts: Sequence[Context], depth: int) -> list[list[str]]:
         return [[texts[i] for i in top_rows(values, depth)] for values in scorer.score_pool(contexts, texts)]

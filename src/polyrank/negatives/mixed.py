@@ -1,4 +1,4 @@
-"""Wrong candidates from several sources, each filling up what those before it left open."""
+"""Wrong candidates from several sources: each source adds what the earlier ones lack."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from polyrank.records import Example
 
 @dataclass(frozen=True, slots=True)
 class MixedNegatives:
-    """Wrong candidates of several sources, in their order, equal texts once.
+    """Wrong candidates from several sources, in order, without duplicates.
 
     Args:
-        sources: where they come from.
-        n_negatives: per context, in all.
+        sources: asked in order until there are enough.
+        n_negatives: per context, from all sources together.
     """
 
     sources: Sequence[Negatives]
     n_negatives: int
 
     def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
-        """Fewer where the sources have no more."""
+        """``n_negatives`` texts; fewer if the sources have fewer."""
         wrong: dict[str, None] = {}
         for source in self.sources:
             if missing := self.n_negatives - len(wrong):

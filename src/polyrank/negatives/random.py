@@ -13,13 +13,13 @@ from polyrank.records import Context, Example
 def sample_negatives(
     n_pool: int, exclude: Collection[int], count: int, *, seed: int, epoch: int, index: int
 ) -> NDArray[np.int64]:
-    """``count`` distinct positions of a pool, none of them excluded; fewer when the pool has no more.
+    """Draw ``count`` distinct positions of a pool; fewer if the pool has fewer.
 
     Args:
         n_pool: size of the pool.
-        exclude: positions not to draw; few.
+        exclude: a few positions that are never drawn.
         count: how many to draw.
-        seed, epoch, index: what the draw is a function of.
+        seed, epoch, index: the draw is a function of these.
 
     >>> sorted(sample_negatives(4, {1}, 9, seed=0, epoch=0, index=0).tolist())
     [0, 2, 3]
@@ -31,15 +31,15 @@ def sample_negatives(
     return rows[:count].astype(np.int64)
 
 
-Rights = Mapping[Context, Collection[str]]
-"""All right answers to a context, wherever in the data they are given; see ``hard.rights``."""
+RightAnswers = Mapping[Context, Collection[str]]
+"""All right answers to each context in the data; see ``hard.collect_right_answers``."""
 
 
 class Negatives(Protocol):
     """A source of wrong candidates for a context: a pure function of (seed, epoch, position), or kept on disk."""
 
     def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
-        """Distinct texts, none of them a right answer; drawn and mined ones are no turn of the context either."""
+        """Distinct texts without right answers; drawn and mined texts do not repeat a turn of the context either."""
         ...
 
 
@@ -48,52 +48,52 @@ class RandomNegatives:
     """Other responses of the data, drawn at random.
 
     Args:
-        pool: responses to draw from; one that is there twice is drawn twice as often.
+        pool: responses to draw from; a response that occurs twice is drawn twice as often.
         n_negatives: per context.
         seed: of the draw.
-        redraw: anew each epoch. False: the same for the whole run, as in Tao et al.
-        rights: right answers elsewhere to the same context, which are not taken for wrong either.
+        redraw: draw again in each epoch. False: the same texts for the whole run, as in Tao et al.
+        rights: right answers to the same context in other examples, which are never drawn.
     """
 
     pool: Sequence[str]
     n_negatives: int
     seed: int
     redraw: bool = True
-    rights: Rights = field(default_factory=dict)
+    rights: RightAnswers = field(default_factory=dict)
 
     def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
-        """Fewer only where the pool has no more."""
+        """``n_negatives`` texts; fewer only if the pool has fewer."""
         right = right_answers(example, self.rights)
-        # a few more than needed, since some of them may be right
+        # a few more than needed, because some of them may be right
         n_drawn = min(self.n_negatives + len(right), len(self.pool))
         while True:
             rows = sample_negatives(
                 len(self.pool), (), n_drawn, seed=self.seed, epoch=epoch if self.redraw else 0, index=position
             )
             drawn = dict.fromkeys(self.pool[int(i)] for i in rows)
-            # a turn of the context is never suggested, so that there is nothing to learn from it
+            # a turn of the context is never suggested as a reply, so it teaches nothing as a negative
             texts = [text for text in drawn if text not in right and text not in example.context][: self.n_negatives]
             if len(texts) == self.n_negatives or n_drawn == len(self.pool):
                 return texts
-            n_drawn = min(2 * n_drawn, len(self.pool))  # of a pool whose texts repeat, some were the same
+            n_drawn = min(2 * n_drawn, len(self.pool))  # the pool repeats texts, so some were the same
 
 
 @dataclass(frozen=True, slots=True)
 class GivenNegatives:
-    """Wrong candidates that come with the example, in their order; where they are more than asked for, drawn at random.
+    """The example's own wrong candidates, in order; if there are more than ``n_negatives``, a random draw of them.
 
     Args:
-        n_negatives: at most so many.
+        n_negatives: the most per context.
         seed, redraw, rights: as for ``RandomNegatives``.
     """
 
     n_negatives: int
     seed: int
     redraw: bool = True
-    rights: Rights = field(default_factory=dict)
+    rights: RightAnswers = field(default_factory=dict)
 
     def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
-        """None where none came with it."""
+        """At most ``n_negatives`` texts; empty if the example has no wrong candidates."""
         right = right_answers(example, self.rights)
         wrong = [text for text in dict.fromkeys(example.candidates) if text not in right]
         if len(wrong) <= self.n_negatives:
@@ -103,6 +103,6 @@ class GivenNegatives:
         return [wrong[i] for i in sorted(rows.tolist())]
 
 
-def right_answers(example: Example, rights: Rights) -> set[str]:
-    """The right candidates of an example, and what answers its context rightly elsewhere."""
+def right_answers(example: Example, rights: RightAnswers) -> set[str]:
+    """The right candidates of an example, and those of other examples with the same context."""
     return {example.candidates[i] for i in example.relevant}.union(rights.get(example.query, ()))

@@ -1,7 +1,7 @@
-"""Negatives that a network in training ranks highest itself, found anew every few epochs.
+"""Negatives that the network in training ranks highest itself, mined again every few epochs.
 
-What an epoch's negatives are is a function of the weights at its start and of the seed. They are kept in a file beside
-the checkpoint, so a run that goes on in the middle of an epoch has the same ones.
+An epoch's negatives are a function of the seed and of the weights at its start. A file next to the checkpoint holds
+them, so a run that resumes in the middle of an epoch has the same ones.
 """
 
 import io
@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from polyrank.config.models import NETWORKS
-from polyrank.devices import processes
+from polyrank.devices import distributed
 from polyrank.errors import ArtifactError
-from polyrank.negatives.hard import HardNegatives, candidates_for_wrong, choose, rights
+from polyrank.negatives.hard import HardNegatives, choose, collect_right_answers, hard_candidates
 from polyrank.records import Example
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.storage.durable import write_file
@@ -25,7 +25,7 @@ Rows = NDArray[np.int32]
 
 
 def _n_examples_seen(folder: Path) -> int:
-    """By a run's networks, as their metrics say; an epoch sees each example once."""
+    """The examples that a run's networks were trained on so far, from their metrics; each epoch adds every example."""
     n_seen = 0
     for file in (folder / name / "metrics.jsonl" for name in ("", *NETWORKS)):
         if not file.exists():
@@ -42,12 +42,12 @@ class MinedNegatives:
         examples: the training data.
         scorer: the network in training.
         pool: distinct responses to rank.
-        settings: which ranks to take.
+        settings: which ranks to use.
         every: epochs between two minings; the first is before the first epoch.
-        folder: for the lists found.
+        folder: for the mined lists.
 
     Raises:
-        ArtifactError: when called, a run that goes on in the middle of an epoch has lost the epoch's file.
+        ArtifactError: when called, if a run that resumes in the middle of an epoch has lost the epoch's file.
     """
 
     def __init__(
@@ -62,35 +62,38 @@ class MinedNegatives:
     ) -> None:
         self.examples, self.scorer, self.pool, self.settings = examples, scorer, pool, settings
         self.every, self.folder = every, folder
-        self._rights = rights(examples)
+        self._rights = collect_right_answers(examples)
         self._epoch = -1
         self._rows: Rows = np.zeros((0, 0), np.int32)
 
     def __call__(self, position: int, example: Example, epoch: int) -> list[str]:
-        """The hardest first; fewer where the ranks hold no more."""
-        if epoch // self.every * self.every != self._epoch:
-            self._turn_to(epoch // self.every * self.every)
+        """``n_negatives`` texts, hardest first; fewer if the ranks hold fewer."""
+        mined = epoch // self.every * self.every
+        if mined != self._epoch:
+            self._load_or_mine(mined)
         return [self.pool[i] for i in self._rows[position].tolist() if i >= 0]
 
-    def _turn_to(self, epoch: int) -> None:
-        """Take the lists of an epoch from their file, or make it: this is called before the epoch's first update."""
+    def _load_or_mine(self, epoch: int) -> None:
+        """Read the lists of an epoch from their file, or mine and write them, before the epoch's first update."""
         file = self.folder / f"mined-{epoch}.npy"
         shape = (len(self.examples), self.settings.n_negatives)
-        kept = processes.by_first(lambda: self._kept(file, epoch))
-        self._rows = self._mine(epoch, np.full(shape, -1, np.int32)) if kept is None else kept
-        if kept is None and processes.is_first():
+        saved = distributed.on_rank_zero(lambda: self._read(file, epoch))
+        self._rows = self._mine(epoch, np.full(shape, -1, np.int32)) if saved is None else saved
+        if saved is None and distributed.is_rank_zero():
             stream = io.BytesIO()
             np.save(stream, self._rows)
             write_file(file, stream.getvalue())
         self._epoch = epoch
 
-    def _kept(self, file: Path, epoch: int) -> Rows | None:
-        """The lists of an epoch as they were made; None before that."""
+    def _read(self, file: Path, epoch: int) -> Rows | None:
+        """The lists of an epoch; None if they have not been mined yet."""
         if file.exists():
             rows: Rows = np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
             return rows
         if _n_examples_seen(self.folder) > epoch * len(self.examples):
-            raise ArtifactError(f"{file} is gone, and the weights that it was made with; train again without --resume")
+            raise ArtifactError(
+                f"{file} is missing, and the weights that it was mined with are gone; train again with --overwrite"
+            )
         return None
 
     def _mine(self, epoch: int, rows: Rows) -> Rows:
@@ -103,9 +106,9 @@ class MinedNegatives:
                 right = self._rights[example.query]
                 order = np.argsort(-values, kind="stable").tolist()
                 ranked = (self.pool[i] for i in order)
-                wrong = candidates_for_wrong(ranked, right, self.settings, turns=example.context)
+                wrong = hard_candidates(ranked, right, self.settings, turns=example.context)
                 negatives = choose(wrong, self.settings, epoch, index)
                 rows[index, : len(negatives)] = [row_of[text] for text in negatives]
         self.scorer.forget()
-        torch.clear_autocast_cache()  # else the training that follows would take weights cast without a gradient
+        torch.clear_autocast_cache()  # else training would use cached weights that were cast without a gradient
         return rows

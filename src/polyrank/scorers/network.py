@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import nn
 
-from polyrank.devices import processes
+from polyrank.devices import distributed
 from polyrank.devices.choice import cpu_has_bf16, free_cores
 from polyrank.records import ContextLike, contexts_of
 from polyrank.text import Texts, Tokens, pad
@@ -96,7 +96,7 @@ class NetworkScorer(Generic[Model]):
 
         Processes that work together deal the batches among themselves, and each has the outputs of all.
         """
-        n = processes.count()
+        n = distributed.world_size()
         # a GPU's batch may be all that is asked for at a time; on a CPU batches stay those of one process, bit for bit
         max_tokens = self.max_tokens if self.device.type == "cpu" else self.max_tokens // n
         batches = token_batches([len(row) for row in rows], max_tokens)
@@ -112,7 +112,7 @@ class NetworkScorer(Generic[Model]):
             return
         for start in range(0, len(batches), n * BATCHES_AT_A_TIME):
             part = batches[start : start + n * BATCHES_AT_A_TIME]
-            shares = processes.gathered([_on_cpu(output(batch)) for batch in part[processes.number() :: n]])
+            shares = distributed.all_gather([_on_cpu(output(batch)) for batch in part[distributed.rank() :: n]])
             yield from ((batch, shares[i % n][i // n]) for i, batch in enumerate(part))
 
 

@@ -1,4 +1,4 @@
-"""The order of batches: a pure function of (seed, epoch, position), so that a resumed run repeats.
+"""The order of batches: a pure function of (seed, epoch, position), so a resumed run repeats it.
 
 Shapes: N examples, B of them in a batch.
 """
@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
 ROUNDS = 10
-REMEMBERED = 64  # windows, which batches of a small set come back to
+CACHED_WINDOWS = 64  # batches of a small set return to the same windows
 
 
 class BatchOrder:
-    """Which examples each batch of a training holds; every example once in an epoch, those of like length together.
+    """Which examples each batch holds: every example once per epoch, examples of similar length together.
 
-    All are shuffled, cut into windows of ``window`` batches, sorted by length in each window (so that padding is
-    small), cut into batches, and the batches shuffled. A short last batch stays. Both shuffles are permutations that
-    are computed where they are asked for, so that neither the time until the first batch nor memory grows with N.
+    The examples are shuffled and cut into windows of ``window`` batches. Each window is sorted by length, which keeps
+    padding small, and cut into batches, and the batches are shuffled. A short last batch is kept. Both shuffles are
+    permutations computed on demand, so neither the time until the first batch nor memory grows with N.
 
     Args:
         n: how many examples, N.
-        sizes: the lengths of examples ``[K]``, given their numbers ``[K]``; or the lengths of all ``[N]``.
+        sizes: a function from the numbers of examples ``[K]`` to their lengths ``[K]``; or all lengths ``[N]``.
         batch_size: B.
-        seed: with the epoch, what the order is a function of.
+        seed: the order is a function of it and the epoch.
         window: batches that are sorted together; 1 for no sorting.
 
     Raises:
@@ -47,17 +47,17 @@ class BatchOrder:
             sizes = lengths.__getitem__
         self._n, self._sizes, self._batch_size = n, sizes, batch_size
         self._seed, self._window = seed, max(1, window)
-        self._members = lru_cache(REMEMBERED)(self._sorted_members)
+        self._members = lru_cache(CACHED_WINDOWS)(self._sorted_members)
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Batches per epoch."""
         return -(-self._n // self._batch_size)
 
     def batch(self, epoch: int, position: int) -> Ints:
         """The numbers of the examples ``[B]`` of a batch.
 
         Raises:
-            IndexError: the epoch has no such position.
+            IndexError: ``position`` is outside the epoch.
         """
         if not 0 <= position < len(self):
             raise IndexError(f"position {position} of an epoch of {len(self)} batches")
@@ -77,15 +77,15 @@ class BatchOrder:
 
 
 def permuted(positions: Ints, n: int, key: Sequence[int]) -> Ints:
-    """Where a random permutation of ``0 ... n - 1`` puts these positions.
+    """The images of some positions under a random permutation of ``0 ... n - 1``.
 
-    A Feistel network permutes the numbers of as many bits as ``n - 1`` has, rounded up to an even number; those that
-    come out at ``n`` or above go in again, until they come out below.
+    A Feistel network permutes all numbers with as many bits as ``n - 1``, rounded up to an even count. A number that
+    is mapped to ``n`` or above is mapped again, until the result is below ``n``.
 
     Args:
-        positions: any number of them.
-        n: of all.
-        key: which permutation.
+        positions: below ``n``.
+        n: how many positions the permutation has.
+        key: selects the permutation.
 
     Source: Black and Rogaway, Ciphers with Arbitrary Finite Domains (CT-RSA 2002), cycle walking,
     https://www.cs.ucdavis.edu/~rogaway/papers/subset.pdf
@@ -112,7 +112,7 @@ def _feistel(values: Words, keys: Words, half: np.uint64, mask: np.uint64) -> Wo
 
 
 def _mixed(values: Words) -> Words:
-    """A hash of 64 bits. Source: Steele et al., Fast Splittable Pseudorandom Number Generators (OOPSLA 2014)."""
+    """A 64-bit hash. Source: Steele et al., Fast Splittable Pseudorandom Number Generators (OOPSLA 2014)."""
     with np.errstate(over="ignore"):
         values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,8 +1,8 @@
 """The gradient cache: batches of any size in the memory of one chunk, with the gradients of the whole batch.
 
-The loss sees the vectors of all texts. They are encoded chunk by chunk without a graph; on the way back each chunk is
-encoded once more, with the same random numbers and with a graph, and takes the gradients of its vectors on to the
-weights. That is about one forward pass more than a plain step has. Knows no loss and no network.
+The loss is computed from the vectors of all texts. The forward pass encodes them chunk by chunk without a graph. The
+backward pass encodes each chunk again, with the same random numbers and a graph, and propagates the gradients of its
+vectors to the weights. This costs about one forward pass more than a plain step. It works with any loss and network.
 
 Source: Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup (2021), section 3,
 https://arxiv.org/abs/2101.06983
@@ -15,45 +15,45 @@ import torch
 from torch import Tensor
 
 from polyrank.text import Tokens
-from polyrank.training.grouped import Vectors, in_groups, in_order
+from polyrank.training.grouped import Vectors, encode_in_groups, in_order
 
 
-def in_chunks(encode: Callable[[Tokens], Vectors], tokens: Tokens, size: int | None) -> Vectors:
-    """``encode(tokens)``; where the texts are more than ``size``, a graph keeps nothing but the results of it.
+def encode_in_chunks(encode: Callable[[Tokens], Vectors], tokens: Tokens, size: int | None) -> Vectors:
+    """``encode(tokens)``; with more than ``size`` texts, the graph keeps only the results.
 
-    Texts of like length share a chunk. Gradients reach weights by ``backward``; ``torch.autograd.grad`` does not see
-    them.
+    Texts of similar length share a chunk. Gradients reach the weights through ``backward``; ``torch.autograd.grad``
+    does not support this.
 
     Args:
-        encode: each text by itself, to one tensor or several that are ``[B]``, ``[B, D]`` or ``[B, M, D]``, no two of
-            them the same. Where M differs from chunk to chunk, the rows of the shorter ones end in zeros; a mask
-            ``[B, M]`` among the tensors is false there.
+        encode: encodes each text on its own, to one tensor or several distinct tensors of shape ``[B]``, ``[B, D]`` or
+            ``[B, M, D]``. If M differs between chunks, the rows of smaller chunks are padded with zeros, and a mask
+            ``[B, M]`` with false.
         tokens: of the batch.
-        size: texts of a chunk; None: all at once, in the usual way.
+        size: texts per chunk; None: all at once, without the cache.
     """
     if size is None or len(tokens.ids) <= size:
-        return in_groups(encode, tokens)
+        return encode_in_groups(encode, tokens)
     order = tokens.mask.sum(1).argsort(descending=True, stable=True)
-    start = torch.empty(0, device=order.device, requires_grad=True)  # what a graph without weights begins with
+    start = torch.empty(0, device=order.device, requires_grad=True)  # the leaf of a graph without weights
     chunks: list[Any] = [_Chunk.apply(start, _Replay(encode, tokens.part(rows))) for rows in order.split(size)]  # type: ignore[no-untyped-call]  # untyped in torch
     return cast(Vectors, in_order(chunks, [order]))
 
 
 class _Replay:
-    """An encoding that can be repeated: it draws the same numbers again, and nobody else draws others for that."""
+    """An encoding that can be repeated with the same random numbers, without changing the global random state."""
 
     def __init__(self, encode: Callable[[Tokens], Any], tokens: Tokens) -> None:
         self.encode, self.tokens, self.device = encode, tokens, tokens.ids.device
-        # a backward pass has autocast settings of its own
+        # the backward pass runs with other autocast settings
         self.dtype = torch.get_autocast_dtype(self.device.type)
         self.narrows = torch.is_autocast_enabled(self.device.type)
         self.cuda = [self.device] if self.device.type == "cuda" else []
         self.random = torch.get_rng_state(), [torch.cuda.get_rng_state(device) for device in self.cuda]
 
     def __call__(self) -> Tensor | tuple[Tensor, ...]:
-        # no narrow weights are kept: made without a graph, older versions of torch give them to those who need one
+        # no cache of narrow weights: those made without a graph would be reused where a graph is needed
         with torch.autocast(self.device.type, self.dtype, self.narrows, cache_enabled=False):
-            return in_groups(self.encode, self.tokens)  # type: ignore[no-any-return]  # one tensor or several
+            return encode_in_groups(self.encode, self.tokens)  # type: ignore[no-any-return]  # one tensor or several
 
     def again(self) -> Tensor | tuple[Tensor, ...]:
         with torch.random.fork_rng(devices=self.cuda), torch.enable_grad():
@@ -65,7 +65,7 @@ class _Replay:
 
 
 class _Chunk(torch.autograd.Function):
-    """A chunk's vectors, a single node to those who take gradients back."""
+    """The vectors of a chunk as a single node of the graph."""
 
     @staticmethod
     def forward(ctx: Any, start: Tensor, replay: _Replay) -> Tensor | tuple[Tensor, ...]:

@@ -1,10 +1,11 @@
-"""Checkpoints: everything that it takes to go on as if nothing had happened, in one atomic safetensors file.
+"""Checkpoints: everything that a run needs to resume exactly, in one safetensors file that is written atomically.
 
-Randomness needs no state here: batch order, negatives and dropout are pure functions of (seed, epoch, position, step).
+Randomness has no state to save: batch order, negatives and dropout are pure functions of (seed, epoch, position, step).
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,25 +19,23 @@ from polyrank.storage.tensors import read_file, read_notes, to_bytes
 CHECKPOINT = "checkpoint.safetensors"
 MEMORY = "step/memory."
 Part = tuple[str, Network, torch.optim.Optimizer]
-
-
-"""A network in training: its name among several, empty where it is alone; itself; its optimiser."""
+"""A network in training: its name (empty if it is the only one), the network, its optimizer."""
 
 
 class Memory(Protocol):
-    """What a step keeps from batch to batch."""
+    """The state of a step between batches, such as a queue."""
 
     def state(self) -> dict[str, torch.Tensor]:
-        """All of it."""
+        """All tensors of the state."""
         ...
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Put back what ``state`` gave."""
+        """Restore the tensors that ``state`` returned."""
         ...
 
 
 def save_checkpoint(path: Path, parts: Sequence[Part], progress: dict[str, Any], memory: Memory | None = None) -> None:
-    """Write what training changes (weights, buffers, the optimisers' tensors) and ``progress`` over any earlier one."""
+    """Write everything that training changes (weights, buffers, optimizer tensors) and ``progress``, atomically."""
     tensors = {} if memory is None else {f"{MEMORY}{name}": value.cpu() for name, value in memory.state().items()}
     plain: dict[str, dict[str, dict[str, float]]] = {}
     for name, model, optimizer in parts:
@@ -49,7 +48,7 @@ def save_checkpoint(path: Path, parts: Sequence[Part], progress: dict[str, Any],
 def _state_of(
     model: Network, optimizer: torch.optim.Optimizer
 ) -> tuple[dict[str, torch.Tensor], dict[str, dict[str, float]]]:
-    """Tensors by name, and the optimiser's plain numbers by parameter and name."""
+    """Tensors by name, and the optimizer's plain numbers by parameter and name."""
     tensors = {f"model.{n}": p.detach().cpu() for n, p in model.named_parameters() if p.requires_grad}
     tensors |= {f"buffer.{name}": buffer.cpu() for name, buffer in _buffers(model).items()}
     plain: dict[str, dict[str, float]] = {}
@@ -63,36 +62,40 @@ def _state_of(
 
 
 def _buffers(model: Network) -> dict[str, torch.Tensor]:
-    """The buffers that belong to the model's state. A shared tower's second name is left out."""
+    """The buffers in the model's state dict, without the second name of a shared tower."""
     weights = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     named = dict(model.named_buffers())
     return {name: tensor for name, tensor in named.items() if name in model.state_dict() and name not in weights}
 
 
 def read_progress(path: Path) -> dict[str, Any]:
-    """What ``load_checkpoint`` returns, without the tensors.
+    """The ``progress`` of a checkpoint, without reading its tensors.
 
     Raises:
         ArtifactError: the file is damaged.
     """
-    try:
+    with _explain_damage(path):
         progress: dict[str, Any] = json.loads(read_notes(path)["progress"])
-    except (ValueError, KeyError) as error:
-        raise ArtifactError(f"{path} is damaged ({error}); delete it to start the training again") from error
     return progress
 
 
-def load_checkpoint(path: Path, parts: Sequence[Part], memory: Memory | None = None) -> dict[str, Any]:
-    """Put a checkpoint back and return its ``progress``.
-
-    Raises:
-        ArtifactError: the file is damaged or of other models.
-    """
+@contextmanager
+def _explain_damage(path: Path) -> Iterator[None]:
     try:
-        tensors, notes = read_file(path)
-        progress: dict[str, Any] = json.loads(notes["progress"])
+        yield
     except (ValueError, KeyError) as error:
         raise ArtifactError(f"{path} is damaged ({error}); delete it to start the training again") from error
+
+
+def load_checkpoint(path: Path, parts: Sequence[Part], memory: Memory | None = None) -> dict[str, Any]:
+    """Restore a checkpoint and return its ``progress``.
+
+    Raises:
+        ArtifactError: the file is damaged or belongs to other models.
+    """
+    with _explain_damage(path):
+        tensors, notes = read_file(path)
+        progress: dict[str, Any] = json.loads(notes["progress"])
     if "learners" not in progress:
         raise ArtifactError(f"{path} was written by an earlier version of polyrank; start again with --overwrite")
     wanted = {
@@ -103,13 +106,13 @@ def load_checkpoint(path: Path, parts: Sequence[Part], memory: Memory | None = N
     plain = progress.pop("optimizer_plain")
     for name, model, optimizer in parts:
         own = {key.removeprefix(f"{name}/"): tensor for key, tensor in tensors.items() if key.startswith(f"{name}/")}
-        _put_back(model, optimizer, own, plain[name])
+        _restore(model, optimizer, own, plain[name])
     if memory is not None:
         memory.restore({key.removeprefix(MEMORY): value for key, value in tensors.items() if key.startswith(MEMORY)})
     return progress
 
 
-def _put_back(
+def _restore(
     model: Network,
     optimizer: torch.optim.Optimizer,
     tensors: dict[str, torch.Tensor],

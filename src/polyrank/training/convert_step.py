@@ -1,7 +1,7 @@
-"""ConveRT's training as a step: a cosine whose scale grows, smoothed in-batch cross-entropy, up to three losses.
+"""ConveRT's training step: cosines with a growing scale, smoothed in-batch cross-entropy, up to three losses.
 
-Everything that changes with time is a function of the update's number, so a resumed run repeats it; the range of the
-8-bit embeddings is a buffer of the model and is kept in checkpoints.
+Everything that changes over time is a function of the update's number, so a resumed run repeats it. The range of the
+8-bit embeddings is a buffer of the model, which checkpoints hold.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from polyrank.devices.choice import full_precision
 from polyrank.models import Convert
 from polyrank.models.convert import ContextEncodings
 from polyrank.models.losses import cross_entropy
-from polyrank.negatives.random import Negatives, Rights
+from polyrank.negatives.random import Negatives, RightAnswers
 from polyrank.records import Example
 from polyrank.text import Texts
 from polyrank.training.queue import CandidateQueue
-from polyrank.training.shares import in_shares
+from polyrank.training.shares import encode_in_shares
 from polyrank.training.steps import in_batch_columns, negatives_of, with_queue
 from polyrank.training.weighting import Weighting
 
@@ -35,24 +35,24 @@ def annealed_scale(number: int, n_steps: int, final: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ConvertStep:
-    """In-batch cross-entropy of scaled cosines; columns and negatives as for ``InBatchStep``.
+    """In-batch cross-entropy of scaled cosines, with the candidates and negatives of ``InBatchStep``.
 
-    With multiple contexts the loss is a weighted sum of those of the immediate context, of the earlier turns (over
+    A multi-context ConveRT has a weighted sum of three losses: of the immediate context, of the earlier turns (over
     the contexts that have any), and of both together.
 
     Args:
         model: the network.
-        texts: its text policy at work.
+        texts: its tokenized text policy.
         device: where to compute.
-        smoothing: how much probability is spread over the wrong responses.
-        scale_steps: updates in which the scale reaches its end.
+        smoothing: the probability that is spread over the wrong responses.
+        scale_steps: updates until the scale reaches its final value.
         loss_weights: of the three losses.
-        range_steps: updates between two looks at the range of the 8-bit embeddings.
+        range_steps: updates between two measurements of the range of the 8-bit embeddings.
         rights, negatives, chunk_size, queue, weighting: as for ``InBatchStep``.
-        loss: "sum" where the batch's loss is the sum over its contexts, which the loop makes of the mean: the loss of
-            the earlier turns is then the sum over the contexts that have any.
+        loss: "sum" if the loop multiplies the mean loss by the batch size; the loss of the earlier turns is then scaled
+            to a sum over the contexts that have any.
 
-    Source: Henderson et al., ConveRT (2020), sections 2.1 and 3; the weights are published nowhere.
+    Source: Henderson et al., ConveRT (2020), sections 2.1 and 3; the loss weights are not published.
     """
 
     model: Convert
@@ -62,7 +62,7 @@ class ConvertStep:
     scale_steps: int
     loss_weights: tuple[float, ...]
     range_steps: int
-    rights: Rights = field(default_factory=dict)
+    rights: RightAnswers = field(default_factory=dict)
     negatives: Negatives | None = None
     chunk_size: int | None = None
     queue: CandidateQueue | None = None
@@ -70,7 +70,7 @@ class ConvertStep:
     loss: Literal["mean", "sum"] = "mean"
 
     def length(self, example: Example) -> int:
-        """Characters of the last turn: for likeness they do as well as subwords, and nothing has to be segmented."""
+        """Characters of the last turn: they group texts as well as subwords do, without segmenting them."""
         return len(example.context[-1]) if example.context else 0
 
     def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int) -> Tensor:
@@ -82,7 +82,7 @@ class ConvertStep:
         others = negatives_of(batch, epoch, self.negatives)
         columns, keys, allowed = in_batch_columns(examples, others, self.rights, self.device)
         tokens = self.texts.candidates(columns).to(self.device)
-        vectors = in_shares(self.model.encode_candidates, tokens, self.chunk_size)
+        vectors = encode_in_shares(self.model.encode_candidates, tokens, self.chunk_size)
         candidates = vectors[keys]
         if self.queue is not None:
             candidates, allowed = with_queue(self.queue, candidates, allowed, columns, examples, self.rights)
@@ -98,15 +98,14 @@ class ConvertStep:
             return cross_entropy(values, rows, mask, self.smoothing)
 
         tokens = self.texts.contexts([example.query for example in examples]).to(self.device)
-        everyone = torch.arange(len(examples), device=self.device)
+        all_rows = torch.arange(len(examples), device=self.device)
         if not self.model.multi_context:
-            return loss(
-                in_shares(lambda part: self.model.context_encodings(part).both, tokens, self.chunk_size), everyone
-            )
-        encodings = ContextEncodings(*in_shares(self.model.context_encodings, tokens, self.chunk_size))
+            whole = encode_in_shares(lambda part: self.model.context_encodings(part).both, tokens, self.chunk_size)
+            return loss(whole, all_rows)
+        encodings = ContextEncodings(*encode_in_shares(self.model.context_encodings, tokens, self.chunk_size))
         immediate, earlier, both = self.loss_weights
-        total = immediate * loss(encodings.immediate, everyone) + both * loss(encodings.both, everyone)
-        with_earlier = everyone[encodings.has_earlier]
+        total = immediate * loss(encodings.immediate, all_rows) + both * loss(encodings.both, all_rows)
+        with_earlier = all_rows[encodings.has_earlier]
         if not len(with_earlier):
             return total
         share = len(with_earlier) / len(examples) if self.loss == "sum" else 1.0

@@ -1,7 +1,7 @@
-"""Examples as what the loop reads, and training methods for examples as its steps."""
+"""Examples as a batch source of the training loop, and training methods on examples as its steps."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -14,7 +14,7 @@ from polyrank.data.mapped_examples import StoredExamples
 from polyrank.records import Example
 from polyrank.training.batches import BatchOrder
 from polyrank.training.checkpoints import Memory
-from polyrank.training.learner import Learner, LossParts, loss_of
+from polyrank.training.learner import Learner, LossParts, next_loss
 from polyrank.training.loop import MAX_BAD_STEPS, fit
 from polyrank.training.steps import PhasedStep, Step
 
@@ -25,11 +25,11 @@ class FitResult:
 
     Args:
         n_steps: updates made, skipped ones included.
-        n_examples: examples seen.
-        best: validation figures of the best model, empty without validation.
-        best_step: the step it was met at.
-        seconds: wall time of its steps; of an interrupted run, the earlier part is in it, and what was computed after
-            the last checkpoint is not.
+        n_examples: examples trained on, with repetitions.
+        best: validation figures of the best model; empty without validation.
+        best_step: the step after which the best model was saved.
+        seconds: wall time of the steps; a resumed run adds the time up to its checkpoint.
+        finished: false if ``train.minutes`` ended the training; ``--resume`` continues it.
     """
 
     n_steps: int
@@ -37,10 +37,11 @@ class FitResult:
     best: dict[str, float]
     best_step: int
     seconds: float
+    finished: bool = True
 
 
 def phased(step: Step | PhasedStep) -> PhasedStep:
-    """A step for one network as one of a single phase."""
+    """Turn a step for one network into a phased step with one phase."""
     return step if isinstance(step, PhasedStep) else _OnePhase(step)
 
 
@@ -56,7 +57,7 @@ class _OnePhase:
 
 
 class ExampleBatch(NamedTuple):
-    """Examples with their positions in the data, of an epoch."""
+    """Examples of an epoch with their positions in the data."""
 
     epoch: int
     examples: list[tuple[int, Example]]
@@ -66,9 +67,9 @@ class ExampleBatches:
     """Examples as a source of batches, in the order of ``BatchOrder``.
 
     Args:
-        examples: to learn from.
-        step: says how long each is.
-        settings: batches, epochs, validations.
+        examples: to train on.
+        step: returns the length of each example.
+        settings: of batches, epochs and validations.
         seed: of the order.
     """
 
@@ -85,29 +86,28 @@ class ExampleBatches:
         return ExampleBatch(epoch, [(int(i), self._examples[int(i)]) for i in self._order.batch(epoch, position)])
 
     def counts(self, batch: ExampleBatch) -> dict[str, int]:
-        """Its examples."""
+        """The number of examples."""
         return {"n_examples": len(batch.examples)}
 
     def check(self, done: int) -> dict[str, float] | None:
-        """The epoch, where a validation is due after ``done`` updates."""
+        """The epoch if a validation is due after ``done`` updates; else None."""
         return {"epoch": round(done / self.per_epoch, 4)} if done in self._checks else None
 
     def too_large(self, batch: ExampleBatch) -> str:
-        """The settings that need less memory."""
+        """The error, with settings that need less memory."""
         return too_large(len(batch.examples), self._settings.chunk_size)
 
 
 def too_large(n_contexts: int, chunk_size: int | None = None) -> str:
-    """The error of a batch that does not fit into memory.
+    """The error for a batch that does not fit into memory.
 
     >>> too_large(8)[:61]
     'a batch of 8 does not fit into memory; try train.batch_size=4'
     """
     half, chunk = max(1, n_contexts // 2), max(1, (chunk_size or n_contexts) // 2)
     return (
-        f"a batch of {n_contexts} does not fit into memory; try train.batch_size={half} (with in-batch negatives that"
-        f" is also fewer negatives), train.chunk_size={chunk} (as many negatives, a third more time) or smaller text"
-        " budgets"
+        f"a batch of {n_contexts} does not fit into memory; try train.batch_size={half} (fewer in-batch negatives),"
+        f" train.chunk_size={chunk} (as many negatives, a third more time) or smaller text budgets"
     )
 
 
@@ -117,7 +117,7 @@ class ExampleStep:
 
     Args:
         step: the method.
-        loss: of a batch: the "mean" over its contexts, or their "sum".
+        loss: the loss of a batch is the "mean" or the "sum" over its contexts.
     """
 
     step: PhasedStep
@@ -128,7 +128,7 @@ class ExampleStep:
         phases = self.step.phases(batch.examples, batch.epoch, number)
         weight = len(batch.examples) if self.loss == "sum" else 1
         while True:
-            yield loss_of(phases, weight)
+            yield next_loss(phases, weight)
 
 
 def fit_together(
@@ -143,17 +143,18 @@ def fit_together(
     max_bad_steps: int = MAX_BAD_STEPS,
     resume: bool = False,
     memory: Memory | None = None,
+    notify: Callable[[str], None] = lambda text: None,
 ) -> list[FitResult]:
     """Train networks on the same batches of examples, in turns; keep the best version of each by its own validation.
 
     Args:
-        learners: the networks, each with how it is trained.
-        step: the training method: gives a loss for each learner in turn, and is asked for the next one when the
-            learner before has been updated.
-        examples: what to learn from.
-        settings: what is one for all of them, such as batches and epochs.
+        learners: the networks, each with its settings.
+        step: the training method: yields a loss for each learner in turn, and computes the next one after that learner
+            has been updated.
+        examples: to train on.
+        settings: shared by all networks, such as batches and epochs.
         seed: of order, negatives and dropout.
-        folder, device, max_bad_steps, resume, memory: as for ``loop.fit``.
+        folder, device, max_bad_steps, resume, memory, notify: as for ``loop.fit``.
 
     Raises:
         DivergedError, ResourceError, InterruptedTraining: as ``loop.fit``.
@@ -168,14 +169,19 @@ def fit_together(
         precision=settings.precision,
         checkpoint_steps=settings.checkpoint_steps,
         max_bad_steps=max_bad_steps,
+        minutes=settings.minutes,
         resume=resume,
         memory=memory,
+        notify=notify,
     )
-    return [FitResult(own.n_steps, own.counts["n_examples"], own.best, own.best_step, own.seconds) for own in fits]
+    return [
+        FitResult(own.n_steps, own.counts["n_examples"], own.best, own.best_step, own.seconds, own.finished)
+        for own in fits
+    ]
 
 
 def count_steps(settings: TrainConfig, n_examples: int) -> tuple[int, int]:
-    """The steps of a training, and of each epoch.
+    """The steps of a training, and the steps per epoch.
 
     >>> count_steps(TrainConfig(batch_size=4, epochs=3, max_steps=8), 10)
     (8, 3)
@@ -186,7 +192,7 @@ def count_steps(settings: TrainConfig, n_examples: int) -> tuple[int, int]:
 
 
 def check_steps(n_steps: int, steps_per_epoch: int, per_epoch: int) -> set[int]:
-    """The steps after which to validate: ``per_epoch`` times an epoch, and at the end.
+    """The steps after which to validate: ``per_epoch`` times per epoch, and at the end.
 
     >>> sorted(check_steps(10, 4, 2))
     [2, 4, 6, 8, 10]

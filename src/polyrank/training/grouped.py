@@ -1,4 +1,4 @@
-"""A batch in groups of texts of like length: the same vectors and gradients with less padding. Knows no loss."""
+"""Encoding a batch in groups of texts of similar length: the same vectors and gradients with less padding."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
@@ -13,19 +13,18 @@ from polyrank.text import Tokens
 Vectors = TypeVar("Vectors", Tensor, tuple[Tensor, ...])
 
 GROUP = 1024
-"""Padded tokens of a group: few enough for like lengths, many enough for matrices that keep a core busy."""
+"""Padded tokens per group: few enough for similar lengths, enough for matrices that keep a core busy."""
 
 
-def in_groups(encode: Callable[[Tokens], Vectors], tokens: Tokens) -> Vectors:
-    """``encode(tokens)``; on a CPU, whose time goes by tokens and not by calls, in groups of ``GROUP`` tokens.
+def encode_in_groups(encode: Callable[[Tokens], Vectors], tokens: Tokens) -> Vectors:
+    """``encode(tokens)``; on a CPU, where time depends on tokens and not on calls, in groups of ``GROUP`` tokens.
 
     Args:
-        encode: each text by itself, to one tensor or several, see ``in_chunks``.
+        encode: encodes each text on its own, to one tensor or several; see ``encode_in_chunks``.
         tokens: of the batch, ``[B, T]``.
 
     Returns:
-        What ``encode`` gives for the whole batch; where M differs from group to group, rows of the shorter ones end in
-        zeros, as of ``in_chunks``.
+        The encodings of the whole batch, padded as by ``encode_in_chunks``.
     """
     if tokens.ids.device.type != "cpu" or tokens.ids.numel() <= GROUP:
         return encode(tokens)
@@ -34,11 +33,11 @@ def in_groups(encode: Callable[[Tokens], Vectors], tokens: Tokens) -> Vectors:
 
 
 def in_order(parts: Sequence[Vectors], rows: Sequence[Tensor]) -> Vectors:
-    """The results of parts of a batch as those of the whole.
+    """Concatenate the results of parts of a batch, in the order of the batch.
 
     Args:
-        parts: of each part, one tensor or several, ``[B, ...]``.
-        rows: of each part, which texts of the batch it has.
+        parts: for each part, one tensor or several, ``[B, ...]``.
+        rows: for each part, the numbers of its texts in the batch.
     """
     back = torch.cat(list(rows)).argsort()
     if isinstance(parts[0], Tensor):
@@ -47,7 +46,7 @@ def in_order(parts: Sequence[Vectors], rows: Sequence[Tensor]) -> Vectors:
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """Parts one below the other, as wide as the widest."""
+    """Concatenate parts, padded to the widest."""
     if parts[0].dim() < 2:
         return torch.cat(list(parts))
     width = max(part.shape[1] for part in parts)

@@ -1,4 +1,4 @@
-"""One network in training: its optimiser, schedule, best version and metrics.jsonl. The loop may have several."""
+"""One network in training: its optimizer, schedule, best version and metrics.jsonl. The loop may have several."""
 
 import json
 import math
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from polyrank.config.training import NetworkTraining
-from polyrank.devices import processes
+from polyrank.devices import distributed
 from polyrank.errors import ResourceError
 from polyrank.models import Network
 from polyrank.storage.durable import write_file
@@ -24,20 +24,20 @@ METRICS = "metrics.jsonl"
 Report = Callable[[dict[str, Any]], None]
 Figures = Mapping[str, float | Tensor]
 LossParts = Generator[Tensor, None, Figures]
-"""The parts of a loss, each with a graph of its own, whose sum is the loss; returns its figures for metrics.jsonl."""
+"""Yields the parts of a loss, whose sum is the loss, each with its own graph; returns figures for metrics.jsonl."""
 
 
-def loss_of(phases: Iterator[Tensor], weight: int = 1) -> LossParts:
-    """The next of some losses, in one part; its figures are the loss without the weight."""
+def next_loss(phases: Iterator[Tensor], weight: int = 1) -> LossParts:
+    """The next loss as a single part times ``weight``; its figure is the loss without the weight."""
     loss = next(phases)
     yield weight * loss
     return {"loss": loss.detach()}
 
 
-def read(figures: Figures) -> dict[str, float]:
-    """The numbers of all tensors among some figures, for which the host waits once.
+def to_floats(figures: Figures) -> dict[str, float]:
+    """Figures with their tensors as numbers, after a single wait for the device.
 
-    >>> read({"loss": torch.tensor(0.5), "epoch": 2.0})
+    >>> to_floats({"loss": torch.tensor(0.5), "epoch": 2.0})
     {'loss': 0.5, 'epoch': 2.0}
     """
     tensors = [value for value in figures.values() if isinstance(value, Tensor)]
@@ -47,17 +47,17 @@ def read(figures: Figures) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learner:
-    """A network to train, and what is its own where several are trained together.
+    """A network to train, with its own settings and files.
 
     Args:
-        name: of it among several; empty where it is alone.
         model: the network, on its device.
         settings: how it is trained.
-        folder: for ``metrics.jsonl``; exists.
-        save_best: called with the figures when the model is the best so far (or final, without validation).
-        evaluate: validation figures, "loss" and ``best_by`` among them; None for none.
-        best_by: the figure that the best version is chosen by: the highest "R@1" or the lowest "loss".
-        report: called with each record that goes to ``metrics.jsonl``.
+        folder: for ``metrics.jsonl``; must exist.
+        save_best: called with the figures when the model is the best so far; without validation, when it is the last.
+        evaluate: returns validation figures, including "loss" and ``best_by``; None: no validation.
+        best_by: the figure that chooses the best version: the highest "R@1" or the lowest "loss".
+        report: called with each record of ``metrics.jsonl``.
+        name: of the network, if several are trained together; else empty.
     """
 
     model: Network
@@ -71,7 +71,7 @@ class Learner:
 
 
 class TrainState:
-    """A learner at work. What ``progress`` gives, with weights and optimiser, is all that it takes to go on.
+    """The state of one network's training. ``progress``, the weights and the optimizer are enough to resume it.
 
     Args:
         learner: the network and its settings.
@@ -89,36 +89,42 @@ class TrainState:
 
     @property
     def progress(self) -> dict[str, Any]:
-        """Everything that changes besides tensors, ready for JSON."""
-        best_loss = None if math.isinf(self.schedule.best_loss) else self.schedule.best_loss
-        plateau = {"best_loss": best_loss, "stalls": self.schedule.stalls, "decay": self.schedule.decay}
-        kept = {"best": self.best, "best_step": self.best_step}
-        return {"bad": self.n_bad, "stale": self.n_stale, **kept, **plateau}
+        """Everything that changes during training except tensors, ready for JSON."""
+        schedule = self.schedule
+        return {
+            "bad": self.n_bad,
+            "stale": self.n_stale,
+            "best": self.best,
+            "best_step": self.best_step,
+            "best_loss": None if math.isinf(schedule.best_loss) else schedule.best_loss,
+            "stalls": schedule.stalls,
+            "decay": schedule.decay,
+        }
 
     def restore(self, progress: dict[str, Any]) -> None:
-        """Put back what ``progress`` gave."""
+        """Restore the state from ``progress``."""
         self.n_bad, self.n_stale = progress["bad"], progress["stale"]
         self.best, self.best_step = progress["best"], progress["best_step"]
         self.schedule.best_loss = math.inf if progress["best_loss"] is None else progress["best_loss"]
         self.schedule.stalls, self.schedule.decay = progress["stalls"], progress["decay"]
 
     def set_rates(self, step: int) -> float:
-        """Give the optimiser the learning rates of 0-based ``step``; returns the plain one."""
+        """Set the optimizer's learning rates for 0-based ``step``; returns that of the backbone."""
         factor = self.schedule.factor(step)
         for group, peak in zip(self.optimizer.param_groups, self._peaks, strict=True):
             group["lr"] = peak * factor
         return self.settings.lr * factor
 
     def update(self, parts: LossParts, device: torch.device, dtype: torch.dtype) -> dict[str, float]:
-        """One update by the sum of a loss's parts, computed in ``dtype``; where it is not finite, nothing changes.
+        """Make one update with the sum of a loss's parts, computed in ``dtype``; a non-finite loss changes nothing.
 
-        Returns the loss's figures; losses among them are not finite if the gradient was not.
+        Returns the loss's figures; its losses are NaN if the gradient was not finite.
         """
         self.model.train()
         try:
-            told = self._backward(parts, device, dtype)
+            own = self._backward(parts, device, dtype)
             add_gradients(self.model)
-            figures = read({**told, "norm": clip_gradients(self.model, self.optimizer, self.settings)})
+            figures = to_floats({**own, "norm": clip_gradients(self.model, self.optimizer, self.settings)})
             norm = figures.pop("norm")
             if all(map(math.isfinite, figures.values())):
                 if math.isfinite(norm):
@@ -141,12 +147,12 @@ class TrainState:
             loss.backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
 
     @property
-    def has_enough(self) -> bool:
-        """Whether ``early_stopping`` validations in a row brought nothing better."""
+    def stopped_early(self) -> bool:
+        """Whether ``early_stopping`` validations in a row did not improve on the best."""
         return self.settings.early_stopping is not None and self.n_stale >= self.settings.early_stopping
 
-    def check(self, step: int, where: Mapping[str, float]) -> None:
-        """Validate after ``step`` updates and keep the best version; ``where`` goes into the record."""
+    def validate(self, step: int, where: Mapping[str, float]) -> None:
+        """Validate after ``step`` updates and save the best version; the record includes ``where``."""
         figures = {} if self.learner.evaluate is None else dict(self.learner.evaluate())
         finite = all(map(math.isfinite, figures.values()))
         if figures:
@@ -159,18 +165,18 @@ class TrainState:
         self.n_stale = 0 if better else self.n_stale + 1
         if better:
             self.best, self.best_step = figures, step
-            if processes.is_first():
+            if distributed.is_rank_zero():
                 self.learner.save_best(figures)
 
     def write(self, record: dict[str, Any]) -> None:
-        """Add a record to ``metrics.jsonl``; of several processes the first one does."""
-        if processes.is_first():
+        """Add a record to ``metrics.jsonl``, on rank 0."""
+        if distributed.is_rank_zero():
             with (self.learner.folder / METRICS).open("a", encoding="utf-8") as stream:
                 stream.write(json.dumps(record) + "\n")
             self.learner.report(record)
 
-    def forget_after(self, last_step: int) -> None:
-        """Drop records from after the checkpoint: those steps will be made again."""
+    def drop_records_after(self, last_step: int) -> None:
+        """Drop the records of steps after the checkpoint, which the resumed run repeats."""
         metrics = self.learner.folder / METRICS
         if not metrics.exists():
             return
@@ -179,7 +185,7 @@ class TrainState:
             try:
                 record = json.loads(line)
             except ValueError:
-                break  # a line that was being written when the process died
+                break  # the process died while it wrote this line
             if record["step"] > last_step:
                 break
             kept.append(line)
@@ -187,17 +193,14 @@ class TrainState:
 
 
 @contextmanager
-def enough_memory(message: str) -> Iterator[None]:
-    """Running out of memory inside becomes a ResourceError with this message."""
+def explain_out_of_memory(message: str) -> Iterator[None]:
+    """Turn running out of memory into a ResourceError with this message."""
     try:
         yield
-    except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
-        if isinstance(error, RuntimeError) and not _out_of_memory(error):
-            raise
+    except (torch.OutOfMemoryError, MemoryError) as error:
         raise ResourceError(message) from error
-
-
-def _out_of_memory(error: RuntimeError) -> bool:
-    text = str(error).lower()
-    signs = ("out of memory", "not enough memory", "allocate memory")  # CUDA's, and the CPU allocator's two
-    return isinstance(error, torch.OutOfMemoryError) or any(sign in text for sign in signs)
+    except RuntimeError as error:
+        # the words of CUDA, and the two of the CPU allocator
+        if any(words in str(error).lower() for words in ("out of memory", "not enough memory", "allocate memory")):
+            raise ResourceError(message) from error
+        raise

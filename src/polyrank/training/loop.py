@@ -1,14 +1,14 @@
-"""The one loop: a batch, a loss for each network in turn, an update, now and then a validation and a checkpoint.
+"""The training loop: a batch, a loss and an update for each network in turn, sometimes a validation and a checkpoint.
 
-It knows nothing of text, examples, negatives or teachers: a source gives it batches, a step their losses. Everything
-random is a pure function of (seed, step), so a resumed run is the run that was never interrupted, bit for bit on the
-same machine and threads.
+The loop knows nothing of text, examples, negatives or teachers: a source provides batches, and a step their losses.
+Everything random is a pure function of (seed, step), so a resumed run equals one that was never interrupted, bit for
+bit on the same machine and number of threads.
 """
 
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -16,20 +16,22 @@ from typing import Protocol, TypeVar
 import torch
 
 from polyrank.config.training import Precision
-from polyrank.devices import processes
+from polyrank.devices import distributed
 from polyrank.devices.choice import choose_dtype
 from polyrank.errors import DivergedError
 from polyrank.training.checkpoints import CHECKPOINT, Memory, load_checkpoint, save_checkpoint
-from polyrank.training.learner import Learner, LossParts, TrainState, enough_memory
+from polyrank.training.learner import Learner, LossParts, TrainState, explain_out_of_memory
 from polyrank.training.signals import InterruptedTraining, stop_on_signals
 
 MAX_BAD_STEPS = 10
+TIMED_STEPS = 20  # after so many steps the remaining time is estimated; the first one, which warms up, does not count
+OUT_OF_TIME = 1  # as a reason to stop, among signal numbers: polyrank handles no signal of this number
 Batch = TypeVar("Batch")
 Read = TypeVar("Read", contravariant=True)
 
 
 class BatchSource(Protocol[Batch]):
-    """What a training reads, and when it is validated."""
+    """The batches of a training, and when to validate."""
 
     @property
     def n_steps(self) -> int:
@@ -41,26 +43,26 @@ class BatchSource(Protocol[Batch]):
         ...
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        """What metrics.jsonl counts of a batch, such as ``n_examples``."""
+        """The counts of a batch for metrics.jsonl, such as ``n_examples``."""
         ...
 
     def check(self, done: int) -> dict[str, float] | None:
-        """What the record of a validation after ``done`` updates says of them, such as ``epoch``; None: no validation.
+        """The progress after ``done`` updates for the record of a validation, such as ``epoch``; None: no validation.
 
-        There is one after the last update.
+        The last update is followed by a validation.
         """
         ...
 
     def too_large(self, batch: Batch) -> str:
-        """The error of a batch that does not fit into memory, with the settings to change."""
+        """The error for a batch that does not fit into memory, with the settings to change."""
         ...
 
 
 class BatchStep(Protocol[Read]):
-    """A training method, for one network or for several."""
+    """A training method for one network or several."""
 
     def losses(self, batch: Read, number: int) -> Iterator[LossParts]:
-        """A loss for each network in turn; what comes after one sees its network updated."""
+        """A loss for each network in turn; the next one is computed after that network has been updated."""
         ...
 
 
@@ -71,10 +73,10 @@ class Fit:
     Args:
         n_steps: updates made, skipped ones included.
         counts: sums of the source's counts.
-        best: validation figures of the best model, empty without validation.
-        best_step: the step it was met at.
-        seconds: wall time of its steps; of an interrupted run, the earlier part is in it, and what was computed after
-            the last checkpoint is not.
+        best: validation figures of the best model; empty without validation.
+        best_step: the step after which the best model was saved.
+        seconds: wall time of the steps; a resumed run adds the time up to its checkpoint.
+        finished: false if the time limit ended the training.
     """
 
     n_steps: int
@@ -82,6 +84,7 @@ class Fit:
     best: dict[str, float]
     best_step: int
     seconds: float
+    finished: bool
 
 
 def fit(
@@ -95,65 +98,74 @@ def fit(
     precision: Precision = "auto",
     checkpoint_steps: int | None = None,
     max_bad_steps: int = MAX_BAD_STEPS,
+    minutes: float | None = None,
     resume: bool = False,
     memory: Memory | None = None,
+    notify: Callable[[str], None] = lambda text: None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> list[Fit]:
     """Train networks on the same batches, in turns, and keep the best version of each by its own validation.
 
     Args:
-        learners: the networks, each with how it is trained.
+        learners: the networks, each with its settings.
         step: the training method.
         source: of batches.
         seed: of dropout.
-        folder: for ``checkpoint.safetensors``, which holds all networks; exists.
+        folder: for ``checkpoint.safetensors``, which holds all networks; must exist.
         device: where to compute.
         precision: to compute in.
-        checkpoint_steps: also checkpoint every so many steps; None: only at validations.
+        checkpoint_steps: save a checkpoint every so many steps, in addition to validations; None: only at validations.
         max_bad_steps: non-finite losses in a row that are skipped before training stops with an error.
+        minutes: stop after so many minutes, with a checkpoint, and a validation that may save a better model; None: no
+            limit. The checkpoint does not include that validation, so a resumed run equals an uninterrupted one.
         resume: continue from the checkpoint, if there is one.
-        memory: what the step keeps from batch to batch, for the checkpoint; None: nothing.
+        memory: the step's state from batch to batch, for the checkpoint; None: the step has no state.
+        notify: called with lines for the user.
+        clock: the time in seconds.
 
     Raises:
         DivergedError: more than ``max_bad_steps`` non-finite losses of one network in a row.
         ResourceError: a batch does not fit into memory.
-        InterruptedTraining: SIGINT or SIGTERM; state is saved.
+        InterruptedTraining: SIGINT or SIGTERM; the checkpoint is saved.
     """
     n_steps, states = source.n_steps, [TrainState(learner, source.n_steps) for learner in learners]
     parts = [(state.learner.name, state.model, state.optimizer) for state in states]
     dtype, checkpoint = choose_dtype(precision, device), folder / CHECKPOINT
     done, counts = 0, Counter[str]()
-    started = time.monotonic()
+    began = started = clock()
     if resume and checkpoint.exists():
         progress = load_checkpoint(checkpoint, parts, memory)
-        learnt = progress.pop("learners")
-        done, earlier = progress.pop("step"), progress.pop("seconds", 0.0)  # which older checkpoints do not know
+        saved_states = progress.pop("learners")
+        done, earlier = progress.pop("step"), progress.pop("seconds", 0.0)  # checkpoints of old versions have no time
         counts.update(progress)
         started -= earlier
         for state in states:
-            state.restore(learnt[state.learner.name])
-    if processes.is_first():
+            state.restore(saved_states[state.learner.name])
+    if distributed.is_rank_zero():
         for state in states:
-            state.forget_after(done)
+            state.drop_records_after(done)
 
     def seconds() -> float:
-        return round(time.monotonic() - started, 3)
+        return round(clock() - started, 3)
 
     def save() -> None:
-        if processes.is_first():
+        if distributed.is_rank_zero():
             own = {state.learner.name: state.progress for state in states}
             progress = {"step": done, **counts, "seconds": seconds(), "learners": own}
             save_checkpoint(checkpoint, parts, progress, memory)
 
+    notify(f"training for {n_steps:,} steps" if not done else f"continuing after step {done:,} of {n_steps:,}")
+    first, warm, stop = done, began, 0
     with stop_on_signals() as request:
-        while done < n_steps and not all(state.has_enough for state in states):
+        while done < n_steps and not stop and not all(state.stopped_early for state in states):
             batch = source.batch(done)
             counts.update(source.counts(batch))
             losses = step.losses(batch, done)
             records = []
             for state in states:
                 rate = state.set_rates(done)
-                torch.manual_seed((seed * 1_000_003 + done + processes.number() * 2**40) % 2**63)  # of dropout
-                with enough_memory(source.too_large(batch)):
+                torch.manual_seed((seed * 1_000_003 + done + distributed.rank() * 2**40) % 2**63)  # of dropout
+                with explain_out_of_memory(source.too_large(batch)):
                     figures = state.update(next(losses), device, dtype)
                 shown = {name: value if math.isfinite(value) else None for name, value in figures.items()}
                 records.append({"step": done + 1, **shown, "lr": rate})
@@ -162,24 +174,45 @@ def fit(
             for state, record in zip(states, records, strict=True):
                 state.write({**record, **so_far})
                 if state.n_bad > max_bad_steps:
-                    saved = checkpoint.exists()
-                    kept = f"the checkpoint in {folder} is from before" if saved else "nothing was saved yet"
+                    kept = f"{checkpoint} is from before them" if checkpoint.exists() else "no checkpoint was saved yet"
                     raise DivergedError(
                         f"the loss was not finite for {state.n_bad} steps in a row, more than {max_bad_steps}; {kept};"
                         " lower train.lr"
                     )
+            if done == first + 1:
+                warm = clock()
+            elif done == first + TIMED_STEPS < n_steps:
+                rest = (clock() - warm) / (TIMED_STEPS - 1) * (n_steps - done)
+                notify(f"the remaining {n_steps - done:,} steps take about {duration(rest)}, validations not included")
             where = source.check(done)
             if where is not None:
                 for state in states:
-                    state.check(done, where)
+                    state.validate(done, where)
             due = where is not None or (checkpoint_steps and done % checkpoint_steps == 0)
-            if due and not any(state.n_bad for state in states):  # else the last good one stays
+            if due and not any(state.n_bad for state in states):  # else the last good checkpoint stays
                 save()
-            if stop := processes.most(request.signal_number or 0):  # heard by any of them, after the same step
+            late = minutes is not None and done < n_steps and clock() - began >= 60 * minutes
+            stop = distributed.all_reduce_max(request.signal_number or OUT_OF_TIME * late)  # every rank, at this step
+            if stop:
                 save()
-                raise InterruptedTraining(stop, str(folder))
+                if stop != OUT_OF_TIME:
+                    raise InterruptedTraining(stop, str(folder))
+                for state in states if where is None else ():
+                    state.validate(done, {})
     if not all(state.best_step for state in states):
         raise DivergedError(
-            f"no loss was finite when a model was to be kept, so there is none in {folder}; lower train.lr"
+            f"no loss was finite when a model was due to be saved, so {folder} has none; lower train.lr"
         )
-    return [Fit(done, dict(counts), state.best, state.best_step, time.monotonic() - started) for state in states]
+    return [Fit(done, dict(counts), own.best, own.best_step, clock() - started, not stop) for own in states]
+
+
+def duration(seconds: float) -> str:
+    """A time for people.
+
+    >>> [duration(seconds) for seconds in (42.3, 600, 9030)]
+    ['42 s', '10 min', '2 h 30 min']
+    """
+    hours, minutes = divmod(int(seconds / 60), 60)
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"

@@ -1,4 +1,4 @@
-"""From a recipe's settings to a training method at work: the step that ``fit`` is given."""
+"""Building the training step that a recipe's settings describe."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from polyrank.data.mapped_examples import StoredExamples, StoredResponses
 from polyrank.devices.choice import choose_dtype
 from polyrank.errors import ConfigError, DataError
 from polyrank.models import Convert, EncoderNetwork
-from polyrank.negatives.hard import HardNegatives, rights
+from polyrank.negatives.hard import HardNegatives, collect_right_answers
 from polyrank.negatives.mixed import MixedNegatives
 from polyrank.negatives.random import GivenNegatives, Negatives, RandomNegatives, right_answers
 from polyrank.negatives.remined import MinedNegatives
@@ -31,7 +31,7 @@ from polyrank.training.mutual import DistillStep, Imitation, MutualStep
 from polyrank.training.queue import CandidateQueue
 from polyrank.training.ranker import Ranker
 from polyrank.training.steps import InBatchStep, ListwiseStep, PhasedStep, Step, response_of
-from polyrank.training.teacher import RememberedScores
+from polyrank.training.teacher import CachedScorer
 from polyrank.training.weighting import LogQ, UniformDraws, Weighting, count_responses
 
 
@@ -44,11 +44,11 @@ def make_step(
     seed: int,
     folder: Path,
 ) -> Step | PhasedStep:
-    """The method at work.
+    """The training step of the method that the settings name.
 
     Args:
-        rankers: what learns: one, or two for mutual learning.
-        settings: name the method.
+        rankers: to train: one, or two for mutual learning.
+        settings: of the method and its negatives.
         examples: the training data.
         device: where to compute.
         seed: of drawn negatives.
@@ -63,20 +63,20 @@ def make_step(
         negatives = make_negatives(rankers, settings.negatives, examples, seed=seed, folder=folder)
     match method:
         case InBatchMethod():
-            assert isinstance(first.model, EncoderNetwork), "a Recipe of a Cross-encoder does not have it"
+            assert isinstance(first.model, EncoderNetwork), "Recipe allows this method for encoders only"
             return InBatchStep(
                 first.model,
                 first.texts,
                 device,
                 method.smoothing,
-                rights(examples),
+                collect_right_answers(examples),
                 negatives,
                 settings.chunk_size,
                 make_queue(method.queue, first.model, device),
                 make_weighting(method.negatives_weighting, examples, seed),
             )
         case ConvertMethod():
-            assert isinstance(first.model, Convert), "a Recipe of another network does not have it"
+            assert isinstance(first.model, Convert), "Recipe allows this method for a ConveRT only"
             return ConvertStep(
                 first.model,
                 first.texts,
@@ -85,14 +85,14 @@ def make_step(
                 scale_steps=method.scale_steps,
                 loss_weights=method.loss_weights,
                 range_steps=method.range_steps,
-                rights=rights(examples),
+                rights=collect_right_answers(examples),
                 negatives=negatives,
                 chunk_size=settings.chunk_size,
                 queue=make_queue(method.queue, first.model, device),
                 weighting=make_weighting(method.negatives_weighting, examples, seed),
                 loss=settings.loss,
             )
-    assert negatives is not None, "a TrainConfig of such a method has them"
+    assert negatives is not None, "TrainConfig fills them in for methods that rank lists"
     sigmoid, chunk_size = isinstance(method, ListwiseMethod | MutualMethod) and method.sigmoid, settings.chunk_size
     steps = [ListwiseStep(ranker.model, ranker.texts, device, negatives, sigmoid, chunk_size) for ranker in rankers]
     if isinstance(method, ListwiseMethod):
@@ -103,16 +103,16 @@ def make_step(
     teacher = load(method.teacher, device=str(device), precision=settings.precision)
     file = folder / "teacher-scores.sqlite" if method.teacher_scores is None else Path(method.teacher_scores)
     known = f"{teacher.fingerprint or method.teacher} {choose_dtype(settings.precision, device)}"
-    return DistillStep(steps[0], RememberedScores(file, teacher, known), imitation)
+    return DistillStep(steps[0], CachedScorer(file, teacher, known), imitation)
 
 
 def make_queue(size: int, model: EncoderNetwork, device: torch.device) -> CandidateQueue | None:
-    """An empty one, or none of size 0."""
+    """An empty queue; None for size 0."""
     return CandidateQueue(size, model.dimension, device) if size else None
 
 
 def make_weighting(kind: NegativesWeighting, examples: Sequence[Example], seed: int) -> Weighting | None:
-    """The correction for how often responses are said in the examples; None: none."""
+    """The correction for the frequency of responses in the examples; None: no correction."""
     match kind:
         case "as_said":
             return None
@@ -125,13 +125,13 @@ def make_weighting(kind: NegativesWeighting, examples: Sequence[Example], seed: 
 def make_negatives(
     rankers: Sequence[Ranker], settings: NegativesConfig, examples: Sequence[Example], *, seed: int, folder: Path
 ) -> Negatives:
-    """Wrong candidates from the sources that the settings name; mined by the first of the networks that encodes.
+    """Wrong candidates from the sources that the settings name; the first encoder among the networks mines them.
 
     Raises:
-        DataError: the data holds too few of them.
-        ConfigError: they are to be mined among examples on disk.
+        DataError: the data holds too few.
+        ConfigError: mining is requested for examples on disk.
     """
-    order, right = settings.order, rights(examples)
+    order, right = settings.order, collect_right_answers(examples)
     pool = _responses(examples)
 
     def n_given(example: Example) -> int:
@@ -142,8 +142,8 @@ def make_negatives(
             case "given":
                 if order == ("given",) and not any(map(n_given, examples)):
                     raise DataError(
-                        "no training example comes with wrong candidates, and train.negatives.sources names no others;"
-                        ' add "random" to it'
+                        "no training example comes with wrong candidates, and train.negatives.sources has no other"
+                        ' source; add "random"'
                     )
                 return GivenNegatives(settings.n, seed, settings.redraw, right)
             case "random":
@@ -156,20 +156,19 @@ def make_negatives(
             case "mined":
                 if isinstance(examples, StoredExamples):
                     raise ConfigError(
-                        "negatives are mined among examples in memory; leave data.cache out, or mine them once with"
-                        " polyrank mine"
+                        "mining needs the examples in memory; leave data.cache out, or mine once with polyrank mine"
                     )
                 scorer = next(ranker.scorer for ranker in rankers if isinstance(ranker.scorer, EncoderScorer))
                 first, last = settings.remine_ranks
                 ranks = HardNegatives(n_negatives=settings.n, first_rank=first, last_rank=last, seed=seed)
-                assert settings.remine_epochs is not None, "a NegativesConfig with this source has it"
+                assert settings.remine_epochs is not None, "NegativesConfig requires it for this source"
                 return MinedNegatives(examples, scorer, pool, ranks, every=settings.remine_epochs, folder=folder)
 
     return MixedNegatives([source(kind) for kind in order], settings.n)
 
 
 def _responses(examples: Sequence[Example]) -> Sequence[str]:
-    """To draw from: distinct ones, or in a folder on disk all."""
+    """The responses to draw from: the distinct ones, or all responses of a folder on disk."""
     if isinstance(examples, StoredExamples):
         return StoredResponses(examples)
     return list(dict.fromkeys(response for example in examples if (response := example.response) is not None))

@@ -1,6 +1,6 @@
-"""Learning from another network's scores: two networks from each other, or one from a teacher that stays as it is.
+"""Learning from another network's scores: two networks from each other, or one network from a fixed teacher.
 
-Both work on lists: the response and the same wrong candidates for everyone. Knows no optimiser and no file.
+Both methods rank lists: the response and the same wrong candidates for every network.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,13 +19,13 @@ from polyrank.training.steps import ListwiseStep, listwise_loss
 
 @dataclass(frozen=True, slots=True)
 class Imitation:
-    """How the loss is made of labels and of another network's scores.
+    """How the loss combines labels with another network's scores.
 
     Args:
-        kind: "kl", ``losses.imitation``, or "margin_mse".
-        alpha: its weight. 0: the other network's scores are not even asked for.
+        kind: "kl" (``losses.imitation``) or "margin_mse".
+        alpha: weight of the imitation; with 0 the other network's scores are not computed.
         temperature: for "kl".
-        label_weight: of the cross-entropy.
+        label_weight: weight of the cross-entropy.
     """
 
     kind: Literal["kl", "margin_mse"] = "kl"
@@ -39,7 +39,7 @@ class Imitation:
         No gradient reaches the teacher.
 
         >>> values, everyone = torch.zeros(1, 2), torch.ones(1, 2, dtype=torch.bool)
-        >>> Imitation(alpha=2.0).loss(values, values, everyone)  # log 2, and nothing to imitate
+        >>> Imitation(alpha=2.0).loss(values, values, everyone)  # log 2, and equal scores add 0
         tensor(0.6931)
         """
         labels = self.label_weight * listwise_loss(values, allowed)
@@ -53,13 +53,13 @@ class Imitation:
 
 @dataclass(frozen=True, slots=True)
 class MutualStep:
-    """Two networks on the same lists, each learning from the labels and from the other one's latest predictions.
+    """Two networks on the same lists, each learning from the labels and from the other's latest predictions.
 
-    The first learns from the second's predictions; then it predicts anew, and the second learns from that. The
-    second's predictions are computed once, with dropout: it has not changed when its own turn comes.
+    The first network learns from the second's predictions. Then the first predicts again, and the second learns from
+    those predictions. The second's own predictions are computed once, with dropout, because it has not changed between.
 
     Args:
-        first: the retriever; its negatives are the lists of both.
+        first: the retriever; its negatives make the lists of both.
         second: the re-ranker.
         imitation: how they learn from each other.
 
@@ -72,15 +72,15 @@ class MutualStep:
     imitation: Imitation
 
     def length(self, example: Example) -> int:
-        """Tokens of the context, as the first network reads it."""
+        """Tokens of the context, by the first network's vocabulary."""
         return self.first.length(example)
 
     def phases(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int) -> Iterator[Tensor]:
-        """The first network's loss, and when it has been updated the second's."""
+        """The first network's loss and, after its update, the second's."""
         del number
         contexts, lists = [example.query for _, example in batch], self.first.lists(batch, epoch)
         device = self.first.device
-        # each network draws its dropout as if it were alone, so that with alpha 0 it is trained as if it were
+        # each network draws its dropout as if it were alone, so with alpha 0 it is trained as if it were alone
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             self.second.model.train()
             theirs, allowed = self.second.values(contexts, lists)
@@ -94,12 +94,12 @@ class MutualStep:
 
 @dataclass(frozen=True, slots=True)
 class DistillStep:
-    """One network on lists that a trained one has scored: mutual learning with a teacher that stays as it is.
+    """One network on lists that a trained teacher scores, which does not change.
 
     Args:
-        student: the network that learns.
+        student: the network to train.
         teacher: scores the same lists; its scores may come from a file.
-        imitation: how it learns from them.
+        imitation: how the student learns from these scores.
 
     Source: Hinton et al., Distilling the Knowledge in a Neural Network (2015).
     """
@@ -109,7 +109,7 @@ class DistillStep:
     imitation: Imitation
 
     def length(self, example: Example) -> int:
-        """Tokens of the context, as the student reads it."""
+        """Tokens of the context, by the student's vocabulary."""
         return self.student.length(example)
 
     def __call__(self, batch: Sequence[tuple[int, Example]], epoch: int, number: int = 0) -> Tensor:
@@ -126,7 +126,7 @@ class DistillStep:
 
 @contextmanager
 def without_dropout(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; the model's own mode comes back afterwards."""
+    """Set evaluation mode inside, and restore the model's mode afterwards."""
     was_training = model.training
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""Which parameters train, with what optimiser, and how the learning rate moves."""
+"""The trained parameters, their optimizer, and the schedule of the learning rate."""
 
 import math
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from polyrank.models import Network
 
 
 def freeze(model: Network, train_layers: str) -> None:
-    """Let only some layers of the backbone train; codes, projections and heads always do.
+    """Freeze layers of the backbone; codes, projections and heads are always trained.
 
     Args:
-        model: any model here.
+        model: any polyrank network.
         train_layers: "all", "all_but_embeddings" (the word embeddings), or "top-n" (the last n layers).
 
     Source: Humeau et al., Poly-encoders (ICLR 2020), Table 3.
@@ -40,7 +40,7 @@ def freeze(model: Network, train_layers: str) -> None:
 
 
 def clip_gradients(model: Network, optimizer: torch.optim.Optimizer, settings: NetworkTraining) -> Tensor:
-    """Shorten the gradients to the norms that are allowed; returns the norm of all before ``clip_norm`` is applied."""
+    """Clip the gradients to the settings' norms; returns the norm of all gradients before ``clip_norm`` is applied."""
     if settings.clip_embeddings_norm is not None:
         words = [p for trunk in model.trunks() for p in trunk.embeddings().parameters()]
         torch.nn.utils.clip_grad_norm_(words, settings.clip_embeddings_norm)
@@ -49,7 +49,7 @@ def clip_gradients(model: Network, optimizer: torch.optim.Optimizer, settings: N
 
 
 def make_optimizer(model: Network, settings: NetworkTraining) -> torch.optim.Optimizer:
-    """The optimiser; no decay on biases and norms, nor on new parameters unless asked for; new ones have their rate."""
+    """The optimizer: no decay for biases, norms and (by default) new parameters, which have their own rate."""
     new = {id(parameter) for parameter in model.new_parameters()}
     new_lr, usual = settings.new_lr, 0.0 if settings.optimizer == "adamax" else 0.01
     if new_lr is None:
@@ -58,12 +58,12 @@ def make_optimizer(model: Network, settings: NetworkTraining) -> torch.optim.Opt
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            plain = parameter.ndim < 2 or "bias" in name.split(".")  # by offset, of a ConveRT
+            plain = parameter.ndim < 2 or "bias" in name.split(".")  # a ConveRT's relative bias has two dimensions
             plain |= id(parameter) in new and not settings.decay_new
             key = (new_lr if id(parameter) in new else settings.lr, 0.0 if plain else rate_of_decay)
             groups.setdefault(key, []).append(parameter)
     if not groups:
-        raise ConfigError(f"nothing to train with train.train_layers = {settings.train_layers!r}; use all")
+        raise ConfigError(f"train.train_layers = {settings.train_layers!r} leaves nothing to train; use all")
     parameters = [{"params": p, "lr": lr, "weight_decay": decay} for (lr, decay), p in groups.items()]
     if settings.optimizer == "adadelta":
         return torch.optim.Adadelta(parameters, lr=settings.lr, rho=0.9)
@@ -73,14 +73,14 @@ def make_optimizer(model: Network, settings: NetworkTraining) -> torch.optim.Opt
 
 @dataclass(slots=True)
 class Schedule:
-    """The factor on every learning rate, as a function of the step and of validation losses seen so far.
+    """The factor on all learning rates, as a function of the step and of the validation losses so far.
 
     Args:
         settings: the schedule and the rate.
         n_steps: length of the whole training.
         best_loss: lowest validation loss so far.
-        stalls: validations since.
-        decay: product of plateau factors so far.
+        stalls: validations since the lowest loss.
+        decay: product of the plateau factors so far.
     """
 
     settings: NetworkTraining
@@ -104,7 +104,7 @@ class Schedule:
         return self.decay * kind.after_warmup(step, warmup, self.n_steps, self.settings.lr)
 
     def observe(self, valid_loss: float) -> None:
-        """Take a validation loss; on a plateau the factor shrinks when more checks stall than are forgiven."""
+        """Record a validation loss; a plateau schedule decays after more than ``patience`` losses without a gain."""
         if valid_loss < self.best_loss:
             self.best_loss, self.stalls = valid_loss, 0
             return

@@ -1,7 +1,7 @@
-"""Negatives from earlier batches: candidates with the vectors that they had then, first in, first out. Knows no loss.
+"""A queue of candidates from earlier batches as negatives, with the vectors that they had then.
 
-Such vectors lag behind the weights by as many updates as the queue is long, and no gradient reaches them: they cost a
-product each, and no encoding.
+The vectors lag behind the weights by up to the length of the queue, and no gradient reaches them: each costs one dot
+product and no encoding.
 
 Source: Wang et al., Cross-Batch Memory for Embedding Learning (2020), section 3.2, https://arxiv.org/abs/1912.06798
 """
@@ -17,9 +17,9 @@ class CandidateQueue:
     """The latest distinct candidates.
 
     Args:
-        size: N, the most that it holds.
-        dimension: D, of their vectors.
-        device: where these are.
+        size: N, the maximum number of candidates.
+        dimension: D, of the vectors.
+        device: of the vectors.
     """
 
     def __init__(self, size: int, dimension: int, device: torch.device) -> None:
@@ -28,17 +28,17 @@ class CandidateQueue:
         self.vectors = torch.empty(0, dimension, device=device)
 
     def wrong(self, present: Sequence[str], right: Sequence[Collection[str]]) -> Tensor:
-        """Which may be negatives of which context: ``[B, n]``, false for right answers and what the batch has itself.
+        """Which candidates may be negatives of which context: ``[B, n]``, false for right answers and duplicates.
 
         Args:
             present: the candidates of the batch.
-            right: of each context, its right answers.
+            right: for each context, its right answers.
         """
         fresh = ~torch.isin(self.keys, self._keys_of(present))
         return torch.stack([fresh & ~torch.isin(self.keys, self._keys_of(texts)) for texts in right])
 
     def push(self, texts: Sequence[str], vectors: Tensor) -> None:
-        """Add distinct candidates ``[K, D]`` behind the others, of which the oldest go; none where one is not finite.
+        """Append distinct candidates ``[K, D]`` and drop the oldest; a batch with a non-finite vector is not added.
 
         >>> queue = CandidateQueue(3, 1, torch.device("cpu"))
         >>> for texts in (["a", "b"], ["c"], ["a", "d"]):
@@ -55,11 +55,11 @@ class CandidateQueue:
         self.vectors = torch.cat([self.vectors[stays], vectors])[-self.size :]
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint holds of it."""
+        """The tensors for a checkpoint."""
         return {"keys": self.keys, "vectors": self.vectors}
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what ``state`` gave."""
+        """Restore the tensors that ``state`` returned."""
         self.keys, self.vectors = (tensors[name].to(self.keys.device) for name in ("keys", "vectors"))
 
     def _keys_of(self, texts: Collection[str]) -> Tensor:

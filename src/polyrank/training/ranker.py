@@ -1,4 +1,4 @@
-"""A ranker made ready by a recipe: built or started from a folder, with what validates and saves it."""
+"""Models ready to be trained: built new or from a folder, with functions that validate and save them."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -28,13 +28,13 @@ from polyrank.training.learner import Learner, Report
 
 @dataclass(frozen=True, slots=True)
 class Ranker:
-    """A model about to be trained.
+    """A model to train.
 
     Args:
         model: the network, on its device.
-        texts: its text policy at work.
-        scorer: ranks with the weights of now, for validation and mining.
-        save: writes a folder that ranks with the weights of now, over any earlier one, given its path and metadata.
+        texts: its tokenized text policy.
+        scorer: ranks with the current weights, for validation and mining.
+        save: writes the current weights as a model folder, over any earlier one, given its path and metadata.
     """
 
     model: Network
@@ -43,7 +43,7 @@ class Ranker:
     save: Callable[[Path, dict[str, Any]], None]
 
 
-MOST_LEARNT_FROM = 200_000  # examples on disk from which a vocabulary is learnt
+MAX_VOCABULARY_EXAMPLES = 200_000  # a vocabulary is learned from at most so many examples on disk
 
 
 def new_ranker(
@@ -57,14 +57,14 @@ def new_ranker(
     seed: int,
     device: torch.device,
 ) -> Ranker:
-    """The model that the settings describe, started from the weights of the folder ``start`` where that is given.
+    """The model that the settings describe, with the weights of the folder ``start`` if it is given.
 
     Raises:
-        ConfigError: the weights to start from do not fit.
+        ConfigError: the weights do not fit the model.
     """
-    assert not isinstance(text, SumText), "a Recipe gives it to sums alone"
+    assert not isinstance(text, SumText), "Recipe allows it for sums only"
     if isinstance(examples, StoredExamples):
-        n = min(len(examples), MOST_LEARNT_FROM)
+        n = min(len(examples), MAX_VOCABULARY_EXAMPLES)
         examples = examples.choose(np.linspace(0, len(examples) - 1, n, dtype=np.int64))
     responses = (response for example in examples if (response := example.response))
     repeats = isinstance(text, ConvertText) and text.count_repeats
@@ -95,16 +95,16 @@ def make_learner(
     report: Report,
     name: str = "",
 ) -> Learner:
-    """The ranker with a folder for its best version and its figures.
+    """A ranker with a folder for its best version and its metrics.
 
     Args:
-        ranker: what learns.
-        settings: how.
+        ranker: to train.
+        settings: how to train it.
         folder: for ``model/`` and ``metrics.jsonl``.
-        valid: validation lists; none: the last version is the best.
-        metadata: to be saved with the model.
-        report: takes each record of ``metrics.jsonl``.
-        name: of it among several.
+        valid: validation lists; if empty, the last version counts as the best.
+        metadata: saved with the model.
+        report: called with each record of ``metrics.jsonl``.
+        name: of the network, if there are several.
     """
 
     def evaluate() -> dict[str, float]:
@@ -115,20 +115,19 @@ def make_learner(
         ranker.save(folder / "model", {**metadata, "validation": figures})
 
     make_folders(folder)
-    validates: Callable[[], dict[str, float]] | None = evaluate if valid else None
     return Learner(
         model=ranker.model,
         settings=settings,
         folder=folder,
         save_best=save_best,
-        evaluate=validates,
+        evaluate=evaluate if valid else None,
         report=report,
         name=name,
     )
 
 
 def distinct_texts(examples: Sequence[Example]) -> Iterator[str]:
-    """Every turn and candidate once, in order of appearance: the turns of a dialogue come back in later contexts."""
+    """Every turn and candidate once, in order of appearance; the contexts of a dialogue repeat its turns."""
     known: set[str] = set()
     for example in examples:
         for text in (*example.context, *example.candidates, *example.background):
@@ -138,7 +137,7 @@ def distinct_texts(examples: Sequence[Example]) -> Iterator[str]:
 
 
 def own_texts(examples: Sequence[Example]) -> Iterator[str]:
-    """Each example's last turn and response, as often as there are examples with them; every other text once.
+    """The last turn and response of every example, with repetitions; then every other text once.
 
     >>> pairs = [Example(turns, (text,), (0,)) for turns, text in ((("hi",), "yes"), (("hi", "yes", "ok"), "yes"))]
     >>> list(own_texts(pairs))
@@ -165,7 +164,7 @@ def validation_figures(scorer: CrossScorer | EncoderScorer, examples: Sequence[E
                 return {"loss": math.inf, "R@1": 0.0, "MRR": 0.0}
             right = with_duplicates(example.candidates, example.relevant)
             top, wrong = values.max(), np.delete(values, list(right))
-            first = values[example.relevant[0]]  # alone with the wrong ones, as in training
+            first = values[example.relevant[0]]  # the loss has a single right answer, as in training
             losses.append(float(top + np.log(np.exp(np.append(wrong, first) - top).sum()) - first))
             placements.append(placement_of(values, right))
     values_of = metric_values(placements, (1,))

@@ -1,9 +1,8 @@
-"""A recipe carried out: data read, model made, fit, the best model saved, once for each seed.
+"""Running a recipe: read the data, build the model, train it, save the best version; once for each seed.
 
-A run folder holds recipe.json (as resolved), metrics.jsonl, tensorboard/ where that is installed, model/, and
-result.json when it has ended; run.lock while it runs, and checkpoint.safetensors too, which stays if the run can be
-extended. Of two networks each has such a folder in it, retriever/ and reranker/, for all but recipe, checkpoint and
-result.
+A run folder holds recipe.json (resolved), metrics.jsonl, tensorboard/ if TensorBoard is installed, model/, result.json
+once the run has finished, run.lock while it runs, and checkpoint.safetensors, which stays if the run can be extended.
+Two networks have their own folders in it, retriever/ and reranker/, for everything but recipe, checkpoint and result.
 """
 
 import dataclasses
@@ -18,25 +17,26 @@ import torch
 from polyrank.config.models import NETWORKS, SumConfig
 from polyrank.config.recipe import Recipe, recipe_from_dict, recipe_to_dict
 from polyrank.config.training import Precision
-from polyrank.devices import processes
+from polyrank.devices import distributed
 from polyrank.devices.choice import choose_device
 from polyrank.errors import ConfigError, UsageError
 from polyrank.evaluation import evaluate, summarise
 from polyrank.loading.recipes import NetworkPlan, TrainingPlan, resolve_recipe
-from polyrank.models.artifacts import OURS
+from polyrank.models.artifacts import MODEL_FILES
 from polyrank.records import Example
 from polyrank.scorers.open import load
 from polyrank.scorers.protocols import Scorer
 from polyrank.storage.document import DocumentKind, has_document, read_document
 from polyrank.storage.durable import check_replaceable
+from polyrank.training.card import DataPart, describe_part, write_card
 from polyrank.training.checkpoints import CHECKPOINT, read_progress
 from polyrank.training.data import load_data, n_given, read_lists
 from polyrank.training.fitting import FitResult, check_steps, count_steps, fit_together, phased
 from polyrank.training.learner import METRICS, Learner, Report
 from polyrank.training.methods import make_step
 from polyrank.training.ranker import Ranker, make_learner, new_ranker
-from polyrank.training.run_folder import MODEL, RunKind, alone_in, begins_alike
-from polyrank.training.sums import OURS_OF_A_SUM, new_sum
+from polyrank.training.run_folder import MODEL, RunKind, hold_run_folder, same_first_rates
+from polyrank.training.sums import SUM_FILES, new_sum
 from polyrank.training.tensorboard import TensorBoard
 
 RECIPE, RESULT = (
@@ -66,20 +66,24 @@ TRAINING = RunKind(
             *(f"{name}{file}" for name in FOLDERS for file in (METRICS, "tensorboard")),
         )
     ),
-    may_differ=("output", "data.cache", "train.seeds", "train.epochs", "train.max_steps", "train.checkpoint_steps"),
+    may_differ=(
+        "output",
+        "data.cache",
+        *(f"train.{key}" for key in ("seeds", "epochs", "max_steps", "minutes", "checkpoint_steps")),
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """One seed's training.
+    """The result of one seed's training.
 
     Args:
         seed: of the run.
         model: the folder of the best model.
-        fit: how it went.
-        network: "retriever" or "reranker" where there are two.
-        test: figures of the model on the recipe's ``data.test``, as ``polyrank.summarise`` gives them; empty without.
+        fit: how the training went.
+        network: "retriever" or "reranker" if there are two networks; else empty.
+        test: figures of the model on the recipe's ``data.test``, from ``polyrank.summarise``; empty without a test.
     """
 
     seed: int
@@ -89,7 +93,7 @@ class RunResult:
     test: dict[str, Any] = field(default_factory=dict)
 
     def load(self, *, device: str = "auto") -> Scorer:
-        """The model, to rank with."""
+        """Load the model, to rank with it."""
         return load(self.model, device=device)
 
 
@@ -104,70 +108,86 @@ def train(
     report: Callable[[int, dict[str, Any]], None] = lambda seed, record: None,
     notify: Callable[[str], None] = lambda text: None,
 ) -> list[RunResult]:
-    """Carry out a recipe; several seeds go to ``seed-N`` folders below its output.
+    """Train by a recipe; several seeds are written to ``seed-N`` folders below its output.
 
-    Under ``torchrun`` all processes have to call this; they share the work, and the first one writes and reports.
+    Under ``torchrun`` all processes have to call this. They share the work, and rank 0 writes files and reports.
 
     Args:
-        recipe: what to do: a Recipe, its file, or its tables as dictionaries.
-        examples, valid: to learn from and to choose the best step by, in place of the recipe's files: Examples, rows,
-            or tables as ``polyrank.read_examples`` takes them.
-        resume: go on from checkpoints. Finished seeds are not trained again; where the recipe asks for more epochs or
-            steps, and their rates so far do not depend on how many, they are trained on. The number of processes may
-            be another one.
-        overwrite: start again where there is an earlier run.
+        recipe: a Recipe, its file, or its tables as dictionaries.
+        examples, valid: training and validation data instead of the recipe's files: Examples, rows, or tables, as
+            ``polyrank.read_examples`` accepts them.
+        resume: continue from checkpoints. Finished seeds are trained further if the recipe now has more epochs or
+            steps, and their learning rates so far do not depend on the number; else they are not trained again. The
+            number of processes may change.
+        overwrite: start again, replacing an earlier run.
         device: "auto", "cpu" or "cuda".
         report: called with the seed and each record of metrics.jsonl.
         notify: called with lines for the user.
 
     Raises:
-        UsageError: an earlier run is there, and neither ``resume`` nor ``overwrite`` is set.
-        LockedError: another process trains there.
-        ConfigError: the recipe asks for something that the networks cannot do, or is not that of the earlier run.
-        DataError: the data cannot be read or holds nothing to learn from.
-        LostProcessError: of several processes another one has ended.
+        UsageError: the output holds an earlier run, and neither ``resume`` nor ``overwrite`` is set.
+        LockedError: another process trains in the same folder.
+        ConfigError: the networks do not support a setting, or the recipe differs from that of the resumed run.
+        DataError: the data cannot be read, or has no example with a right answer.
+        LostProcessError: another process of a distributed run has ended.
     """
     plan = resolve_recipe(recipe)
-    with processes.together(), alone_in(plan.output):
-        tell = notify if processes.is_first() else lambda text: None
-        processes.by_first(partial(_check_folders, plan, resume, overwrite))
+    with distributed.process_group(), hold_run_folder(plan.output):
+        tell = notify if distributed.is_rank_zero() else lambda text: None
+        distributed.on_rank_zero(partial(_check_folders, plan, resume, overwrite))
         data = plan.recipe.data
-        learnt, judged = load_data(data, examples, valid, tell)
-        if plan.recipe.train.negatives is None and (n := n_given(learnt)):
+        train_examples, valid_examples = load_data(data, examples, valid, tell)
+        if plan.recipe.train.negatives is None and (n := n_given(train_examples)):
             tell(
-                f"{n:,} of {len(learnt):,} training examples come with wrong candidates, which are not trained on; to"
-                ' add them to the other responses of the batch, set train.negatives.sources to ["given"]'
+                f"{n:,} of {len(train_examples):,} training examples come with wrong candidates, which are not trained"
+                ' on; to add them to the other responses of the batch, set train.negatives.sources to ["given"]'
             )
-        held_out = [] if data.test is None else read_lists(data, "test", notify=tell)
-        runs = [
-            Run(
+        test_examples = [] if data.test is None else read_lists(data, "test", notify=tell)
+        described = [
+            ("train", data.train if examples is None else None, len(train_examples)),
+            ("valid", data.valid if valid is None else None, len(valid_examples)),
+            ("test", data.test, len(test_examples)),
+        ]
+        parts = distributed.on_rank_zero(lambda: [describe_part(*part) for part in described if part[2]])
+        results = []
+        for seed, folder in plan.folders.items():
+            run = Run(
                 plan=plan,
                 seed=seed,
                 folder=folder,
-                examples=learnt,
-                valid=judged,
+                examples=train_examples,
+                valid=valid_examples,
                 device=device,
                 resume=resume,
                 overwrite=overwrite,
                 report=report,
                 notify=tell,
             )
-            for seed, folder in plan.folders.items()
-        ]
-        results = [result for run in runs for result in run.carry_out()]
-    if held_out:
-        tell(f"evaluating on the {len(held_out):,} examples of {data.test}")
-        results = [replace(own, test=summarise(evaluate(own.load(device=device), held_out))) for own in results]
+            results += run.train()
+        if test_examples:
+            tell(f"evaluating on the {len(test_examples):,} examples of {data.test}")
+            results = [
+                replace(own, test=summarise(evaluate(own.load(device=device), test_examples))) for own in results
+            ]
+        distributed.on_rank_zero(lambda: _write_cards(plan, results, parts, len(train_examples)))
     return results
+
+
+def _write_cards(plan: TrainingPlan, results: Sequence[RunResult], parts: list[DataPart], n_examples: int) -> None:
+    n_steps, _ = count_steps(plan.recipe.train, n_examples)
+    networks = {network.name: network for network in plan.networks}
+    for own in results:
+        network = networks[own.network]
+        write_card(own.model, plan.recipe, network, parts, seed=own.seed, fit=own.fit, n_steps=n_steps, test=own.test)
 
 
 def make_ranker(
     network: NetworkPlan, examples: Sequence[Example], *, precision: Precision, seed: int, device: torch.device
 ) -> Ranker:
-    """The model of a resolved recipe, started from what it names.
+    """The model of a resolved recipe, with the weights that it starts from.
 
     Raises:
-        ConfigError: the weights to start from do not fit.
+        ConfigError: the weights do not fit the model.
     """
     model, train = network.model, network.train
     if isinstance(model, SumConfig):
@@ -178,49 +198,48 @@ def make_ranker(
 
 
 def _check_folders(plan: TrainingPlan, resume: bool, overwrite: bool) -> None:
-    """Refuse the folders of a training before any work.
+    """Check the folders of a training before any work.
 
     Raises:
-        UsageError: an earlier run, or something else, is there, and nothing says what to do about it; or a model's
-            folder, which will be replaced, holds what would be lost.
-        ConfigError: the run that would be resumed was started with other settings; names them.
+        UsageError: a folder holds an earlier run or other files, and neither option is set; or a model folder, which
+            training replaces, holds other files, which would be lost.
+        ConfigError: the run to resume was started with other settings; the message lists them.
     """
     for folder in plan.folders.values():
         for network in plan.networks:
-            ours = OURS_OF_A_SUM if network.parts else OURS
-            check_replaceable(folder / network.name / MODEL, ours=ours, replace=True)
-            for part in network.parts:  # a resumed run would miss what the model took the place of
+            files = SUM_FILES if network.parts else MODEL_FILES
+            check_replaceable(folder / network.name / MODEL, ours=files, replace=True)
+            for part in network.parts:  # the sum would replace it, and a resumed run would miss it
                 if part.resolve().is_relative_to(folder.resolve()):
-                    raise UsageError(f"{part}, which the sum starts from, lies in {folder}; choose another output")
+                    raise UsageError(f"{part}, which the sum starts from, is inside {folder}; choose another output")
         TRAINING.check_folder(folder, resume=resume, overwrite=overwrite)
         if resume and not overwrite and TRAINING.has_begun(folder) and has_document(folder, RECIPE):
-            TRAINING.check_same(folder, recipe_to_dict(earlier_recipe(folder)), recipe_to_dict(plan.recipe))
+            TRAINING.check_same(folder, recipe_to_dict(read_run_recipe(folder)), recipe_to_dict(plan.recipe))
 
 
-def earlier_recipe(folder: Path) -> Recipe:
-    """The recipe that a run was started with; settings that did not exist when it was written have defaults."""
+def read_run_recipe(folder: Path) -> Recipe:
+    """The recipe that a run was started with; settings that are newer than the file have their defaults."""
     document = read_document(folder, RECIPE)
     try:
         return recipe_from_dict(document)
     except ConfigError as error:
         raise ConfigError(
-            f"{folder / RECIPE.file} cannot be read as a recipe of today ({error}); start again with --overwrite"
+            f"{folder / RECIPE.file} is not valid in this version ({error}); start again with --overwrite"
         ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One seed of a recipe at work: all that its parts need, handed on as one.
+    """The training of one seed.
 
     Args:
-        plan: the recipe, resolved.
+        plan: the resolved recipe.
         seed: of everything random.
         folder: of the run.
-        examples: to learn from.
-        valid: lists to choose the best step by; none: the last step's model is kept.
+        examples: to train on.
+        valid: validation lists, which choose the best step; if empty, the last step's model is kept.
         device: where to compute.
-        resume, overwrite: what to do about an earlier run.
-        report, notify: as for ``train``.
+        resume, overwrite, report, notify: as for ``train``.
     """
 
     plan: TrainingPlan
@@ -234,19 +253,23 @@ class Run:
     report: Callable[[int, dict[str, Any]], None]
     notify: Callable[[str], None]
 
-    def carry_out(self) -> list[RunResult]:
-        """Train; what came of each network."""
-        fits = processes.by_first(self._begin)
+    def train(self) -> list[RunResult]:
+        """Train, and return the result of each network."""
+        fits = distributed.on_rank_zero(self._begin)
         if fits is None:
             fits = self._fit()
-            processes.by_first(partial(self._end, fits))
+            if all(own.finished for own in fits):
+                distributed.on_rank_zero(partial(self._end, fits))
+            else:
+                minutes = f"{self.plan.recipe.train.minutes:g} minutes (train.minutes)"
+                self.notify(f"stopped after {minutes} at step {fits[0].n_steps:,}; continue with --resume")
         return [
             RunResult(self.seed, self.folder / network.name / MODEL, own, network.name)
             for network, own in zip(self.plan.networks, fits, strict=True)
         ]
 
     def _begin(self) -> list[FitResult] | None:
-        """Make the folder ready; gives how the run went if it has ended and is to have no more steps."""
+        """Prepare the folder; returns the fits of a finished run that gets no more steps, else None."""
         longer = None if self.overwrite and not self.resume else self.resume and self._is_longer()
         extended = bool(longer) and has_document(self.folder, RESULT)
         known = TRAINING.begin(self.folder, recipe_to_dict(self.plan.recipe), longer=longer, notify=self.notify)
@@ -255,7 +278,7 @@ class Run:
         if extended and self.valid:
             train, last = self.plan.recipe.train, int(read_progress(self.folder / CHECKPOINT)["step"])
             if last not in check_steps(*count_steps(train, len(self.examples)), train.evaluate_per_epoch):
-                self.notify(f"it was validated after step {last:,}, as an uninterrupted run would not have been")
+                self.notify(f"the run was validated after step {last:,}; an uninterrupted run would not have been")
         return None
 
     def _is_longer(self) -> bool:
@@ -263,12 +286,12 @@ class Run:
             return False
         before, now = (
             count_steps(recipe.train, len(self.examples))[0]
-            for recipe in (earlier_recipe(self.folder), self.plan.recipe)
+            for recipe in (read_run_recipe(self.folder), self.plan.recipe)
         )
         return TRAINING.is_longer(self.folder, [network.train for network in self.plan.networks], before, now)
 
     def _fit(self) -> list[FitResult]:
-        """Make the networks and train them."""
+        """Build the networks and train them."""
         device, train = choose_device(self.device), self.plan.recipe.train
         rankers = [
             make_ranker(network, self.examples, precision=train.precision, seed=self.seed, device=device)
@@ -276,7 +299,7 @@ class Run:
         ]
         step = make_step(rankers, train, self.examples, device=device, seed=self.seed, folder=self.folder)
         n_parameters = sum(p.numel() for ranker in rankers for p in ranker.model.parameters())
-        with_others = f", {n} processes" if (n := processes.count()) > 1 else ""
+        with_others = f", {n} processes" if (n := distributed.world_size()) > 1 else ""
         self.notify(f"seed {self.seed}: {n_parameters:,} parameters on {device}{with_others}")
         metadata = {"recipe": recipe_to_dict(self.plan.recipe), "seed": self.seed}
         curves = [TensorBoard(self.folder / network.name / "tensorboard") for network in self.plan.networks]
@@ -302,6 +325,7 @@ class Run:
             device=device,
             resume=self.resume,
             memory=getattr(step, "queue", None),
+            notify=self.notify,
         )
         for drawn in curves:
             drawn.close()
@@ -315,11 +339,11 @@ class Run:
         return report
 
     def _end(self, fits: Sequence[FitResult]) -> None:
-        """Write how it went, and drop what only a run that may be extended needs."""
+        """Write the result, and delete the files that only a run that can be extended needs."""
         names = [network.name for network in self.plan.networks]
         results = {name: dataclasses.asdict(own) for name, own in zip(names, fits, strict=True)}
         TRAINING.end(self.folder, results.get("", results))
         n_steps, _ = count_steps(self.plan.recipe.train, len(self.examples))
-        if not all(begins_alike(network.train, n_steps, 2 * n_steps, n_steps) for network in self.plan.networks):
+        if not all(same_first_rates(network.train, n_steps, 2 * n_steps, n_steps) for network in self.plan.networks):
             for path in [*self.folder.glob(CHECKPOINT), *self.folder.glob("mined-*.npy")]:
                 path.unlink()

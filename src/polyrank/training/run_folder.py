@@ -1,6 +1,6 @@
-"""What a run folder holds, and whether a training may continue in it; one process has it at a time.
+"""Run folders: their files, whether a training may start or resume in one, and a lock for one process at a time.
 
-Trainings and pre-trainings have folders of one form: a recipe, metrics, a checkpoint, a model, a result at the end.
+Trainings and pre-trainings have the same kinds of files: a recipe, metrics, a checkpoint, a model, a final result.
 """
 
 import shutil
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from polyrank.config.training import NetworkTraining
-from polyrank.devices import processes
+from polyrank.devices import distributed
 from polyrank.errors import ConfigError, UsageError
 from polyrank.storage.document import DocumentKind, has_document, read_document, seal
 from polyrank.storage.durable import make_folders, write_file
@@ -24,15 +24,15 @@ LOCK, MODEL = "run.lock", "model"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunKind:
-    """What the folder of a training, or of a pre-training, holds.
+    """The files of a training's folder, or of a pre-training's.
 
     Args:
-        recipe: the document that says what was to be done.
-        result: the document that says how it went, once it has ended.
-        begun: files of a run that has begun, as patterns.
-        other: further files of a run, as patterns.
-        cleared: files that a run that starts again removes, as patterns.
-        may_differ: keys of the recipe that a run may continue with other values of.
+        recipe: the document with the recipe.
+        result: the document with the result of a finished run.
+        begun: patterns of files that show that a run has begun.
+        other: patterns of a run's other files.
+        cleared: patterns of files that starting again removes.
+        may_differ: keys of the recipe that may change when a run resumes.
     """
 
     recipe: DocumentKind
@@ -43,10 +43,10 @@ class RunKind:
     may_differ: tuple[str, ...]
 
     def check_folder(self, folder: Path, *, resume: bool, overwrite: bool) -> None:
-        """Refuse a folder before any work.
+        """Check that a run may use the folder, before any work.
 
         Raises:
-            UsageError: an earlier run, or something else, is there, and nothing says what to do about it.
+            UsageError: the folder holds an earlier run or other files, and neither option is set.
         """
         if overwrite or resume or not folder.exists():
             return
@@ -57,42 +57,42 @@ class RunKind:
         known = {path for pattern in (*self.other, LOCK, self.recipe.file) for path in folder.glob(pattern)}
         if others := sorted(entry.name for entry in folder.iterdir() if entry not in known and entry.name[0] != "."):
             raise UsageError(
-                f"{folder} holds {others[0]!r}, which no training wrote; choose another output, or pass --overwrite to"
-                " train next to it"
+                f"{folder} holds {others[0]!r}, which is not from a training; choose another output, or pass"
+                " --overwrite to train next to it"
             )
 
     def has_begun(self, folder: Path) -> bool:
-        """Whether a run left anything that another would overwrite or continue."""
+        """Whether the folder holds files of a run that another run would overwrite or resume."""
         return any(path.exists() for pattern in self.begun for path in folder.glob(pattern))
 
     def check_same(self, folder: Path, earlier: dict[str, Any], now: dict[str, Any]) -> None:
-        """Refuse to continue a run by another recipe, but for how long it is and where.
+        """Check that a resumed run has the recipe that it was started with, except for ``may_differ``.
 
         Args:
             folder: of the run.
             earlier, now: the recipe's tables.
 
         Raises:
-            ConfigError: names each key that differs, with both values.
+            ConfigError: a key differs; the message lists each with both values.
         """
         there, here = dotted(earlier), dotted(now)
         keys = [key for key in there | here if there.get(key) != here.get(key) and key not in self.may_differ]
         if keys:
             differences = ", ".join(f"{key} = {there.get(key)!r} (now {here.get(key)!r})" for key in keys)
             raise ConfigError(
-                f"the recipe differs from the one that {folder} was started with: {differences}; give the same, or"
-                " another output"
+                f"the recipe differs from the one that {folder} was started with: {differences}; use the same values,"
+                " or another output"
             )
 
     def begin(
         self, folder: Path, recipe: dict[str, Any], *, longer: bool | None, notify: Callable[[str], None]
     ) -> dict[str, Any] | None:
-        """Make a folder ready for a run; the result of one that has ended and is to have no more steps.
+        """Prepare a folder for a run; returns the result of a finished run that gets no more steps, else None.
 
         Args:
             folder: of the run.
             recipe: its tables.
-            longer: whether a run that has ended is to have more steps; None: start again.
+            longer: whether a finished run gets more steps; None: start again.
             notify: called with lines for the user.
         """
         if longer is None:
@@ -109,11 +109,11 @@ class RunKind:
         return None
 
     def end(self, folder: Path, result: dict[str, Any]) -> None:
-        """Write how a run went."""
+        """Write the result of a finished run."""
         write_file(folder / self.result.file, seal(result, self.result))
 
     def clear(self, folder: Path) -> None:
-        """Remove what an earlier run would be resumed from; its model stays until a better one replaces it."""
+        """Remove the files that an earlier run would resume from; its model stays until a new one replaces it."""
         for path in [path for pattern in self.cleared for path in folder.glob(pattern)]:
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -121,15 +121,16 @@ class RunKind:
                 path.unlink()
 
     def is_longer(self, folder: Path, trainings: Sequence[NetworkTraining], before: int, now: int) -> bool:
-        """Whether a run is to have more steps than it was started with; checked to be one that can continue.
+        """Whether a run gets more steps than it was started with, after checking that its steps so far stay valid.
 
         Args:
-            folder: of a run by the same recipe, but for its length.
+            folder: of a run with the same recipe except for its length.
             trainings: of its networks.
-            before, now: its steps.
+            before, now: the total steps, earlier and now.
 
         Raises:
-            ConfigError: its first steps would have been others in a run of the new length, or it is that long already.
+            ConfigError: a run of the new length has other learning rates in the steps made so far, or it is shorter
+                than these.
         """
         checkpoint = folder / CHECKPOINT
         if before == now or not (checkpoint.exists() or has_document(folder, self.result)):  # nothing is saved yet
@@ -140,28 +141,26 @@ class RunKind:
                 " with --overwrite"
             )
         if now < (done := int(read_progress(checkpoint)["step"])):
-            raise ConfigError(f"{folder} has made {done:,} steps already, more than {now:,}; ask for as many at least")
+            raise ConfigError(f"{folder} has made {done:,} steps already, more than {now:,}; set at least as many")
         for train in trainings:
-            if not begins_alike(train, before, now, done):
+            if not same_first_rates(train, before, now, done):
                 raise ConfigError(
-                    f"the first {done:,} rates of {folder} would be others in a run of {now:,} steps than in its"
-                    f' {before:,}: train.schedule.kind = "{train.schedule.kind}" or its warm-up depends on the end;'
-                    " start again with --overwrite, or keep the length (constant, plateau and inverse_sqrt do not"
+                    f"the first {done:,} learning rates of {folder} would differ between {before:,} steps and {now:,}:"
+                    f' train.schedule.kind = "{train.schedule.kind}" or its warm-up depends on the number of steps;'
+                    " start again with --overwrite, or keep the number (constant, plateau and inverse_sqrt do not"
                     " depend on it, nor does a warm-up of at most half of the run)"
                 )
         return now > before
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Have a run folder for this process; a folder that was made for it and stays empty is removed again.
-
-    Of several processes that work together the first one has it.
+def hold_run_folder(folder: Path) -> Iterator[None]:
+    """Lock a run folder, on rank 0. A folder that is created here and stays empty is removed afterwards.
 
     Raises:
-        LockedError: names the process that trains there.
+        LockedError: another process trains there; the message names it.
     """
-    if not processes.is_first():
+    if not distributed.is_rank_zero():
         yield
         return
     made = not folder.exists()
@@ -179,19 +178,19 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def dotted(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Tables as keys with dots."""
+    """Nested tables as one table with dotted keys."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         flat |= dotted(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
     return flat
 
 
-def begins_alike(settings: NetworkTraining, before: int, now: int, n_steps: int) -> bool:
-    """Whether runs of two lengths have the same learning rates in their first ``n_steps``.
+def same_first_rates(settings: NetworkTraining, before: int, now: int, n_steps: int) -> bool:
+    """Whether runs of ``before`` and ``now`` steps have the same learning rates in their first ``n_steps``.
 
     >>> from polyrank.config.schedules import ConstantSchedule, LinearSchedule
     >>> kinds = (ConstantSchedule(warmup_steps=2), LinearSchedule(warmup_steps=2))
-    >>> [begins_alike(NetworkTraining(schedule=kind), 6, 9, 6) for kind in kinds]
+    >>> [same_first_rates(NetworkTraining(schedule=kind), 6, 9, 6) for kind in kinds]
     [True, False]
     """
     first, second = Schedule(settings, before), Schedule(settings, now)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM during training: finish the step, save, leave. A second one leaves at once."""
+"""Ctrl-C and SIGTERM during training: finish the step, save a checkpoint, exit. A second signal exits at once."""
 
 import os
 import signal
@@ -11,45 +11,45 @@ from types import FrameType
 from polyrank.errors import PolyrankError
 
 
-class InterruptedTraining(PolyrankError):  # noqa: N818  # it reports no error
-    """Training stopped because it was asked to; the checkpoint is saved.
+class InterruptedTraining(PolyrankError):  # noqa: N818  # it is not an error
+    """A signal stopped the training; the checkpoint is saved.
 
     Args:
-        signal_number: what asked: SIGINT or SIGTERM.
+        signal_number: SIGINT or SIGTERM.
         where: the run folder.
     """
 
     def __init__(self, signal_number: int, where: str) -> None:
         self.exit_code = 128 + signal_number
-        super().__init__(f"stopped by {signal.Signals(signal_number).name}; saved in {where}, go on with --resume")
+        super().__init__(f"stopped by {signal.Signals(signal_number).name}; saved in {where}; continue with --resume")
 
 
 @dataclass(slots=True)
 class StopRequest:
-    """The signal that asked for a stop, or None; and whether anybody has seen that it did."""
+    """The signal that was received, or None; and whether ``signal_number`` has returned it."""
 
-    came: int | None = None
-    seen: bool = False
+    received: int | None = None
+    handled: bool = False
 
     @property
     def signal_number(self) -> int | None:
-        """What came, which counts as seen."""
-        self.seen = self.came is not None
-        return self.came
+        """The signal, which counts as handled from now on."""
+        self.handled = self.received is not None
+        return self.received
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[StopRequest]:
-    """Note SIGINT and SIGTERM instead of dying; do nothing outside the main thread, where Python allows no handlers.
+    """Record SIGINT and SIGTERM instead of dying. Only in the main thread, because Python allows handlers only there.
 
-    What comes after the body has last looked goes to whoever heard signals before.
+    A signal that the body has not handled is raised again at the end, for the handlers from before.
     """
     request = StopRequest()
 
-    def note(number: int, frame: FrameType | None) -> None:
-        if request.came is not None:
+    def record(number: int, frame: FrameType | None) -> None:
+        if request.received is not None:
             os._exit(128 + number)
-        request.came = number
+        request.received = number
 
     if threading.current_thread() is not threading.main_thread():
         yield request
@@ -57,10 +57,10 @@ def stop_on_signals() -> Iterator[StopRequest]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         for number in before:
-            signal.signal(number, note)
+            signal.signal(number, record)
         yield request
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    if request.came is not None and not request.seen:
-        signal.raise_signal(request.came)
+    if request.received is not None and not request.handled:
+        signal.raise_signal(request.received)

@@ -1,6 +1,6 @@
-"""Trained encoders made ready to go on together, as a sum: loaded, joined, and saved as a sum's folder with them in it.
+"""Trained encoders, ready to be trained further as one weighted sum.
 
-The folder is of the form that ``polyrank sum`` writes. Its parts lie inside, since training made them.
+The model is saved in the format of ``polyrank sum``, with the trained parts inside the folder.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from polyrank.config.training import NetworkTraining, Precision
 from polyrank.errors import ConfigError, UsageError
 from polyrank.loading.folders import SUM
 from polyrank.models import EncoderNetwork, SumNetwork
-from polyrank.models.artifacts import OURS, Artifact, load_model, save_model
+from polyrank.models.artifacts import MODEL_FILES, Artifact, keep_edited_card, load_model, save_model
 from polyrank.scorers.encoder import EncoderScorer
 from polyrank.scorers.load import make_scorer
 from polyrank.scorers.summed import SumEncoder, sum_document
@@ -23,23 +23,23 @@ from polyrank.text import SumTexts
 from polyrank.training.ranker import Ranker
 
 PART = "part-{}"
-OURS_OF_A_SUM = (*OURS, SUM.file, PART.format("*"))
+SUM_FILES = (*MODEL_FILES, SUM.file, PART.format("*"))
 
 
 def new_sum(
     config: SumConfig, parts: Sequence[Path], settings: NetworkTraining, *, precision: Precision, device: torch.device
 ) -> Ranker:
-    """Trained encoders, with their weights, as one network.
+    """Trained encoders as one network.
 
     Args:
-        config: the weights of their scores.
-        parts: their folders.
-        settings: dropout, which all of them are to have; None: that which each was trained with.
+        config: the names of the encoders and the weights of their scores.
+        parts: the folders of the encoders.
+        settings: of dropout for all encoders; None: each keeps the dropout that it was trained with.
         precision, device: to compute in and on.
 
     Raises:
-        ConfigError: they can be no sum, or one of them has no vectors.
-        ArtifactError: one of their folders is damaged or missing.
+        ConfigError: the encoders cannot be summed, or one of them is not an encoder.
+        ArtifactError: a folder is damaged or missing.
     """
     artifacts: list[Artifact] = []
     scorers: list[EncoderScorer] = []
@@ -48,7 +48,7 @@ def new_sum(
         artifact = load_model(folder, dropout=settings.dropout, new_dropout=settings.new_dropout)
         scorer = make_scorer(artifact.model, artifact.texts, device=str(device), precision=precision)
         if not isinstance(artifact.model, EncoderNetwork) or not isinstance(scorer, EncoderScorer):
-            raise ConfigError(f"model.parts: {name} is a Cross-encoder, which has no vectors; name encoders alone")
+            raise ConfigError(f"model.parts: {name} is a Cross-encoder, which has no vectors; name encoders only")
         scorer.name = name
         artifacts.append(artifact)
         scorers.append(scorer)
@@ -68,8 +68,9 @@ def new_sum(
     texts = SumTexts([artifact.texts for artifact in artifacts])
 
     def save(path: Path, metadata: dict[str, Any]) -> None:
-        made_by = {key: value for key, value in metadata.items() if key != "validation"}  # figures are the sum's
-        with new_folder(path, replace=True, ours=OURS_OF_A_SUM) as folder:
+        made_by = {key: value for key, value in metadata.items() if key != "validation"}  # those figures are the sum's
+        with new_folder(path, replace=True, ours=SUM_FILES) as folder:
+            keep_edited_card(path, folder)
             names = [PART.format(number) for number in range(1, len(artifacts) + 1)]
             fingerprints = [
                 save_model(folder / name, own.model, own.texts, own.config, metadata=made_by)

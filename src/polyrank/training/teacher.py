@@ -1,7 +1,7 @@
-"""A frozen teacher's scores, kept in a file: each pair of context and candidate is scored once, whatever the epochs.
+"""A cache of a teacher's scores: each pair of context and candidate is scored once, in any number of epochs.
 
-The file is SQLite. Scores are found by the pair's words and by the fingerprint of the teacher's weights, so one file
-serves several teachers, runs and seeds, and a teacher that was trained again finds nothing of its predecessor.
+The cache is a SQLite file. Its keys hash the pair's texts and the fingerprint of the teacher, so several teachers, runs
+and seeds can share one file, and the scores of an earlier version of a teacher are never used.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from polyrank.devices import processes
+from polyrank.devices import distributed
 from polyrank.errors import ArtifactError, ResourceError
 from polyrank.records import Context, ContextLike
 from polyrank.scorers.inputs import paired
@@ -23,28 +23,28 @@ from polyrank.storage.durable import make_folders
 from polyrank.storage.sqlite import use_log
 
 
-class RememberedScores(Scorer):
-    """A Scorer that asks another one only for pairs that its file does not hold.
+class CachedScorer(Scorer):
+    """A Scorer that reads scores from a file, and calls another Scorer for pairs that the file lacks.
 
     Args:
-        path: the file; made where there is none.
+        path: the file; created if it does not exist.
         scorer: the teacher.
         fingerprint: of the teacher's weights, settings and precision.
 
     Raises:
-        ArtifactError: the file is damaged, or something else.
+        ArtifactError: the file is damaged or not a file of scores.
     """
 
     def __init__(self, path: Path, scorer: Scorer, fingerprint: str) -> None:
         self.path, self.scorer, self.fingerprint = path, scorer, fingerprint
-        self.n_asked = 0
+        self.n_scored = 0
         self._files = ExitStack()
-        # ``close`` calls it, or the collector where nobody does, in any thread
+        # called by ``close``, or else by the garbage collector, in any thread
         self._release = weakref.finalize(self, self._files.close)
-        processes.by_first(self._open)
+        distributed.on_rank_zero(self._open)
 
     def _open(self) -> None:
-        """In the first process alone: where two close a file at once, SQLite leaves its log behind."""
+        """Open the file, on rank 0 only: if two processes close it at once, SQLite leaves its log behind."""
         make_folders(self.path.parent)
         if self.path.is_dir():
             raise ArtifactError(f"{self.path} is a folder; name a file for the teacher's scores")
@@ -55,13 +55,13 @@ class RememberedScores(Scorer):
             self._file.execute("CREATE TABLE IF NOT EXISTS scores (pair BLOB PRIMARY KEY, score REAL) WITHOUT ROWID")
         except sqlite3.DatabaseError as error:
             self.close()
-            raise ArtifactError(f"{self.path} is no file of scores ({error}); delete it or name another one") from error
+            raise ArtifactError(f"{self.path} is not a file of scores ({error}); delete it or name another") from error
 
     def score(self, contexts: Sequence[ContextLike], candidates: Sequence[Sequence[str]]) -> list[Floats]:
-        """Each context's own candidates: one array of length ``len(candidates[i])`` per context."""
+        """Score each context's own candidates: one array of length ``len(candidates[i])`` per context."""
         queries, lists = paired(contexts, candidates)
         pairs = [[self._key(query, text) for text in texts] for query, texts in zip(queries, lists, strict=True)]
-        known = processes.by_first(lambda: self._find([key for row in pairs for key in row]))
+        known = distributed.on_rank_zero(lambda: self._find([key for row in pairs for key in row]))
         missing = [[i for i, key in enumerate(row) if key not in known] for row in pairs]
         rows = [row for row, columns in enumerate(missing) if columns]
         if rows:
@@ -69,8 +69,8 @@ class RememberedScores(Scorer):
             new: dict[bytes, float] = {}
             for row, values in zip(rows, self.scorer.score([queries[row] for row in rows], texts), strict=True):
                 new |= {pairs[row][i]: float(value) for i, value in zip(missing[row], values, strict=True)}
-            self.n_asked += len(new)
-            if processes.is_first():
+            self.n_scored += len(new)
+            if distributed.is_rank_zero():
                 self._keep(new)
             known |= new
         return [np.array([known[key] for key in row], np.float32) for row in pairs]
@@ -86,12 +86,14 @@ class RememberedScores(Scorer):
     def _find(self, keys: Sequence[bytes]) -> dict[bytes, float]:
         known: dict[bytes, float] = {}
         try:
-            for start in range(0, len(keys), 500):  # SQLite takes a limited number of parameters
+            for start in range(0, len(keys), 500):  # SQLite limits the number of parameters
                 part = keys[start : start + 500]
                 marks = ", ".join("?" * len(part))
                 known |= dict(self._file.execute(f"SELECT pair, score FROM scores WHERE pair IN ({marks})", part))
         except sqlite3.DatabaseError as error:
-            raise ArtifactError(f"{self.path} is damaged ({error}); delete it, the scores are made again") from error
+            raise ArtifactError(
+                f"{self.path} is damaged ({error}); delete it, and the scores are computed again"
+            ) from error
         return known
 
     def _keep(self, new: dict[bytes, float]) -> None:
@@ -100,8 +102,8 @@ class RememberedScores(Scorer):
             self._file.executemany("INSERT OR IGNORE INTO scores VALUES (?, ?)", new.items())
             self._file.execute("COMMIT")
         except sqlite3.OperationalError as error:
-            if self._file.in_transaction:  # else the file stays locked for everyone
+            if self._file.in_transaction:  # else the file stays locked for other processes
                 self._file.execute("ROLLBACK")
             raise ResourceError(
-                f"cannot write {self.path}: {error}; free some space and go on with --resume"
+                f"cannot write {self.path}: {error}; free some space and continue with --resume"
             ) from error

@@ -1,4 +1,4 @@
-"""The records of metrics.jsonl as TensorBoard curves, where TensorBoard is installed (``pip install tensorboard``)."""
+"""The records of metrics.jsonl as TensorBoard curves, if TensorBoard is installed (``pip install tensorboard``)."""
 
 import importlib.util
 from pathlib import Path
@@ -6,10 +6,10 @@ from typing import Any
 
 
 class TensorBoard:
-    """Draws each record that it is called with; does nothing where TensorBoard is missing.
+    """Writes each record that it is called with; does nothing without TensorBoard.
 
     Args:
-        folder: for event files. A resumed run goes on in it: curves are dropped from its first record on.
+        folder: for event files. A resumed run replaces the curves from its first record on.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -22,17 +22,16 @@ class TensorBoard:
         if not self._installed:
             return
         if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter  # takes a second, and is not always there
+            from torch.utils.tensorboard import SummaryWriter  # the import takes a second and may fail
 
             self._writer = SummaryWriter(str(self.folder), purge_step=record["step"])
         curves = {f"valid/{name}": value for name, value in record.get("valid", {}).items()}
         curves |= {f"train/{name}": record[name] for name in ("loss", "lr") if record.get(name) is not None}
         for name, value in curves.items():
-            if value is None:  # it was not finite
-                continue
-            self._writer.add_scalar(name, value, record["step"])
+            if value is not None:  # None stands for a number that is not finite
+                self._writer.add_scalar(name, value, record["step"])
 
     def close(self) -> None:
-        """Write what is still in memory."""
+        """Flush and close the event file."""
         if self._writer is not None:
             self._writer.close()

@@ -1,8 +1,8 @@
-"""How often a response is a negative of the batch, taken out of the loss. Knows no network and no text policy.
+"""Correcting the loss for the frequency of responses among the in-batch negatives.
 
-Responses ``y`` of a batch are drawn as the data hold them, ``p(y) = count(y) / n``. Cross-entropy with negatives drawn
-from ``q`` is least where ``score(x, y) = log P(y | x) - log q(y)``, up to a constant of the context. With ``q = p`` the
-score of a frequent response is therefore lower than its log-probability, by ``log p(y)``. The two corrections below
+The responses ``y`` of a batch follow their frequency in the data, ``p(y) = count(y) / n``. Cross-entropy with negatives
+drawn from ``q`` is minimal at ``score(x, y) = log P(y | x) - log q(y)``, up to a constant per context. With ``q = p``
+the score of a frequent response is therefore lower than its log-probability, by ``log p(y)``. The two corrections below
 move the minimum to ``log P(y | x)``. Shapes: B contexts, K candidates of the batch.
 
 Source of the minimum: Ma and Collins, Noise Contrastive Estimation and Negative Sampling for Conditional Models (2018),
@@ -20,10 +20,10 @@ from torch import Tensor
 
 
 class Weighting(Protocol):
-    """What corrects the scores of a batch, or which of its responses are negatives."""
+    """Corrects the scores of a batch, or selects which of its responses are negatives."""
 
     def __call__(self, values: Tensor, allowed: Tensor, texts: Sequence[str], number: int) -> tuple[Tensor, Tensor]:
-        """Scores ``[B, K]`` and mask ``[B, K]`` that the loss takes instead of these, in update ``number``."""
+        """The corrected scores ``[B, K]`` and mask ``[B, K]`` for the loss of update ``number``."""
         ...
 
 
@@ -35,7 +35,7 @@ class LogQ:
         counts: of each response in the training data.
 
     Source: Yi et al., Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations (2019), eqs. 3
-        and 4. A constant factor of ``q`` changes nothing, so counts stand for it.
+        and 4. A constant factor of ``q`` changes nothing, so counts replace probabilities.
 
     >>> values, allowed = LogQ({"yes": 4, "no": 1})(torch.zeros(1, 2), torch.ones(1, 2).bool(), ["yes", "no"], 0)
     >>> values  # log 4 and log 1 are subtracted
@@ -45,18 +45,18 @@ class LogQ:
     counts: Mapping[str, int]
 
     def __call__(self, values: Tensor, allowed: Tensor, texts: Sequence[str], number: int) -> tuple[Tensor, Tensor]:
-        """The scores corrected."""
+        """The corrected scores, and the mask unchanged."""
         del number
         return values - torch.tensor([log(self.counts[text]) for text in texts]).to(values), allowed
 
 
 @dataclass(frozen=True, slots=True)
 class UniformDraws:
-    """Each response of the batch stays a negative with the chance ``min(counts) / count(y)``, drawn for each update.
+    """Keep each response of the batch as a negative with probability ``min(counts) / count(y)``, drawn per update.
 
-    A response is in a place of the batch with the chance ``count(y) / n``, and stays with ``min(counts) / count(y)``:
-    those that stay are drawn uniformly from the distinct responses. There are fewer of them: ``n_distinct min(counts)
-    / n`` of the batch's. The right answer always takes part.
+    A response fills a place of the batch with probability ``count(y) / n`` and is kept with ``min(counts) / count(y)``,
+    so the negatives that remain are drawn uniformly from the distinct responses. They are fewer: the share ``n_distinct
+    min(counts) / n`` of the batch. The right answer always takes part.
 
     Args:
         counts: of each response in the training data.
@@ -72,7 +72,7 @@ class UniformDraws:
     seed: int
 
     def __call__(self, values: Tensor, allowed: Tensor, texts: Sequence[str], number: int) -> tuple[Tensor, Tensor]:
-        """The mask thinned."""
+        """The scores unchanged, and the mask with fewer negatives."""
         least = min(self.counts.values())
         chance = torch.tensor([least / self.counts[text] for text in texts])
         generator = torch.Generator().manual_seed((self.seed << 32) + number)
@@ -81,7 +81,7 @@ class UniformDraws:
 
 
 def count_responses(responses: Iterable[str]) -> Mapping[str, int]:
-    """How often each text is there; the distinct texts are held in memory.
+    """The count of each text; the distinct texts are held in memory.
 
     >>> dict(count_responses(["yes", "no", "yes"]))
     {'yes': 2, 'no': 1}

@@ -13,7 +13,7 @@ from polyrank.frozen.intents.encoding import encode, read_layer
 from polyrank.frozen.intents.head import Grid, Head, HeadConfig, fit_head, search
 from polyrank.frozen.intents.plots import plot_confusion
 from polyrank.frozen.intents.reading import IntentSplits, Utterance, read_intents, read_utterances
-from polyrank.frozen.intents.rejection import Rejection, calibrate_rejection, judge_rejection, read_aim
+from polyrank.frozen.intents.rejection import Rejection, calibrate_rejection, evaluate_rejection, read_aim
 from polyrank.frozen.intents.train_intents import IntentResult, few_shot, held_out, split_off, train_intents
 
 __all__ = [
@@ -30,10 +30,10 @@ __all__ = [
     "check_path",
     "confusion",
     "encode",
+    "evaluate_rejection",
     "few_shot",
     "fit_head",
     "held_out",
-    "judge_rejection",
     "load_intents",
     "most_confused",
     "open_encoder",

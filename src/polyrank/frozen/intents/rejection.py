@@ -78,7 +78,7 @@ def confidences(scores: Floats, measure: Measure) -> NDArray[np.float64]:
     return np.array([confidence(row, measure) for row in ordered], np.float64)
 
 
-def judge_rejection(scores: Floats, labels: Labels, abstention: Abstention) -> Rejection:
+def evaluate_rejection(scores: Floats, labels: Labels, abstention: Abstention) -> Rejection:
     """What a threshold does.
 
     Args:
@@ -137,4 +137,4 @@ def calibrate_rejection(
             if best is None or value > best[0]:
                 best = value, Abstention(candidate, float(threshold))
     assert best is not None, "there is at least one utterance"
-    return best[1], judge_rejection(scores, labels, best[1])
+    return best[1], evaluate_rejection(scores, labels, best[1])

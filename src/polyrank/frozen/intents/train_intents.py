@@ -18,7 +18,7 @@ from polyrank.frozen.intents.confusion import confusion, most_confused, per_inte
 from polyrank.frozen.intents.encoding import Floats, encode, read_layer
 from polyrank.frozen.intents.head import Encoded, Grid, HeadFit, Labels, fit_head, search
 from polyrank.frozen.intents.reading import IntentSplits, Utterance, Utterances
-from polyrank.frozen.intents.rejection import Aim, calibrate_rejection, judge_rejection
+from polyrank.frozen.intents.rejection import Aim, calibrate_rejection, evaluate_rejection
 from polyrank.ranking.abstention import Abstention, calibrate
 from polyrank.scorers.protocols import Encoder
 
@@ -326,6 +326,6 @@ def _figures(
         "most_confused": most_confused(matrix, classifier.intents),
     }
     if classifier.abstention is not None:
-        rejection = judge_rejection(scores, labels, classifier.abstention)
+        rejection = evaluate_rejection(scores, labels, classifier.abstention)
         figures["out_of_scope"] = {**asdict(classifier.abstention), **rejection.to_dict()}
     return figures, matrix

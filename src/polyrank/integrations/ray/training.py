@@ -15,7 +15,7 @@ from typing import Any
 import ray
 
 from polyrank.config.recipe import Recipe
-from polyrank.devices import processes
+from polyrank.devices import distributed
 from polyrank.devices.choice import keep_freed_memory
 from polyrank.errors import LockedError, LostProcessError, PolyrankError
 from polyrank.integrations.ray.cluster import check_arguments, connected, here, n_gpus, working_in
@@ -182,14 +182,14 @@ def _train(ask: dict[str, Any]) -> None:
     desk = ask["desk"]
 
     def tell(kind: str, value: Any) -> None:
-        if processes.launched()[0] == 0:
+        if distributed.launched_as()[0] == 0:
             ray.get(desk.tell.remote(kind, value))
 
     attempt = 0
     try:
-        with working_in(ask["cwd"]), processes.together():
+        with working_in(ask["cwd"]), distributed.process_group():
             keep_freed_memory()  # a worker is a process of its own
-            attempt = processes.by_first(lambda: ray.get(desk.begin.remote()))
+            attempt = distributed.on_rank_zero(lambda: ray.get(desk.begin.remote()))
             results = train_here(
                 ask["plan"],
                 resume=ask["resume"] or attempt > 1,
@@ -204,7 +204,7 @@ def _train(ask: dict[str, Any]) -> None:
     except PolyrankError as error:
         if isinstance(error, LockedError) and attempt > 1:
             raise  # whoever had the folder is dying
-        kind = "failed" if processes.launched()[0] == 0 else "failed elsewhere"
+        kind = "failed" if distributed.launched_as()[0] == 0 else "failed elsewhere"
         ray.get(desk.tell.remote(kind, _portable(error)))
 
 

@@ -22,7 +22,7 @@ from polyrank.models.convert.quantization import (
     from_eight_bits,
     to_eight_bits,
 )
-from polyrank.models.network import EncoderNetwork, Trunk, check_names
+from polyrank.models.network import EncoderNetwork, Trunk, check_tensor_names
 from polyrank.text import Tokens
 
 Probe = Literal["immediate", "earlier", "both"]
@@ -227,7 +227,7 @@ class Convert(EncoderNetwork):
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """The inverse of ``stored``. The weights then are what a forward pass of training would make of them."""
         own = self.state_dict()
-        check_names(tensors, own)
+        check_tensor_names(tensors, own)
         if self.dtype is not None:
             weight = from_eight_bits(tensors["subwords.weight"], tensors["subwords.seen"])
             tensors = {**tensors, "subwords.weight": weight}

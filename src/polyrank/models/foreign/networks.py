@@ -16,7 +16,7 @@ from polyrank.errors import ArtifactError
 from polyrank.loading.folders import check_weights
 from polyrank.models.backbone import Backbone
 from polyrank.models.foreign.files import Description, Layer, poolings
-from polyrank.models.mixture import Mixes, Mixture
+from polyrank.models.mixture import Mixture, MixtureSource
 from polyrank.models.packed_linear import pack_linear_layers
 from polyrank.models.pretrained import load_pretrained, max_positions, read_pretrained_config
 from polyrank.models.reductions import each_alone, reduce
@@ -26,7 +26,7 @@ from polyrank.text import Tokens
 MEANS = ("mean", "mean_sqrt_len_tokens", "weightedmean")
 
 
-class SentenceEncoder(nn.Module, Mixes):
+class SentenceEncoder(nn.Module, MixtureSource):
     """One vector for each text, context or candidate.
 
     Args:

@@ -1,4 +1,4 @@
-"""Pre-training of a transformer on texts without labels: masked words, and whether a response follows."""
+"""Pre-training a transformer on unlabelled texts: masked words, and whether a response follows a context."""
 
 from polyrank.training.pretraining.run import PretrainFit, PretrainResult, pretrain
 

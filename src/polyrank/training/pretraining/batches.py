@@ -1,10 +1,11 @@
-"""Which pairs an update is made of, and which of their tokens are hidden: pure functions of (seed, step).
+"""The pairs of each batch, and which of their tokens are masked: pure functions of (seed, step).
 
 Shapes: N pairs, B of them in a batch, T tokens.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,20 +18,20 @@ from polyrank.training.pretraining.tokens import Pairs
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-TRIES = 8  # to draw a response that is another than the true one
-MASKED = 0.15  # of the tokens, which are to be predicted
-NO_TARGET = -100  # what torch's cross-entropy passes over
+TRIES = 8  # to draw a response that differs from the true one
+MASKED = 0.15  # of the tokens, to be predicted
+NO_TARGET = -100  # torch's cross-entropy ignores it
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Pairs to be read together.
+    """The pairs of a batch.
 
     Args:
-        rows: ``[B]`` whose contexts.
-        responses: ``[B]`` whose responses.
-        random: ``[B]`` where these are others'.
-        lengths: ``[B]`` in tokens, in rising order.
+        rows: ``[B]``, the numbers of the pairs that the contexts come from.
+        responses: ``[B]``, the numbers of the pairs that the responses come from.
+        random: ``[B]``, true if the response is another pair's.
+        lengths: ``[B]`` in tokens, ascending.
     """
 
     rows: Ints
@@ -42,12 +43,12 @@ class Chosen:
         return Chosen(self.rows[part], self.responses[part], self.random[part], self.lengths[part])
 
 
-def lengths_of(table: Ints, text: PretrainText, rows: Ints, responses: Ints) -> tuple[Ints, Ints]:
-    """How many tokens of each context and of each response are read.
+def pair_lengths(table: Ints, text: PretrainText, rows: Ints, responses: Ints) -> tuple[Ints, Ints]:
+    """How many tokens of each context and of each response fit.
 
     >>> table = np.array([[0, 9, 10, 14, 0]])
     >>> settings = PretrainText(max_tokens=13, max_response_tokens=3)
-    >>> [n.tolist() for n in lengths_of(table, settings, np.array([0]), np.array([0]))]
+    >>> [n.tolist() for n in pair_lengths(table, settings, np.array([0]), np.array([0]))]
     [[7], [3]]
     """
     n_responses = np.minimum(table[responses, 3] - table[responses, 2], text.max_response_tokens)
@@ -58,17 +59,18 @@ def lengths_of(table: Ints, text: PretrainText, rows: Ints, responses: Ints) -> 
 def epoch_order(
     table: Ints, text: PretrainText, *, random_half: bool, batch_tokens: int, window: int, seed: tuple[int, int, int]
 ) -> list[Chosen]:
-    """The batches of an epoch: every context exactly once, those of like length together, within a token budget.
+    """The batches of an epoch: every context exactly once, grouped by similar length, within a token budget.
 
-    All are shuffled, cut into windows, sorted by length in each, cut into batches, and the batches shuffled.
+    The pairs are shuffled and cut into windows. Each window is sorted by length and cut into batches, and the batches
+    are shuffled.
 
     Args:
         table: of the pairs.
-        text: how much of a text is read.
-        random_half: give each context, with probability one half, the response of another.
-        batch_tokens: of a batch, padding included.
+        text: the limits of lengths.
+        random_half: give each context, with probability one half, the response of another pair.
+        batch_tokens: per batch, padding included.
         window: contexts that are sorted together.
-        seed: what all is a function of: of the run, of the objective, and the epoch.
+        seed: of the run, of the objective, and the epoch.
     """
     generator = np.random.Generator(np.random.PCG64(seed))
     n = len(table)
@@ -81,7 +83,7 @@ def epoch_order(
             responses[same] = generator.integers(n, size=int(same.sum()))
     random = table[responses, 4] != table[rows, 4]
     responses = np.where(random, responses, rows)
-    n_contexts, n_responses = lengths_of(table, text, rows, responses)
+    n_contexts, n_responses = pair_lengths(table, text, rows, responses)
     lengths = n_contexts + n_responses + 3
     order = np.lexsort((lengths, np.arange(n) // window)) if window > 1 else np.arange(n)
     all_ = Chosen(rows[order], responses[order], random[order], lengths[order])
@@ -94,7 +96,7 @@ def epoch_order(
 
 
 def _cut(lengths: Ints, start: int, end: int, budget: int) -> Iterator[slice]:
-    """Stretches that hold at most ``budget`` tokens, padded to the longest, and one pair at least."""
+    """Slices of at most ``budget`` tokens, padded to the longest, and at least one pair."""
     while start < end:
         most = max(1, min(end - start, budget // int(lengths[start])))
         longest = np.maximum.accumulate(lengths[start : start + most])
@@ -104,12 +106,11 @@ def _cut(lengths: Ints, start: int, end: int, budget: int) -> Iterator[slice]:
 
 
 class Batches:
-    """The batches of a training, by position: those of one epoch after those of another.
+    """The batches of a training, by position, one epoch after the other.
 
     Args:
-        pairs: to learn from.
-        text: how much of a text is read.
-        random_half, batch_tokens, window: see ``epoch_order``.
+        pairs: to train on.
+        text, random_half, batch_tokens, window: as for ``epoch_order``.
         seed: of the run and of the objective.
     """
 
@@ -123,8 +124,10 @@ class Batches:
         window: int,
         seed: tuple[int, int],
     ) -> None:
-        self._random_half, self._batch_tokens, self._window = random_half, batch_tokens, window
-        self._table, self._text, self._seed = pairs.table, text, seed
+        self._batches_of = partial(
+            epoch_order, pairs.table, text, random_half=random_half, batch_tokens=batch_tokens, window=window
+        )
+        self._seed = seed
         self._epoch, self._start, self._order = -1, 0, list[Chosen]()
 
     def n_first(self) -> int:
@@ -133,32 +136,24 @@ class Batches:
         return len(self._order)
 
     def at(self, position: int) -> Chosen:
-        """The batch at a position, counted from 0; cheap where positions do not fall."""
+        """The batch at a 0-based position; ascending positions are cheap."""
         if position < self._start:
             self._epoch, self._start, self._order = -1, 0, []
         while position >= self._start + len(self._order):
             self._start += len(self._order)
             self._epoch += 1
-            seed = (*self._seed, self._epoch)
-            self._order = epoch_order(
-                self._table,
-                self._text,
-                random_half=self._random_half,
-                batch_tokens=self._batch_tokens,
-                window=self._window,
-                seed=seed,
-            )
+            self._order = self._batches_of(seed=(*self._seed, self._epoch))
         return self._order[position - self._start]
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Pairs ready for the network.
+    """Pairs as input of the network.
 
     Args:
-        tokens: ``[B, T]``, some hidden.
-        targets: ``[B, T]``: ids that stood where tokens are to be told, and -100 elsewhere.
-        random: ``[B]`` int64: 1 where the response is a random one.
+        tokens: ``[B, T]``, some of them masked.
+        targets: ``[B, T]``: the original ids of tokens to predict, and -100 elsewhere.
+        random: ``[B]`` int64: 1 if the response is random.
     """
 
     tokens: Tokens
@@ -170,16 +165,16 @@ class Batch:
         return Batch(self.tokens.to(device), self.targets.to(device), self.random.to(device))
 
     def parts(self, lengths: Ints, budget: int | None) -> "list[Batch]":
-        """The same in parts that hold at most ``budget`` tokens each; None: in one.
+        """The batch in parts of at most ``budget`` tokens each; None: in one part.
 
         Args:
-            lengths: ``[B]`` in tokens, in rising order.
-            budget: of one part; a pair that holds more is one by itself.
+            lengths: ``[B]`` in tokens, ascending.
+            budget: tokens per part; a longer pair is a part of its own.
         """
         if budget is None:
             return [self]
-        everyone = torch.arange(len(lengths))
-        return [self._part(everyone[stretch]) for stretch in _cut(lengths, 0, len(lengths), budget)]
+        rows = torch.arange(len(lengths))
+        return [self._part(rows[part]) for part in _cut(lengths, 0, len(lengths), budget)]
 
     def _part(self, rows: Tensor) -> "Batch":
         tokens = self.tokens.part(rows)
@@ -188,11 +183,11 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Masking:
-    """How tokens are hidden: of the 15% that are chosen 80% become [MASK], 10% a random word, and 10% stay.
+    """How tokens are masked: 15% are chosen, of which 80% become [MASK], 10% a random word, and 10% stay.
 
     Args:
         mask: id of [MASK].
-        words: ids that random words are drawn from.
+        words: ids of the random words.
         special: ids that are never chosen.
 
     Source: Devlin et al., BERT (NAACL 2019), section 3.1.
@@ -204,27 +199,27 @@ class Masking:
 
     @classmethod
     def of(cls, subwords: Subwords, also_special: int) -> "Masking":
-        """That of a vocabulary, which has a token for masks."""
+        """The masking of a vocabulary with a mask token."""
         special = np.array(sorted({*subwords.special_ids(), also_special}), np.int64)
         mask = subwords.mask
-        assert mask is not None, "it was added where the backbone was read"
+        assert mask is not None, "continued_backbone adds it to a vocabulary without one"
         words = np.setdiff1d(np.arange(len(subwords)), special)
         return cls(subwords.id_of(mask), words, special)
 
-    def hide(self, ids: Ints, generator: np.random.Generator) -> tuple[Ints, Ints]:
-        """Ids with some hidden, and what is to be told, -100 elsewhere.
+    def mask_tokens(self, ids: Ints, generator: np.random.Generator) -> tuple[Ints, Ints]:
+        """Ids with some masked, and the targets: the original ids of chosen tokens, -100 elsewhere.
 
         Args:
-            ids: of texts behind one another, any number.
+            ids: of any number of concatenated texts.
             generator: of the choice.
         """
         chance = generator.random(len(ids))
         chosen = (chance < MASKED) & ~np.isin(ids, self.special)
         what = generator.random(len(ids))
         others = self.words[generator.integers(len(self.words), size=len(ids))]
-        hidden = np.where(chosen & (what < 0.8), self.mask, ids)
-        hidden = np.where(chosen & (what >= 0.9), others, hidden)
-        return hidden, np.where(chosen, ids, NO_TARGET)
+        masked = np.where(chosen & (what < 0.8), self.mask, ids)
+        masked = np.where(chosen & (what >= 0.9), others, masked)
+        return masked, np.where(chosen, ids, NO_TARGET)
 
 
 def make_batch(
@@ -235,27 +230,27 @@ def make_batch(
     masking: Masking | None,
     generator: np.random.Generator,
 ) -> Batch:
-    """``[S] context [S] response [S]`` with segments 0 and 1, some of its tokens hidden.
+    """``[S] context [S] response [S]`` with segments 0 and 1, and some tokens masked.
 
     Args:
-        pairs: they are of.
-        chosen: which.
-        text: how much of a text is read.
+        pairs: of the data.
+        chosen: the pairs of the batch.
+        text: the limits of lengths.
         subwords: the vocabulary.
-        masking: None: no token is hidden.
-        generator: of the choice of tokens.
+        masking: None: no token is masked.
+        generator: of the masks.
     """
-    n_contexts, n_responses = lengths_of(pairs.table, text, chosen.rows, chosen.responses)
+    n_contexts, n_responses = pair_lengths(pairs.table, text, chosen.rows, chosen.responses)
     start, end = (np.array([2 * i], np.uint32) for i in (subwords.start_id, subwords.end_id))
     parts = []
     lasts, firsts = pairs.table[chosen.rows, 1], pairs.table[chosen.responses, 2]
     for last, first, n_context, n_response in zip(lasts, firsts, n_contexts, n_responses, strict=True):
         parts += [start, pairs.ids[last - n_context : last], end, pairs.ids[first : first + n_response], end]
     flat = np.concatenate(parts).astype(np.int64)
-    ids = flat >> 1  # the lowest bit says whether a token continues a word
+    ids = flat >> 1  # the lowest bit marks a token that continues a word
     targets = np.full(len(ids), NO_TARGET, np.int64)
     if masking is not None:
-        ids, targets = masking.hide(ids, generator)
+        ids, targets = masking.mask_tokens(ids, generator)
     ends = np.cumsum(chosen.lengths)[:-1]
     segments = [[0] * (n + 2) + [1] * (m + 1) for n, m in zip(n_contexts, n_responses, strict=True)]
     tokens = pad(np.split(ids, ends), segments, subwords.pad_id)

@@ -1,6 +1,6 @@
-"""The two losses of pre-training, as sums over a part of a batch, with what was told right.
+"""The two losses of pre-training, as sums over a part of a batch, with the number of correct predictions.
 
-Shapes: B pairs, T tokens, P tokens to be told.
+Shapes: B pairs, T tokens.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,17 +19,17 @@ OBJECTIVES: dict[str, tuple[tuple[Objective, ...], ...]] = {
     "masked_lm": (("masked_lm",),),
     "next_utterance": (("next_utterance",),),
 }
-"""What the batches are for, in turns, by the name of the setting."""
+"""For each value of ``train.objectives``: the objectives of successive batches, in turns."""
 
 
 @dataclass(frozen=True, slots=True)
-class StepScalars:
-    """How a part of a batch was told.
+class LossSum:
+    """The loss of a part of a batch.
 
     Args:
-        loss: cross-entropy, summed.
-        n_right: how often the likeliest is right.
-        n: tokens or pairs.
+        loss: summed cross-entropy.
+        n_right: how many of the most likely predictions are right.
+        n: tokens or pairs predicted.
     """
 
     loss: Tensor
@@ -37,35 +37,37 @@ class StepScalars:
     n: int
 
 
-def tell(network: PretrainingNetwork, batch: Batch, objectives: Sequence[Objective]) -> dict[Objective, StepScalars]:
-    """The losses of a batch, in fp32, whatever the network computes in."""
+def compute_losses(
+    network: PretrainingNetwork, batch: Batch, objectives: Sequence[Objective]
+) -> dict[Objective, LossSum]:
+    """The losses of a batch by objective, always in fp32."""
     outputs = network(batch.tokens)
-    told: dict[Objective, StepScalars] = {}
+    losses: dict[Objective, LossSum] = {}
     if "masked_lm" in objectives:
-        wanted = batch.targets != NO_TARGET
-        told["masked_lm"] = _told(network.word_logits(outputs[wanted]), batch.targets[wanted])
+        masked = batch.targets != NO_TARGET
+        losses["masked_lm"] = _loss_sum(network.word_logits(outputs[masked]), batch.targets[masked])
     if "next_utterance" in objectives:
-        told["next_utterance"] = _told(network.pair_logits(outputs), batch.random)
-    return told
+        losses["next_utterance"] = _loss_sum(network.pair_logits(outputs), batch.random)
+    return losses
 
 
-def _told(logits: Tensor, targets: Tensor) -> StepScalars:
+def _loss_sum(logits: Tensor, targets: Tensor) -> LossSum:
     loss = F.cross_entropy(logits.float(), targets, reduction="sum")
-    return StepScalars(loss, int((logits.argmax(-1) == targets).sum()), len(targets))
+    return LossSum(loss, int((logits.argmax(-1) == targets).sum()), len(targets))
 
 
-def counts(batch: Batch) -> dict[Objective, int]:
-    """How many tokens and pairs are to be told; a mean over none is 0."""
+def count_targets(batch: Batch) -> dict[Objective, int]:
+    """How many tokens and pairs are predicted; at least 1, so that the mean of no losses is 0."""
     return {"masked_lm": max(1, int((batch.targets != NO_TARGET).sum())), "next_utterance": len(batch.random)}
 
 
-def figures(told: Iterable[Mapping[Objective, StepScalars]]) -> dict[str, float]:
+def figures(losses: Iterable[Mapping[Objective, LossSum]]) -> dict[str, float]:
     """Mean losses and accuracies over parts, such as "masked_lm_loss"."""
-    parts = list(told)
+    parts = list(losses)
     values: dict[str, float] = {}
     for objective in dict.fromkeys(name for part in parts for name in part):
-        mine = [part[objective] for part in parts if objective in part]
-        n = max(1, sum(part.n for part in mine))
-        values[f"{objective}_loss"] = float(sum(float(part.loss.detach()) for part in mine)) / n
-        values[f"{objective}_accuracy"] = sum(part.n_right for part in mine) / n
+        own = [part[objective] for part in parts if objective in part]
+        n = max(1, sum(part.n for part in own))
+        values[f"{objective}_loss"] = float(sum(float(part.loss.detach()) for part in own)) / n
+        values[f"{objective}_accuracy"] = sum(part.n_right for part in own) / n
     return values

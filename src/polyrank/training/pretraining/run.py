@@ -1,8 +1,8 @@
-"""A recipe of pre-training carried out: vocabulary learnt, texts as ids, network made, fit, the best backbone saved.
+"""Running a pre-training recipe: learn the vocabulary, encode the texts, train the network, save the best backbone.
 
-A run folder holds pretraining.json (the recipe), tokenizer.json (a vocabulary that was learnt), tokens/ (texts as ids),
-metrics.jsonl, checkpoint.safetensors (with the heads, to go on from), model/ and, when it has ended, pretrained.json;
-run.lock while it runs.
+A run folder holds pretraining.json (the recipe), tokenizer.json (a learned vocabulary), tokens/ (texts as ids),
+metrics.jsonl, checkpoint.safetensors (with the heads), model/, pretrained.json once the run has finished, and run.lock
+while it runs.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import torch
 
 from polyrank.config.checked import to_dict
 from polyrank.config.pretraining import ContinuedModel, PretrainRecipe, VocabularyConfig, pretrain_recipe_from_dict
-from polyrank.devices import processes
+from polyrank.devices import distributed
 from polyrank.devices.choice import choose_device
 from polyrank.errors import ConfigError
 from polyrank.loading.recipes import load_pretrain_recipe
@@ -34,9 +34,9 @@ from polyrank.text import Subwords, learn_bert_subwords, read_subwords
 from polyrank.training.checkpoints import CHECKPOINT
 from polyrank.training.learner import METRICS, Learner
 from polyrank.training.loop import fit
-from polyrank.training.pretraining.step import VALID_SEED, PretrainStep, Reading, separator_of, validate
+from polyrank.training.pretraining.step import VALID_SEED, PairBatches, PretrainStep, turn_separator, validate
 from polyrank.training.pretraining.tokens import Pairs, open_pairs, rows_of, texts_of
-from polyrank.training.run_folder import MODEL, RunKind, alone_in
+from polyrank.training.run_folder import MODEL, RunKind, hold_run_folder
 
 VOCABULARY, TOKENS = "tokenizer.json", "tokens"
 RECIPE, RESULT = (
@@ -61,11 +61,10 @@ class PretrainFit:
 
     Args:
         n_steps: updates made, skipped ones included.
-        n_tokens: tokens read, without padding.
-        best: validation figures of the network that was kept, empty without validation.
-        best_step: the step it was met at.
-        seconds: wall time of its steps; of an interrupted run, the earlier part is in it, and what was computed after
-            the last checkpoint is not.
+        n_tokens: tokens trained on, without padding.
+        best: validation figures of the saved network; empty without validation.
+        best_step: the step after which it was saved.
+        seconds: wall time of the steps; a resumed run adds the time up to its checkpoint.
     """
 
     n_steps: int
@@ -77,11 +76,11 @@ class PretrainFit:
 
 @dataclass(frozen=True, slots=True)
 class PretrainResult:
-    """A pre-training's outcome.
+    """The result of a pre-training.
 
     Args:
         model: the Hugging Face folder of the best backbone.
-        fit: how it went.
+        fit: how the training went.
     """
 
     model: Path
@@ -97,35 +96,35 @@ def pretrain(
     report: Callable[[dict[str, Any]], None] = lambda record: None,
     notify: Callable[[str], None] = lambda text: None,
 ) -> PretrainResult:
-    """Pre-train a transformer by a recipe; the result is a backbone for every model here.
+    """Pre-train a transformer by a recipe; the result is a backbone for every kind of model.
 
-    Under ``torchrun`` all processes have to call this; they share the work, and the first one writes and reports.
+    Under ``torchrun`` all processes have to call this. They share the work, and rank 0 writes files and reports.
 
     Args:
-        recipe: what to do: a PretrainRecipe, its file, or its tables as dictionaries.
-        resume: go on from the checkpoint of an interrupted run, or of one that is to have more steps.
-        overwrite: start again where there is an earlier run.
+        recipe: a PretrainRecipe, its file, or its tables as dictionaries.
+        resume: continue from the checkpoint of an interrupted run, or of a run that now has more steps.
+        overwrite: start again, replacing an earlier run.
         device: "auto", "cpu" or "cuda".
         report: called with each record of metrics.jsonl.
         notify: called with lines for the user.
 
     Raises:
-        UsageError: an earlier run is there, and neither ``resume`` nor ``overwrite`` is set.
-        LockedError: another process trains there.
-        ConfigError: the recipe asks for the impossible, or is not that of the earlier run.
-        DataError: the data cannot be read or holds nothing to learn from.
-        LostProcessError: of several processes another one has ended.
+        UsageError: the output holds an earlier run, and neither ``resume`` nor ``overwrite`` is set.
+        LockedError: another process trains in the same folder.
+        ConfigError: a setting does not fit the backbone, or the recipe differs from that of the resumed run.
+        DataError: the data cannot be read, or has no pairs of context and response.
+        LostProcessError: another process of a distributed run has ended.
     """
     if not isinstance(recipe, PretrainRecipe):
         recipe = load_pretrain_recipe(recipe)
     folder, chosen, plan = Path(recipe.output), choose_device(device), recipe
-    with processes.together(), alone_in(folder):
-        ended = processes.by_first(lambda: _begin(plan, folder, resume, overwrite, notify))
+    with distributed.process_group(), hold_run_folder(folder):
+        ended = distributed.on_rank_zero(lambda: _begin(plan, folder, resume, overwrite, notify))
         if ended is not None:
             return PretrainResult(folder / MODEL, ended)
-        tell = notify if processes.is_first() else lambda text: None
+        tell = notify if distributed.is_rank_zero() else lambda text: None
         result = _fit(recipe, folder, chosen, resume, report, tell)
-        if processes.is_first():
+        if distributed.is_rank_zero():
             PRETRAINING.end(folder, dataclasses.asdict(result))
     return PretrainResult(folder / MODEL, result)
 
@@ -133,11 +132,11 @@ def pretrain(
 def _begin(
     recipe: PretrainRecipe, folder: Path, resume: bool, overwrite: bool, notify: Callable[[str], None]
 ) -> PretrainFit | None:
-    """Make a run's folder ready; gives how it went if it has ended and is to have no more steps.
+    """Prepare the folder; returns the fit of a finished run that gets no more steps, else None.
 
     Raises:
-        UsageError: an earlier run, or something else, is there, and nothing says what to do about it.
-        ConfigError: the run that would be resumed was started with other settings.
+        UsageError: the folder holds an earlier run or other files, and neither option is set.
+        ConfigError: the run to resume was started with other settings.
     """
     check_replaceable(folder / MODEL, ours=BACKBONE_FILES, replace=True)
     PRETRAINING.check_folder(folder, resume=resume, overwrite=overwrite)
@@ -163,24 +162,24 @@ def _fit(
     backbone, subwords, pooling = _start(recipe, folder, notify)
     if recipe.text.max_tokens > backbone.max_positions:
         raise ConfigError(
-            f"text.max_tokens = {recipe.text.max_tokens} are more than the backbone's longest input,"
+            f"text.max_tokens = {recipe.text.max_tokens} is above the backbone's longest input,"
             f" {backbone.max_positions}; lower it"
         )
-    separator = separator_of(subwords, recipe.text.turn_separator)
+    separator = turn_separator(subwords, recipe.text.turn_separator)
     cache = Path(recipe.data.cache or folder / TOKENS)
 
     def read(file: str) -> Pairs:
         def opened() -> Pairs:
             return open_pairs(Path(file), subwords, separator, cache, skip_bad=recipe.data.skip_bad, notify=notify)
 
-        made: list[Pairs] = []
-        processes.by_first(lambda: made.append(opened()))  # the others find its files
-        return made[0] if made else opened()
+        own: list[Pairs] = []
+        distributed.on_rank_zero(lambda: own.append(opened()))  # the other processes open its files
+        return own[0] if own else opened()
 
-    reading = Reading(read(recipe.data.train), subwords, recipe, recipe.train.seed)
+    batches = PairBatches(read(recipe.data.train), subwords, recipe, recipe.train.seed)
     validation = None
     if recipe.data.valid is not None:
-        validation = Reading(read(recipe.data.valid).first(recipe.data.max_valid), subwords, recipe, VALID_SEED)
+        validation = PairBatches(read(recipe.data.valid).first(recipe.data.max_valid), subwords, recipe, VALID_SEED)
     network = pretraining_network(backbone, recipe.train.seed).to(device)
     n_parameters = sum(p.numel() for p in backbone.parameters())
     notify(f"{n_parameters:,} parameters, {len(subwords):,} subwords, on {device}")
@@ -196,24 +195,25 @@ def _fit(
     (own,) = fit(
         [learner],
         PretrainStep(network, device),
-        reading,
+        batches,
         seed=recipe.train.seed,
         folder=folder,
         device=device,
         precision=recipe.train.precision,
         checkpoint_steps=recipe.train.checkpoint_steps,
         resume=resume,
+        notify=notify,
     )
     return PretrainFit(own.n_steps, own.counts["n_tokens"], own.best, own.best_step, own.seconds)
 
 
 def _start(recipe: PretrainRecipe, folder: Path, notify: Callable[[str], None]) -> Start:
-    """The backbone to be trained, with its vocabulary."""
+    """The backbone to train, with its vocabulary."""
     model, train = recipe.model, recipe.train
     separator = recipe.text.turn_separator
     if isinstance(model, ContinuedModel):
         return continued_backbone(model, separator, dropout=train.dropout, seed=train.seed)
-    assert recipe.vocabulary is not None, "a recipe from scratch has one"
+    assert recipe.vocabulary is not None, "PretrainRecipe fills it in for a network from scratch"
     subwords = _vocabulary(recipe, recipe.vocabulary, folder, notify)
     dropout = 0.1 if train.dropout is None else train.dropout
     return new_bert(model, len(subwords), padding=subwords.pad_id, dropout=dropout, seed=train.seed), subwords, None
@@ -222,9 +222,9 @@ def _start(recipe: PretrainRecipe, folder: Path, notify: Callable[[str], None]) 
 def _vocabulary(
     recipe: PretrainRecipe, settings: VocabularyConfig, folder: Path, notify: Callable[[str], None]
 ) -> Subwords:
-    """The one that was learnt before this run was interrupted, or learnt now and stored."""
+    """The vocabulary in the run folder; if there is none yet, it is learned and stored."""
     file = folder / VOCABULARY
-    processes.by_first(lambda: None if file.exists() else _learn_vocabulary(recipe, settings, file, notify))
+    distributed.on_rank_zero(lambda: None if file.exists() else _learn_vocabulary(recipe, settings, file, notify))
     return read_subwords(file.read_bytes(), str(file))
 
 

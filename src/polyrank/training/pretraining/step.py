@@ -1,6 +1,6 @@
-"""Pre-training as a batch source and a step of the one loop: pairs of texts in parts, and their losses.
+"""Pre-training as a batch source and a step of the training loop: pairs of texts in parts, and their losses.
 
-What is masked and drawn is a function of (seed, step).
+Masks and random responses are functions of (seed, step).
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,30 +11,30 @@ import numpy as np
 import torch
 
 from polyrank.config.pretraining import Objective, PretrainRecipe
-from polyrank.devices import processes
+from polyrank.devices import distributed
 from polyrank.devices.choice import choose_dtype
 from polyrank.models.pretraining import PretrainingNetwork
 from polyrank.text import Subwords
 from polyrank.training.learner import LossParts
 from polyrank.training.pretraining.batches import Batch, Batches, Masking, make_batch
-from polyrank.training.pretraining.objectives import OBJECTIVES, StepScalars, counts, figures, tell
+from polyrank.training.pretraining.objectives import OBJECTIVES, LossSum, compute_losses, count_targets, figures
 from polyrank.training.pretraining.tokens import Pairs
 
 VALID_SEED = 20191202  # of masks and random responses in validation: the same for every run
 
 
 class PairBatch(NamedTuple):
-    """Pairs in parts that are computed one after another, and what is learnt from them."""
+    """A batch's objectives, and its pairs in parts that are computed one after another."""
 
     objectives: tuple[Objective, ...]
     parts: list[Batch]
 
 
-class Reading:
-    """Pairs as batches for the objectives in turns: the loop's source.
+class PairBatches:
+    """Pairs as a batch source, with batches for each of the objectives in turns.
 
     Args:
-        pairs: to read.
+        pairs: to train on.
         subwords: their vocabulary.
         recipe: budgets, masks and objectives.
         seed: of all choices.
@@ -45,13 +45,13 @@ class Reading:
         self.pairs, self.subwords = pairs, subwords
         self.n_steps = recipe.train.steps
         self.turns = OBJECTIVES[self.train.objectives]
-        separator = subwords.id_of(separator_of(subwords, recipe.text.turn_separator))
+        separator = subwords.id_of(turn_separator(subwords, recipe.text.turn_separator))
         self.masking = Masking.of(subwords, separator)
         self.orders = [
             Batches(
                 pairs,
                 recipe.text,
-                random_half="next_utterance" in objectives,  # words alone are learnt from true pairs
+                random_half="next_utterance" in objectives,  # masked words alone are learned from true pairs
                 batch_tokens=self.train.batch_tokens,
                 window=self.train.length_window,
                 seed=(seed, number),
@@ -60,52 +60,52 @@ class Reading:
         ]
 
     def batch(self, number: int) -> PairBatch:
-        """What the batch of 0-based update ``number`` is for, and the batch in its parts."""
+        """The batch of 0-based update ``number``, with its objectives."""
         position, turn = divmod(number, len(self.turns))
         return PairBatch(self.turns[turn], self._parts(turn, position))
 
     def counts(self, batch: PairBatch) -> dict[str, int]:
-        """Its tokens, without padding."""
+        """The number of tokens, without padding."""
         return {"n_tokens": sum(int(part.tokens.mask.sum()) for part in batch.parts)}
 
     def check(self, done: int) -> dict[str, float] | None:
-        """Empty where a validation is due after ``done`` updates."""
+        """An empty table if a validation is due after ``done`` updates; else None."""
         return {} if done % self.train.evaluate_steps == 0 or done == self.n_steps else None
 
     def too_large(self, batch: PairBatch) -> str:
-        """The setting that needs less memory."""
+        """The error, with a setting that needs less memory."""
         n_tokens = sum(part.tokens.ids.numel() for part in batch.parts)
         smaller = (self.train.micro_batch_tokens or self.train.batch_tokens) // 2
         return (
-            f"{n_tokens:,} tokens do not fit into memory; try train.micro_batch_tokens={smaller}, which changes no"
-            " update"
+            f"{n_tokens:,} tokens do not fit into memory; try train.micro_batch_tokens={smaller}, which leaves the"
+            " updates as they are"
         )
 
     def epoch(self, turn: int) -> list[Batch]:
-        """The parts of all batches of the first epoch of one turn's objectives."""
+        """The parts of all batches in the first epoch of one turn."""
         return [part for position in range(self.orders[turn].n_first()) for part in self._parts(turn, position)]
 
     def _parts(self, turn: int, position: int) -> list[Batch]:
         generator = np.random.Generator(np.random.PCG64((self.seed, turn, position, 1)))
         masking = self.masking if "masked_lm" in self.turns[turn] else None
-        chosen, budget, n = self.orders[turn].at(position), self.train.micro_batch_tokens, processes.count()
-        if n > 1:  # each has a part at least, and what is masked does not depend on parts
+        chosen, budget, n = self.orders[turn].at(position), self.train.micro_batch_tokens, distributed.world_size()
+        if n > 1:  # at least one part per process; masks do not depend on the parts
             budget = min(budget or self.train.batch_tokens, max(self.train.batch_tokens // n, self.text.max_tokens))
         batch = make_batch(self.pairs, chosen, self.text, self.subwords, masking, generator)
         return batch.parts(chosen.lengths, budget)
 
 
-def separator_of(subwords: Subwords, name: str) -> str:
-    """The token between two turns: of vocabularies without "[SEP]" the one that ends a text."""
+def turn_separator(subwords: Subwords, name: str) -> str:
+    """The token between two turns: ``name``, or the end token if ``name`` is "[SEP]" and the vocabulary lacks it."""
     return subwords.names["end"] if name == "[SEP]" and subwords.known([name]) is None else name
 
 
 @dataclass(frozen=True, slots=True)
 class PretrainStep:
-    """The losses of pre-training, means over a batch, which the processes of a run share.
+    """The losses of pre-training, as means over a batch whose parts the processes share.
 
     Args:
-        network: that learns, on its device.
+        network: to train, on its device.
         device: where to compute.
     """
 
@@ -113,39 +113,39 @@ class PretrainStep:
     device: torch.device
 
     def losses(self, batch: PairBatch, number: int) -> Iterator[LossParts]:
-        """The loss of the one network."""
+        """The loss of the network."""
         del number
         yield self._loss(batch)
 
     def _loss(self, batch: PairBatch) -> LossParts:
-        n = {name: sum(counts(part)[name] for part in batch.parts) for name in batch.objectives}
-        told: list[dict[Objective, StepScalars]] = []
-        for part in _own(batch.parts):
-            results = tell(self.network, part.to(self.device), batch.objectives)
+        n = {name: sum(count_targets(part)[name] for part in batch.parts) for name in batch.objectives}
+        losses: list[dict[Objective, LossSum]] = []
+        for part in _own_parts(batch.parts):
+            results = compute_losses(self.network, part.to(self.device), batch.objectives)
             yield torch.stack([result.loss / n[name] for name, result in results.items()]).sum()
-            told.append(results)
-        return figures(_of_all(told))
+            losses.append(results)
+        return figures(_gather(losses))
 
 
-def validate(network: PretrainingNetwork, reading: Reading, device: torch.device) -> dict[str, float]:
+def validate(network: PretrainingNetwork, batches: PairBatches, device: torch.device) -> dict[str, float]:
     """Losses and accuracies over all pairs, always with the same masks and random responses; "loss" is their sum."""
     network.eval()
-    dtype = choose_dtype(reading.train.precision, device)
+    dtype = choose_dtype(batches.train.precision, device)
     values: dict[str, float] = {}
-    for turn, objectives in enumerate(reading.turns):
+    for turn, objectives in enumerate(batches.turns):
         with torch.inference_mode(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            told = [tell(network, part.to(device), objectives) for part in _own(reading.epoch(turn))]
-        values |= figures(_of_all(told))
+            losses = [compute_losses(network, part.to(device), objectives) for part in _own_parts(batches.epoch(turn))]
+        values |= figures(_gather(losses))
     return {"loss": sum(value for name, value in values.items() if name.endswith("_loss")), **values}
 
 
-def _own(parts: Sequence[Batch]) -> Sequence[Batch]:
-    """Those that this process computes: of like length, as neighbours are, each has as many."""
-    return parts[processes.number() :: processes.count()]
+def _own_parts(parts: Sequence[Batch]) -> Sequence[Batch]:
+    """The parts that this process computes. Neighbours have similar lengths, so every process has similar work."""
+    return parts[distributed.rank() :: distributed.world_size()]
 
 
-def _of_all(told: Sequence[dict[Objective, StepScalars]]) -> list[dict[Objective, StepScalars]]:
-    """What every process was told, in the order of the parts; the first has no fewer than others."""
-    plain = [{name: replace(own, loss=own.loss.detach().cpu()) for name, own in part.items()} for part in told]
-    shares = processes.gathered(plain)
+def _gather(losses: Sequence[dict[Objective, LossSum]]) -> list[dict[Objective, LossSum]]:
+    """The losses of all processes, in the order of the parts; no process has more parts than rank 0."""
+    plain = [{name: replace(own, loss=own.loss.detach().cpu()) for name, own in part.items()} for part in losses]
+    shares = distributed.all_gather(plain)
     return [share[i] for i in range(len(shares[0])) for share in shares if i < len(share)]

@@ -1,8 +1,8 @@
-"""A file of dialogues or pairs as token ids on disk, made once and mapped into memory.
+"""A file of dialogues or pairs as token ids on disk, written once and memory-mapped.
 
-A turn's ids are stored once, however many responses follow it: the turns of a dialogue lie behind one another, with
-separators between, and a pair is two stretches of them. So memory holds neither texts nor ids. The folder is named by
-what it was made of: the file's bytes, the vocabulary, the separator.
+The ids of each turn are stored once: the turns of a dialogue are concatenated with separators, and a pair is two ranges
+of them. So memory holds neither texts nor ids. The folder's name is a hash of its inputs: the file's bytes, the
+vocabulary and the separator.
 """
 
 import hashlib
@@ -28,18 +28,18 @@ DOCUMENT = DocumentKind(
     name="folder of token ids", file="tokens.json", missing="check the path", remedy="delete the folder"
 )
 IDS, PAIRS = "ids.bin", "pairs.bin"
-ROWS = 1000  # that are read before their texts become ids together
+ROWS = 1000  # whose texts are encoded together
 COLUMNS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Contexts with the responses that follow them, N of them.
+    """N contexts with their responses.
 
     Args:
-        ids: of all turns, each as ``2 * id``, and one more where it goes on with the word before.
-        table: ``[N, 5]``: where in ``ids`` the context starts and ends, where the response starts and ends, and a
-            number of the response's ids, by which equal ones are known.
+        ids: of all turns, each as ``2 * id``, plus 1 if the token continues a word.
+        table: ``[N, 5]``: start and end of the context in ``ids``, start and end of the response, and a hash of the
+            response's ids, which is equal for equal responses.
     """
 
     ids: NDArray[np.uint32]
@@ -49,14 +49,14 @@ class Pairs:
         return len(self.table)
 
     def first(self, n: int) -> "Pairs":
-        """The first ``n``."""
+        """The first ``n`` pairs."""
         return Pairs(self.ids, self.table[:n])
 
 
 def rows_of(
     path: Path, *, skip_bad: bool, notify: Callable[[str], None] = lambda text: None
 ) -> Iterator[list[Example]]:
-    """The examples of each row that have a response: of a dialogue, each turn after the first.
+    """The examples with a response of each row; in a dialogue every turn after the first is a response.
 
     Raises:
         DataError: a row is bad, and ``skip_bad`` is false.
@@ -76,7 +76,7 @@ def rows_of(
 
 
 def texts_of(examples: list[Example]) -> tuple[str, ...]:
-    """All turns of a row, facts of the background first; its last example has them all."""
+    """All turns of a row, after the facts of its background; the last example holds them all."""
     last = examples[-1]
     return (*last.background, *last.context, last.response or "")
 
@@ -90,13 +90,13 @@ def open_pairs(
     skip_bad: bool,
     notify: Callable[[str], None] = lambda text: None,
 ) -> Pairs:
-    """The pairs of a file, from the cache, or made and put there.
+    """The pairs of a file, from the cache, or encoded and added to it.
 
     Args:
-        path: of dialogues or pairs.
+        path: file of dialogues or pairs.
         subwords: the vocabulary.
-        separator: a token of it, between turns.
-        cache: the folder of such folders.
+        separator: token between turns.
+        cache: folder of cached folders.
         skip_bad: count and skip bad rows instead of stopping.
         notify: called with lines for the user.
 
@@ -104,7 +104,7 @@ def open_pairs(
         DataError: a row is bad and ``skip_bad`` is false, or the file holds no pair.
     """
     read = rows_of(path, skip_bad=skip_bad, notify=notify)
-    first = next(read, None)  # an absent or bad file has its own words, before its bytes are looked at
+    first = next(read, None)  # a missing or bad file raises its own error before its bytes are hashed
     if first is None:
         raise DataError(f"{path}: no row has a response to a context; give dialogues of two turns or more, or pairs")
     key = hashlib.sha256(
@@ -115,11 +115,11 @@ def open_pairs(
         pairs = _open(folder)
     except ArtifactError as error:
         if has_document(folder, DOCUMENT):
-            notify(f"{error}; it is made again")
+            notify(f"{error}; polyrank writes it again")
         _make(folder, path, subwords, separator, rows_of(path, skip_bad=skip_bad, notify=notify))
         pairs = _open(folder)
     if len(pairs) < 2:
-        raise DataError(f"{path}: holds {counted(len(pairs), 'pair')} with words on both sides; give two at least")
+        raise DataError(f"{path}: {counted(len(pairs), 'pair')} with words on both sides; give at least two")
     notify(f"{path}: {counted(len(pairs), 'pair')}, {counted(len(pairs.ids), 'token')}")
     return pairs
 
@@ -147,21 +147,21 @@ def _make(folder: Path, path: Path, subwords: Subwords, separator: str, read: It
 def _write(
     batch: list[list[Example]], subwords: Subwords, separator: int, start: int, ids: BinaryIO, table: BinaryIO
 ) -> int:
-    """Write the turns of some rows and their pairs; ``start`` is how many ids there are before, and then returned."""
+    """Write the turns of some rows and their pairs after ``start`` ids; returns how many ids there are now."""
     turns = [texts_of(examples) for examples in batch]
     encoded = iter(subwords.encode_words([text for texts in turns for text in texts]))
     for examples, texts in zip(batch, turns, strict=True):
         row: list[Any] = []
         stretches = []
-        for number, (words, goes_on) in enumerate(islice(encoded, len(texts))):
+        for number, (words, continues) in enumerate(islice(encoded, len(texts))):
             if number:
                 row.append(np.array([separator], np.uint32))
-            turn = np.array(words, np.uint32) * 2 + np.array(goes_on, np.uint32)
+            turn = np.array(words, np.uint32) * 2 + np.array(continues, np.uint32)
             at = start + sum(map(len, row))
             stretches.append((at, at + len(turn)))
             row.append(turn)
         for example in examples:
-            number = len(example.background) + len(example.context)  # its response's, among the turns
+            number = len(example.background) + len(example.context)  # of its response among the turns
             (begin, end), response = (stretches[0][0], stretches[number - 1][1]), stretches[number]
             if begin < end and response[0] < response[1]:
                 turn = row[2 * number]

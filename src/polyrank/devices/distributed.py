@@ -1,0 +1,215 @@
+"""Distributed work on several processes, as ``torchrun`` starts them: ranks, and exchanging values.
+
+Every process runs the same program on the same data, reaches the same calls in the same order, and continues with the
+same results. Encoding texts is what the processes share; only rank 0 writes files and logs. Outside ``process_group``
+each process works alone, and nothing here costs anything. torch is imported inside functions, because the command line
+asks for its rank before it loads anything.
+"""
+
+import atexit
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from polyrank.errors import LostProcessError, PolyrankError, UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Result = TypeVar("Result")
+TIMEOUT = timedelta(minutes=30)  # for a process that is alive but silent; torch notices at once when one dies
+
+
+class _State:
+    def __init__(self) -> None:
+        self.joined = False
+        self.failed = False  # a process is lost, so there is no group left to destroy
+
+
+_state = _State()
+
+
+def launched_as() -> tuple[int, int]:
+    """The rank of this process and the number of processes, from the launcher's variables; without one (0, 1).
+
+    Raises:
+        UsageError: the launcher's variables are not valid numbers.
+    """
+    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= os.environ.keys():
+        return 0, 1
+    own, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+    if not (own.isdecimal() and size.isdecimal() and int(own) < int(size)):
+        raise UsageError(f"RANK={own!r} of WORLD_SIZE={size!r} is not a rank; start with torchrun, which sets both")
+    return int(own), int(size)
+
+
+def local_rank() -> int | None:
+    """The rank of this process on its machine, which is the number of its GPU; None without a launcher."""
+    return int(os.environ.get("LOCAL_RANK", 0)) if launched_as()[1] > 1 else None
+
+
+@contextmanager
+def process_group() -> Iterator[None]:
+    """Join the launcher's processes; inside, they work together, and none leaves before all are done.
+
+    All processes have to enter, and to make the same calls inside. Without a launcher nothing changes.
+
+    Raises:
+        LostProcessError: another process has ended, or is silent for half an hour.
+    """
+    if launched_as()[1] == 1 or _state.joined:
+        yield
+        return
+    import torch
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        if "gloo" not in (backends := str(dist.get_backend_config())):
+            raise UsageError(
+                f"the process group uses {backends} only, and polyrank needs gloo for numbers on the CPU; make it with"
+                ' "cpu:gloo,cuda:nccl", or leave it to polyrank'
+            )
+    else:
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        with _explain_lost_process():
+            dist.init_process_group(backend, timeout=TIMEOUT)
+        # later blocks use the same group: the launcher's store holds the addresses of this one
+        atexit.register(_destroy_group)
+    _state.joined = True
+    try:
+        yield
+        barrier()
+    finally:
+        _state.joined = False
+
+
+def _destroy_group() -> None:
+    """Leave the group before the process ends, as GPU libraries require."""
+    import torch.distributed as dist
+
+    if dist.is_initialized() and not _state.failed:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _explain_lost_process() -> Iterator[None]:
+    """Turn torch's errors between processes into one sentence."""
+    try:
+        yield
+    except RuntimeError as error:  # the base of all of torch's errors of this kind
+        _state.failed = True
+        raise LostProcessError(
+            "another process of this run has ended or is silent; read its output, and start all of them again (a"
+            " training with --resume)"
+        ) from error
+
+
+def rank() -> int:
+    """The rank of this process in the process group; 0 outside of one."""
+    return launched_as()[0] if _state.joined else 0
+
+
+def world_size() -> int:
+    """How many processes are in the process group; 1 outside of one."""
+    return launched_as()[1] if _state.joined else 1
+
+
+def is_rank_zero() -> bool:
+    """Whether this process writes files and logs."""
+    return rank() == 0
+
+
+def barrier() -> None:
+    """Wait until every process is here."""
+    all_reduce_max(0)
+
+
+def on_rank_zero(work: Callable[[], Result]) -> Result:
+    """Run ``work`` on rank 0 only, and return its result on every rank.
+
+    For reading and changing files that rank 0 owns. A polyrank error inside is raised on every rank.
+
+    Args:
+        work: its result must be picklable.
+    """
+    if world_size() == 1:
+        return work()
+    outcome: tuple[Any, tuple[int, str] | None] = (None, None)
+    if is_rank_zero():
+        try:
+            outcome = (work(), None)
+        except PolyrankError as error:
+            _broadcast((None, (error.exit_code, str(error))))
+            raise
+    result, failure = _broadcast(outcome)
+    if failure is not None:
+        shared = PolyrankError(failure[1])
+        shared.exit_code = failure[0]
+        raise shared
+    return result  # type: ignore[no-any-return]  # rank 0's, of whatever type
+
+
+def _broadcast(value: Any) -> Any:
+    import torch.distributed as dist
+
+    values = [value]
+    with _explain_lost_process():
+        dist.broadcast_object_list(values, src=0)
+    return values[0]
+
+
+def all_reduce_max(value: int) -> int:
+    """The maximum over all processes."""
+    if world_size() == 1:
+        return value
+    import torch
+    import torch.distributed as dist
+
+    result = torch.tensor(value)
+    with _explain_lost_process():
+        dist.all_reduce(result, dist.ReduceOp.MAX)
+    return int(result)
+
+
+def all_reduce_sum(values: "Tensor") -> None:
+    """Replace ``values`` by their sum over all processes: the same bits in each of them."""
+    import torch.distributed as dist
+
+    if world_size() > 1:
+        with _explain_lost_process():
+            dist.all_reduce(values)
+
+
+def all_gather(values: Any) -> list[Any]:
+    """The values of all processes, by rank. They are pickled, so tensors should be on the CPU."""
+    if world_size() == 1:
+        return [values]
+    import torch.distributed as dist
+
+    results = [b""] * world_size()
+    with _explain_lost_process():
+        dist.all_gather_object(results, pickle.dumps(values))
+    return [pickle.loads(result) for result in results]
+
+
+def all_gather_rows(rows: "Tensor", counts: Sequence[int]) -> "Tensor":
+    """The rows of all processes, concatenated by rank; of any type, on any device that the backend supports.
+
+    Args:
+        rows: ``[counts[rank()], ...]``; all other dimensions and the type are the same in every process.
+        counts: how many rows each process has.
+    """
+    import torch
+    import torch.distributed as dist
+    import torch.nn.functional as F
+
+    own = F.pad(rows.detach(), (*[0, 0] * (rows.dim() - 1), 0, max(counts) - len(rows))).contiguous()
+    sent = own.view(-1).view(torch.uint8)
+    received = [torch.empty_like(sent) for _ in counts]
+    with _explain_lost_process():
+        dist.all_gather(received, sent)
+    parts = [part.view(rows.dtype).view(own.shape)[:n] for part, n in zip(received, counts, strict=True)]
+    return torch.cat(parts)

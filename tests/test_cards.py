@@ -1,0 +1,166 @@
+"""Model cards: what README.md of a trained model reports, edits that survive, and folders without one."""
+
+import dataclasses
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from polyrank.config.models import BiConfig, ConvertConfig, ConvertText, CrossConfig, TextPolicy
+from polyrank.config.recipe import DataConfig, Partner, Recipe
+from polyrank.config.training import MutualMethod, NetworkTraining
+from polyrank.models.artifacts import load_model, sign_card, signed
+from polyrank.storage.document import SEAL
+from polyrank.training import RunResult, train
+from polyrank.training.card import describe_part, licence
+from train_settings import train_config
+
+
+def recipe(task: dict[str, Path], backbone: Path, output: Path, **changes: Any) -> Recipe:
+    settings: dict[str, Any] = {"batch_size": 8, "max_steps": 2, "lr": 1e-3, "precision": "fp32"}
+    values: dict[str, Any] = {
+        "model": BiConfig(backbone=str(backbone), reduction="mean"),
+        "text": TextPolicy(max_context_tokens=24, max_candidate_tokens=8),
+        "data": DataConfig(**{name: str(path) for name, path in task.items()}),
+        "train": train_config(**settings, **changes.pop("train", {})),
+        "output": str(output),
+        **changes,
+    }
+    return Recipe(**values)
+
+
+def card(result: RunResult) -> str:
+    return (result.model / "README.md").read_text("utf-8")
+
+
+@pytest.fixture
+def tested(task: dict[str, Path]) -> dict[str, Path]:
+    """With a test part."""
+    return {**task, "test": task["valid"]}
+
+
+def test_a_card_holds_what_a_reader_asks(tested: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
+    backbone = tmp_path / "tiny"
+    backbone.symlink_to(tiny_backbone)
+    (own,) = train(recipe(tested, backbone, tmp_path / "run"))
+    text = card(own)
+    digest = hashlib.sha256(tested["train"].read_bytes()).hexdigest()
+    assert f"| train | train.jsonl | 72 | `{digest}` |" in text
+    assert re.search(r"\| test \| valid\.jsonl \| 12 \| `[0-9a-f]{64}` \|", text)
+    assert f"| **Started from** | `{backbone}` (licence: not stated) |" in text
+    assert "| **Training** | 2 steps, 16 examples; seed 1 |" in text
+    assert f"| **Fingerprint** | `{load_model(own.model).fingerprint}` |" in text
+    assert "| `train.lr` | `0.001` |" in text
+    assert "| `train.epochs` | `1` |" in text  # a default, and shown
+    assert "train.new_lr" not in text  # a default
+    assert str(tmp_path / "run") not in text
+    assert "Test: 12 examples with 12 candidates each, in percent." in text
+    rate, (low, high) = own.test["metrics"]["R@1"], own.test["intervals"]["R@1"]
+    assert f"| R@1 | {100 * rate:.1f} | {100 * low:.1f} to {100 * high:.1f} |" in text
+    assert "# Bi-encoder for ranking replies" in text
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    assert code is not None
+    exec(code[1].replace("path/to/this/folder", str(own.model)), {})  # the card's own example
+    assert own.load(device="cpu").rank("hello", ["a", "b"])
+
+
+def test_a_new_training_replaces_its_own_card_and_keeps_an_edited_one(
+    task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    plan = recipe(task, tiny_backbone, tmp_path / "run")
+    (first,) = train(plan)
+    before = card(first)
+    longer = dataclasses.replace(plan, train=dataclasses.replace(plan.train, max_steps=3))
+    (second,) = train(longer, overwrite=True)
+    assert "3 steps" in card(second) != before
+    path = second.model / "README.md"
+    path.write_text(card(second).replace("Trained with", "Made by me with"), "utf-8")
+    assert not signed(second.model)
+    edited = path.read_bytes()
+    train(longer, resume=True)  # it is finished
+    assert path.read_bytes() == edited
+    (third,) = train(plan, overwrite=True)
+    assert (third.model / "README.md").read_bytes() == edited
+    assert load_model(second.model).fingerprint  # the card is not verified
+
+
+def test_a_finished_run_from_before_gets_a_card(task: dict[str, Path], tiny_backbone: Path, tmp_path: Path) -> None:
+    plan = recipe(task, tiny_backbone, tmp_path / "run")
+    (own,) = train(plan)
+    before = card(own)
+    (own.model / "README.md").unlink()
+    result = tmp_path / "run" / "result.json"
+    document = json.loads(result.read_bytes())
+    for key in ("finished", *SEAL):
+        document.pop(key)
+    result.write_text(json.dumps(document), "utf-8")
+    assert load_model(own.model).fingerprint
+    (again,) = train(plan, resume=True)
+    assert card(again) == before
+    assert again.fit.finished
+
+
+def test_both_networks_of_a_mutual_training_have_cards(
+    task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    partner = Partner(
+        model=CrossConfig(backbone=str(tiny_backbone)),
+        text=TextPolicy(max_context_tokens=24, max_candidate_tokens=8),
+        train=NetworkTraining(),
+    )
+    changes = {"method": "mutual", "n_negatives": 2}
+    plan = recipe(task, tiny_backbone, tmp_path / "run", train=changes, reranker=partner)
+    assert isinstance(plan.train.method, MutualMethod)
+    first, second = map(card, train(plan))
+    assert first.startswith("---\nlibrary_name: polyrank\n---\n\n# Bi-encoder")
+    assert "# Cross-encoder" in second
+
+
+def test_examples_from_memory_and_a_network_without_a_start(task: dict[str, Path], tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in task["train"].read_text("utf-8").splitlines()]
+    plan = recipe(
+        {}, Path(), tmp_path / "run",
+        model=ConvertConfig(embedding_dim=8, ffn_dim=8, spans=(3,), side_dim=8, output_dim=8),
+        text=ConvertText(min_count=1),
+        train={"method": "convert"},
+    )  # fmt: skip
+    (own,) = train(plan, rows)
+    text = card(own)
+    assert "| train | in memory | 72 |  |" in text
+    assert "| **Started from** | random weights |" in text
+    assert "## Figures" not in text
+    assert "| valid |" not in text
+
+
+@pytest.mark.parametrize(
+    ("header", "wanted"),
+    [
+        ("---\nlanguage: en\nlicense: mit\n---\n# A model", "mit"),
+        ("---\nlanguage: en\n---\nlicense: mit", "not stated"),
+        ("# A model\nlicense: mit", "not stated"),
+        (None, "not stated"),
+    ],
+)
+def test_licences_are_those_of_a_cards_header(header: str | None, wanted: str, tmp_path: Path) -> None:
+    if header is not None:
+        (tmp_path / "README.md").write_text(header, "utf-8")
+    assert licence("hf:owner/model", tmp_path) == wanted
+
+
+def test_several_files_have_one_fingerprint(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.jsonl").write_text(name, "utf-8")
+    part = describe_part("train", str(tmp_path / "*.jsonl"), 5)
+    digests = "".join(hashlib.sha256(name.encode()).hexdigest() for name in "ab")
+    assert part.files == "2 files, a.jsonl to b.jsonl"
+    assert part.sha256 == hashlib.sha256(digests.encode()).hexdigest()
+
+
+def test_a_signature_is_of_every_letter(tmp_path: Path) -> None:
+    path, text = tmp_path / "README.md", sign_card("# A model\n")
+    for written, own in ((text, True), (text.replace("A", "a"), False), (text + "\n", False), ("", False)):
+        path.write_text(written, "utf-8")
+        assert signed(tmp_path) == own

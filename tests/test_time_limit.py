@@ -1,0 +1,181 @@
+"""How long a training takes: its steps are printed, the rest is estimated, and train.minutes ends it, to be resumed."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from polyrank.config.models import BiConfig, TextPolicy
+from polyrank.config.recipe import DataConfig, Recipe
+from polyrank.config.training import NetworkTraining
+from polyrank.errors import ConfigError
+from polyrank.loading.recipes import load_recipe
+from polyrank.models import Network
+from polyrank.training import RunResult, train
+from polyrank.training.learner import Figures, Learner, LossParts
+from polyrank.training.loop import Fit, duration, fit
+from train_settings import train_config
+
+
+class Line(Network):
+    """One weight per input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([0.5, -0.5]))
+
+    def shape(self) -> dict[str, Any]:
+        return {}
+
+    def trunks(self) -> list[Any]:
+        return []
+
+    def new_parameters(self) -> list[nn.Parameter]:
+        return []
+
+
+class Steps:
+    """50 updates that take 3 seconds each, and the first one a minute; validated after steps 10 and 50."""
+
+    n_steps = 50
+
+    def __init__(self) -> None:
+        self.network, self.time = Line(), 0.0
+
+    def batch(self, number: int) -> Tensor:
+        self.time += 3 if number else 60
+        return torch.tensor([1.0, float(number)])
+
+    def counts(self, batch: Tensor) -> dict[str, int]:
+        return {"n_examples": len(batch)}
+
+    def check(self, done: int) -> dict[str, float] | None:
+        return {"epoch": done / 50} if done in (10, 50) else None
+
+    def too_large(self, batch: Tensor) -> str:
+        return "too large"
+
+    def losses(self, batch: Tensor, number: int) -> Iterator[LossParts]:
+        yield self._loss(batch)
+
+    def _loss(self, batch: Tensor) -> LossParts:
+        loss = (self.network.weight * batch).sum().square()
+        yield loss
+        figures: Figures = {"loss": loss.detach()}
+        return figures
+
+    def clock(self) -> float:
+        return self.time
+
+    def fit(self, folder: Path, lines: list[str], **settings: Any) -> tuple[Fit, list[float], list[int]]:
+        """How it went, the weights, and the steps after which a model was saved."""
+        saved: list[int] = []
+        folder.mkdir(exist_ok=True)
+        learner = Learner(
+            model=self.network,
+            settings=NetworkTraining(train_layers="all"),
+            folder=folder,
+            save_best=lambda figures: saved.append(len((folder / "metrics.jsonl").read_text().splitlines())),
+            evaluate=lambda: {"loss": 1.0, "R@1": self.time},
+        )
+        (own,) = fit(
+            [learner], self, self, seed=1, folder=folder, device=torch.device("cpu"), precision="fp32",
+            notify=lines.append, clock=self.clock, **settings,
+        )  # fmt: skip
+        return own, self.network.weight.tolist(), saved
+
+
+def test_the_remaining_time_is_that_of_the_steps_after_the_first(tmp_path: Path) -> None:
+    """30 steps of 3 seconds, by hand."""
+    lines: list[str] = []
+    own, _, _ = Steps().fit(tmp_path, lines)
+    assert lines == ["training for 50 steps", "the remaining 30 steps take about 90 s, validations not included"]
+    assert (own.finished, own.n_steps, own.seconds) == (True, 50, 60 + 49 * 3)
+
+
+def test_a_time_limit_keeps_the_best_model_and_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
+    """60 seconds and 20 of 3 seconds are two minutes: step 21, which is validated once more."""
+    lines: list[str] = []
+    whole, weights, saved = Steps().fit(tmp_path / "whole", [])
+    assert (whole.best_step, len(saved)) == (50, 2)
+    part, _, saved = Steps().fit(tmp_path / "run", lines, minutes=2)
+    assert (part.finished, part.n_steps, part.best_step, len(saved)) == (False, 21, 21, 2)
+    rest = Steps()
+    own, resumed, _ = rest.fit(tmp_path / "run", lines, minutes=60, resume=True)
+    assert lines[-2:] == [
+        "continuing after step 21 of 50",
+        "the remaining 9 steps take about 27 s, validations not included",
+    ]
+    assert (own.finished, own.n_steps, resumed) == (True, 50, weights)
+    assert own.counts == whole.counts
+
+
+def test_a_limit_that_is_met_at_the_last_step_is_none(tmp_path: Path) -> None:
+    own, _, saved = Steps().fit(tmp_path, [], minutes=(60 + 49 * 3) / 60)
+    assert (own.finished, own.n_steps, len(saved)) == (True, 50, 2)
+
+
+def test_a_short_training_is_not_estimated(tmp_path: Path) -> None:
+    steps, lines = Steps(), list[str]()
+    steps.n_steps = 20
+    steps.fit(tmp_path, lines)
+    assert lines == ["training for 20 steps"]
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0 s"), (119.4, "119 s"), (120, "2 min"), (3600 * 30, "30 h 0 min")])
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+# by a recipe
+
+
+def recipe(task: dict[str, Path], backbone: Path, output: Path, **changes: Any) -> Recipe:
+    """9 steps, validated after the last one."""
+    settings: dict[str, Any] = {
+        "batch_size": 8, "lr": 1e-3, "warmup_steps": 2, "schedule": "plateau", "train_layers": "all",
+        "precision": "fp32", "evaluate_per_epoch": 1, **changes,
+    }  # fmt: skip
+    return Recipe(
+        model=BiConfig(backbone=str(backbone), reduction="mean"),
+        text=TextPolicy(max_context_tokens=24, max_candidate_tokens=8),
+        data=DataConfig(train=str(task["train"]), valid=str(task["valid"])),
+        train=train_config(**settings),
+        output=str(output),
+    )
+
+
+def test_a_recipe_that_ran_out_of_time_has_a_model_and_no_result_and_goes_on(
+    task: dict[str, Path], tiny_backbone: Path, tmp_path: Path
+) -> None:
+    (whole,) = train(recipe(task, tiny_backbone, tmp_path / "whole"))
+    folder, lines = tmp_path / "run", list[str]()
+
+    def result(**changes: Any) -> RunResult:
+        (own,) = train(recipe(task, tiny_backbone, folder, **changes), resume=True, notify=lines.append)
+        return own
+
+    stopped = result(minutes=1e-9)
+    assert (stopped.fit.finished, stopped.fit.n_steps, stopped.fit.best_step) == (False, 1, 1)
+    assert "training for 9 steps" in lines
+    assert "stopped after 1e-09 minutes (train.minutes) at step 1; continue with --resume" in lines
+    assert stopped.load(device="cpu").rank("hello", ["a", "b"])
+    assert not (folder / "result.json").exists()
+    assert "stopped by train.minutes before 9" in (folder / "model" / "README.md").read_text("utf-8")
+    assert result(minutes=1e-9).fit.n_steps == 2
+    own = result()
+    assert (own.fit.finished, own.fit.n_steps, own.fit.best) == (True, 9, whole.fit.best)
+    assert json.loads((folder / "result.json").read_bytes())["finished"]
+    for name in ("model.safetensors", "config.json"):
+        ours, theirs = ((path / "model" / name).read_bytes() for path in (folder, tmp_path / "whole"))
+        assert ours == theirs or name == "config.json"  # which names its output
+    assert "stopped" not in (folder / "model" / "README.md").read_text("utf-8")
+
+
+def test_minutes_are_above_0(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"minutes = 0\.0 must be above 0"):
+        load_recipe({"model": {"kind": "bi"}, "output": "run", "train": {"minutes": 0}})
